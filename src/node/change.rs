@@ -1,4 +1,4 @@
-//! What is done on one master while masters are changed, and what is seen there.
+//! The operations on one master while masters are replaced, and the state that it shows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,64 +6,65 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::name::NodeName;
 
-/// A fencing counter: its key as it stands on the master, and its number.
+/// A fencing counter: its full key, and its number.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// What is to be done on a master, before it is looked at.
+/// An operation on a master. The master's state is read afterwards.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum ChangeOrder {
-    /// Nothing.
+    /// No operation.
     #[default]
     Look,
-    /// The mark is raised to this number, for the masters of this fingerprint, and never lowered. Connections of
-    /// clients at a step below are ended then: what they had sent is answered before, and who comes again is told.
+    /// Raises the generation marker to this number, for the masters with this fingerprint; never lowers it. Then ends
+    /// the connections of clients at a lower step. Their earlier requests are answered first, and they are refused when
+    /// they connect again.
     Raise {
         /// The number.
         number: u64,
-        /// The masters that it stands for.
+        /// The fingerprint of the masters that the marker stands for.
         print: Arc<str>,
         /// The lowest step whose connections stay.
         step: u64,
-        /// A master without a mark has lost it: clients that connect within the longest ttl leave its votes out. Otherwise
-        /// it is marked for the first time.
+        /// True if a master without a marker has lost it: clients that connect within the longest ttl then ignore its
+        /// votes. False if masters are marked for the first time.
         restores: bool,
     },
-    /// The fencing counters are read that are within so much of the master's clock, or ahead of it.
+    /// Reads the fencing counters that are at most this far behind the master's clock, or ahead of it.
     Counters(Duration),
-    /// The names of the values are read that are kept under locks.
+    /// Reads the names of the values under locks.
     Values,
-    /// Fencing counters are raised to these, and never lowered; not under an owner that holds the lock.
+    /// Raises fencing counters to these numbers; never lowers one, and leaves those of locks that an owner holds.
     Carry(Arc<[Counter]>),
 }
 
-/// What one master shows.
+/// The state of one master.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ChangeSeen {
-    /// Why it could not be asked, or not for everything.
+    /// Why the master could not be asked, or not for everything.
     pub fault: Option<Fault>,
-    /// What stands in the mark, as text: a number and a fingerprint.
+    /// The generation marker as text: a number and a fingerprint.
     pub mark: Option<String>,
-    /// The run of the server.
+    /// The run id of the server.
     pub run_id: Option<String>,
-    /// How long it has been up.
+    /// How long the server has been up.
     pub uptime: Option<Duration>,
-    /// What it does when its memory is full, where it has a limit.
+    /// The eviction policy, if the server has a memory limit.
     pub eviction: Option<String>,
-    /// How far its clock is ahead of ours.
+    /// How far the server's clock is ahead of ours, in milliseconds.
     pub clock_offset_ms: Option<i64>,
-    /// Who is connected and may take locks.
+    /// The connected clients that may take locks.
     pub clients: Vec<ClientSeen>,
     /// How many connections were ended.
     pub ended: usize,
-    /// The counters, where they were asked for.
+    /// The counters, if they were asked for.
     pub counters: Vec<Counter>,
-    /// The counters that were not raised, because an owner holds the lock: their keys, and what the lock key holds.
+    /// The counters that were not raised because an owner holds the lock: their keys, and the values of the lock keys.
     pub owned: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The values that are kept under locks, at most 1000 counted.
+    /// The number of values under locks; at most 1000 are counted.
     pub values: usize,
-    /// The keys of the locks under which values are kept, where they were asked for.
+    /// The keys of the locks that have values, if they were asked for.
     pub names: Vec<Vec<u8>>,
 }
 
@@ -71,32 +72,33 @@ pub struct ChangeSeen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientSeen {
-    /// Its number at the server.
+    /// The client id at the server.
     pub id: u64,
-    /// The name that it gave itself.
+    /// The name that the client gave the connection.
     pub name: String,
-    /// Where it comes from.
+    /// The client's address.
     pub address: String,
-    /// Who it is.
+    /// The kind of client.
     pub kind: ClientKind,
 }
 
-/// Who is connected.
+/// The kind of a connected client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// A client at this step of a change, that is told when its masters are closed, with the fingerprint of the masters
-    /// that it goes by, or is to go by.
+    /// A client at this step of a replacement, which is notified when its masters are closed, with the fingerprint of
+    /// its masters (or of the next ones if it knows them).
     AtStep(u64, u64),
-    /// A client of this library that cannot be told: of an older version, or of a user that may not read the mark.
+    /// A client of this library that is not notified: of an older version, or with a user that may not read the marker.
     Untold,
-    /// Somebody else who runs scripts, or sets keys: perhaps another Redlock client, which knows nothing of marks.
+    /// An unknown client that runs scripts or sets keys: perhaps another Redlock client, which knows no generation
+    /// markers.
     Stranger,
 }
 
-/// What commands begin with by which other Redlock clients take locks.
+/// The commands by which other Redlock clients take locks, as prefixes.
 const TAKES: [&str; 4] = ["eval", "fcall", "set", "exec"];
 
-/// What stands behind `quorate/` in a name.
+/// Parses the part of a name after `quorate/`.
 fn at_step(name: &str) -> Option<ClientKind> {
     let (step, rest) = name.split_once('/')?;
     let print = u64::from_str_radix(rest.split(':').next()?, 16).ok()?;
@@ -104,7 +106,7 @@ fn at_step(name: &str) -> Option<ClientKind> {
 }
 
 impl ClientSeen {
-    /// One line of `CLIENT LIST`; none for who takes no locks, as far as one can see.
+    /// Parses one line of `CLIENT LIST`; `None` for a client that apparently takes no locks.
     pub(crate) fn read(line: &str) -> Option<Self> {
         let field = |name: &str| {
             let mut words = line.split(' ');
@@ -117,7 +119,7 @@ impl ClientSeen {
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
-            // Takes locks by scripts or by SET, or listens as those do who wait for locks.
+            // It takes locks by scripts or by SET, or it subscribes as waiters do.
             None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger
@@ -133,26 +135,26 @@ impl ClientSeen {
     }
 }
 
-/// What a `CLIENT LIST` tells of who takes locks, for simulations.
+/// The clients in a `CLIENT LIST` that take locks, for simulations.
 #[cfg(any(test, feature = "testing"))]
 pub fn clients(list: &str) -> Vec<ClientSeen> {
     list.lines().filter_map(ClientSeen::read).collect()
 }
 
-/// What an operator's connection calls itself.
+/// The name of an operator's connections.
 pub(crate) const OPERATOR: &str = "quorate-operator";
 
-/// One master with what it shows, as [`MastersChange`](crate::MastersChange) tells it.
+/// One master and its state, as [`MastersChange`](crate::MastersChange) reports it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MasterSeen {
-    /// Its address, without credentials.
+    /// The address, without credentials.
     pub node: NodeName,
-    /// It is one of the masters that are.
+    /// Whether it is in the old set of masters.
     pub is_old: bool,
-    /// It is one of those that will be.
+    /// Whether it is in the next set of masters.
     pub is_next: bool,
-    /// What it shows.
+    /// The state of the master.
     pub seen: ChangeSeen,
 }
 

@@ -1,4 +1,4 @@
-//! What a `Redlock` and its masters tell each other when it is built.
+//! The settings that a `Redlock` and its masters exchange when it is built.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::actor::trust::Roster;
 use crate::runtime::Runtime;
 use crate::settings::RestartGuard;
 
-/// What every master of one `Redlock` goes by.
+/// The settings that all masters of one `Redlock` share.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Context {
@@ -17,7 +17,7 @@ pub struct Context {
     pub max_ttl: Duration,
     /// How long connecting may take.
     pub connect_timeout: Duration,
-    /// Whether masters that restarted lately may vote.
+    /// Whether masters that restarted recently may vote.
     pub restart_guard: RestartGuard,
     /// Which server each master is.
     pub(crate) roster: Arc<Roster>,
@@ -36,13 +36,13 @@ impl Context {
     }
 }
 
-/// What a kind of master can do, beside its vote.
+/// The abilities of a kind of master, in addition to its vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// Whether it wakes those who wait. Where fewer than a quorum do, waiters ask again and again.
+    /// Whether it wakes waiters. If fewer than a quorum do, waiters poll.
     pub wakes: bool,
-    /// How long it may take to answer, where that is not what the builder says.
+    /// How long it may take to answer, if that differs from the builder's node timeout.
     pub timeout: Option<Duration>,
 }
 
@@ -56,7 +56,7 @@ impl Default for Abilities {
 }
 
 impl Abilities {
-    /// The same, waking nobody.
+    /// Declares that the master wakes nobody.
     #[must_use]
     pub fn without_wakes(self) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Abilities {
         }
     }
 
-    /// The same, with a time of its own in which it answers.
+    /// Sets the time that the master has to answer.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         let timeout = Some(timeout);

@@ -1,4 +1,4 @@
-//! What every kind of master has to keep.
+//! The contract of every kind of master.
 
 use std::time::Duration;
 
@@ -14,47 +14,47 @@ use super::wake::Subscriber;
 
 /// One independent master.
 ///
-/// The contract, held by one test suite for every implementation:
+/// The contract, checked by one test suite for every implementation:
 ///
 /// - Requests of one handle take effect in the order in which they were sent.
-/// - Every request is answered once, within the node's own timeout; where the master stays
-///   silent the answer is a [`Fault`](super::Fault).
+/// - Every request is answered once, within the node's own timeout. If the master stays silent the answer is a
+///   [`Fault`](super::Fault).
 /// - [`send`](Self::send) never blocks and never waits.
-/// - A fault for which [`Fault::left_nothing`](super::Fault::left_nothing) holds has left nothing on the master.
+/// - A fault for which [`Fault::left_nothing`](super::Fault::left_nothing) is true has left nothing on the master.
 pub trait Node: Send + Sync + 'static {
     /// The master's name for reports.
     fn name(&self) -> &NodeName;
 
-    /// What it can do.
+    /// The abilities of this master.
     fn abilities(&self) -> Abilities {
         Abilities::default()
     }
 
-    /// Tells what the `Redlock` that it belongs to goes by. Called once, before all else.
+    /// Passes the settings of the `Redlock` that the node belongs to. Called once, before any other method.
     fn settle(&self, context: &Context) {
         let _ = context;
     }
 
-    /// Queues `request`; `reply` is answered later, or before this returns.
+    /// Queues `request`. `reply` is answered later, or before this method returns.
     fn send(&self, request: Request, reply: Reply);
 
-    /// Delivers wake-ups for the subscriber's process from now on. Called at most once, before the first
-    /// request; an implementation without wake-ups leaves the waiters to their timers.
+    /// Delivers wake-ups for the subscriber's process from now on. Called at most once, before the first request. With
+    /// an implementation without wake-ups, waiters rely on their timers.
     fn subscribe(&self, subscriber: Subscriber) {
         drop(subscriber);
     }
 
-    /// For how much longer at most the votes of this master do not count, also those that it has given: it was found
-    /// meanwhile that it may have forgotten locks. None where its votes count, which is the default.
+    /// How long the votes of this master do not count, including those already given, because it was found that it may
+    /// have forgotten locks. `None` (the default) if its votes count.
     fn doubted_for(&self) -> Option<Duration> {
         None
     }
 
-    /// Resolves when nothing that was sent so far is under way any more.
+    /// Resolves when no request that was sent so far is outstanding.
     fn idle(&self) -> crate::runtime::BoxFuture<()>;
 
-    /// Carries out an order of who changes masters, and looks at the master. An implementation that keeps no mark
-    /// refuses.
+    /// Executes an operation of an operator who replaces masters, and returns the state of the master. An
+    /// implementation without generation markers refuses.
     fn change(&self, order: ChangeOrder) -> crate::runtime::BoxFuture<ChangeSeen> {
         let _ = order;
         let seen = ChangeSeen {
@@ -64,8 +64,7 @@ pub trait Node: Send + Sync + 'static {
         Box::pin(async move { seen })
     }
 
-    /// Looks at the master itself, beside all that is under way. An implementation that has nothing to
-    /// tell finds nothing wrong.
+    /// Inspects the master, independently of all outstanding requests. The default finds nothing wrong.
     fn inspect(&self, scope: &Scope) -> crate::runtime::BoxFuture<Inspection> {
         let _ = scope;
         let found = Inspection::new(self.name().clone());

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why one master gave no usable answer. A fault is not a refusal: it earns nothing.
+/// Why one master gave no usable answer. A fault is not a refusal, and it grants nothing.
 ///
-/// Texts come from the master or from the operating system; they never hold a password.
+/// The texts come from the master or from the operating system, and never contain a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -16,8 +16,8 @@ pub enum Fault {
     Stalled,
     /// Too many requests are queued for this master; this one was not sent.
     Overloaded,
-    /// The restart guard: the master restarted lately and may have forgotten a lock. Its vote
-    /// does not count for this much longer; the request was not sent.
+    /// The restart guard: the master restarted recently and may have forgotten a lock. Its vote does not count for this
+    /// much longer; the request was not sent.
     Quarantined(Duration),
     /// The caller had given up before the request was sent.
     Withdrawn,
@@ -33,30 +33,31 @@ pub enum Fault {
     OutOfMemory,
     /// The master cannot write to its disk and therefore refuses writes (`-MISCONF`).
     Misconf,
-    /// The master is busy running somebody's long script (`-BUSY`).
+    /// The master is busy with a long-running script (`-BUSY`).
     Busy,
-    /// The key holds another type of value (`-WRONGTYPE`). It has not been touched.
+    /// The key has another type (`-WRONGTYPE`). It has not been touched.
     WrongType,
-    /// User or password were refused, or a command is not permitted (`-NOAUTH`, `-WRONGPASS`,
-    /// `-NOPERM`, and what servers say of a script): the text names the command or the keys.
+    /// User or password were refused, or a command is not permitted (`-NOAUTH`, `-WRONGPASS`, `-NOPERM`, and the
+    /// server's errors in a script). The text names the command or the keys.
     Denied(Arc<str>),
-    /// The server cannot do what a lock needs: it is too old, for instance.
+    /// The server lacks a feature that locks need, for example because it is too old.
     Unsupported(Arc<str>),
-    /// The server lacks what has to be made there once (a schema, a path), or has it in another version: the text
-    /// names the command that helps.
+    /// The server has not been prepared (a schema, a path), or was prepared by another version. The text names the
+    /// command that helps.
     Unprepared(Arc<str>),
-    /// The masters have been changed, or are being changed: this one gives no votes to who goes by the masters that
-    /// this `Redlock` was built with. The text says which configuration it goes by.
+    /// The masters have been or are being replaced, and this one gives no votes to clients with this configuration. The
+    /// text says which configuration it accepts.
     OtherMasters(Arc<str>),
-    /// Another address of the same `Redlock` leads to the very same server, the one of this name:
-    /// its single memory would count as two votes.
+    /// Another address of the same `Redlock` leads to the same server, the one with this name. Its single memory would
+    /// count as two votes.
     SameServer(Arc<str>),
     /// Any other error that the master returned.
     Server(Arc<str>),
 }
 
 impl Fault {
-    /// One of each, for what is counted. Without a wildcard: a new one does not compile until it is here.
+    /// One of each variant, for metrics. The match has no wildcard, so a new variant does not compile until it is
+    /// listed here.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let (none, no_time) = ("", Duration::ZERO);
         std::iter::successors(Some(Fault::Down(none.into())), move |fault| match fault {
@@ -82,8 +83,8 @@ impl Fault {
         })
     }
 
-    /// Whether the request certainly left nothing on the master: it was never sent, or refused
-    /// as a whole before anything ran.
+    /// Whether the request certainly left nothing on the master: it was never sent, or refused as a whole before
+    /// anything ran.
     pub fn left_nothing(&self) -> bool {
         matches!(
             self,
@@ -100,8 +101,8 @@ impl Fault {
         )
     }
 
-    /// Whether it may be over in a while without anybody's doing. Where so many masters fail in a
-    /// way that does not pass that no majority is left, an acquire does not go on waiting.
+    /// Whether the fault may pass without intervention. If faults that do not pass leave no majority, an acquire stops
+    /// waiting.
     pub fn passes_by_itself(&self) -> bool {
         !matches!(
             self,
@@ -113,7 +114,7 @@ impl Fault {
         )
     }
 
-    /// A word for fields and machine-readable output; stable across versions.
+    /// The fault as one word, for log fields and machine-readable output; stable across versions.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Down(_) => "down",

@@ -1,4 +1,4 @@
-//! What an inspection finds of one master.
+//! The result of inspecting one master.
 
 use std::time::Duration;
 
@@ -7,40 +7,39 @@ use super::name::NodeName;
 use super::redis::needs::MissingRight;
 use super::text::tame;
 
-/// What [`Redlock::inspect`](crate::Redlock::inspect) finds of one master. What it does not say, or
-/// may not be asked, is `None`.
+/// The result of [`Redlock::inspect`](crate::Redlock::inspect) for one master. A field is `None` if the server does not
+/// report it, or may not be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// Why a lock gets no connection to this master, or no answer in time; `None` when it does. Where
-    /// the master refused a part of the greeting, what it said of itself stands in the other fields
-    /// nevertheless.
+    /// Why locks get no connection to this master, or no answer in time; `None` if they do. If the master refused a
+    /// part of the handshake, the other fields still have what it reported.
     pub fault: Option<Fault>,
     /// How long connecting took, handshake included.
     pub connecting: Option<Duration>,
     /// The fastest of several round trips.
     pub round_trip: Option<Duration>,
-    /// What it is: `redis`, `valkey` or another that speaks their protocol, `mysql`, `mariadb`, `zookeeper`.
+    /// The kind of server: `redis`, `valkey` or another one with their protocol, `mysql`, `mariadb`, `zookeeper`.
     pub server: Option<String>,
     /// Its version.
     pub version: Option<String>,
-    /// `master` or `slave`; of a database also `read-only`, of a ZooKeeper what it calls itself.
+    /// The role: `master` or `slave`; for a database also `read-only`, for ZooKeeper the role that it reports.
     pub role: Option<String>,
     /// Whether it is a node of a cluster.
     pub cluster: Option<bool>,
-    /// Names this run of the server process.
+    /// The id of this run of the server process.
     pub run_id: Option<String>,
-    /// Names the server where its kind can: the same through every address, and after a restart.
+    /// An id of the server, if its kind has one: the same through every address, and after a restart.
     pub identity: Option<String>,
-    /// Whether it keeps locks in records, which neither end by themselves nor are evicted.
+    /// Whether it keeps locks in records, which neither expire by themselves nor are evicted.
     pub records: bool,
-    /// How long it may take to answer, where that is its own and not the builder's.
+    /// How long it may take to answer, if that differs from the builder's node timeout.
     pub timeout: Option<Duration>,
-    /// What it says of its settings, by its own names.
+    /// Its settings, by the server's own names.
     pub settings: Vec<(String, String)>,
-    /// What could not be seen, and what it would take.
+    /// What could not be read, and what is needed to read it.
     pub unseen: Vec<String>,
     /// How long it has been up, in whole seconds.
     pub uptime: Option<Duration>,
@@ -52,20 +51,21 @@ pub struct Inspection {
     pub append_fsync: Option<String>,
     /// Whether it takes snapshots.
     pub snapshots: Option<bool>,
-    /// Its clock minus ours, as good as the round trip allows.
+    /// Its clock minus ours in milliseconds, as exact as the round trip allows.
     pub clock_offset_ms: Option<i64>,
-    /// What its user would need for these locks and may not do.
+    /// The rights that these locks need and its user lacks.
     pub missing: Vec<MissingRight>,
-    /// Whether it can wake waiters. Without, and where nobody waits in order, they go by timers.
+    /// Whether it can wake waiters. Waiters rely on timers if it cannot, or if no client uses fair order.
     pub wake_ups: bool,
-    /// How much longer its votes do not count, by the restart guard; `None` when they do.
+    /// How much longer its votes do not count because of the restart guard; `None` if they count.
     pub quarantined: Option<Duration>,
-    /// Whether it bears the generation marker of its masters. None where its kind keeps none, or its user may not read it.
+    /// Whether it has the generation marker of its masters. `None` if its kind has no markers, or its user may not read
+    /// them.
     pub marked: Option<bool>,
 }
 
 impl Inspection {
-    /// Nothing known yet, and nothing wrong.
+    /// An inspection without results or faults.
     pub fn new(node: NodeName) -> Self {
         Self {
             node,
@@ -95,13 +95,13 @@ impl Inspection {
         }
     }
 
-    /// What it says of one of its settings.
+    /// The value of one of its settings.
     pub fn setting(&self, name: &str) -> Option<&str> {
         let found = self.settings.iter().find(|(other, _)| other == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Takes over what `INFO` says.
+    /// Takes over the reply to `INFO`.
     pub(crate) fn read(&mut self, info: &str) {
         let value = |name: &str| {
             info.lines()
@@ -110,7 +110,7 @@ impl Inspection {
                 .map(|(_, value)| plain(value))
         };
         let on = |name: &str| value(name).map(|on| on == "1");
-        // The others call themselves Redis as well, in the version whose commands they have.
+        // Compatible servers also report a Redis version, so check their own names first.
         let kinds = ["valkey", "dragonfly", "garnet", "redis"];
         let kind = kinds
             .into_iter()
@@ -130,8 +130,8 @@ impl Inspection {
     }
 }
 
-/// What a server says goes to terminals and logs: short, and without anything that they would obey. That
-/// something was there is seen.
+/// Text from a server goes to terminals and logs: it is cut to a few characters, and control characters are replaced
+/// visibly.
 pub(crate) fn plain(text: &str) -> String {
     tame(text, 160)
 }

@@ -1,9 +1,8 @@
-//! What a coordinator may ask of one master, and what a master may answer.
+//! The requests to one master, and its answers.
 //!
-//! A [`Node`] is asked by messages, not by futures: a request is queued at once and in order, the
-//! answer comes to a [`Reply`]. So a caller can be dropped at any point without pulling a request
-//! out of the middle of a queue, and a release always stays behind its own acquire. A node never
-//! decides that a lock is held; it has one vote.
+//! A [`Node`] receives messages instead of returning futures. A request is queued at once and in order, and the answer
+//! is passed to a [`Reply`]. So a caller can be dropped at any point without removing a request from the queue, and a
+//! release always stays behind its own acquire. A node never decides that a lock is held; it has one vote.
 
 mod actor;
 mod answer;

@@ -1,9 +1,9 @@
-//! What a master is called.
+//! The name of a master.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of a master as it stands in reports and errors: its address without credentials.
+/// The name of a master in reports and errors: its address without credentials.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeName(Arc<str>);
 

@@ -1,4 +1,4 @@
-//! What the holder of a lock tells those who look at it.
+//! The note that the holder of a lock shows to other clients.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,47 +9,47 @@ use super::text::tame;
 /// The longest text of a note, in bytes.
 pub const MAX_NOTE_LEN: usize = 1024;
 
-/// So many times as long as its lock a note is kept: most renewals need not look after it. Who looks
-/// is shown one only while the lock holds the value in front of it.
+/// How many times longer than its lock a note is kept, so that most renewals need not renew it. Other clients see the
+/// note only while the lock holds the value that the note begins with.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
-/// The most bytes of what stands beside a lock that a master tells: as many as the longest note of ours has. It may
-/// be anybody's data.
+/// The largest number of bytes of a note that a master returns: enough for the longest note of quorate's. The key may
+/// hold foreign data.
 pub(crate) const NOTE_TOLD: usize = 4096;
 
-// A tamed sign has three bytes, others up to four; beside the text stand two names, the value and numbers.
+// A replaced control character takes three bytes, other characters up to four. The note also has two names, the value
+// and numbers.
 const _: () = assert!(3 * MAX_NOTE_LEN + 2 * 4 * NAME + 100 <= NOTE_TOLD);
 
-/// The most of a host's or a program's name that is told.
+/// The largest number of characters of a host's or a program's name that is shown.
 const NAME: usize = 64;
 
 /// The year 10000, which no calendar here shows.
 const END_OF_TIME: Duration = Duration::from_secs(253_402_300_800);
 
-/// Between the parts of a note on a master. No part has it: control characters are tamed.
+/// Separates the parts of a note on a master. No part contains it, because control characters are replaced.
 const BETWEEN: char = '\t';
 
-/// Who holds a lock, as the holder itself says: host, process, since when, and a text of its own.
+/// Describes the holder of a lock, in the holder's own words: host, process, start time, and an optional text.
 ///
-/// It is a hint for people: nothing is decided by it. A lock that is held for less than about 100 ms
-/// has none, and neither has one that was taken with `note(None)`, with the classic protocol, or by
-/// another Redlock client.
+/// It is informative only, and nothing is decided by it. There is no note for a lock that is held for less than about
+/// 100 ms, that was taken with `note(None)` or with the classic protocol, or that another Redlock client holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Note {
-    /// The machine that it is held on.
+    /// The host of the holder.
     pub host: String,
-    /// The process, by its number there.
+    /// The process id of the holder.
     pub pid: u32,
-    /// The name of the program; never its arguments, which may hold secrets.
+    /// The name of the program; never its arguments, which may contain secrets.
     pub process: String,
-    /// Since when it is held, on the holder's clock.
+    /// When the hold began, on the holder's clock.
     pub since: SystemTime,
-    /// What the user had to add.
+    /// The text that the holder added.
     pub text: Option<String>,
 }
 
-/// The parts of what stands on a master beside the lock of `holder`; none of what another left.
+/// The parts of a note, if it belongs to the lock of `holder`.
 fn parts(note: &[u8], holder: &[u8]) -> Option<Vec<String>> {
     let rest = note.strip_prefix(holder)?.strip_prefix(b" ")?;
     let rest = String::from_utf8_lossy(rest);
@@ -57,8 +57,8 @@ fn parts(note: &[u8], holder: &[u8]) -> Option<Vec<String>> {
 }
 
 impl Note {
-    /// Reads what stands on a master beside the lock of `holder`. None for what another left, for who leads and says
-    /// nothing else, and for what is no note at all.
+    /// Parses the note of the lock of `holder`. `None` if it belongs to another lock, if a leader wrote only its term,
+    /// or if it is not a note.
     pub(crate) fn read(note: &[u8], holder: &[u8]) -> Option<Self> {
         let parts = parts(note, holder)?;
         let mut parts = parts.iter().map(String::as_str);
@@ -78,7 +78,7 @@ impl Note {
         })
     }
 
-    /// The term in what stands there, where its holder was elected.
+    /// The term in a note, if its holder was elected.
     pub(crate) fn term(note: &[u8], holder: &[u8]) -> Option<u64> {
         parts(note, holder)?.get(5)?.parse().ok()
     }
@@ -99,7 +99,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// Who this process is, for notes and for the name of its connections.
+/// The identity of this process, for notes and for the names of its connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     host: String,
@@ -126,14 +126,14 @@ impl Identity {
         }
     }
 
-    /// The end of the name of a connection in `CLIENT LIST`, where no spaces and no signs beyond ASCII may stand.
+    /// The end of a connection's name in `CLIENT LIST`, which may contain neither spaces nor non-ASCII characters.
     pub(crate) fn of_connection(&self) -> String {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let host: String = self.host.chars().filter(|c| fits(*c)).collect();
         format!("{host}:{}", self.pid)
     }
 
-    /// What a note of this process says, but for the time.
+    /// The text of a note of this process, without the time.
     fn says(&self, text: &str) -> Arc<str> {
         let Self { host, pid, process } = self;
         let text = tame(text, MAX_NOTE_LEN);
@@ -141,13 +141,12 @@ impl Identity {
     }
 }
 
-/// What a holder has to add to its note, or that it wants none; see
-/// [`LockRequest::note`](crate::LockRequest::note). From a text, or from `None`.
+/// The text that a holder adds to its note, or `None` for no note; see [`LockRequest::note`](crate::LockRequest::note).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoteText(Option<Arc<str>>);
 
 impl NoteText {
-    /// Its length, where that is more than is kept.
+    /// The length of the text if it is too long.
     pub(crate) fn too_long(&self) -> Option<usize> {
         let bytes = self.0.as_ref()?.len();
         (bytes > MAX_NOTE_LEN).then_some(bytes)
@@ -155,7 +154,7 @@ impl NoteText {
 }
 
 impl Default for NoteText {
-    /// A note without a text.
+    /// A note without an added text.
     fn default() -> Self {
         Self(Some("".into()))
     }
@@ -179,7 +178,7 @@ impl From<Option<&str>> for NoteText {
     }
 }
 
-/// What the holders of one process say, but for the time. The usual note is one text, which all share.
+/// The notes of one process, without the time. All holders share the usual note, which is one string.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes {
     identity: Identity,
@@ -192,7 +191,7 @@ impl Notes {
         Self { identity, usual }
     }
 
-    /// What a holder says with this text; none where it says nothing.
+    /// The note with this text; `None` for no note.
     pub(crate) fn says(&self, note: &NoteText) -> Option<Arc<str>> {
         Some(match &**note.0.as_ref()? {
             "" => self.usual.clone(),
@@ -201,20 +200,20 @@ impl Notes {
     }
 }
 
-/// The process of a note without a word of its holder.
+/// The process id in a note that contains only a term.
 const NOBODY: u32 = 0;
 
-/// Of a leader that says nothing of itself, all but its term, which has to live for as long as it leads.
+/// A note that contains only a term, which must be kept for as long as the leader leads.
 pub(crate) fn unsaid() -> Arc<str> {
     format!("{NOBODY}{BETWEEN}{BETWEEN}{BETWEEN}").into()
 }
 
-/// A note as it stands on a master behind the value of its holder.
+/// The note as it is stored on a master after the holder's value.
 pub(crate) fn dated(since_ms: u64, says: &str) -> String {
     format!("{since_ms}{BETWEEN}{says}")
 }
 
-/// What a leader says, with its term.
+/// The note of a leader, with its term.
 pub(crate) fn leads(says: &str, term: u64) -> Arc<str> {
     format!("{says}{BETWEEN}{term}").into()
 }
@@ -299,7 +298,7 @@ mod tests {
             "1\tx\th\tp\t",
             "1\t1\th",
             "18446744073709551616\t1\ta\tb\tc",
-            // Beyond the year 9999, which cannot be shown.
+            // After the year 9999, which cannot be displayed.
             "253402300800000\t1\th\tp\t",
             "999999999999999999\t1\th\tp\t",
         ] {

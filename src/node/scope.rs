@@ -1,14 +1,14 @@
-//! What is asked of a master that is inspected.
+//! The scope of an inspection.
 
-/// What an inspection is to look for.
+/// The settings of the locks for which a master is inspected.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// What stands before every resource in its lock key.
+    /// The key prefix of the resources.
     pub(crate) prefix: Box<str>,
-    /// Whether acquisitions are numbered.
+    /// Whether fencing is on.
     pub(crate) fencing: bool,
-    /// Whether waiters stand in line.
+    /// Whether waiters queue.
     pub(crate) fair: bool,
-    /// A word that no key and no channel has in its name.
+    /// A word that no key and no channel contains.
     pub(crate) unheard_of: Box<str>,
 }

@@ -1,4 +1,4 @@
-//! Connections in place of TCP, for a simulated network.
+//! Streams that replace TCP connections in a simulated network.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ pub trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 
 
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
-/// Opens a connection to a host and port: in place of TCP, for a simulated network.
+/// Opens a connection to a host and port, replacing TCP in a simulated network.
 pub type Dial = Arc<
     dyn Fn(&str, u16) -> crate::runtime::BoxFuture<std::io::Result<Box<dyn Stream>>> + Send + Sync,
 >;

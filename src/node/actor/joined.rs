@@ -1,4 +1,4 @@
-//! A message about many locks, in parts: through several lanes, or each lock by itself.
+//! Splits a message about many locks: by session, or into single locks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,10 +6,10 @@ use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fault, NoteItem, Phase, Reply, ReplySink, Request,
 };
 
-/// What is to be sent: through which lane where that is known, what, and where its answer goes.
+/// A part of a message: the session to send it through (if known), the request, and where its answer goes.
 type Part = (Option<usize>, Request, Reply);
 
-/// A message in as many parts as it needs lanes. What is about one lock, or about all, stays as it is.
+/// Splits a message by session. A message about one lock, or about all locks, stays as it is.
 pub(in crate::node) fn split(
     request: Request,
     reply: Reply,
@@ -17,7 +17,7 @@ pub(in crate::node) fn split(
 ) -> Vec<Part> {
     match request {
         Request::Extend { items } => {
-            // Of a lock of several keys something is said of each.
+            // For a lock of several keys there is a reply for each key.
             let keys = |item: &ExtendItem| item.claim.keys().count();
             let lanes = by_lane(&items, keys, |item| lane(&item.claim));
             parts(lanes, reply, Kind::Extend, |items| Request::Extend {
@@ -32,7 +32,7 @@ pub(in crate::node) fn split(
     }
 }
 
-/// The items of one lane, and where the answers to them stand.
+/// The items for one session, and the positions of their answers in the whole answer.
 type OfLane<T> = (usize, Vec<usize>, Vec<T>);
 
 fn by_lane<T: Clone>(
@@ -84,17 +84,17 @@ enum Kind {
     Note,
 }
 
-/// Puts the answers of the parts together.
+/// Assembles the answers of the parts.
 struct Joined {
     kind: Kind,
-    /// Where the answers to each part stand.
+    /// The positions of each part's answers.
     places: Vec<Vec<usize>>,
     state: Mutex<State>,
 }
 
 struct State {
     open: usize,
-    /// What is said of each item so far: of a part that failed, why.
+    /// The reply for each item so far; the items of a failed part get its fault.
     extended: Vec<Extended>,
     noted: Vec<bool>,
     answered: bool,

@@ -1,7 +1,7 @@
-//! The bounded first-in-first-out queue between callers and the actor of one master.
+//! The bounded FIFO queue between callers and the actor of one master.
 //!
-//! The actor takes everything that has gathered at once, so a caller wakes it only when it finds
-//! the queue empty: one wake-up per batch and not one per request.
+//! The actor takes all queued requests at once. So a caller wakes it only if the queue was empty: one wake-up per batch
+//! instead of one per request.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -14,24 +14,24 @@ use crate::node::{Answer, Claim, Fault, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
-/// Requests that may wait for one master. Reached only when callers outrun it for a whole node
-/// timeout; then they are refused at once instead of queueing up.
+/// The largest number of queued requests for one master. It is reached only if callers outrun the master for a whole
+/// node timeout. Further requests are refused at once.
 const CAPACITY: usize = 16_384;
 
-/// Releases are let in beyond that: each frees what an acquire before it took.
+/// The limit for releases, which is higher because each of them frees what an earlier acquire took.
 const RELEASE_CAPACITY: usize = 2 * CAPACITY;
 
-/// A request under way to one master.
+/// A request to one master.
 pub(in crate::node) struct Queued {
     pub(in crate::node) request: Request,
     reply: Reply,
-    /// It has been sent once and came back because the master had lost its scripts.
+    /// Whether it was sent once and came back because the master had lost its scripts.
     pub(in crate::node) resent: bool,
-    /// It has been sent together with others, and is to be asked by itself.
+    /// Whether it was sent together with others, and must now be sent by itself.
     pub(in crate::node) apart: bool,
-    /// It has been written as a command of the server's own, which the master may refuse to this user.
+    /// Whether it was written as a command of the server's own, for which this user may have no permission.
     pub(in crate::node) compared: bool,
-    /// Of a release that the master refused before: when its key has expired by itself.
+    /// For a release that the master refused before: when its key has expired.
     pub(in crate::node) until: Option<Instant>,
 }
 
@@ -51,7 +51,7 @@ impl Queued {
         self.reply.answer(answer);
     }
 
-    /// Whether it is a message about several locks, which can be [split](Self::split).
+    /// Whether this message is about several locks, and can be [split](Self::split).
     pub(in crate::node) fn is_of_several(&self) -> bool {
         match &self.request {
             Request::Extend { items } => items.len() > 1,
@@ -60,7 +60,7 @@ impl Queued {
         }
     }
 
-    /// The same in parts: each of its locks by itself.
+    /// Splits the message into one for each lock.
     pub(in crate::node) fn split(self) -> Vec<Self> {
         let mut lane = 0;
         let each = |_: &Claim| {
@@ -87,18 +87,18 @@ pub(in crate::node) struct Mailbox {
 #[derive(Default)]
 struct Inbox {
     queue: VecDeque<Queued>,
-    /// Renewals go first: held locks end with their time, whoever else asks may wait a little. They
-    /// may overtake anything: a renewal that must not come behind a release is withdrawn.
+    /// Renewals go first, because held locks end with their time while other requests can wait a little. They may
+    /// overtake any request: a renewal that must not follow a release is withdrawn.
     renewals: VecDeque<Queued>,
-    /// An actor reads, or has been promised.
+    /// Whether an actor reads the queue, or has been started to do so.
     read: bool,
-    /// The actor has requests of its own that are not answered yet.
+    /// Whether the actor has taken requests that are not answered yet.
     busy: bool,
-    /// The handle is gone; nothing more will come.
+    /// Whether the handle is gone. No further request will come.
     closed: bool,
     /// How many requests have left `queue`.
     gone: u64,
-    /// Those that stood here at a look, and when that was.
+    /// The requests that were queued at the last check, as a count, and the time of that check.
     looked: Option<(Instant, u64)>,
 }
 
@@ -121,7 +121,7 @@ impl Mailbox {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a request; `true` when a reader must be started. Refuses when full.
+    /// Queues a request, or returns it if the queue is full. `true` means that the caller must start a reader.
     pub(in crate::node) fn push(&self, queued: Queued) -> Result<bool, Queued> {
         let mut inbox = self.inbox();
         let first = inbox.is_empty();
@@ -145,7 +145,7 @@ impl Mailbox {
         Ok(start)
     }
 
-    /// Takes all that has gathered, at most `most`, renewals first.
+    /// Takes at most `most` queued requests, renewals first.
     pub(in crate::node) fn take(&self, most: usize, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let ahead = inbox.renewals.len().min(most);
@@ -156,8 +156,8 @@ impl Mailbox {
         inbox.busy |= ahead + count > 0;
     }
 
-    /// Takes those that have stood here for `limit` and at most twice as long. Looked at now and
-    /// then while there is no room at the master: no request carries the time at which it came.
+    /// Takes the requests that have been queued for `limit` (they may have been queued for up to twice as long). Called
+    /// now and then while the master's window is full. The requests carry no arrival time.
     pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let all = inbox.gone + inbox.queue.len() as u64;
@@ -176,13 +176,13 @@ impl Mailbox {
         inbox.busy |= !into.is_empty();
     }
 
-    /// Whether anything waits here.
+    /// Whether any request is queued.
     #[cfg(any(test, feature = "node"))]
     pub(in crate::node) fn has_any(&self) -> bool {
         !self.inbox().is_empty()
     }
 
-    /// The handle is gone and everything has been taken.
+    /// Whether the handle is gone and every request has been taken.
     pub(in crate::node) fn is_over(&self) -> bool {
         let inbox = self.inbox();
         inbox.closed && inbox.is_empty()
@@ -192,7 +192,7 @@ impl Mailbox {
         self.reader.register(waker);
     }
 
-    /// The reader has answered everything it had taken.
+    /// Records that the reader has answered everything that it had taken.
     pub(in crate::node) fn rest(&self) {
         let mut inbox = self.inbox();
         if inbox.busy && inbox.is_empty() {
@@ -202,7 +202,7 @@ impl Mailbox {
         }
     }
 
-    /// Resolves when nothing is queued and nothing taken is unanswered.
+    /// Resolves when the queue is empty and every taken request has been answered.
     pub(in crate::node) async fn idle(&self) {
         loop {
             let rested = self.rested.notified();
@@ -223,7 +223,7 @@ impl Mailbox {
         self.reader.wake();
     }
 
-    /// Answers everything queued with `fault`, and lets go of the reader's place.
+    /// Answers all queued requests with `fault`, and frees the place of the reader.
     pub(in crate::node) fn fail(&self, fault: &Fault) {
         let left = {
             let mut inbox = self.inbox();
@@ -328,7 +328,7 @@ mod models {
         })
     }
 
-    /// As the actor does: it registers first, and takes until there is nothing left. Then it rests.
+    /// Reads as the actor does: registers first, takes until the queue is empty, and then rests.
     fn read(mailbox: &Mailbox, requests: usize) {
         let mut taken = Vec::new();
         block_on(std::future::poll_fn(|cx| {
@@ -361,7 +361,7 @@ mod models {
         });
     }
 
-    /// The second one wakes nobody where the first still lies there.
+    /// The second request wakes nobody while the first one is still queued.
     #[test]
     fn no_order_of_threads_leaves_a_second_request_behind() {
         crate::sync::model(|| {

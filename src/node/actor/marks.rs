@@ -1,4 +1,4 @@
-//! The generation markers on the masters of one `Redlock`, as far as they have been seen: which master has lost its own.
+//! The generation markers on the masters of one `Redlock`, as last seen, to detect a master that has lost its own.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,39 +7,39 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::node::NodeName;
 use crate::protocol::mark::Mark;
 
-/// The marks of all masters, by name, as their last handshakes showed them.
+/// The generation markers of all masters, by name, as their last handshakes showed them.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     masters: usize,
-    /// The masters that are, without those that will be.
+    /// The old masters, without the next ones.
     old: Vec<NodeName>,
     seen: Mutex<Seen>,
-    /// How many show one: all that is looked at by who never changes masters.
+    /// How many masters show a marker. Clients that never replace masters read only this field.
     marked: AtomicUsize,
 }
 
-/// What a master without a mark has lost.
+/// The marker that a master without one has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Missed {
-    /// No mark, as far as this client has seen.
+    /// None, as far as this client has seen.
     Nothing,
-    /// A mark, and so few masters show theirs that it may have been a larger one: restored too low it would let in clients
-    /// that were closed out.
+    /// A marker, but too few masters show theirs: it may have been a larger one. A marker restored too low would admit
+    /// clients that were closed out.
     Unknown,
-    /// The largest mark that most masters show.
+    /// The largest marker that most masters show.
     Known(Mark),
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Masters that show a mark, and whether it admits this client.
+    /// The masters that show a marker, and whether it admits this client.
     marks: HashMap<NodeName, (Mark, bool)>,
-    /// Masters that showed none within the last `max_ttl`.
+    /// The masters that showed no marker within the last `max_ttl`.
     bare: HashSet<NodeName>,
 }
 
 impl Marks {
-    /// Of so many masters; `old` are those that are, without those that will be.
+    /// For this number of masters; `old` are the old ones, without the next ones.
     pub(crate) fn of(masters: usize, old: Vec<NodeName>) -> Self {
         Self {
             masters,
@@ -48,12 +48,12 @@ impl Marks {
         }
     }
 
-    /// Whether this is one of the masters that are.
+    /// Whether this is one of the old masters.
     pub(in crate::node) fn is_old(&self, name: &NodeName) -> bool {
         self.old.contains(name)
     }
 
-    /// This master shows this mark; `admits` says whether it admits this client.
+    /// Records the marker of a master; `admits` is true if it admits this client.
     pub(in crate::node) fn saw(&self, name: &NodeName, mark: Mark, admits: bool) {
         let mut seen = self.seen();
         seen.bare.remove(name);
@@ -61,7 +61,7 @@ impl Marks {
         self.marked.store(seen.marks.len(), Ordering::Relaxed);
     }
 
-    /// This master shows no mark.
+    /// Records that a master shows no marker.
     pub(in crate::node) fn saw_none(&self, name: &NodeName) {
         let mut seen = self.seen();
         seen.marks.remove(name);
@@ -69,13 +69,13 @@ impl Marks {
         self.marked.store(seen.marks.len(), Ordering::Relaxed);
     }
 
-    /// The master that showed no mark has got one since as the other masters did, or `max_ttl` has passed: even if it has
-    /// lost one, every lock that it does not know of is over.
+    /// Records that a master without a marker is trusted again. It has got one together with the other masters, or
+    /// `max_ttl` has passed: then every lock that it may have forgotten has expired.
     pub(in crate::node) fn trusts(&self, name: &NodeName) {
         self.seen().bare.remove(name);
     }
 
-    /// Whether a master without a mark has lost it, or is another server than it was, and which mark it should have.
+    /// Whether a master without a marker has lost it, or is a new server, and which marker it should have.
     pub(in crate::node) fn missed(&self) -> Missed {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return Missed::Nothing;
@@ -83,8 +83,8 @@ impl Marks {
         self.seen().missed(self.masters)
     }
 
-    /// Whether votes that this master has given do not count: it showed no mark, another master does, and a lock that it
-    /// does not know of may not be over. It may have voted before the other mark was seen.
+    /// Whether earlier votes of this master do not count. It showed no marker while another master has one, and a lock
+    /// that it has forgotten may still be valid. It may have voted before the other master's marker was seen.
     pub(in crate::node) fn doubts(&self, name: &NodeName) -> bool {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return false;
@@ -99,9 +99,9 @@ impl Marks {
 }
 
 impl Seen {
-    /// Masters are marked together, so one mark that admits this client is enough to miss that of another master: while
-    /// others are away it is the only one to be seen. A mark that does not may be that of somebody else's master, named by
-    /// mistake.
+    /// All masters are marked together. So one marker that admits this client is enough to conclude that another master
+    /// has lost its own; while others are down it may be the only one visible. A marker that does not admit this client
+    /// may belong to a foreign master that was configured by mistake.
     fn missed(&self, masters: usize) -> Missed {
         let marks = self.marks.values();
         let largest = marks.clone().max_by_key(|(mark, _)| mark.number);

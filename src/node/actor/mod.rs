@@ -1,7 +1,7 @@
-//! What the driver of any kind of master needs and no protocol shows: the queue in front of it, how
-//! much may be under way, the releases it owes, and its pauses between connections.
+//! The parts of a driver that do not depend on the kind of master: the request queue, the window of outstanding
+//! requests, the pending releases, and the pauses between connections.
 //!
-//! Nothing here does I/O, reads a clock or knows Redis: time is passed in.
+//! Nothing here does I/O, reads a clock or knows Redis: callers pass the time in.
 
 pub(super) mod back_off;
 pub(super) mod joined;

@@ -1,4 +1,4 @@
-//! Releases that no answer confirms yet: kept across connections, sent before all else.
+//! Pending releases: not confirmed by an answer yet, kept across connections, and sent before all other requests.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use super::window::UNDER_WAY;
 use crate::node::{Claim, Reply, Request};
 use crate::protocol::instant::Instant;
 
-/// Undelivered releases that are kept; beyond that the ttl does it. Room for all that can be
-/// under way on a connection that breaks.
+/// The largest number of pending releases that are kept; keys beyond it expire with their ttl. There is room for all
+/// requests that can be outstanding on a connection that breaks.
 const MOST: usize = 2 * UNDER_WAY;
 
-/// Pauses between deliveries of releases that the master refuses for the moment: it is busy,
-/// read-only, cannot save. They grow, for that may last.
+/// The first pause after a master refused releases for the moment, because it is busy, read-only or cannot save. Later
+/// pauses are longer, because such a state may last.
 const FIRST_RESPITE: Duration = Duration::from_millis(50);
 const LONGEST_RESPITE: Duration = Duration::from_secs(2);
 
-/// The releases that are owed to one master.
+/// The pending releases of one master.
 pub(in crate::node) struct Owed {
     queue: VecDeque<Release>,
-    /// The next pause before they are tried again, and the end of the present one.
+    /// The next pause before another try, and the end of the present pause.
     respite: Duration,
     respite_ends: Option<Instant>,
 }
@@ -29,7 +29,7 @@ pub(in crate::node) struct Owed {
 struct Release {
     claim: Arc<Claim>,
     leave: bool,
-    /// When the key has expired by itself, where the master refuses to delete it.
+    /// When the key has expired, if the master refuses to delete it.
     until: Option<Instant>,
 }
 
@@ -74,18 +74,17 @@ impl Owed {
         self.queue.len()
     }
 
-    /// Keeps the release of a request that is not sent, or whose answer did not come; others are
-    /// not kept.
+    /// Keeps the release of a request that was not sent, or was not answered. Other requests are not kept.
     pub(in crate::node) fn keep(&mut self, queued: &Queued) {
-        // The first are those that were under way when the trouble began; what came later was
-        // not sent, and its release finds nothing.
+        // The first ones were outstanding when the trouble began. Later requests were not sent, and their releases
+        // would find nothing.
         if self.queue.len() < MOST {
             self.queue.extend(Release::of(queued));
         }
     }
 
-    /// Keeps a release that the master refused for the moment, until its key has certainly
-    /// expired (`a_release_that_a_master_refuses_for_the_moment_is_delivered_later`).
+    /// Keeps a release that the master refused for the moment, until its key has certainly expired
+    /// (`a_release_that_a_master_refuses_for_the_moment_is_delivered_later`).
     pub(in crate::node) fn postpone(&mut self, queued: &Queued, max_ttl: Duration, now: Instant) {
         let Some(mut release) = Release::of(queued) else {
             return;
@@ -100,18 +99,17 @@ impl Owed {
         }
     }
 
-    /// The master takes releases again.
+    /// Records that the master accepts releases again.
     pub(in crate::node) fn delivered(&mut self) {
         self.respite = FIRST_RESPITE;
     }
 
-    /// When the next delivery may be tried, where there is something to deliver and it has to
-    /// wait.
+    /// When the next delivery may be tried; `None` if there is nothing to deliver, or no need to wait.
     pub(in crate::node) fn wake_at(&self) -> Option<Instant> {
         self.respite_ends.filter(|_| !self.is_empty())
     }
 
-    /// Those that are to be sent now, at most `most`.
+    /// The releases to send now, at most `most`.
     pub(in crate::node) fn take(
         &mut self,
         most: usize,
@@ -127,8 +125,8 @@ impl Owed {
         due.map(Release::into_queued)
     }
 
-    /// Puts the releases of a broken connection before all that was refused while they were under
-    /// way, also when there is no room for both: only of them the master may have seen the acquire.
+    /// Puts the releases of a broken connection before all that were refused while they were outstanding, even if there
+    /// is not enough room for both. Only for those the master may have seen the acquire.
     pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);
         let mut kept = Vec::new();
@@ -210,7 +208,7 @@ mod tests {
         assert_eq!(owed.wake_at(), Some(at(50)), "one respite for all");
         assert_eq!(taken(&mut owed, 2, at(50)), ["first", "second"]);
         assert_eq!(taken(&mut owed, 2, at(50)), ["third"]);
-        // Refused for ever, it is tried again and again, and not ever more seldom.
+        // A release that is refused forever is retried, and the pause does not grow without limit.
         for tried in 0..20 {
             owed.postpone(&release("first"), Duration::from_secs(900), at(tried));
             let due = owed.wake_at().expect("it is owed");

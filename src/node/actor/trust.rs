@@ -1,4 +1,4 @@
-//! What is known of the servers behind the addresses: which run, and whether it may vote.
+//! The known state of the servers behind the addresses: which run each is in, and whether it may vote.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,25 +7,25 @@ use std::time::Duration;
 use crate::node::{NodeName, ServerRun};
 use crate::protocol::instant::Instant;
 
-/// What the memory of the server behind one connection is worth.
+/// Whether the memory of the server behind one connection can be trusted.
 #[derive(Clone, Debug)]
 pub(in crate::node) struct Memory {
     /// The run of the server. A connection never outlives it.
     pub(in crate::node) run: ServerRun,
-    /// It is said to lose nothing: what an earlier run wrote counts as well.
+    /// Whether the server is configured as losing nothing. Then values written in earlier runs count as well.
     pub(in crate::node) lasts: bool,
 }
 
 impl Memory {
-    /// Of a server that does not tell its run. The restart guard lets none pass; without it nothing depends on
-    /// the run.
+    /// For a server that may not report its run. With the restart guard such a server is refused; without it nothing
+    /// depends on the run.
     pub(in crate::node) fn of(run: Option<&str>, lasts: bool) -> Self {
         let one_word = |run: &&str| !run.is_empty() && !run.contains(char::is_whitespace);
         let run = ServerRun::new(run.filter(one_word).unwrap_or("-"));
         Self { run, lasts }
     }
 
-    /// Whether what was written in this run is all that this server was ever told.
+    /// Whether a value written in this run cannot have been followed by another that the server has forgotten.
     pub(in crate::node) fn vouches_for(&self, run: &[u8]) -> bool {
         self.lasts || self.run.as_str().as_bytes() == run
     }
@@ -37,16 +37,16 @@ pub(in crate::node) struct Acquaintance(Mutex<Seen>);
 
 #[derive(Default)]
 struct Seen {
-    /// The run id of the first contact.
+    /// The run id at first contact.
     first_run: Option<String>,
-    /// The last connection: the server's run id, and its number there.
+    /// The last connection: the run id of the server, and the client id there.
     last: Option<(String, i64)>,
-    /// The run met last, and until when it is guarded for not being the one before.
+    /// The last run seen, and until when it is guarded because it differs from the one before.
     run: Option<(String, Instant)>,
 }
 
 impl Acquaintance {
-    /// What is known of the run met first, and of no connection.
+    /// The run seen at first contact, without a connection.
     pub(in crate::node) fn beside(&self) -> Self {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(Seen {
@@ -56,8 +56,8 @@ impl Acquaintance {
         }))
     }
 
-    /// Until when a run of a server is guarded that is not the one before, however long it has been up: it may have been
-    /// up beside it (behind a name that leads elsewhere now), and knows nothing of what that one granted.
+    /// Until when another run than the one before is guarded, however long it has been up. It may have run at the same
+    /// time as that one, if the name leads to another server now, and then it knows none of the earlier grants.
     pub(in crate::node) fn guarded(
         &self,
         run: &str,
@@ -74,14 +74,14 @@ impl Acquaintance {
         until
     }
 
-    /// Whether this is the run that was met first.
+    /// Whether this is the run seen at first contact.
     pub(in crate::node) fn is_first_run(&self, run: &str) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         seen.first_run.get_or_insert_with(|| run.to_owned()) == run
     }
 
-    /// Notes a connection, and gives the number of the one before it. Only within one run of the
-    /// server: after a restart the number may be somebody else's.
+    /// Records a connection, and returns the client id of the one before. Only within one run of the server: after a
+    /// restart that id may be another client's.
     pub(in crate::node) fn replace(&self, run: &str, id: i64) -> Option<i64> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (known, last) = seen.last.replace((run.to_owned(), id))?;
@@ -89,16 +89,15 @@ impl Acquaintance {
     }
 }
 
-/// Which server each address of one `Redlock` leads to: one server under two names must not have two
-/// votes.
+/// Which server each address of one `Redlock` leads to, so that one server under two names does not get two votes.
 #[derive(Debug, Default)]
 pub(crate) struct Roster(Mutex<HashMap<String, NodeName>>);
 
 impl Roster {
-    /// `name` leads to this run of a server; an error with the name that led there first.
+    /// Records that `name` leads to this run of a server. Returns an error with the name that led there first.
     ///
-    /// The first one keeps its place when its connection ends: its vote of a moment ago must not be
-    /// counted again under another name. It loses it only by leading to another server.
+    /// The first name keeps its place when its connection ends, because its recent vote must not be counted again under
+    /// another name. It loses the place only when it leads to another server.
     pub(in crate::node) fn enter(&self, run: &str, name: &NodeName) -> Result<(), NodeName> {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match runs.get(run) {

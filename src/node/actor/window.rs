@@ -1,26 +1,25 @@
-//! How many requests may be under way on one connection.
+//! The number of requests that may be outstanding on one connection.
 
 use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
-/// The most requests under way on one connection. Many, so that far masters are kept busy; what
-/// does not fit waits in the mailbox, where it can still be withdrawn.
+/// The largest number of outstanding requests on one connection. It is high, so that distant masters are kept busy. The
+/// other requests wait in the mailbox, where they can still be withdrawn.
 pub(in crate::node) const UNDER_WAY: usize = 8_192;
 
-/// How many are let through while nobody knows how fast the master is, and however slow it is.
+/// The number of outstanding requests that are allowed before the master's speed is known, and however slow it is.
 const NARROW: usize = 512;
 
-/// How many requests may be under way: as many as stand in line at the master for a small part of
-/// the node timeout. A crowd that outruns its master waits here and not there: it is slow then, but
-/// does not time out and come again
-/// (`a_crowd_that_outruns_a_master_waits_and_does_not_time_out`).
+/// The number of outstanding requests that are allowed: as many as the master can answer within a small part of the
+/// node timeout. A burst that outruns its master waits here instead of at the master. So it is slow, but its requests
+/// do not time out and are not repeated (`a_crowd_that_outruns_a_master_waits_and_does_not_time_out`).
 pub(in crate::node) struct Window {
     width: usize,
     limit: Duration,
-    /// The fastest answer so far: the way there and back.
+    /// The fastest answer so far: the round trip.
     least: Duration,
-    /// It was narrowed, and what was under way then does not count once more.
+    /// When the window was last narrowed. Requests that were outstanding then do not narrow it again.
     narrowed: Option<Instant>,
 }
 
@@ -34,12 +33,12 @@ impl Window {
         }
     }
 
-    /// How many may be under way now.
+    /// The present width.
     pub(in crate::node) fn width(&self) -> usize {
         self.width
     }
 
-    /// An answer has come to what was asked at `at`.
+    /// Records an answer to a request that was sent at `at`.
     pub(in crate::node) fn learn(&mut self, at: Instant, now: Instant) {
         let took = now.saturating_since(at);
         self.least = self.least.min(took);

@@ -1,5 +1,5 @@
-//! Several locks in one, and holds that stand beside each other: what `claim.lua`, `confirm_group.lua`,
-//! `unclaim.lua` and `keep.lua` do.
+//! Several locks in one claim, and shared holds: the counterpart of `claim.lua`, `confirm_group.lua`, `unclaim.lua` and
+//! `keep.lua`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use crate::node::{
     Answer, Claim, Class, Extended, Group, Hold, Mode, Note, Part, QueueInfo, Ticket, Token,
 };
 
-/// What stands behind the id of a reader in a line.
+/// The suffix of a reader's id in a queue.
 const READER: &str = ":r";
 
-/// The most processes that are woken at once.
+/// The largest number of processes that are woken at once.
 const WOKEN: usize = 64;
 
-/// The most waiters that are looked at for that.
+/// The largest number of waiters that are checked for a wake-up.
 const LOOKED_AT: usize = 256;
 
-/// The most holds that a look tells of.
+/// The largest number of holds in a reply to a look.
 const SHOWN: usize = 100;
 
-/// What stands in the way of a claim.
+/// Why a claim cannot be granted.
 struct Obstacle {
     left: Option<Duration>,
     holder: Option<Vec<u8>>,
 }
 
-/// Whether what a key holds is the lock whose place this takes.
+/// Whether the key holds the lock that this claim replaces.
 fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     let instead = group.instead().map(Token::to_hex);
     instead.is_some_and(|instead| held == Some(&instead[..]))
@@ -38,7 +38,7 @@ fn is_shared(mode: &Mode) -> bool {
     *mode == Mode::Class(Class::Shared)
 }
 
-/// The name of a waiter in the line of a key.
+/// The id of a waiter in the queue of a key.
 fn id(waiter: &Arc<str>, mode: &Mode) -> Arc<str> {
     if is_shared(mode) {
         format!("{waiter}{READER}").into()
@@ -47,7 +47,7 @@ fn id(waiter: &Arc<str>, mode: &Mode) -> Arc<str> {
     }
 }
 
-/// Whether all keys, which hold this, are held by the classes that a claim joins.
+/// Whether all keys, with these values, are held by the classes that the claim joins.
 fn joins(group: &Group, held: &[Option<Vec<u8>>]) -> bool {
     let stands = |(part, held): (&Part, &Option<Vec<u8>>)| match &part.mode {
         Mode::Exclusive => false,
@@ -84,7 +84,7 @@ impl Master {
         let mut line = QueueInfo::default();
         let mut way = None;
         for (part, held) in group.parts().iter().zip(&held) {
-            // Who takes the place of its own lock stands in no line.
+            // A client that replaces its own lock does not queue.
             let place = claim.ticket().filter(|_| group.instead().is_none());
             let in_line = self.stand_in_line(now, part, held.as_deref(), place, &mut line);
             let in_line = in_line.filter(|_| !is_replaced(group, held.as_deref()));
@@ -109,7 +109,7 @@ impl Master {
         Ok(Answer::Granted { counter })
     }
 
-    /// Takes every key: nothing stands in the way.
+    /// Takes every key, after the check that nothing prevents it.
     fn grant_all(
         &mut self,
         now: u64,
@@ -144,7 +144,7 @@ impl Master {
         number
     }
 
-    /// Shows a sign of life in one line.
+    /// Renews the heartbeat in one queue.
     fn stand_again(&mut self, now: u64, part: &Part, ticket: Option<&Ticket>) {
         if let Some(ticket) = ticket {
             let waiter = id(&ticket.waiter, &part.mode);
@@ -156,7 +156,7 @@ impl Master {
         }
     }
 
-    /// Takes a place in one line, if it is to be taken; tells who stands before it.
+    /// Joins one queue if the claim has a ticket, and returns the waiters ahead.
     fn stand_in_line(
         &mut self,
         now: u64,
@@ -199,7 +199,7 @@ impl Master {
         found
     }
 
-    /// Whether a key, which holds this, is held by the attempt of this value.
+    /// Whether a key, with this value, is held by the attempt with this value.
     fn is_ours_in(&self, now: u64, part: &Part, held: Option<&[u8]>, value: [u8; 32]) -> bool {
         match &part.mode {
             Mode::Exclusive => held == Some(&value[..]),
@@ -209,7 +209,7 @@ impl Master {
         }
     }
 
-    /// Who holds a key in such a way that this claim cannot have it.
+    /// The reason why this claim cannot have a key.
     fn obstacle(
         &mut self,
         now: u64,
@@ -225,7 +225,7 @@ impl Master {
         });
         let left = if free {
             let instead = group.instead().filter(|_| !is_replaced(group, held));
-            // A writer may have been here since.
+            // Another writer may have held the lock since.
             let broken = match instead {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,
@@ -264,7 +264,7 @@ impl Master {
         }
         self.drop_dead_members(now, key);
         if let Some(members) = self.holds.get_mut(&key[..]) {
-            // Only a renewal never shortens.
+            // Only renewals never shorten.
             members.retain(|(member, _)| *member != value);
         }
         self.add_member(now, key, value, ttl);
@@ -354,7 +354,7 @@ impl Master {
         Ok(Answer::Released(ours > 0))
     }
 
-    /// A member leaves: whether it was one, and whether the key is free now.
+    /// Removes a hold from a class. Returns whether it existed, and whether the key is free now.
     fn leave_class(&mut self, now: u64, key: &[u8], value: [u8; 32]) -> (bool, bool) {
         let members = self.holds.get_mut(key);
         let mine = members.is_some_and(|members| {
@@ -388,7 +388,7 @@ impl Master {
         let parts = group.parts().iter();
         parts
             .map(|part| self.keep_one(now, claim, group.number(), part, ttl))
-            // What stands beside the key is none of ours.
+            // A related key holds a foreign value.
             .map(|said| said.unwrap_or_else(|_| Extended::strange()))
             .collect()
     }
@@ -417,7 +417,7 @@ impl Master {
             return Ok(Extended::NotOurs);
         }
         let known = held.is_some() && (part.mode == Mode::Exclusive || self.has_name(key, value));
-        // Also where others of its class have come since: it was broken, they were not.
+        // Check the break even if other holds of the class have come since: this one was broken, they were not.
         let broken = !known
             && match part.mode {
                 Mode::Exclusive => self.is_broken(now, key, &ours)?,
@@ -456,13 +456,13 @@ impl Master {
         })
     }
 
-    /// The members of the class that holds `key` whose time is not over.
+    /// The valid holds of the class that holds `key`.
     fn members(&self, now: u64, key: &[u8]) -> impl Iterator<Item = &Member> {
         let members = self.holds.get(key).into_iter().flatten();
         members.filter(move |(_, until)| *until > now / 1000)
     }
 
-    /// The holds of the class that `held` says holds `key`; none where it says another.
+    /// The holds of the class that holds `key` according to `held`; empty if another client holds it.
     pub(super) fn holds_of(&mut self, now: u64, key: &[u8], held: Option<&[u8]>) -> Vec<Hold> {
         if !held.is_some_and(keys::is_marker) {
             return Vec::new();
@@ -479,8 +479,8 @@ impl Master {
         shown.collect()
     }
 
-    /// How long a hold is kept under a key that shows `held`, and where its note stands; none where it is no
-    /// hold of a class.
+    /// How long a hold is kept under a key with the value `held`, and the key of its note; `None` if it is no hold of a
+    /// class.
     pub(super) fn hold_left(
         &self,
         now: u64,
@@ -527,7 +527,7 @@ impl Master {
         }
     }
 
-    /// The processes of so many who stand behind the first of a line, each once.
+    /// The processes of the waiters behind the first of a queue, each once.
     #[cfg(feature = "node")]
     pub(crate) fn next_in_line(&self, key: &[u8], most: usize) -> Vec<Arc<str>> {
         let Some(line) = self.lines.get(key) else {
@@ -546,7 +546,7 @@ impl Master {
         next
     }
 
-    /// Wakes all readers of the line up to the first writer, or the writer that stands first.
+    /// Wakes all readers of the queue up to the first writer, or the writer that is first.
     pub(super) fn wake_next(&mut self, key: &[u8]) {
         let Some(line) = self.lines.get(key) else {
             return;

@@ -1,43 +1,43 @@
-//! The keys of a master one by one, for who keeps them elsewhere.
+//! The single keys of a master, for stores that keep them as records.
 
 use std::sync::Arc;
 
 use super::master::{Master, Waiting};
 use crate::keys::Family;
 
-/// Something that a master keeps for a time: a key, a place in a line, a hold.
+/// A value that a master keeps for a time: a key, a place in a queue, a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) struct Item {
     pub(in crate::node) id: Id,
-    /// What it says.
+    /// The value.
     pub(in crate::node) what: Vec<u8>,
-    /// Until when, in microseconds on the master's clock; without, for ever.
+    /// The expiry in microseconds on the master's clock; `None` for no expiry.
     pub(in crate::node) until: Option<u64>,
 }
 
-/// What names an item on one master.
+/// The identity of an item on one master.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) struct Id {
     pub(in crate::node) kind: Kind,
     pub(in crate::node) key: Vec<u8>,
-    /// Which of several under that key.
+    /// Distinguishes several items under the same key.
     pub(in crate::node) member: Vec<u8>,
 }
 
-/// What an item is.
+/// The kind of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) enum Kind {
     /// A string.
     Text,
-    /// A value of another type.
+    /// A key of another type.
     Foreign,
-    /// A line; it says the largest ticket.
+    /// A queue; the value is the largest ticket.
     Line,
-    /// A place in it; it says its ticket.
+    /// A place in a queue; the value is its ticket.
     Place,
     /// A hold of a class.
     Hold,
-    /// A process that hears of new leaders.
+    /// A process that is notified of new leaders.
     Watcher,
 }
 
@@ -46,8 +46,8 @@ impl Item {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// Whether it is a fencing counter, and a clock that shows `date` (microseconds since 1970) is not a day beyond its
-    /// number. Without it the next number, which is drawn by that clock, could be smaller.
+    /// Whether this is a fencing counter, and a clock that shows `date` (microseconds since 1970) is less than a day
+    /// beyond its number. Without the counter the next number, which comes from that clock, could be smaller.
     pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {
         let is_counter = self.id.kind == Kind::Text
             && self.id.key.starts_with(Family::Fence.before().as_bytes());
@@ -58,8 +58,8 @@ impl Item {
 }
 
 impl Master {
-    /// Every item that has not expired. What stands in a line that lives is told whether or not it lives itself:
-    /// who comes back keeps a place that nobody has cleared away.
+    /// All items that have not expired. For a live queue this includes expired places: a waiter that comes back keeps a
+    /// place that has not been removed.
     pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
         let keys = self.all().map(|(key, text, until)| {
             let kind = text.map_or(Kind::Foreign, |_| Kind::Text);
@@ -81,16 +81,16 @@ impl Master {
                 what: Vec::new(),
                 until: Some(until * 1000),
             });
-            // Long dead, one is of no use to anybody.
+            // A hold that expired long ago is of no use.
             items.extend(holds.filter(|hold| hold.until > Some(now.saturating_sub(DAY_US))));
         }
         items
     }
 
-    /// Puts an item in its place.
+    /// Stores an item.
     pub(in crate::node) fn put(&mut self, item: Item) {
         let Item { id, what, until } = item;
-        // Counted in milliseconds: never over too early.
+        // Rounded up to milliseconds, so that it does not end too early.
         let ms = until.unwrap_or(u64::MAX / 2).div_ceil(1000);
         match id.kind {
             Kind::Text => self.put_until(&id.key, Some(what), until),
@@ -116,7 +116,7 @@ impl Master {
     }
 }
 
-/// A day: for so long somebody may ask for a hold that has ended, and a counter is kept beyond its number.
+/// One day: for this long clients may ask for a hold that has ended, and a counter is kept beyond its number.
 pub(in crate::node) const DAY_US: u64 = 86_400_000_000;
 
 fn number(bytes: &[u8]) -> u64 {

@@ -1,4 +1,4 @@
-//! The scripts' exact semantics without a server: a pure state machine over keys and a clock.
+//! The exact semantics of the scripts without a server: a pure state machine over keys and a clock.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,19 +13,19 @@ use crate::node::{
 };
 use crate::protocol::fencing::PROPOSAL_SLACK_US;
 
-/// The length of a process id: what a waiter id begins with.
+/// The length of a process id, which is the beginning of a waiter id.
 pub(super) const PROCESS_LEN: usize = 16;
 
-/// How long a fencing counter outlives its last grant, where it is not ahead of the master's clock.
+/// How long a fencing counter is kept after its last grant, if it is not ahead of the master's clock.
 const FENCE_TTL_US: u64 = 86_400_000_000;
 
-/// How long the mark of a break is kept: twice the longest ttl that any client can have.
+/// How long the marker of a break is kept: twice the longest ttl that any client can have.
 const BROKEN_TTL_US: u64 = 2 * FENCE_TTL_US;
 
-/// So much of a value is told to others: more than any of ours has.
+/// How many bytes of a value are shown to other clients: more than any value of quorate's has.
 const TOLD: usize = 96;
 
-/// From here on a double, which is what the scripts count with, does not hold every number.
+/// From here on a double, with which the scripts count, does not represent every integer.
 const LARGEST_COUNTER: u64 = 1 << 53;
 
 /// The keys of one master, and what each request does to them.
@@ -33,7 +33,7 @@ const LARGEST_COUNTER: u64 = 1 << 53;
 pub struct Master {
     keys: HashMap<Vec<u8>, Entry, Quick>,
     pub(super) lines: HashMap<Vec<u8>, Waiting, Quick>,
-    /// Whose holds stand beside each other under a lock key that shows a class.
+    /// The holds of each class, by lock key.
     pub(super) holds: HashMap<Vec<u8>, Vec<Member>, Quick>,
     published: Vec<(Arc<str>, Vec<u8>)>,
     announced: Vec<Vec<u8>>,
@@ -41,7 +41,7 @@ pub struct Master {
     dates: Dates,
 }
 
-/// The clock that numbers are drawn by. Only stores have another one than their own.
+/// The clock for fencing numbers. Only for stores it differs from the clock for expiries.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(not(any(test, feature = "node")), allow(dead_code))]
 pub(in crate::node) enum Dates {
@@ -50,12 +50,12 @@ pub(in crate::node) enum Dates {
     Own,
     /// Another clock, which shows this many microseconds since 1970 now.
     Shown(u64),
-    /// The clock of the client that asks. It may be behind the clocks of earlier clients, so a counter is kept for ever:
+    /// The clock of the client that asks. It may be behind the clocks of earlier clients, so a counter is kept forever:
     /// without it the next number could be smaller at any time.
     Unknown,
 }
 
-/// The run that a master is in.
+/// The run of the server.
 #[derive(Clone, Debug)]
 struct Run(ServerRun);
 
@@ -65,8 +65,8 @@ impl Default for Run {
     }
 }
 
-/// Hashes keys plainly and always alike: a simulated master is asked millions of times a second,
-/// nobody attacks it, and its runs must repeat.
+/// A fast hash without a random seed: a simulated master is asked millions of times a second, has no attackers, and its
+/// runs must be repeatable.
 pub(super) type Quick = BuildHasherDefault<PlainHasher>;
 
 #[derive(Clone, Debug, Default)]
@@ -90,18 +90,18 @@ impl Hasher for PlainHasher {
     }
 }
 
-/// The line before one lock: what a real master keeps in its queue, alive and ticket keys.
+/// The queue of one lock: the state that a real master keeps in its queue, alive and ticket keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiting {
-    /// In order of ticket and id, as a sorted set is.
+    /// Sorted by ticket and id, as in a sorted set.
     pub(super) queue: BTreeSet<(u64, Arc<str>)>,
-    /// Milliseconds on the master's clock.
+    /// Heartbeat deadlines in milliseconds on the master's clock.
     pub(super) alive: HashMap<Arc<str>, u64>,
     pub(super) ticket: u64,
     pub(super) expires: u64,
 }
 
-/// A lock as it stands on a [`Master`], read without touching it.
+/// The state of a lock on a [`Master`], read without changing it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peek<'a> {
     /// The value of the lock key.
@@ -126,17 +126,17 @@ enum Value {
     Foreign,
 }
 
-/// A member of a class: its value, and until when, in milliseconds on the master's clock.
+/// A hold of a class: its value, and its deadline in milliseconds on the master's clock.
 pub(super) type Member = ([u8; 32], u64);
 
 pub(super) type Outcome<T> = Result<T, Fault>;
 
 impl Master {
-    /// What the master answers to `request` when its clock shows `now` (microseconds).
+    /// Executes `request` at the time `now` (microseconds on the master's clock), and returns the answer.
     ///
     /// # Errors
     ///
-    /// The fault that a real master's error would be, [`Fault::WrongType`] for example.
+    /// The fault that a real master would report, for example [`Fault::WrongType`].
     pub fn apply(&mut self, now: u64, request: &Request) -> Outcome<Answer> {
         match request {
             Request::Acquire {
@@ -147,7 +147,7 @@ impl Master {
             Request::Confirm { claim, token } => self.confirm(now, claim, *token),
             Request::Release { claim, leave } => self.release(now, claim, *leave),
             Request::Extend { items } => {
-                // Where there are groups among them another script does it, which looks at no notes.
+                // If groups are among them another script is used, which does not renew notes.
                 let noted = items.iter().all(|item| item.claim.group().is_none());
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
@@ -180,7 +180,7 @@ impl Master {
         }
     }
 
-    /// The lock under `key` as it stands: for observers, who must not disturb it.
+    /// The state of the lock under `key`, for observers that must not change it.
     pub fn peek(&self, now: u64, key: &[u8]) -> Peek<'_> {
         let standing = |key: &[u8]| self.keys.get(key).filter(|entry| entry.lives(now));
         let lock = standing(key);
@@ -193,8 +193,8 @@ impl Master {
         }
     }
 
-    /// The holds of a class under `key`, by value, with the milliseconds on the master's clock until which each
-    /// is kept: also of a class that the lock key no longer shows.
+    /// The holds of a class under `key`: their values, and their deadlines in milliseconds on the master's clock.
+    /// Includes a class that the lock key no longer shows.
     pub fn standing(&self, key: &[u8]) -> &[([u8; 32], u64)] {
         if self.holds.is_empty() {
             return &[];
@@ -202,7 +202,7 @@ impl Master {
         self.holds.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// The number of keys that have not expired; a line counts as one.
+    /// The number of keys that have not expired; a queue counts as one.
     pub fn len(&mut self, now: u64) -> usize {
         self.keys.retain(|_, entry| entry.lives(now));
         self.lines.retain(|_, line| now / 1000 < line.expires);
@@ -214,30 +214,31 @@ impl Master {
         self.len(now) == 0
     }
 
-    /// From now on it is in another run of the server: what was written before is not vouched for.
+    /// Starts another run of the server: values from before are not trusted.
     pub fn set_run(&mut self, run: ServerRun) {
         self.run = Run(run);
     }
 
-    /// The run of the server that it is in.
+    /// The present run of the server.
     pub fn run(&self) -> &ServerRun {
         &self.run.0
     }
 
-    /// Loses the ticket key of the line of a lock, as an eviction or an operator may make it.
+    /// Deletes the ticket key of a lock's queue, as an eviction or an operator may do.
     pub fn forget_ticket(&mut self, lock: &[u8]) {
         if let Some(line) = self.lines.get_mut(lock) {
             line.ticket = 0;
         }
     }
 
-    /// From now on its numbers are drawn by that clock.
+    /// Sets the clock for fencing numbers.
     #[cfg(any(test, feature = "node"))]
     pub(in crate::node) fn set_dates(&mut self, dates: Dates) {
         self.dates = dates;
     }
 
-    /// Raises the counter of the lock under `key`, and never lowers it, as a change of masters does; true where it was below.
+    /// Raises the counter of the lock under `key`, as a replacement of masters does; never lowers it. Returns whether
+    /// it was below `number`.
     pub fn carry(&mut self, now: u64, key: &[u8], number: u64) -> bool {
         let below = self.peek(now, key).counter.unwrap_or(0) < number;
         if below {
@@ -246,7 +247,7 @@ impl Master {
         below
     }
 
-    /// Puts a value of another type under `key`.
+    /// Stores a key of another type.
     pub fn put_foreign(&mut self, key: &[u8]) {
         self.keys.insert(
             key.to_vec(),
@@ -257,7 +258,7 @@ impl Master {
         );
     }
 
-    /// Puts a string under `key`, as any other client might.
+    /// Stores a string under `key`, as any other client might.
     pub fn put_text(&mut self, now: u64, key: &[u8], value: &[u8], ttl: Option<Duration>) {
         self.set(now, key, value.to_vec(), ttl);
     }
@@ -279,7 +280,7 @@ impl Master {
             return self.acquire_fair(now, claim, ticket.as_deref(), ttl, proposal);
         }
         if !claim.fenced() {
-            // Literally SET NX PX: it does not look at what stands there.
+            // Exactly SET NX PX: the type of an existing key does not matter.
             if self.entry(now, claim.key()).is_some() {
                 return Ok(Answer::Refused {
                     ttl_left: None,
@@ -337,7 +338,7 @@ impl Master {
         let ahead = line.ahead(me);
         let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
         let counter = self.counter(now, claim.key())?;
-        // As the script's SET NX: a foreign value stands in the way before it is looked at.
+        // As the script's SET NX: a foreign value prevents the grant before it is read.
         let free = matches!(self.text(now, claim.key()), Ok(None));
         self.sweep(claim.key());
         if free && head.as_ref().is_none_or(|head| Some(head) == me) {
@@ -364,7 +365,7 @@ impl Master {
         Ok(Answer::Refused { ttl_left, line })
     }
 
-    /// The line before `key`, empty where its keys have expired.
+    /// The queue of `key`; empty if its keys have expired.
     pub(super) fn line(&mut self, ms: u64, key: &[u8]) -> &mut Waiting {
         let line = self.lines.entry(key.to_vec()).or_default();
         if line.expires <= ms {
@@ -373,7 +374,7 @@ impl Master {
         line
     }
 
-    /// Drops a line that nobody has stood in since its keys expired.
+    /// Drops a queue whose keys have expired.
     pub(super) fn sweep(&mut self, key: &[u8]) {
         if self
             .lines
@@ -384,7 +385,7 @@ impl Master {
         }
     }
 
-    /// Takes the wake-ups published since the last call: process and lock key of each.
+    /// Takes the wake-ups published since the last call, as pairs of process and lock key.
     pub fn take_published(&mut self) -> Vec<(Arc<str>, Vec<u8>)> {
         std::mem::take(&mut self.published)
     }
@@ -415,7 +416,7 @@ impl Master {
             return Ok(Answer::NotOurs);
         }
         if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
-            // Written while a clock was ahead: the next holder's number is above it.
+            // Written while a clock was ahead: raise the counter, so that the next holder's number is above it.
             if self.counter(now, claim.key())? < above {
                 self.set_counter(now, claim.key(), above);
             }
@@ -449,7 +450,7 @@ impl Master {
         Ok(Answer::Written { run })
     }
 
-    /// The largest number that has been here, where it is above `token`.
+    /// The largest number seen, if it is above `token`.
     fn above(
         &mut self,
         now: u64,
@@ -630,7 +631,7 @@ impl Master {
         written
     }
 
-    /// Keeps a note beyond the expiry of its lock; false where it is gone.
+    /// Extends the note beyond the expiry of its lock; `false` if it is gone.
     fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
         let key = Family::Note.of(claim.key());
         let left = self.ttl_left(now, claim.key());
@@ -642,7 +643,7 @@ impl Master {
         ours
     }
 
-    /// What the holder says of itself.
+    /// The holder's note.
     pub(super) fn note_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<Note> {
         let holder = holder?;
         let note = self.text(now, &Family::Note.of(key)).ok().flatten();
@@ -661,7 +662,7 @@ impl Master {
         }
     }
 
-    /// All that match, at once: patterns are what stands before the names, behind it a star.
+    /// All matching keys in one page. Patterns are a prefix followed by a star.
     fn list(&mut self, now: u64, pattern: &[u8]) -> Answer {
         let before: Vec<u8> = {
             let pattern = pattern.strip_suffix(b"*").unwrap_or(pattern);
@@ -698,8 +699,8 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// Adds the lock to the mark, in front of those that were broken before: its value, or for a class the marker with the
-    /// counter, and each hold. Nobody renews the lock of another client, so that is not marked.
+    /// Adds the lock to the marker of a break, before earlier breaks. The marker names its value; for a class it names
+    /// the class marker with the counter, and each hold. Foreign locks get no marker, because no client renews them.
     fn mark_as_broken(
         &mut self,
         now: u64,
@@ -728,15 +729,15 @@ impl Master {
         Ok(())
     }
 
-    /// Whether who shows `ours` under a key was broken.
+    /// Whether a break names the value `ours`.
     pub(super) fn is_broken(&mut self, now: u64, key: &[u8], ours: &[u8]) -> Outcome<bool> {
         let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
         let line = [b"\n", ours, b"\n"].concat();
         Ok(mark.windows(line.len()).any(|piece| piece == line))
     }
 
-    /// Whether a break has ended this hold of a class: the mark names it, or its number is not above the counter at the last
-    /// break of this class.
+    /// Whether a break has ended this hold of a class: the marker names it, or its number is not above the counter at
+    /// the last break of this class.
     pub(super) fn is_hold_broken(
         &mut self,
         now: u64,
@@ -775,7 +776,7 @@ impl Master {
         }
     }
 
-    /// The time by which numbers are drawn, in microseconds.
+    /// The time of the clock for fencing numbers, in microseconds.
     pub(super) fn date(&self, now: u64) -> u64 {
         match self.dates {
             Dates::Shown(date) => date,
@@ -783,7 +784,7 @@ impl Master {
         }
     }
 
-    /// The counter of a lock that is being taken moves to the proposal, or near it; returns where it then stands.
+    /// Moves the counter of a lock that is being taken to the proposal, or close to it; returns its new number.
     pub(super) fn raise_counter(
         &mut self,
         now: u64,
@@ -796,7 +797,7 @@ impl Master {
         number
     }
 
-    /// A counter is kept for a day, and for as much longer as it is ahead of the clock: `fence/lives.lua`.
+    /// A counter is kept for a day, plus the time by which it is ahead of the clock: `fence/lives.lua`.
     pub(super) fn set_counter(&mut self, now: u64, key: &[u8], number: u64) {
         let ahead = number.saturating_sub(self.date(now));
         let ahead = if ahead > PROPOSAL_SLACK_US { ahead } else { 0 };
@@ -821,14 +822,14 @@ impl Master {
         }
     }
 
-    /// Every key: its string, none for a value of another type, and when it expires.
+    /// Every key: its string (`None` for another type) and its expiry.
     #[cfg(any(test, feature = "node"))]
     pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>, Option<u64>)> {
         let all = self.keys.iter();
         all.map(|(key, entry)| (&key[..], entry.text(), entry.expires))
     }
 
-    /// Puts a string, or a value of another type, until then.
+    /// Stores a string, or a key of another type, with an expiry.
     #[cfg(any(test, feature = "node"))]
     pub(super) fn put_until(&mut self, key: &[u8], text: Option<Vec<u8>>, expires: Option<u64>) {
         let value = text.map_or(Value::Foreign, Value::Text);
@@ -846,7 +847,7 @@ impl Master {
         self.keys.remove(key);
     }
 
-    /// Moves the expiry of a key that is there; microseconds on the master's clock.
+    /// Moves the expiry of an existing key; microseconds on the master's clock.
     pub(super) fn expire_at(&mut self, key: &[u8], at: u64) {
         if let Some(entry) = self.keys.get_mut(key) {
             entry.expires = Some(at);
@@ -861,7 +862,7 @@ impl Master {
         }
     }
 
-    /// Whether there is a key, of any type.
+    /// Whether a key exists, with any type.
     pub(super) fn exists(&mut self, now: u64, key: &[u8]) -> bool {
         self.entry(now, key).is_some()
     }
@@ -873,7 +874,7 @@ impl Master {
 }
 
 impl Waiting {
-    /// Takes or keeps a place, and shows a sign of life.
+    /// Takes or renews a place.
     pub(super) fn stand(&mut self, ticket: &Ticket, ms: u64) {
         let beat = u64::try_from(ticket.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
         let known = self
@@ -884,7 +885,7 @@ impl Waiting {
             self.queue.insert((ticket.number, ticket.waiter.clone()));
         }
         if self.ticket == 0 {
-            // It was deleted or evicted while others wait.
+            // The ticket key was deleted or evicted while others are queued.
             self.ticket = self.queue.last().map_or(0, |(number, _)| *number);
         } else if !known {
             self.ticket = self.ticket.max(ticket.number);
@@ -896,7 +897,7 @@ impl Waiting {
         self.queue.first().map(|(_, waiter)| waiter)
     }
 
-    /// Who stands before a waiter; everybody, for one who does not stand there.
+    /// The waiters ahead of a waiter; all waiters if it is not queued.
     pub(super) fn before(&self, me: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
         let before = self.queue.iter().map(|(_, waiter)| waiter);
         before.take_while(move |waiter| Some(*waiter) != me)
@@ -934,17 +935,17 @@ impl Entry {
     }
 }
 
-/// As much of what stands beside a lock as is told.
+/// The part of a note that is shown.
 pub(super) fn shown_of(note: &[u8]) -> &[u8] {
     &note[..note.len().min(NOTE_TOLD)]
 }
 
-/// What is told of a value.
+/// The part of a value that is shown.
 pub(super) fn told(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(TOLD)].to_vec()
 }
 
-/// Where the counter moves when a lock is taken.
+/// The new number of the counter when a lock is taken.
 pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
     let slack = PROPOSAL_SLACK_US;
     proposal
@@ -952,7 +953,7 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
         .max(counter + 1)
 }
 
-/// The answer to an acquire that is granted without a new number. Where the counter is gone there is no number to give.
+/// The answer to a repeated acquire, which gets no new number. If the counter is gone there is no number to return.
 pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
         let fence = Family::Fence.of(key);

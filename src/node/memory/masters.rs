@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::MemoryNode;
 use crate::node::Node;
 
-/// Masters in memory, for tests with more than one `Redlock`: each of them stands for a process of its own.
-/// Clones are the same masters.
+/// Masters in memory, for tests with more than one `Redlock`, each of which represents a process of its own. Clones are
+/// the same masters.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -31,7 +31,7 @@ use crate::node::Node;
 pub struct Masters(Vec<MemoryNode>);
 
 impl Masters {
-    /// So many empty masters: `memory-1`, `memory-2` and so on.
+    /// Creates this number of empty masters: `memory-1`, `memory-2` and so on.
     pub fn new(masters: usize) -> Self {
         let name = |n| MemoryNode::new(&format!("memory-{n}"));
         Self((1..=masters).map(name).collect())

@@ -1,7 +1,7 @@
 //! Masters in memory that keep the contract of a real one, for tests of your own code.
 //!
-//! [`MemoryNode`] answers at once, from a [`Master`] that follows the scripts reply by reply. It
-//! has no network and no persistence; its faults are switched by hand.
+//! [`MemoryNode`] answers at once, from a [`Master`] that gives the same replies as the scripts. It has no network and
+//! no persistence; tests switch its faults on and off.
 
 mod group;
 #[cfg(any(test, feature = "node"))]
@@ -31,13 +31,13 @@ pub enum Condition {
     /// It answers.
     #[default]
     Up,
-    /// It refuses connections: every request fails at once, unsent.
+    /// It refuses connections: every request fails at once without being sent.
     Down,
-    /// It executes what it is sent, but no answer ever arrives.
+    /// It executes requests, but no answer ever arrives.
     Mute,
 }
 
-/// One master in memory. Clones are the same master. Its time is tokio's, which a test can stop and push on
+/// One master in memory. Clones are the same master. It uses tokio's clock, which a test can pause and advance
 /// (`tokio::time::pause`, `advance`).
 ///
 /// ```
@@ -77,13 +77,13 @@ impl MemoryNode {
         self.state().condition = condition;
     }
 
-    /// Loses every key, as a restart without persistence does.
+    /// Loses every key, as in a restart without persistence.
     pub fn forget(&self) {
         self.state().master = Master::default();
         self.restart();
     }
 
-    /// Restarts with all it had: another run of the server.
+    /// Restarts with all its keys: another run of the server.
     pub fn restart(&self) {
         let mut state = self.state();
         state.restarts += 1;
@@ -108,7 +108,7 @@ impl MemoryNode {
             Condition::Up => state.master.apply(paced::wall_micros(), request),
             Condition::Down => Err(Fault::Down("switched off".into())),
             Condition::Mute => {
-                // It acts; only the answer is lost.
+                // The request is executed; only the answer is lost.
                 let _ = state.master.apply(paced::wall_micros(), request);
                 Err(Fault::Timeout(Duration::ZERO))
             }
@@ -126,7 +126,7 @@ impl Node for MemoryNode {
         let (heard, told): (Vec<(Subscriber, Vec<u8>)>, Vec<_>) = {
             let mut state = self.state();
             let announced = state.master.take_announced();
-            // Whoever does not watch lets it pass.
+            // A process that does not observe the election ignores it.
             let told = announced
                 .into_iter()
                 .map(|key| (state.subscribers.clone(), key));

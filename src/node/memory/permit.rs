@@ -1,4 +1,4 @@
-//! The named slots of a semaphore: what `permit.lua` and `release_permit.lua` do.
+//! The slots of a semaphore: the counterpart of `permit.lua` and `release_permit.lua`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The rules of a master to the microsecond, which no check over a real clock can see.
+//! The rules of a master to the microsecond, which checks with a real clock cannot see.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn ticket(waiter: &str, number: u64, heartbeat: u64) -> Ticket {
     }
 }
 
-/// A claim on `nightly`, with a place in line or without.
+/// A claim on `nightly`, with or without a place in the queue.
 fn claim(token: u8, ticket: Option<Ticket>) -> Arc<Claim> {
     let claim = Claim::new("", b"nightly", Token::from_bytes([token; 16]), true);
     Arc::new(claim.with_fairness(Fairness::Fair(ticket.map(Box::new))))
@@ -93,7 +93,7 @@ fn line_counts_as_one_key_until_its_last_heartbeat_has_ended() {
         &claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 10))),
         30,
     );
-    // The lock, its counter, and the line.
+    // The lock, its counter, and the queue.
     assert_eq!(master.len(NOW + 10 * SECOND - 1), 3);
     assert_eq!(master.len(NOW + 10 * SECOND), 2);
 }
@@ -170,7 +170,7 @@ fn items_of_a_master_make_the_same_master_again_and_end_when_they_did() {
     let mut copy = Master::default();
     before.iter().cloned().for_each(|item| copy.put(item));
     assert_eq!(items(&copy, NOW), before);
-    // A place that has ended stays in its line, and a hold in its class for a day.
+    // An expired place stays in its queue, and an expired hold stays in its class for a day.
     let later = items(&copy, NOW + 15 * SECOND);
     assert!(
         later
