@@ -1,4 +1,4 @@
-//! What one master answers.
+//! The answer of one master.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Waiter {
     }
 }
 
-/// What a refusal reports about the queue. Only the refusal of a fair claim has it.
+/// The state of the queue in a refusal. Only the refusal of a fair claim has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueInfo {
     /// How many waiters are ahead of this one.
@@ -95,7 +95,8 @@ pub enum Extended {
 }
 
 /// The fault that is reported if a key next to the lock is foreign.
-const STRANGE: &str = "what stands beside the lock is none of ours: not renewed";
+const STRANGE: &str =
+    "a related key of the lock was not written by quorate: the lock is not renewed";
 
 impl Extended {
     /// The result if a key next to the lock is foreign.
@@ -109,7 +110,7 @@ impl Extended {
     }
 }
 
-/// What a master answers.
+/// The answer of one master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
@@ -122,7 +123,7 @@ pub enum Answer {
     Refused {
         /// How long the holder's key, or the place of the first waiter, lasts; if the master reports it.
         ttl_left: Option<Duration>,
-        /// What the master reports about the queue.
+        /// The state of the queue, if reported.
         line: Option<Box<QueueInfo>>,
     },
     /// The counter now has the requested number.

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_locks_is_known_by_its_name_or_by_its_last_command() {
+    fn clients_that_take_locks_are_found_by_name_or_last_command() {
         let kind = |line: &str| ClientSeen::read(line).map(|client| client.kind);
         let at = "id=7 addr=10.0.0.1:5 laddr=x fd=8 name=quorate/1/00aa:host:9 age=3 cmd=ping";
         assert_eq!(kind(at), Some(ClientKind::AtStep(1, 0xaa)));

@@ -39,7 +39,7 @@ pub struct Inspection {
     pub timeout: Option<Duration>,
     /// Its settings, by the server's own names.
     pub settings: Vec<(String, String)>,
-    /// What could not be read, and what is needed to read it.
+    /// The facts that could not be read, and what is needed to read them.
     pub unseen: Vec<String>,
     /// How long it has been up, in whole seconds.
     pub uptime: Option<Duration>,
@@ -141,13 +141,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_says_is_short_and_moves_no_cursor() {
+    fn server_text_is_truncated_and_stripped_of_control_characters() {
         assert_eq!(plain("a\u{1b}[2J\r\nb"), "a\u{fffd}[2J\u{fffd}\u{fffd}b");
         assert_eq!(plain(&"x".repeat(10_000)).len(), 160);
     }
 
     #[test]
-    fn info_is_read() {
+    fn info_reply_fills_the_inspection() {
         let mut one = Inspection::new(NodeName::new("m"));
         one.read(
             "# Server\r\nredis_version:7.2.4\r\nvalkey_version:8.1.8\r\nrun_id:abc\r\n\

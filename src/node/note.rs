@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_read_as_it_was_written() {
+    fn note_is_read_as_it_was_written() {
         let me = Identity::new("web-3", 4711, "backup");
         let note = Note::read(&written(&me.says("by hand\u{1f512}")), HOLDER).expect("a note");
         assert_eq!(
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn no_note_of_ours_is_longer_than_what_is_told_of_it() {
+    fn longest_note_fits_into_the_bytes_that_a_master_returns() {
         let long = |sign: char| sign.to_string().repeat(MAX_NOTE_LEN);
         for sign in ['\n', 'x', '\u{85}', '\u{1f512}'] {
             let me = Identity::new(&long(sign), u32::MAX, &long(sign));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_moment_that_a_note_may_be_from_is_shown() {
+    fn last_second_of_the_year_9999_is_shown_in_a_note() {
         let last = [HOLDER, b" 253402300799999\t1\th\tp\t"].concat();
         let note = Note::read(&last, HOLDER).expect("a note");
         assert_eq!(
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_of_another_holder_is_not_shown() {
+    fn note_of_another_holder_is_not_shown() {
         let note = written(&Identity::new("h", 1, "p").says(""));
         assert!(Note::read(&note, HOLDER).is_some());
         assert_eq!(Note::read(&note, b"0123456789abcdef0123456789abcde0"), None);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_note_is_none() {
+    fn malformed_note_is_not_read() {
         for odd in [
             "",
             " ",
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_note_reaches_a_terminal_as_it_is() {
+    fn control_characters_in_a_note_are_replaced() {
         let me = Identity::new("h\x1b[2J", 1, "p\tq\n");
         for says in [
             me.says("a\x07\tb\u{9b}c").to_string(),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_connection_is_one_that_servers_take() {
+    fn connection_name_has_only_characters_that_servers_accept() {
         let me = Identity::new("my host\u{fc}\n", 7, "p");
         assert_eq!(me.of_connection(), "myhost:7");
     }

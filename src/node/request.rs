@@ -1,4 +1,4 @@
-//! What a coordinator asks of one master.
+//! The requests to one master.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub struct Page {
     pub count: u32,
 }
 
-/// What a coordinator asks of one master.
+/// A request to one master.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Request {

@@ -181,7 +181,7 @@ pub(crate) async fn who_was_broken_and_keeps_on_is_told_how_long_the_next_has_it
 }
 
 fn unknown() -> Extended {
-    let why = "what stands beside the lock is none of ours: not renewed";
+    let why = "a related key of the lock was not written by quorate: the lock is not renewed";
     Extended::Unknown(Fault::Server(why.into()))
 }
 

@@ -82,14 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_connections_at_once_is_not_flooded_with_new_ones() {
+    fn pauses_grow_if_the_master_ends_connections_at_once() {
         let lost = Fault::Down("connection closed".into());
         assert!((20..60).contains(&tries(&lost, Some(Duration::from_millis(1)))));
         assert!((20..60).contains(&tries(&lost, None)));
     }
 
     #[test]
-    fn a_refusal_that_a_person_must_mend_is_asked_for_seldom() {
+    fn pauses_are_long_after_a_refusal_that_a_person_must_fix() {
         for fault in [
             Fault::Denied("WRONGPASS".into()),
             Fault::Server("ERR max number of clients reached".into()),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_good_connection_there_is_no_pause_and_the_next_failure_begins_anew() {
+    fn good_connection_resets_the_pauses() {
         let lost = Fault::Down("connection closed".into());
         let mut back_off = BackOff::new(7);
         for _ in 0..20 {

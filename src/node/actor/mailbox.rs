@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn renewals_go_first_and_find_room_when_all_else_is_full() {
+    fn renewals_go_first_and_are_accepted_when_the_mailbox_is_full() {
         let mailbox = Mailbox::new();
         for _ in 0..CAPACITY {
             assert!(put(&mailbox, look("a")));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_stands_here_for_more_than_twice_the_limit() {
+    fn overdue_requests_are_taken_within_twice_the_limit() {
         let limit = Duration::from_millis(100);
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let mailbox = Mailbox::new();
@@ -291,14 +291,18 @@ mod tests {
         assert!(put(&mailbox, look("c")));
         mailbox.take(1, &mut Vec::new());
         assert_eq!(overdue(99), 0);
-        assert_eq!(overdue(100), 1, "a was taken, b has stood for the limit");
-        assert_eq!(overdue(199), 0, "c is looked at since the last time");
+        assert_eq!(
+            overdue(100),
+            1,
+            "a was taken, and b has been queued for the limit"
+        );
+        assert_eq!(overdue(199), 0, "c was first seen at the last check");
         assert_eq!(overdue(200), 1);
         assert_eq!(overdue(900), 0);
     }
 
     #[test]
-    fn a_mailbox_with_renewals_only_is_neither_idle_nor_over() {
+    fn mailbox_with_renewals_only_is_neither_idle_nor_over() {
         let mailbox = Mailbox::new();
         assert!(put(&mailbox, renewal()));
         mailbox.close();
@@ -350,7 +354,7 @@ mod models {
     }
 
     #[test]
-    fn no_order_of_threads_leaves_a_request_with_nobody_to_read_it() {
+    fn no_interleaving_leaves_a_request_without_a_reader() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let callers = [push(&mailbox, 1), push(&mailbox, 1)];
@@ -363,7 +367,7 @@ mod models {
 
     /// The second request wakes nobody while the first one is still queued.
     #[test]
-    fn no_order_of_threads_leaves_a_second_request_behind() {
+    fn no_interleaving_leaves_a_second_request_unread() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let caller = push(&mailbox, 2);
@@ -373,7 +377,7 @@ mod models {
     }
 
     #[test]
-    fn no_order_of_threads_hides_the_end_of_the_handle() {
+    fn no_interleaving_hides_the_end_of_the_handle() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let closes = mailbox.clone();
@@ -391,7 +395,7 @@ mod models {
     }
 
     #[test]
-    fn no_order_of_threads_lets_the_rest_be_slept_through() {
+    fn no_interleaving_misses_the_wake_up_of_an_idle_mailbox() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             push(&mailbox, 1).join().expect("no panic");

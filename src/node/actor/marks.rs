@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_of_others_is_missed_only_where_most_masters_show_one() {
+    fn foreign_marker_is_missed_only_if_most_masters_show_one() {
         let marks = Marks::of(3, Vec::new());
         let [a, b, c] = names();
         marks.saw(&a, mark(2), false);
@@ -136,11 +136,15 @@ mod tests {
         marks.saw(&b, mark(1), false);
         assert_eq!(marks.missed(), Missed::Known(mark(2)));
         marks.saw_none(&a);
-        assert_eq!(marks.missed(), Missed::Nothing, "it has lost it as well");
+        assert_eq!(
+            marks.missed(),
+            Missed::Nothing,
+            "the other master has lost its marker as well"
+        );
     }
 
     #[test]
-    fn one_mark_that_admits_the_client_is_missed_on_every_other_master() {
+    fn one_marker_that_admits_the_client_is_missed_on_other_masters() {
         let marks = Marks::of(3, Vec::new());
         let [a, b, c] = names();
         marks.saw(&b, mark(5), false);
@@ -151,14 +155,14 @@ mod tests {
         assert!(marks.doubts(&b));
         assert!(
             !marks.doubts(&a) && !marks.doubts(&c),
-            "marked, and never met"
+            "a master that was never reached is not doubted"
         );
         marks.trusts(&b);
         assert!(!marks.doubts(&b));
     }
 
     #[test]
-    fn master_without_a_mark_is_not_doubted_where_no_master_shows_one() {
+    fn master_without_a_marker_is_trusted_if_no_master_shows_one() {
         let marks = Marks::of(3, Vec::new());
         let [a, b, _] = names();
         for name in [&a, &b] {

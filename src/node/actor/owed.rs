@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_under_way_comes_before_what_was_refused_meanwhile() {
+    fn releases_of_a_broken_connection_go_before_later_refused_ones() {
         let mut owed = Owed::new();
         owed.keep(&release("later"));
         let open = owed.put_first([release("first"), release("second")].into_iter());
@@ -179,46 +179,50 @@ mod tests {
     }
 
     #[test]
-    fn what_a_master_refuses_for_the_moment_waits_longer_each_time_and_not_beyond_its_key() {
+    fn refused_release_waits_longer_each_time_until_its_key_expired() {
         let ttl = Duration::from_secs(1);
         let mut owed = Owed::new();
         owed.postpone(&release("a"), ttl, at(0));
         assert_eq!(owed.wake_at(), Some(at(50)));
         for early in [0, 49] {
             assert!(taken(&mut owed, 10, at(early)).is_empty());
-            assert_eq!(owed.wake_at(), Some(at(50)), "and rests on");
+            assert_eq!(owed.wake_at(), Some(at(50)), "the pause continues");
         }
         let again = owed.take(10, at(50)).next().expect("due");
         owed.postpone(&again, ttl, at(50));
-        assert_eq!(owed.wake_at(), Some(at(150)), "twice as long");
+        assert_eq!(
+            owed.wake_at(),
+            Some(at(150)),
+            "the second pause is twice as long"
+        );
         owed.delivered();
         assert!(
             taken(&mut owed, 10, at(1_000)).is_empty(),
-            "its key is gone"
+            "the key has expired"
         );
         assert!(owed.is_empty());
     }
 
     #[test]
-    fn what_is_refused_for_the_moment_is_sent_again_in_its_order() {
+    fn refused_releases_are_sent_again_in_order() {
         let mut owed = Owed::new();
         for name in ["first", "second", "third"] {
             owed.postpone(&release(name), Duration::from_secs(9), at(0));
         }
-        assert_eq!(owed.wake_at(), Some(at(50)), "one respite for all");
+        assert_eq!(owed.wake_at(), Some(at(50)), "one pause for all releases");
         assert_eq!(taken(&mut owed, 2, at(50)), ["first", "second"]);
         assert_eq!(taken(&mut owed, 2, at(50)), ["third"]);
         // A release that is refused forever is retried, and the pause does not grow without limit.
         for tried in 0..20 {
             owed.postpone(&release("first"), Duration::from_secs(900), at(tried));
-            let due = owed.wake_at().expect("it is owed");
+            let due = owed.wake_at().expect("the release is pending");
             assert_eq!(taken(&mut owed, 1, due).len(), 1);
             assert!(due <= at(tried) + LONGEST_RESPITE);
         }
     }
 
     #[test]
-    fn no_more_are_kept_than_can_be_under_way() {
+    fn pending_releases_are_limited() {
         let mut owed = Owed::new();
         for _ in 0..MOST + 10 {
             owed.keep(&release("a"));

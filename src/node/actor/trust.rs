@@ -31,7 +31,7 @@ impl Memory {
     }
 }
 
-/// What one node has seen of its master, across connections.
+/// The runs of its master that one node has seen, across connections.
 #[derive(Default)]
 pub(in crate::node) struct Acquaintance(Mutex<Seen>);
 
@@ -117,19 +117,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_server_has_one_name_for_as_long_as_it_runs() {
+    fn server_run_is_accepted_under_one_name_only() {
         let (a, b) = (NodeName::new("a"), NodeName::new("b"));
         let roster = Roster::default();
         assert_eq!(roster.enter("run 1", &a), Ok(()));
-        assert_eq!(roster.enter("run 1", &a), Ok(()), "a new connection");
+        assert_eq!(
+            roster.enter("run 1", &a),
+            Ok(()),
+            "a new connection to the same run"
+        );
         assert_eq!(roster.enter("run 1", &b), Err(a.clone()));
-        assert_eq!(roster.enter("run 2", &b), Ok(()), "put right");
-        assert_eq!(roster.enter("run 3", &a), Ok(()), "restarted");
-        assert_eq!(roster.enter("run 1", &b), Ok(()), "the old place is free");
+        assert_eq!(
+            roster.enter("run 2", &b),
+            Ok(()),
+            "the other name leads to another server now"
+        );
+        assert_eq!(
+            roster.enter("run 3", &a),
+            Ok(()),
+            "the first server restarted"
+        );
+        assert_eq!(roster.enter("run 1", &b), Ok(()), "the old run is free");
     }
 
     #[test]
-    fn a_server_vouches_for_what_it_wrote_in_this_run_unless_it_loses_nothing() {
+    fn value_is_trusted_from_this_run_or_on_a_server_that_loses_nothing() {
         let memory = |lasts| Memory::of(Some("run"), lasts);
         assert!(memory(false).vouches_for(b"run") && !memory(false).vouches_for(b"other"));
         assert!(memory(true).vouches_for(b"other"));
@@ -137,19 +149,23 @@ mod tests {
     }
 
     #[test]
-    fn a_server_in_the_place_of_another_is_guarded_however_long_it_has_been_up() {
+    fn replacing_server_is_guarded_however_long_it_has_been_up() {
         let seen = Acquaintance::default();
         let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
         let guarded = |run, now| seen.guarded(run, at(now), Duration::from_secs(30));
-        assert_eq!(
-            guarded("run 1", 5),
-            at(0),
-            "nothing is known of one before it"
-        );
+        assert_eq!(guarded("run 1", 5), at(0), "the first run is not guarded");
         assert_eq!(guarded("run 1", 9), at(0));
         assert_eq!(guarded("run 2", 10), at(40));
-        assert_eq!(guarded("run 2", 20), at(40), "a new connection");
-        assert_eq!(guarded("run 1", 21), at(51), "back, with an old memory");
+        assert_eq!(
+            guarded("run 2", 20),
+            at(40),
+            "a new connection to the same run"
+        );
+        assert_eq!(
+            guarded("run 1", 21),
+            at(51),
+            "the first run is back, with outdated memory"
+        );
         assert_eq!(
             seen.beside()
                 .guarded("run 1", at(30), Duration::from_secs(30)),
@@ -158,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_another_run_is_not_ours() {
+    fn client_id_of_another_run_is_not_replaced() {
         let seen = Acquaintance::default();
         assert_eq!(seen.replace("run 1", 5), None);
         assert_eq!(seen.replace("run 1", 9), Some(5));

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_follows_the_speed_of_the_master() {
+    fn window_follows_the_speed_of_the_master() {
         let ms = Duration::from_millis;
         let start = Instant::from_nanos(1_000_000_000);
         let mut window = Window::new(ms(60));
@@ -65,23 +65,31 @@ mod tests {
         for _ in 1..1_000 {
             window.learn(start, start + ms(39));
         }
-        assert_eq!(window.width, NARROW + 1_000, "far, but not crowded");
+        assert_eq!(
+            window.width,
+            NARROW + 1_000,
+            "a distant master does not narrow the window"
+        );
         for _ in 0..1_000 {
             window.learn(start, start + ms(45));
         }
-        assert_eq!(window.width, NARROW + 1_000, "fast enough to stay");
+        assert_eq!(
+            window.width,
+            NARROW + 1_000,
+            "answers are fast enough to keep the width"
+        );
         for _ in 0..1_000 {
             window.learn(start, start + ms(51));
         }
         assert_eq!(
             window.width,
             NARROW.midpoint(1_000),
-            "once for all that was under way"
+            "narrowed once for all requests that were outstanding"
         );
         for n in 1..1_000 {
             window.learn(start + ms(100 * n), start + ms(100 * n + 51));
         }
-        assert_eq!(window.width, NARROW, "never closed");
+        assert_eq!(window.width, NARROW, "the window is never closed");
         for _ in 0..100_000 {
             window.learn(start, start + ms(30));
         }

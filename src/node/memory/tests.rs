@@ -83,7 +83,7 @@ fn release_wakes_the_first_waiter_whose_heartbeat_has_not_ended() {
 }
 
 #[test]
-fn line_counts_as_one_key_until_its_last_heartbeat_has_ended() {
+fn queue_counts_as_one_key_until_its_last_heartbeat_has_ended() {
     let mut master = Master::default();
     assert!(master.is_empty(NOW));
     acquire(&mut master, NOW, &claim(1, None), 600);
@@ -99,7 +99,7 @@ fn line_counts_as_one_key_until_its_last_heartbeat_has_ended() {
 }
 
 #[test]
-fn extension_together_with_a_group_does_not_look_after_notes() {
+fn extension_together_with_a_group_does_not_renew_notes() {
     let part = |key: &[u8]| Part {
         key: key.into(),
         mode: Mode::Class(Class::Shared),
@@ -133,7 +133,7 @@ fn items(master: &Master, now: u64) -> Vec<Item> {
 }
 
 #[test]
-fn items_of_a_master_make_the_same_master_again_and_end_when_they_did() {
+fn items_restore_the_same_master_with_the_same_expiries() {
     let mut master = Master::default();
     let reader = |token| {
         let mode = Mode::Class(Class::Shared);
