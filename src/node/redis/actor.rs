@@ -16,15 +16,14 @@ use super::socket::Socket;
 use crate::node::Fault;
 use crate::protocol::instant::Instant;
 
-/// How often a socket is read before others have their turn: a master that never stops talking must not
-/// have the thread to itself.
+/// How often a socket is read before the task yields, so that a master that sends without end does not block its
+/// thread.
 const READS: usize = 8;
 
 /// Runs until the handle is gone and nothing is left to deliver.
 pub(super) fn run(shared: Arc<Shared>) -> impl Future<Output = ()> + Send + 'static {
-    // Made here and not when first polled: a runtime that is shutting down drops the task
-    // without a poll, and who waits in the mailbox must hear of that as well
-    // (`a_redlock_goes_on_in_another_runtime`).
+    // Created here and not at the first poll: a runtime that is shutting down drops the task without polling it, and
+    // the requests in the mailbox must be answered then as well (`a_redlock_goes_on_in_another_runtime`).
     let mut actor = Actor::new(shared);
     std::future::poll_fn(move |cx| actor.poll(cx))
 }
@@ -38,21 +37,20 @@ struct Actor {
     dialing: Option<Dialing>,
     socket: Option<Socket>,
     timer: Option<Pin<Box<Sleep>>>,
-    /// What the timer is set to.
+    /// The time that the timer is set to.
     armed: Option<Instant>,
-    /// The turn has been given to callers that are ready, so that one write carries what all of
-    /// them ask.
+    /// Whether the task has yielded so that ready callers can queue their requests, which are then sent with one write.
     gathering: bool,
 }
 
-/// The clock of a link: tokio's, so that whoever stops or simulates that has the link with it.
+/// The clock of a link: tokio's, so that pausing or simulating tokio's time applies to the link as well.
 #[derive(Clone, Copy)]
 struct Clock {
     origin: Tick,
 }
 
 impl Clock {
-    /// What the clock shows at its origin.
+    /// The time at the clock's origin.
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
     fn now(self) -> Instant {
@@ -60,7 +58,7 @@ impl Clock {
     }
 
     fn tick(self, at: Instant) -> Tick {
-        // Nothing of a link is as far away as the end of tokio's clock.
+        // Saturates: no deadline of a link is that far in the future.
         let from_here = at.saturating_since(Self::BEGIN);
         self.origin + from_here.min(Duration::from_secs(1 << 32))
     }
@@ -78,7 +76,7 @@ impl Actor {
         let clock = Clock {
             origin: Tick::now(),
         };
-        // The jitter is there to part processes, not to be secret.
+        // The jitter must differ between processes; it need not be secret.
         let seed =
             crate::protocol::instant::Instant::now().as_nanos() ^ u64::from(std::process::id());
         Self {
@@ -143,10 +141,10 @@ impl Actor {
 
     /// Moves bytes between link and socket.
     fn talk(&mut self, cx: &mut Context<'_>) -> Next {
-        // While the master is at work for several, the callers who are ready now, also those whose
-        // answers came just now, have their turn first. Nobody waits for a clock: where nobody is
-        // ready this task is polled again at once. Of a single caller nothing can be gathered, and
-        // the second poll would wake a thread that has nothing to do.
+        // While several replies are outstanding, yield once, so that ready callers can queue their requests. These
+        // include callers whose replies have just arrived. This does not wait for a clock: if no task is ready, this
+        // one is polled again at once. For a single caller there is nothing to gather, and a second poll would only
+        // wake an idle thread.
         if !self.gathering && self.link.is_crowded() {
             self.read(cx);
             return self.fan_out(cx);
@@ -157,7 +155,7 @@ impl Actor {
             let crowded = self.link.is_crowded();
             let took = self.link.take(self.clock.now());
             let wrote = self.write(cx);
-            // Read also when writing failed: what came before that was said.
+            // Read even if writing failed: an answer may have arrived before.
             let (heard, more) = self.read(cx);
             if let Err(fault) = wrote {
                 self.link.cut(fault, self.clock.now());
@@ -178,7 +176,7 @@ impl Actor {
         Next::Wait
     }
 
-    /// Lets others go first, once.
+    /// Yields once to other tasks.
     fn fan_out(&mut self, cx: &mut Context<'_>) -> Next {
         self.gathering = true;
         cx.waker().wake_by_ref();
@@ -192,8 +190,8 @@ impl Actor {
         }
     }
 
-    /// Takes in what has come, up to a limit: whether the master said something, and whether there may be more of it,
-    /// which is for after whoever else has something to do.
+    /// Reads up to a limit. Returns whether the master sent anything, and whether there may be more, which is read
+    /// after other tasks had their turn.
     fn read(&mut self, cx: &mut Context<'_>) -> (bool, bool) {
         let mut heard = false;
         for _ in 0..READS {
@@ -209,15 +207,14 @@ impl Actor {
         (heard, true)
     }
 
-    /// Sets the timer; `Again` when something was due.
+    /// Sets the timer; `Again` if something was due.
     fn keep_time(&mut self, cx: &mut Context<'_>) -> Next {
         loop {
             let Some(at) = self.link.wake_at() else {
                 self.armed = None;
                 return Next::Wait;
             };
-            // What is due is done also where the timer has no say: tokio lets none ring for a task that
-            // has read a lot in one go.
+            // Check the clock as well: tokio's timer does not fire for a task that has used up its budget by reading.
             let now = self.clock.now();
             if now >= at {
                 self.armed = None;
@@ -228,8 +225,8 @@ impl Actor {
             let timer = self
                 .timer
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(tick)));
-            // An earlier alarm is left standing: it rings, looks here, and is set anew. So most
-            // requests do not touch the timer at all.
+            // Keep an earlier timer: when it fires, the deadline is computed and the timer is set again. So most
+            // requests do not touch the timer.
             if self.armed.is_none_or(|armed| armed > at) {
                 self.armed = Some(at);
                 timer.as_mut().reset(tick);
@@ -237,8 +234,8 @@ impl Actor {
             if timer.as_mut().poll(cx).is_pending() {
                 return Next::Wait;
             }
-            // Also when it was set for something that has long been answered: who stands in a crowd is
-            // looked after at this pace.
+            // The timer may fire for a request that has been answered. This is also the pace at which overdue requests
+            // in the mailbox are found.
             self.armed = None;
             self.link.tick(self.clock.now());
         }

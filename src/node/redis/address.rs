@@ -1,4 +1,4 @@
-//! Where a master is, and what it is called in reports.
+//! The address of a master, and its name in reports.
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
@@ -12,7 +12,7 @@ pub(crate) struct Address {
     name: NodeName,
 }
 
-/// Why a URL was not understood. `shown` is the URL without credentials, if that much is clear.
+/// Why a URL could not be parsed. `shown` is the URL without credentials, if it has a recognisable form.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BadAddress {
     pub(crate) shown: Option<String>,
@@ -47,13 +47,13 @@ impl Address {
         if rest.is_empty() || rest.starts_with('?') {
             return Err(bad(format!("no address after the scheme: {SCHEMES}")));
         }
-        // TLS is spoken by our own stream, so the URL is parsed as a plain one.
+        // TLS is done by our own stream, so parse the URL as a plain one.
         let plain = if tls {
             format!("redis://{rest}")
         } else {
             url.to_owned()
         };
-        // The parser's own message may quote the URL and with it the password.
+        // The parser's own message may quote the URL, and with it the password.
         let unclear = || bad(format!("not understood as a URL: {SCHEMES}[/db]"));
         let info = plain.into_connection_info().map_err(|_| unclear())?;
         match name(info.addr()) {
@@ -67,7 +67,7 @@ impl Address {
         }
     }
 
-    /// The address of a client of the `redis` crate, with its user, password, database and TLS.
+    /// The address of a client of the `redis` crate, with its user, password, database and TLS settings.
     #[cfg(feature = "redis")]
     pub(crate) fn of(info: &ConnectionInfo) -> Result<Self, BadAddress> {
         let (plain, tls, why) = match info.addr() {
@@ -106,7 +106,7 @@ impl Address {
         }
     }
 
-    /// Whether TLS is spoken there.
+    /// Whether this master uses TLS.
     #[cfg(feature = "tls-rustls")]
     pub(crate) fn wants_tls(&self) -> bool {
         self.tls
@@ -116,18 +116,19 @@ impl Address {
         &self.name
     }
 
-    /// One server, whatever the database number, the user, or the spelling of the loopback.
+    /// Whether both are the same server, whatever the database number, the user, or the spelling of the loopback
+    /// address.
     pub(crate) fn same_server(&self, other: &Self) -> bool {
         self.plain() == other.plain()
     }
 
-    /// Its name without what may be spelt in another way.
+    /// The normalised name of the server.
     pub(crate) fn plain(&self) -> String {
         let name = self.name.as_str().to_ascii_lowercase();
         name.replace("localhost:", "127.0.0.1:")
     }
 
-    /// That, and the database where it is not the first: locks and marks of another one are others.
+    /// The normalised name with the database number if it is not 0: another database has other locks and markers.
     pub(crate) fn in_full(&self) -> String {
         match self.info.redis_settings().db() {
             0 => self.plain(),
@@ -136,7 +137,7 @@ impl Address {
     }
 }
 
-/// What it is called in reports; nothing for a kind of address that is not known here.
+/// The name in reports; `None` for an unknown kind of address.
 fn name(address: &ConnectionAddr) -> Option<String> {
     Some(match address {
         ConnectionAddr::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
@@ -146,7 +147,7 @@ fn name(address: &ConnectionAddr) -> Option<String> {
     })
 }
 
-/// The URL without user and password; nothing when it has no recognisable shape.
+/// The URL without user and password; `None` if it has no recognisable form.
 fn shown(url: &str) -> Option<String> {
     match url.split_once("://") {
         Some((scheme, rest)) => {
@@ -158,12 +159,12 @@ fn shown(url: &str) -> Option<String> {
             let rest = rest.split_once('?').map_or(&*rest, |(path, _)| path);
             Some(format!("{scheme}://{rest}"))
         }
-        // Without a scheme it may be anything, also "user:password@host".
+        // Without a scheme the text may be anything, for example "user:password@host".
         None => (!url.contains('@')).then(|| without_secret(url)),
     }
 }
 
-/// What stands behind a colon is a port, or else perhaps a password whose host was forgotten.
+/// The part after a colon is a port, or perhaps a password without a host: shown only if it is a number.
 fn without_secret(rest: &str) -> String {
     match rest.rsplit_once(':') {
         Some((host, port)) if !port.is_empty() && !is_port(port) && !rest.starts_with('[') => {
@@ -178,7 +179,7 @@ fn is_port(text: &str) -> bool {
     port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A master as it was named.
+/// A master as the user named it.
 #[derive(Clone)]
 pub(crate) enum MasterSource {
     ByUrl(String),

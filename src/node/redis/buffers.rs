@@ -1,16 +1,16 @@
-//! The bytes on their way: what is to be written, and what has been read.
+//! The buffers of a connection: bytes to be written, and bytes that were read.
 
 use std::io;
 
 use super::resp::{LARGEST, Malformed, Value, parse};
 
-/// The buffers that a connection starts with, and goes back to after a burst.
+/// The initial size of the buffers, to which they return after a burst.
 const BUFFER: usize = 16 << 10;
 
-/// What waits for the socket.
+/// The bytes to be written to the socket.
 pub(super) struct Output {
     bytes: Vec<u8>,
-    /// How much of it the socket has.
+    /// How many of them have been written.
     written: usize,
 }
 
@@ -22,17 +22,17 @@ impl Output {
         }
     }
 
-    /// Where commands are written. They go out in this order.
+    /// The buffer for commands. They are sent in this order.
     pub(super) fn commands(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// What the socket has not had yet.
+    /// The bytes that have not been written yet.
     pub(super) fn rest(&self) -> &[u8] {
         &self.bytes[self.written..]
     }
 
-    /// The socket has taken so many of the rest.
+    /// Records that the socket has taken `count` more bytes.
     pub(super) fn wrote(&mut self, count: usize) {
         self.written = (self.written + count).min(self.bytes.len());
         if self.written == self.bytes.len() {
@@ -40,7 +40,7 @@ impl Output {
         }
     }
 
-    /// For a new connection.
+    /// Clears the buffer for a new connection.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.written = 0;
@@ -48,7 +48,7 @@ impl Output {
     }
 }
 
-/// What has come and was not read yet.
+/// The bytes that were read and not parsed yet.
 pub(super) struct Input {
     bytes: Vec<u8>,
     start: usize,
@@ -64,7 +64,7 @@ impl Input {
         }
     }
 
-    /// Room for what the socket has; never empty.
+    /// Free space to read into; never empty.
     pub(super) fn room(&mut self) -> io::Result<&mut [u8]> {
         if self.start == self.end {
             self.start = 0;
@@ -88,7 +88,7 @@ impl Input {
         Ok(&mut self.bytes[self.end..])
     }
 
-    /// So many bytes have been put into the room.
+    /// Records that `count` bytes were read into the free space.
     pub(super) fn filled(&mut self, count: usize) {
         self.end = (self.end + count).min(self.bytes.len());
     }
@@ -97,12 +97,12 @@ impl Input {
         self.start == self.end
     }
 
-    /// For a new connection.
+    /// Clears the buffer for a new connection.
     pub(super) fn clear(&mut self) {
         self.start = self.end;
     }
 
-    /// The next reply, if all of it is there.
+    /// The next reply if it is complete.
     pub(super) fn next(&mut self) -> io::Result<Option<Value<'_>>> {
         match parse(&self.bytes[self.start..self.end]) {
             Ok(Some((value, len))) => {

@@ -1,4 +1,5 @@
-//! An operator's connection to one master while masters are changed: the mark, who is connected, the counters.
+//! An operator's connection to one master while masters are replaced: generation marker, connected clients, fencing
+//! counters.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,19 +13,19 @@ use crate::node::Fault;
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};
 use crate::protocol::mark::RESTORED;
 
-/// How long one message may take: far longer than any does.
+/// The time limit for one message: far longer than any takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// So many keys are read or written in one message.
+/// How many keys are read or written in one message.
 const TOGETHER: usize = 500;
 
-/// The most values that are counted.
+/// The largest number of values that are counted.
 const MOST_VALUES: usize = 1000;
 
 const RAISE: &str = include_str!("../../scripts/masters/raise.lua");
 const CARRY: &str = include_str!("../../scripts/masters/carry.lua");
 
-/// Carries out an order on the master of `shared` and looks at it, over a connection that ends with it.
+/// Executes an operation on the master of `shared`, and reads its state, over a connection of its own.
 pub(super) async fn change(shared: &std::sync::Arc<Shared>, order: ChangeOrder) -> ChangeSeen {
     let mut seen = ChangeSeen::default();
     if let Err(fault) = carried_out(shared, &order, &mut seen).await {
@@ -43,7 +44,7 @@ async fn carried_out(
     if database != "0" {
         talk.say(&["SELECT", &database]).await?;
     }
-    // A courtesy; what follows does not depend on it.
+    // For information only; an error does not matter.
     let _ = talk.say(&["CLIENT", "SETNAME", OPERATOR]).await;
     match order {
         ChangeOrder::Look => {}
@@ -64,7 +65,7 @@ async fn carried_out(
                 &lifetime.to_string(),
             ];
             talk.say(&raise).await?;
-            // Read behind the mark: who had not read it before is in this list.
+            // Read after the marker was raised: clients that had not read the marker before are in this list.
             for client in talk.clients().await? {
                 if matches!(client.kind, ClientKind::AtStep(of, _) if of < *step) {
                     let id = client.id.to_string();
@@ -84,7 +85,7 @@ async fn carried_out(
     talk.look(seen).await
 }
 
-/// One reply, kept.
+/// An owned copy of a reply.
 #[derive(Debug, PartialEq, Eq)]
 enum OwnedValue {
     Nothing,
@@ -195,7 +196,7 @@ impl Talk {
         Ok(())
     }
 
-    /// The keys of one family, at most so many.
+    /// The keys of one family, at most `most`.
     async fn keys(&mut self, family: Family, most: usize) -> Result<Vec<Vec<u8>>, Fault> {
         let pattern = keys::pattern(family.before().as_bytes());
         let pattern = String::from_utf8_lossy(&pattern).into_owned();
@@ -210,7 +211,7 @@ impl Talk {
                 }
             }
             if cursor == "0" || cursor.is_empty() || found.len() >= most {
-                // A scan may name a key twice.
+                // A scan may return a key twice.
                 found.sort_unstable();
                 found.dedup();
                 return Ok(found);
@@ -218,7 +219,7 @@ impl Talk {
         }
     }
 
-    /// The keys of the locks under which values are kept.
+    /// The keys of the locks that have values.
     async fn names(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         let before = Family::Value.before().as_bytes();
         let keys = self.keys(Family::Value, usize::MAX).await?.into_iter();
@@ -226,7 +227,7 @@ impl Talk {
         Ok(names.collect())
     }
 
-    /// The fencing counters, from `least` on.
+    /// The fencing counters with a number of at least `least`.
     async fn counters(&mut self, least: u64) -> Result<Vec<Counter>, Fault> {
         let keys = self.keys(Family::Fence, usize::MAX).await?;
         let mut found = Vec::new();
@@ -242,7 +243,8 @@ impl Talk {
         Ok(found)
     }
 
-    /// Raises these counters; those that an owner's hold forbids to raise, with what the lock holds.
+    /// Raises these counters. Returns those that were not raised because of an owner's hold, with the value of the lock
+    /// key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = with_parts(CARRY);
         let mut owned = Vec::new();

@@ -1,4 +1,4 @@
-//! A connection to a master that is asked by hand: for inspections, beside the link.
+//! A connection to a master that is used request by request: for inspections, alongside the link.
 
 use std::io;
 use std::task::Poll;
@@ -20,7 +20,7 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    /// Connects and shakes hands, exactly as a link does.
+    /// Connects and executes the handshake, exactly as a link does.
     pub(super) async fn begin(
         shared: &std::sync::Arc<Shared>,
     ) -> Result<(Self, Negotiated), Fault> {
@@ -42,8 +42,7 @@ impl Conversation {
         .await
     }
 
-    /// A connection on which nothing was said but who we are: for a master that refuses the rest of
-    /// the greeting.
+    /// Connects and only authenticates: for a master that refuses a later part of the handshake.
     pub(super) async fn introduce(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
         in_time(shared, async {
             let mut talk = Self::dial(shared).await?;
@@ -62,13 +61,13 @@ impl Conversation {
         })
     }
 
-    /// Where commands are written.
+    /// The buffer for commands.
     pub(super) fn out(&mut self) -> &mut Vec<u8> {
         self.output.commands()
     }
 
-    /// Sends what has been written and hands the next `count` replies to `each`. Subscriptions are
-    /// answered by a push; other pushes are passed over.
+    /// Sends the buffer, and passes the next `count` replies to `each`. Subscriptions are answered by a push; other
+    /// pushes are skipped.
     pub(super) async fn exchange(
         &mut self,
         count: usize,
@@ -95,11 +94,11 @@ impl Conversation {
         self.reply(take).await.map_err(down)
     }
 
-    /// Sends what has been written, and waits for one reply or push.
+    /// Sends the buffer, and waits for one reply or push.
     async fn reply<T>(&mut self, take: impl FnOnce(Value<'_>) -> T) -> io::Result<T> {
         let mut take = Some(take);
         std::future::poll_fn(|cx| {
-            // What is wrong with writing is best said by what the other side said before.
+            // If writing fails, an answer of the server explains the reason best: read first.
             let wrote = self.socket.poll_write(&mut self.output, cx);
             loop {
                 if let Some(value) = self.input.next()? {

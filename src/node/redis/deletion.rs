@@ -1,27 +1,28 @@
-//! How a server compares and deletes: by our script, or by a command of its own that costs it about half as much.
+//! How a server compares and deletes: by our script, or by a built-in command that takes about half the time.
 //!
-//! Who has the command is known by the version. Whether this user may use it, and whether what stands between passes
-//! it on, is known by a trial: behind the first release that it could do, for what that has deleted already. So no release
-//! depends on a command that has not yet done its work on the connection.
+//! The version shows whether the server has the command. Whether this user may use it, and whether a proxy passes it
+//! on, is found out by a trial. The trial follows the first release that the command could execute, and repeats it when
+//! its key is already deleted. So no release depends on a command that has not yet worked on this connection.
 
 use super::resp::{Command, Value};
 use crate::node::{Claim, Fairness, Request};
 
-/// What compares and deletes on a connection.
+/// The way to compare and delete on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deletion {
-    /// The script, which every server runs: there is no command for it, or it was of no use here.
+    /// The script, which works on every server: the server lacks the command, or the trial failed.
     Script,
     /// The script, until the command has been tried.
     Untried,
     /// The script, while the command is being tried.
     Trying,
-    /// `DELIFEQ key value`, of Valkey from version 9 on.
+    /// `DELIFEQ key value`, in Valkey from version 9 on.
     DelIfEq,
 }
 
 impl Deletion {
-    /// What a server has that calls itself this version of Valkey; what it says of Redis is only whom it is like.
+    /// For a server that reports this version of Valkey. The Redis version that it also reports only shows
+    /// compatibility.
     pub(super) fn of(valkey: Option<&str>) -> Self {
         let major = valkey.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
         if major.is_some_and(|major| major >= 9) {
@@ -31,13 +32,13 @@ impl Deletion {
         }
     }
 
-    /// Writes a release as the server's command; false where only the script will do.
+    /// Writes a release as the server's command; `false` if only the script will do.
     pub(super) fn write(self, request: &Request, out: &mut Vec<u8>) -> bool {
         self == Self::DelIfEq && write(request, out)
     }
 
-    /// Writes the command behind what has been written, for the first release in it that the command could do; false where
-    /// there is none, or nothing to try.
+    /// Appends a trial of the command for the first release among the requests that the command could execute. `false`
+    /// if there is none, or nothing to try.
     pub(super) fn try_behind<'a>(
         &mut self,
         mut written: impl Iterator<Item = &'a Request>,
@@ -50,7 +51,7 @@ impl Deletion {
         tries
     }
 
-    /// The trial has been answered.
+    /// Records the answer to the trial.
     pub(super) fn tried(&mut self, value: &Value<'_>) {
         *self = match value {
             Value::Int(_) => Self::DelIfEq,
@@ -58,8 +59,8 @@ impl Deletion {
         };
     }
 
-    /// Whether a reply to the command may be another than the script would get: that one only reads where there is
-    /// nothing of ours, so a replica and a server without its replicas answer it.
+    /// Whether the server refused the command and the script must be used. A replica, or a server without enough
+    /// replicas, answers the command if the key is not ours, because it only reads then.
     pub(super) fn is_refused(value: &Value<'_>) -> bool {
         matches!(value, Value::Error(error) if !error.starts_with(b"WRONGTYPE "))
     }
@@ -77,9 +78,9 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Whether comparing and deleting is all that a release of this claim is. Of one that is not withdrawn an attempt may
-/// be sent again, where the master has lost its scripts: the release must then be thrown back as well, as only a
-/// script is, or it would come first.
+/// Whether this release consists of comparing and deleting only. It does not if an attempt of the claim may still be
+/// sent again after the master has lost its scripts: the release must fail in the same way then, or it would overtake
+/// the attempt.
 fn is_all(claim: &Claim) -> bool {
     let alone = claim.group().is_none() && claim.permit().is_none();
     let unordered = matches!(claim.fairness(), Fairness::Unordered);

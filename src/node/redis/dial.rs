@@ -1,4 +1,4 @@
-//! A stream to a master: addresses tried, TLS spoken.
+//! Opens a stream to a master: tries its addresses, and sets up TLS.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,19 +16,19 @@ use super::shared::Shared;
 use super::socket::Socket;
 use crate::node::Fault;
 
-/// How long one address of a name may be silent before the next is tried beside it. Half a second is
-/// the default for the whole connection, so several have their turn within it.
+/// How long one address of a name may be silent before the next one is tried in parallel. The default limit for the
+/// whole connection is half a second, so several addresses get a turn.
 const STAGGER: Duration = Duration::from_millis(100);
 
-/// The most addresses of one name that are tried.
+/// The largest number of addresses of one name that are tried.
 const MOST_ADDRESSES: usize = 8;
 
-/// After this long without an acknowledgement a peer is gone; at least, whatever the patience.
+/// The shortest time without an acknowledgement after which a peer counts as gone, whatever the connect timeout.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
-/// Beyond this the kernel takes no number.
+/// The largest value that the kernel accepts.
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
-/// Connects. Who drops this gives the attempt up; a look-up goes on and is waited for by the next.
+/// Connects. Dropping the future gives the attempt up. A name lookup continues, and the next attempt waits for it.
 pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
     match shared.address.info.addr() {
         ConnectionAddr::Tcp(host, port) => {
@@ -58,8 +58,8 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
     }
 }
 
-/// The two families in turn, in the resolver's order: when one of them is a black hole, the second
-/// address tried is not.
+/// Alternates between IPv4 and IPv6 in the resolver's order, so that the second address tried works even if one of them
+/// is a black hole.
 fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let six_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut first, mut second): (Vec<_>, Vec<_>) = addresses
@@ -75,8 +75,8 @@ fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     ordered
 }
 
-/// The first of these addresses to accept. Each is tried as soon as the one before it has failed, or
-/// has been silent for a moment.
+/// Connects to the first of these addresses that accepts. Each is tried as soon as the one before it has failed, or has
+/// been silent for [`STAGGER`].
 async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut rest = addresses.into_iter();
     let mut trying = FuturesUnordered::new();
@@ -121,7 +121,7 @@ async fn tls(_: &Shared, _: &str, _: TcpStream) -> Result<Socket, Fault> {
     Err(Fault::Down("TLS is not built in".into()))
 }
 
-/// No delay for small messages, and an end to connections whose peer has silently gone.
+/// Disables the delay of small messages, and lets the kernel end connections whose peer is gone.
 fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// An address that takes no more connections and answers to none: its backlog is full.
+    /// An address that neither accepts nor refuses connections, because its backlog is full.
     fn black_hole() -> (SocketAddr, impl Sized) {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let socket = socket.expect("a socket");
@@ -168,7 +168,8 @@ mod tests {
             .map(|address| (address, there))
             .expect("an address");
         let gone = SocketAddr::from(([127, 0, 0, 1], 1));
-        // As soon as that one is known to be silent; the limit is that of a whole connection.
+        // The second address is tried as soon as the first is known to be silent. The limit is that of a whole
+        // connection.
         let limit = Duration::from_secs(5);
         for addresses in [
             vec![hole, there.0],

@@ -1,5 +1,5 @@
-//! The link to a Redis master without its actor: for simulations, which have a network and a time of
-//! their own and step the very machine that runs.
+//! The link to a Redis master without its actor, for simulations: they have their own network and time, and step the
+//! same state machine that runs in production.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,27 +14,26 @@ use crate::node::{Fault, Node, NodeName, Reply, Request, Subscriber};
 use crate::protocol::instant::Instant;
 use crate::runtime::BoxFuture;
 
-/// A master as one process reaches it, to be stepped by hand.
+/// A master as one process reaches it, stepped by its caller.
 ///
-/// A request that is [sent](Node::send) waits in the mailbox until the next [`turn`](Self::turn). Whoever
-/// steps a driver connects when that says [`Stage::Dial`], carries bytes to and fro at [`Stage::Talk`],
-/// closes the connection at anything else, and calls [`tick`](Self::tick) when it says so. Times are
-/// readings of one monotonic clock.
+/// A request that is [sent](Node::send) waits in the mailbox until the next [`turn`](Self::turn). The caller connects
+/// at [`Stage::Dial`], moves bytes in both directions at [`Stage::Talk`], and closes the connection at any other stage.
+/// It calls [`tick`](Self::tick) at the requested time. All times are from one monotonic clock.
 ///
-/// Replies are answered from within these calls.
+/// Replies are delivered from within these calls.
 pub struct Driver {
     shared: Arc<Shared>,
     seed: u64,
     link: Mutex<Option<Link>>,
 }
 
-/// What a driver wants.
+/// The needs of a driver.
 pub struct Wants {
-    /// What to do with the connection.
+    /// The next step for the connection.
     pub stage: Stage,
-    /// What to write to it.
+    /// The bytes to write to it.
     pub bytes: Vec<u8>,
-    /// When it wants to be called at the latest.
+    /// The latest time of the next call.
     pub wake_at: Option<Instant>,
 }
 
@@ -47,34 +46,34 @@ impl Driver {
         }
     }
 
-    /// Runs `step` on the link. The link begins with its first step, as the actor begins with the first request: the
-    /// patience for the first connection is counted from then.
+    /// Runs `step` on the link. The link is created with its first step, as the actor is with the first request. The
+    /// time for the first connection counts from then.
     fn link<T>(&self, now: Instant, step: impl FnOnce(&mut Link) -> T) -> T {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         step(link.get_or_insert_with(|| Link::new(self.shared.clone(), self.seed, now)))
     }
 
-    /// The connection that it wanted stands.
+    /// Reports that the connection has been made.
     pub fn dialed(&self, now: Instant) {
         self.link(now, |link| link.dialed(now));
     }
 
-    /// The connection has ended, or was not made.
+    /// Reports that the connection has ended, or could not be made.
     pub fn cut(&self, why: &str, now: Instant) {
         self.link(now, |link| link.cut(Fault::Down(brief(why)), now));
     }
 
-    /// These bytes have come.
+    /// Reports received bytes.
     pub fn hear(&self, bytes: &[u8], now: Instant) {
         self.link(now, |link| hear(link, bytes, now));
     }
 
-    /// Takes what waits in the mailbox, as far as there is room, and says what it wants now.
+    /// Takes requests from the mailbox, as far as there is room, and returns the driver's needs.
     pub fn turn(&self, now: Instant) -> Wants {
         self.link(now, |link| turn(link, now))
     }
 
-    /// The time has come.
+    /// Handles all deadlines that have passed.
     pub fn tick(&self, now: Instant) {
         self.link(now, |link| link.tick(now));
     }

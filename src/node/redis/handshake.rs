@@ -1,9 +1,8 @@
-//! What is said on a new connection before the first request.
+//! The handshake of a new connection, before the first request.
 //!
-//! Two messages. The first asks who the server is, how long it has been up, and hands it the scripts;
-//! the second ends the connection before this one at the server as well, and asks for wake-ups. Every
-//! reply must be of the kind that was asked for, and nothing may be left over: a connection that is off
-//! by one reply would take a grant for the answer to a release.
+//! It has two messages. The first asks for the server's identity and uptime, and loads the scripts. The second closes
+//! the previous connection at the server, and subscribes to wake-ups. Every reply must have the expected type, and none
+//! may be left over: on a connection that is off by one reply, a grant would be taken for the answer to a release.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,53 +21,53 @@ use crate::protocol::mark::{Admission, Mark};
 use crate::protocol::restart::{guarded_for, quarantined_until};
 use crate::settings::RestartGuard;
 
-/// What a connection that is ready for requests starts with.
+/// The result of a handshake: the initial state of a connection.
 pub(super) struct Negotiated {
     pub(super) scripts: Scripts,
     /// Until when this master's votes do not count.
     pub(super) quarantined_until: Instant,
     pub(super) memory: Memory,
-    /// Why this master gives no votes to this client, where that stays so.
+    /// Why this master gives no votes to this client, if that is permanent for the connection.
     pub(super) refused: Option<Fault>,
-    /// Whether it shows a mark; none where this user may not read it.
+    /// Whether it shows a generation marker; `None` if this user may not read it.
     pub(super) marked: Option<bool>,
-    /// Since when the master is known to have no mark; none where it has one, or nobody may read it.
+    /// Since when the master is known to have no marker; `None` if it has one, or if it may not be read.
     pub(super) unmarked: Option<Instant>,
-    /// For how long from now on its votes do not count because it had lost its mark, if it had.
+    /// How long from now on its votes do not count because it had lost its marker.
     pub(super) restored: Option<Duration>,
-    /// The fewest acquires that go in one call to this server.
+    /// The smallest number of acquires that are sent in one call to this server.
     pub(super) least_acquires: usize,
-    /// What compares and deletes on this server.
+    /// How this server compares and deletes.
     pub(super) deletion: Deletion,
 }
 
-/// A handshake under way.
+/// A handshake in progress.
 pub(super) struct Handshake {
-    /// What has been asked and not been answered, in the order of asking.
+    /// The requests without an answer so far, in order.
     asked: VecDeque<Asked>,
     second: bool,
     scripts: Scripts,
     info: Vec<u8>,
     /// Why there is no `info`.
     untold: Option<Fault>,
-    /// The number of this connection at the server, where the user may ask for it.
+    /// The client id of this connection at the server, if the user may ask for it.
     id: Option<i64>,
     quarantined_until: Instant,
     memory: Memory,
     mark: Option<Seen>,
-    /// The server does not take the name.
+    /// Whether the server does not accept the name.
     unnamed: bool,
     refused: Option<Fault>,
     unmarked: Option<Instant>,
     restored: Option<Duration>,
 }
 
-/// What stands where the mark of the masters may be.
+/// The content of the key of the generation marker.
 #[derive(Clone, Copy)]
 enum Seen {
     Nothing,
     Mark(Mark),
-    /// Something else.
+    /// A foreign value.
     Strange,
 }
 
@@ -76,27 +75,28 @@ enum Seen {
 enum Asked {
     Hello,
     Database,
-    /// Names library and process in CLIENT LIST: not every server knows it, not every user may.
+    /// Sets library and process name in CLIENT LIST. Optional: some servers do not know it, and some users may not do
+    /// it.
     Courtesy,
-    /// Names the connection, and which masters it goes by.
+    /// Names the connection, including the masters that the client uses.
     Name,
     Info,
-    /// How far a change of masters is.
+    /// Reads the generation marker.
     Mark,
-    /// How long the mark has to live, which says whether the master had lost it.
+    /// Reads the expiry of the marker, which shows whether the master had lost it.
     MarkLeft,
     Script(usize),
     Id,
-    /// Ends the last connection.
+    /// Closes the previous connection.
     Kill,
     Subscription,
 }
 
-/// Where a handshake stands.
+/// The state of a handshake.
 pub(super) enum Step {
-    /// Replies are still to come.
+    /// More replies are to come.
     Waits,
-    /// The first message is answered.
+    /// The first message has been answered.
     Turns,
     Done,
 }
@@ -122,7 +122,7 @@ impl Handshake {
         asked.push_back(Asked::Name);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
-        // Behind the name: who has not read the mark yet when it is raised is found by name.
+        // After the name: when a marker is raised, clients that have not read it yet are found by name.
         Command::words(out, &["GET", MASTERS]);
         asked.push_back(Asked::Mark);
         let scripts = Scripts::of(shared.options.configuration);
@@ -147,15 +147,15 @@ impl Handshake {
         }
     }
 
-    /// Takes one reply. The first fault ends the handshake: what comes behind it is its consequence,
-    /// and that the server then hung up explains less.
+    /// Handles one reply. The first fault ends the handshake: later faults are its consequences, and a closed
+    /// connection would explain less.
     pub(super) fn note(&mut self, shared: &Shared, value: &Value<'_>) -> Result<Step, Fault> {
         let Some(&asked) = self.asked.front() else {
             return Err(odd("an answer that nobody asked for"));
         };
         match (asked, value) {
             (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
-            // Before it nothing was subscribed to: who pushes all the same may never stop.
+            // No subscription has been made yet: a server that pushes messages nevertheless may never stop.
             (_, Value::Push(_)) => return Err(odd("a message before anything was subscribed to")),
             (Asked::Hello, value) => hello_answer(shared, value)?,
             (Asked::Name, Value::Error(_)) => self.unnamed = true,
@@ -175,7 +175,7 @@ impl Handshake {
             (Asked::Script(index), value) => self.scripts.loaded(index, value)?,
             (Asked::Id, Value::Int(id)) => self.id = Some(*id),
             (Asked::Subscription, Value::Error(error)) => match server_fault(error) {
-                // A user who may not subscribe still locks; waiters then go by their timers.
+                // A user who may not subscribe can still lock. Waiters then rely on their timers.
                 Fault::Denied(why) => {
                     tracing::warn!(
                         node = %shared.address.name(), %why, "no wake-ups, only timers"
@@ -194,7 +194,7 @@ impl Handshake {
         })
     }
 
-    /// Judges the server by what it said, and writes the second message. False when there is none.
+    /// Evaluates the server's answers, and writes the second message. `false` if there is none.
     pub(super) fn turn(
         &mut self,
         shared: &Shared,
@@ -212,9 +212,9 @@ impl Handshake {
         self.judge_mark(shared, out, answered);
         let lasts = shared.options.restart_guard == RestartGuard::Off;
         self.memory = Memory::of(run.as_deref(), lasts);
-        // What still lies in the buffers of the last connection (the master may have been stopped)
-        // must not be executed behind the releases that this one sends. A user who may not ask for
-        // numbers goes without; the ttl still ends what is left.
+        // Requests in the buffers of the previous connection (the master may have been stopped) must not be executed
+        // after the releases that this connection sends. Without permission to read client ids this is left out;
+        // leftover keys then end with their ttl.
         if let (Some(run), Some(id)) = (&run, self.id)
             && let Some(last) = shared.acquaintance.replace(run, id)
         {
@@ -256,7 +256,7 @@ impl Handshake {
                 return;
             }
             None => {
-                // Whoever closes masters has to know that this client cannot be told.
+                // An operator who closes masters must see that this client is not notified.
                 Command::words(out, &["CLIENT", "SETNAME", &options.plain_name()]);
                 self.asked.push_back(Asked::Courtesy);
                 return;
@@ -268,7 +268,7 @@ impl Handshake {
             None => options.marks.saw_none(name),
         }
         if self.unnamed && options.configuration.step() == 0 {
-            // Nobody finds this connection to end it: its scripts have to look.
+            // An operator cannot find this connection to close it: its scripts must check the marker.
             self.scripts = Scripts::checked(options.configuration);
             let loaded = self.scripts.load(Scripts::PLAIN, options.max_ttl, out);
             self.asked.extend(loaded.map(Asked::Script));
@@ -328,14 +328,14 @@ impl Handshake {
     }
 }
 
-/// What stands in the key of the mark; none where this user may not read it and need not.
+/// The content of the marker's key; `None` if this user may not read it and need not.
 fn seen_mark(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
     Ok(Some(match value {
         Value::Nil => Seen::Nothing,
         Value::Bulk(text) => Mark::read(text).map_or(Seen::Strange, Seen::Mark),
         Value::Error(error) => match server_fault(error) {
             Fault::WrongType => Seen::Strange,
-            // The masters of this client were never changed, and its user was made before they could be.
+            // This client's masters have never been replaced, and its user may be older than the feature.
             Fault::Denied(_) if shared.options.configuration.step() == 0 => return Ok(None),
             fault => return Err(fault),
         },
@@ -353,7 +353,7 @@ fn subscribes(push: &[Value<'_>]) -> bool {
     push.first().and_then(Value::text) == Some(b"subscribe")
 }
 
-/// Says which protocol we speak, and who we are.
+/// Selects the protocol version, and authenticates.
 pub(super) fn hello(shared: &Shared, out: &mut Vec<u8>) {
     let settings = shared.address.info.redis_settings();
     if let Some(password) = settings.password() {
@@ -364,7 +364,7 @@ pub(super) fn hello(shared: &Shared, out: &mut Vec<u8>) {
     }
 }
 
-/// What the server says to that.
+/// Handles the server's answer to HELLO.
 pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fault> {
     match value {
         Value::Array(_) => Ok(()),
@@ -376,8 +376,8 @@ pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fau
     }
 }
 
-/// Servers quote the words that they do not like, and the password is among those of HELLO, whole
-/// or in part: where there is one, what was said is told in words of our own.
+/// Servers quote words that they do not accept, which may include the password of HELLO, whole or in part. If there is
+/// a password, use our own words.
 fn hello_fault(error: &[u8], secret: bool) -> Fault {
     let text = String::from_utf8_lossy(error);
     let lower = text.to_ascii_lowercase();

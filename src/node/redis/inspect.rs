@@ -1,5 +1,4 @@
-//! Looking at a master through the library's own connection: what a lock meets, and what the server
-//! says of itself.
+//! Inspects a master through the library's own connection: what a lock finds, and what the server reports.
 
 use std::io;
 use std::sync::Arc;
@@ -22,11 +21,11 @@ use crate::settings::RestartGuard;
 /// How often clock and round trip are measured; the fastest answer counts.
 const SAMPLES: usize = 5;
 
-/// Inspects the master of `shared`, over a connection that is its own and ends with it.
+/// Inspects the master of `shared`, over a connection of its own.
 pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     let mut found = Inspection::new(shared.address.name().clone());
     let began = Instant::now();
-    // What a lock does, exactly: where this fails no lock has this master.
+    // Exactly what a lock does: if this fails, no lock can use this master.
     let connection = match Conversation::begin(shared).await {
         Ok((connection, negotiated)) => {
             found.connecting = Some(began.elapsed());
@@ -38,7 +37,7 @@ pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
             found.quarantined = (!left.is_zero()).then_some(left);
             Some(connection)
         }
-        // It answers, and refuses a part of the greeting: the inspection asks the rest.
+        // The server answers, and refuses a part of the handshake: inspect the rest.
         Err(fault @ Fault::Denied(_)) => {
             found.fault = Some(fault);
             Conversation::introduce(shared).await.ok()
@@ -61,7 +60,7 @@ pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     found
 }
 
-/// The fastest round trip, and how far the clocks are apart.
+/// Measures the fastest round trip, and the difference of the clocks.
 async fn pace(
     shared: &Shared,
     connection: &mut Conversation,
@@ -72,7 +71,7 @@ async fn pace(
         let sent = Instant::now();
         let mut theirs = None;
         Command::words(connection.out(), &["TIME"]);
-        // A vote has to come within this time, so one question has no longer.
+        // A vote must arrive within this time, so a single request gets no more.
         let limit = shared.options.node_timeout;
         within(
             limit,
@@ -90,7 +89,7 @@ async fn pace(
     Ok(())
 }
 
-/// All other questions, in one message: bounded as the handshake is, which asks about as much.
+/// Sends all other requests in one message. It has the time limit of the handshake, which sends about as much.
 async fn interview(
     shared: &Shared,
     scope: &Scope,
@@ -130,7 +129,7 @@ fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
     if let Some(right) = need.missing(prefix, value) {
         MissingRight::add(&mut found.missing, right, need);
     }
-    // The hearer is this very connection.
+    // The receiver is this very connection.
     if need.is("PUBLISH {wake} x") {
         found.wake_ups = matches!(value, Value::Int(1..));
     }
@@ -143,7 +142,7 @@ async fn within(limit: Duration, heard: impl Future<Output = io::Result<()>>) ->
     }
 }
 
-/// What TIME answers, in milliseconds since 1970.
+/// Converts the reply to TIME into milliseconds since 1970.
 fn millis(value: &Value<'_>) -> Option<i64> {
     let Value::Array(parts) = value else {
         return None;
@@ -157,7 +156,7 @@ fn millis(value: &Value<'_>) -> Option<i64> {
     number(0)?.checked_mul(1000)?.checked_add(number(1)? / 1000)
 }
 
-/// What CONFIG GET answers for one name.
+/// The value in a reply to CONFIG GET for one name.
 fn setting(value: &Value<'_>) -> Option<String> {
     match value {
         Value::Array(pair) => {

@@ -1,13 +1,13 @@
-//! The link to one master, without its socket: what is written, what an answer means, what is late,
-//! and when to connect again.
+//! The link to one master without its socket: what to write, what a reply means, which requests are overdue, and when
+//! to connect again.
 //!
-//! It is told what happens (a connection stands, bytes have come, time has passed) and says what it
-//! wants ([`stage`](Link::stage), [`output`](Link::output), [`wake_at`](Link::wake_at)). It reads no
-//! clock and touches no socket, so a simulation drives the very machine that runs.
+//! Its driver reports events (connected, bytes received, time passed), and reads what the link needs
+//! ([`stage`](Link::stage), [`output`](Link::output), [`wake_at`](Link::wake_at)). The link reads no clock and touches
+//! no socket, so a simulation drives the same state machine that runs in production.
 //!
-//! Whatever the master does, each request is answered: what is under way within the node timeout,
-//! what waits for a connection within the patience, and what stands in a crowd within [`CROWDED`].
-//! Releases that could not be delivered are kept (bounded) and sent first on the next connection.
+//! Every request is answered, whatever the master does: a request that was sent within the node timeout, one that waits
+//! for a connection within the connect timeout, and one in a burst within [`CROWDED`]. Undelivered releases are kept
+//! (up to a limit), and sent first on the next connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,8 @@ use crate::protocol::instant::Instant;
 /// How long a link whose handle is gone goes on trying to deliver releases.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// So many node timeouts a request may stand in a crowd before it is sent. The master is at work
-/// then, and what waits here does not time out there and come again
+/// How long a request may wait in a burst before it is sent, in node timeouts. The master is busy meanwhile. A request
+/// that waits here does not time out at the master and is not repeated
 /// (`a_crowd_that_outruns_a_master_waits_and_does_not_time_out`).
 const CROWDED: u32 = 10;
 
@@ -42,14 +42,14 @@ pub(super) struct Link {
     output: Output,
     /// Until when requests wait for a connection instead of being refused.
     patience: Option<Instant>,
-    /// When there was patience last: it is not had again and again with one who flaps.
+    /// When requests last began to wait for a connection. They do not wait again and again for an unstable master.
     patient_at: Instant,
     /// Why there is no connection.
     fault: Fault,
     /// When the handle was seen to be gone.
     closed_at: Option<Instant>,
     batch: Vec<Queued>,
-    /// A connection has ended while the server's command to delete was tried: it is not tried again.
+    /// Whether a connection has ended while the server's delete command was tried. It is not tried again then.
     never_try: bool,
 }
 
@@ -68,13 +68,13 @@ enum State {
     Over,
 }
 
-/// What a link wants of who drives it.
+/// What a link needs from its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "public with the feature testing")]
 pub enum Stage {
-    /// A new connection; an older one is to be closed.
+    /// A new connection; an older one must be closed.
     Dial,
-    /// Bytes to and from the connection that stands.
+    /// Bytes moved to and from the connection.
     Talk,
     /// No connection for now.
     Rest,
@@ -83,7 +83,7 @@ pub enum Stage {
 }
 
 impl Link {
-    /// A link that wants to connect. `seed` draws the jitter of its pauses.
+    /// A link that needs a connection. `seed` determines the jitter of its pauses.
     pub(super) fn new(shared: Arc<Shared>, seed: u64, now: Instant) -> Self {
         // The first request waits for the first connection.
         let until = now + shared.options.connect_timeout;
@@ -112,12 +112,12 @@ impl Link {
         }
     }
 
-    /// The master is at work for us.
+    /// Whether a request is outstanding.
     pub(super) fn is_at_work(&self) -> bool {
         matches!(&self.state, State::Online(online) if online.is_at_work())
     }
 
-    /// It is so for more than one request.
+    /// Whether more than one request is outstanding.
     pub(super) fn is_crowded(&self) -> bool {
         matches!(&self.state, State::Online(online) if online.is_crowded())
     }
@@ -130,7 +130,7 @@ impl Link {
         &mut self.output
     }
 
-    /// A connection stands.
+    /// Reports that a connection has been made.
     pub(super) fn dialed(&mut self, now: Instant) {
         let State::Dialing { until } = self.state else {
             return;
@@ -142,14 +142,14 @@ impl Link {
         self.tick(now);
     }
 
-    /// The connection that stood, or was being made, has ended.
+    /// Reports that the connection has ended, or could not be made.
     pub(super) fn cut(&mut self, fault: Fault, now: Instant) {
         if matches!(self.stage(), Stage::Dial | Stage::Talk) {
             self.lose(fault, now);
         }
     }
 
-    /// Takes in what has come; true when the master said something.
+    /// Parses the received bytes; `true` if the master sent anything.
     pub(super) fn hear(&mut self, now: Instant) -> bool {
         match self.listen(now) {
             Ok(heard) => heard,
@@ -200,7 +200,7 @@ impl Link {
         }
     }
 
-    /// The handshake is over.
+    /// Ends the handshake.
     fn ready(&mut self, now: Instant) {
         let over = State::Over;
         if let State::Handshaking { handshake, .. } = std::mem::replace(&mut self.state, over) {
@@ -215,11 +215,11 @@ impl Link {
         }
     }
 
-    /// Writes what has gathered; true when there may be more.
+    /// Writes queued requests; `true` if there may be more.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // Who comes while a handshake lasts waits no longer than who came before it; once its own time is
-            // over, that is what is told.
+            // A request that comes during a handshake waits no longer than earlier ones. Once its own time is over, it
+            // gets that fault.
             if matches!(self.state, State::Handshaking { until, .. } if now < until) {
                 self.lose_patience(now);
             }
@@ -233,7 +233,7 @@ impl Link {
         online.take(&self.shared, &mut self.owed, out, batch, now)
     }
 
-    /// When [`tick`](Self::tick) is to be called next, at the latest.
+    /// The latest time of the next [`tick`](Self::tick).
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let at = match &self.state {
             State::Over => return None,
@@ -244,12 +244,12 @@ impl Link {
                 .patience
                 .map_or(*until, |patience| patience.min(*until)),
         };
-        // Who is closing looks at what is owed, and for how long already.
+        // A closing link watches its pending releases and the time limit.
         let closing = self.closed_at.map(|closed| closed + LINGER);
         Some(closing.map_or(at, |closing| closing.min(at)))
     }
 
-    /// Time has passed, or requests have come: does what is due.
+    /// Handles passed deadlines and queued requests.
     pub(super) fn tick(&mut self, now: Instant) {
         self.settle(now);
         match &mut self.state {
@@ -258,7 +258,7 @@ impl Link {
                     return self.lose(fault, now);
                 }
                 if online.is_stalled() {
-                    // What is queued or comes in from now on is refused until the master answers.
+                    // Requests that are queued or come from now on are refused until the master answers.
                     self.refuse_all(&Fault::Stalled);
                 }
                 let limit = CROWDED * self.shared.options.node_timeout;
@@ -279,7 +279,7 @@ impl Link {
         self.lose_patience(now);
     }
 
-    /// Refuses what waits for a connection, once the patience is over.
+    /// Refuses the requests that wait for a connection, once their time is over.
     fn lose_patience(&mut self, now: Instant) {
         if matches!(self.state, State::Online(_)) {
             return;
@@ -292,8 +292,8 @@ impl Link {
         }
     }
 
-    /// Says when nothing is under way. When the handle is gone the link is over as soon as nothing is
-    /// left to deliver, or cannot be delivered for [`LINGER`].
+    /// Reports when nothing is outstanding. When the handle is gone the link ends as soon as nothing is left to
+    /// deliver, or nothing could be delivered for [`LINGER`].
     pub(super) fn settle(&mut self, now: Instant) {
         let closed_for_good = |closed: Instant| now >= closed + LINGER;
         if !self.closed_at.is_some_and(closed_for_good) {
@@ -317,7 +317,7 @@ impl Link {
         self.state = State::Dialing { until };
     }
 
-    /// There is no connection any more, or it did not come about.
+    /// Handles the loss of the connection, or a failure to connect.
     fn lose(&mut self, fault: Fault, now: Instant) {
         let node = self.shared.address.name();
         let stalled = matches!(fault, Fault::Stalled);
@@ -325,7 +325,7 @@ impl Link {
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
             tracing::warn!(%node, %fault, "connection lost");
             lived = Some(online.lived(now));
-            // Something between may end whoever says a word that it does not know.
+            // A proxy may close connections that send an unknown command.
             self.never_try |= online.is_trying();
             let gone = Fault::Disconnected(fault.to_string().into());
             for queued in self.owed.put_first(online.hang_up()) {
@@ -335,13 +335,13 @@ impl Link {
             tracing::warn!(%node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
-        // Of what ended a connection those that come behind it are told as what it is to them.
+        // Requests that come later get the cause of the loss as it applies to them.
         self.fault = match (lived, fault) {
             (None, fault) | (_, fault @ (Fault::Stalled | Fault::Down(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // A restart is over in a moment: requests wait that long, but not for a master that has
-        // stopped answering, and not time and again.
+        // A restart takes only a moment, so requests wait for it. They do not wait for a master that has stopped
+        // answering, nor again and again.
         let again = now.saturating_since(self.patient_at) < STEADY;
         self.patience = None;
         if lived.is_some() && !stalled && !again {
@@ -357,7 +357,7 @@ impl Link {
         self.shared.mailbox.rest();
     }
 
-    /// Answers everything that waits with `fault`.
+    /// Answers all waiting requests with `fault`.
     fn refuse_all(&mut self, fault: &Fault) {
         self.shared.mailbox.take(usize::MAX, &mut self.batch);
         self.refuse_batch(fault);
@@ -371,8 +371,7 @@ impl Link {
     }
 }
 
-/// What is left is answered, and the mailbox is without a reader again: also when the runtime is
-/// shut down under it.
+/// Answers the remaining requests, and returns the mailbox, even if the runtime is shut down while the link is used.
 impl Drop for Link {
     fn drop(&mut self) {
         let fault = Fault::Down("its connection was shut down".into());

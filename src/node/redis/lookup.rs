@@ -1,4 +1,4 @@
-//! Names looked up, one question at a time.
+//! Name lookups, one at a time for each master.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::task::JoinHandle;
 
-/// Looks names up, one question at a time: the system's resolver blocks a thread for as long as the
-/// name server is silent, and cannot be called back.
+/// Looks up names, one at a time. The system's resolver blocks a thread for as long as the name server is silent, and
+/// cannot be cancelled.
 #[derive(Default)]
 pub(super) struct Lookup {
     under_way: Mutex<Option<Question>>,
@@ -48,7 +48,7 @@ impl Lookup {
     }
 }
 
-/// Puts a question that was not waited for back for the next who asks.
+/// Returns a pending lookup whose caller was dropped to the next caller.
 struct Asking<'a> {
     lookup: &'a Lookup,
     question: Option<Question>,

@@ -1,4 +1,4 @@
-//! One connection at work: what is under way on it, in the order of asking.
+//! One established connection: its outstanding requests, in order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,64 +25,64 @@ use crate::protocol::mark::{Admission, Mark, RESTORED};
 use crate::protocol::restart::guarded_for;
 use crate::settings::RestartGuard;
 
-/// The most requests that are taken at one look.
+/// The largest number of requests that are taken at a time.
 const BATCH: usize = 512;
 
-/// Bytes that may wait for the socket before no more is taken.
+/// The number of bytes waiting for the socket above which no more requests are taken.
 const BACKLOG: usize = 256 << 10;
 
-/// How long after its last answer a stalled connection is given up for a new one.
+/// How long after its last answer a stalled connection is replaced by a new one.
 const STALL: Duration = Duration::from_millis(500);
 
-/// After this much silence an idle master is asked for a sign of life: wake-ups come over this
-/// connection, and one that a firewall has forgotten says nothing by itself.
+/// After this much silence a PING is sent to an idle master. Wake-ups come over this connection, and a connection that
+/// a firewall has dropped is silent.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(super) struct Online {
     scripts: Scripts,
-    /// What releases by themselves are written as.
+    /// How single releases are written.
     deletion: Deletion,
     quarantined_until: Instant,
     memory: Memory,
-    /// Why this master gives no votes to this client, where that stays so.
+    /// Why this master gives no votes to this client, if that is permanent for the connection.
     refused: Option<Fault>,
-    /// Since when the master is known to have no mark.
+    /// Since when the master is known to have no generation marker.
     unmarked: Option<Instant>,
-    /// Its mark has been missed on this connection.
+    /// Whether its marker was found to be missing on this connection.
     missed: bool,
-    /// Until when its votes do not count because it has lost its mark, if it has.
+    /// Until when its votes do not count because it has lost its marker.
     doubted_until: Option<Instant>,
     since: Instant,
-    /// When the master was last heard.
+    /// When the master last sent something.
     heard: Instant,
-    /// What the master has been asked and has not answered yet, in the order of asking.
+    /// The outstanding requests, in the order of sending.
     under_way: VecDeque<Sent>,
-    /// What waits for scripts that are to be loaded, for the first time or because the master has lost
-    /// them; sent before all others.
+    /// Requests that wait for scripts to be loaded, for the first time or after the master has lost them; sent before
+    /// all others.
     again: Vec<Queued>,
-    /// The sets that are to be loaded for it.
+    /// The sets of scripts to be loaded for them.
     wanted: Vec<usize>,
-    /// What was asked together with others, or by a command that is not to be had, and is to be asked by itself; goes
-    /// first.
+    /// Requests that could not be executed together with others, or by a command that is not available. They are sent
+    /// by themselves and go first.
     apart: Vec<Queued>,
-    /// What is about to be written, before and after it was arranged.
+    /// The requests that are about to be written, before and after they are arranged.
     runs: Runs<Queued>,
     placed: Vec<Placed<Queued>>,
-    /// What one reply is about, and what it means for each.
+    /// The requests that one reply answers.
     answered: Vec<Queued>,
     each: Vec<Each>,
-    /// The scripts for many at once have been asked for.
+    /// Whether the scripts for many requests have been requested.
     many_wanted: bool,
-    /// Since when an answer is overdue. Nothing but what is under way is asked meanwhile.
+    /// Since when an answer is overdue. No further request is sent meanwhile.
     stalled_since: Option<Instant>,
     window: Window,
 }
 
-/// Something the master has been asked.
+/// A message to the master without an answer so far.
 struct Sent {
     what: What,
     at: Instant,
-    /// How many requests behind it have their answers in the same reply.
+    /// How many requests after it have their answers in the same reply.
     along: usize,
 }
 
@@ -94,12 +94,12 @@ impl Sent {
 
 enum What {
     Request(Queued),
-    /// A script that is loaded again.
+    /// A script that is being loaded again.
     Script(usize),
     Ping,
-    /// The mark, given back to a master that has none.
+    /// The generation marker, restored on a master without one.
     Mark,
-    /// How long the mark has to live, after it was given back.
+    /// The expiry of the marker after it was restored.
     MarkLeft,
     /// The server's command that compares and deletes.
     Trial,
@@ -148,19 +148,19 @@ impl Online {
         self.under_way.len() > 1
     }
 
-    /// The command that compares and deletes has not been answered.
+    /// Whether the trial of the delete command has not been answered.
     pub(super) fn is_trying(&self) -> bool {
         self.deletion == Deletion::Trying
     }
 
-    /// Nothing that was taken is unanswered.
+    /// Whether every request that was taken has been answered.
     pub(super) fn is_idle(&self) -> bool {
         let request = |sent: &Sent| matches!(sent.what, What::Request(_));
         let waits = !self.again.is_empty() || !self.apart.is_empty();
         !waits && !self.under_way.iter().any(request)
     }
 
-    /// Takes in one reply or push. An error ends the connection.
+    /// Handles one reply or push. An error ends the connection.
     pub(super) fn hear(
         &mut self,
         shared: &Shared,
@@ -208,7 +208,7 @@ impl Online {
                 };
                 settle(shared, owed, queued, answer, is_noscript(value), now);
             }
-            // Without those for many each goes by itself.
+            // Without the scripts for many requests each request is sent by itself.
             What::Script(index)
                 if Scripts::is_of_many(index) && matches!(value, Value::Error(_)) => {}
             What::Script(index) => self.scripts.loaded(index, value)?,
@@ -216,7 +216,7 @@ impl Online {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
                 _ => return Err(Fault::Down("an odd answer to PING".into())),
             },
-            // Written, or there again, or not allowed: the next handshake looks.
+            // The marker was written, or another client wrote it, or it is not permitted: the next handshake reads it.
             What::Mark => {}
             What::MarkLeft => self.hear_mark_left(shared, value, now),
             What::Trial => self.deletion.tried(value),
@@ -224,7 +224,7 @@ impl Online {
         Ok(())
     }
 
-    /// Asks again, in another way, what could not be done as it was asked; anything else comes back.
+    /// Sends a request again in another way if it could not be executed in this way; otherwise returns it.
     fn ask_otherwise(&mut self, queued: Queued, value: &Value<'_>) -> Option<Queued> {
         if is_noscript(value) && !queued.resent {
             self.send_again(queued);
@@ -242,7 +242,7 @@ impl Online {
         None
     }
 
-    /// Takes in the reply to all that have been put into `answered`.
+    /// Handles the reply to all requests in `answered`.
     fn hear_many(
         &mut self,
         shared: &Shared,
@@ -274,20 +274,20 @@ impl Online {
         Ok(())
     }
 
-    /// The master has lost its scripts: they are loaded, and this is sent again.
+    /// Loads the scripts that the master has lost, and sends the request again.
     fn send_again(&mut self, mut queued: Queued) {
         queued.resent = true;
         self.again.push(queued);
         self.wanted = self.scripts.loaded_sets().collect();
     }
 
-    /// What could not be done as it was asked is asked by itself, by the script that does it.
+    /// Sends a request again by itself, with the script.
     fn ask_apart(&mut self, mut queued: Queued) {
         queued.apart = true;
         self.apart.push(queued);
     }
 
-    /// Whether a push is the answer to what was asked first: subscriptions are answered so, in turn.
+    /// Whether a push answers the first outstanding request: replies to subscriptions are pushes.
     fn is_answer(&self, push: &[Value<'_>]) -> bool {
         let Some(What::Request(queued)) = self.under_way.front().map(|sent| &sent.what) else {
             return false;
@@ -300,16 +300,16 @@ impl Online {
         push.first().and_then(Value::text) == Some(kind)
     }
 
-    /// Looks whether a stalled master has caught up, once all that came has been heard.
+    /// Checks whether a stalled master has caught up, after everything received has been handled.
     pub(super) fn caught_up(&mut self, limit: Duration, now: Instant) {
         if self.stalled_since.is_some() {
-            // As long as the next answer is overdue as well, what is asked now would be late too.
+            // If the next answer is overdue as well, a request sent now would be late, too.
             let next = self.under_way.front();
             self.stalled_since = next.filter(|sent| sent.at + limit <= now).map(|_| now);
         }
     }
 
-    /// Writes what has gathered; true when there may be more. Not to be asked for while the master is stalled.
+    /// Writes queued requests; `true` if there may be more. Must not be called while the master is stalled.
     pub(super) fn take(
         &mut self,
         shared: &Shared,
@@ -323,13 +323,14 @@ impl Online {
             return false;
         }
         if !self.again.is_empty() {
-            // The order is kept: nothing overtakes what came back, so wait until all has landed.
+            // Keep the order: nothing may overtake these requests, so wait until everything outstanding has been
+            // answered.
             if !self.under_way.is_empty() {
                 return false;
             }
             if !self.wanted.is_empty() {
-                // Scripts have the same names again, so what needs them goes out right behind; the name
-                // of one that is loaded for the first time comes with its answer.
+                // Scripts that are loaded again keep their names, so requests that need them can follow at once. The
+                // name of a script that is loaded for the first time comes with the answer.
                 let known: Vec<usize> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in std::mem::take(&mut self.wanted) {
@@ -341,18 +342,18 @@ impl Online {
             }
             batch.append(&mut self.again);
         }
-        // Before all that comes behind it: a release of the same claim.
+        // Before everything that follows them, such as a release of the same claim.
         batch.splice(0..0, self.apart.drain(..));
         let room = room.min(BATCH);
-        // They go first, and leave room for others however many there are
+        // Pending releases go first, but leave room for other requests, however many there are
         // (`owed_releases_never_starve_requests`).
         batch.extend(owed.take(room / 2, now));
         let room = room.saturating_sub(batch.len());
         if room > 0 {
             shared.mailbox.take(room, batch);
         }
-        // Also when all of it has been withdrawn or is guarded: what waits behind it rings no bell
-        // of its own, the queue was never empty (`every_request_is_answered_once`).
+        // Also true if all requests were withdrawn or withheld: the requests behind them do not wake the actor, because
+        // the queue was never empty (`every_request_is_answered_once`).
         let took = !batch.is_empty();
         if took {
             self.miss_mark(shared, out, now);
@@ -378,11 +379,11 @@ impl Online {
         took
     }
 
-    /// Writes what has been placed.
+    /// Writes the arranged requests.
     fn write(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let mut placed = std::mem::take(&mut self.placed);
         if !self.scripts.has(Scripts::MANY) && placed.iter().any(|one| one.along > 0) {
-            // Nobody waits for the scripts: until they are there each goes by itself.
+            // Do not wait for the scripts: until they are loaded each request is sent by itself.
             for one in &mut placed {
                 one.along = 0;
             }
@@ -414,7 +415,7 @@ impl Online {
     }
 
     fn write_one(&self, queued: &mut Queued, out: &mut Vec<u8>) {
-        // Noted here: by when it is answered the claim may have a note.
+        // Recorded now, because the claim may have a note by the time of the answer.
         queued.compared = self.deletion.write(&queued.request, out);
         if !queued.compared {
             (self.scripts).encode(&queued.request, &self.memory.run, out);
@@ -428,7 +429,7 @@ impl Online {
         self.under_way.extend(scripts.map(load));
     }
 
-    /// Why something is not asked for.
+    /// Why a request must not be sent; `None` if it may be.
     fn withheld(&self, request: &Request, quarantine: Duration) -> Option<Fault> {
         match &self.refused {
             Some(fault) if request.is_for_current_masters() => Some(fault.clone()),
@@ -437,9 +438,9 @@ impl Online {
         }
     }
 
-    /// A master without a mark, where another has one, has forgotten what it knew or is another server than it was: it
-    /// is guarded as one that has restarted, and given the mark again, so that nobody is let in who was closed out. The
-    /// lifetime of that mark makes clients guard it that connect later.
+    /// Handles a master without a marker while another master has one: it has forgotten its data, or is another server
+    /// than before. It is guarded like a restarted master, and its marker is restored, so that no client is admitted
+    /// that was closed out. The expiry of the restored marker makes clients guard the master that connect later.
     fn miss_mark(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let options = &shared.options;
         let Some(since) = self.unmarked else {
@@ -447,15 +448,15 @@ impl Online {
         };
         let mark = match options.marks.missed() {
             Missed::Nothing => return,
-            // It is restored when the marks of more masters have been seen.
+            // Restored later, when the markers of more masters have been seen.
             Missed::Unknown => None,
             Missed::Known(mark) => Some(mark),
         };
         if mark.is_some() {
             self.unmarked = None;
         }
-        // The first mark of a change is put on the next masters by who prepares it: a client that was told a wrong
-        // one would shut out those whose master that is.
+        // The operator who prepares a replacement writes the first marker on the next masters. A client with wrong
+        // masters in its configuration would otherwise shut out the users of a foreign master.
         let may_restore = |mark: &Mark| {
             let prepared = mark.number > options.configuration.first_mark()
                 || !options.configuration.has_next()
@@ -466,7 +467,7 @@ impl Online {
             let mark = mark.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &mark, "NX", "PX", &lifetime];
-            // Where its time is over here it is over for all: the mark needs no lifetime.
+            // If the guard has ended here it has ended for all clients: the marker needs no expiry.
             let guarded = now < since + options.max_ttl;
             let words = if guarded { &restored } else { &restored[..4] };
             Command::words(out.commands(), words);
@@ -480,14 +481,15 @@ impl Online {
         }
     }
 
-    /// The mark was missed at the handshake, and has this long to live now.
+    /// Handles the expiry of a marker that was missing at the handshake.
     fn hear_mark_left(&mut self, shared: &Shared, value: &Value<'_>, now: Instant) {
         let (options, node) = (&shared.options, shared.address.name());
         let Value::Int(left) = value else {
             return;
         };
         match left {
-            // Marked since as the other masters were, on the server of this very connection: nothing was lost.
+            // It was marked since then together with the other masters, on the server of this connection: nothing was
+            // lost.
             -1 => self.trust(shared),
             0.. => self.doubted_until = Some(now + guarded_for(*left, options.max_ttl)),
             _ => {}
@@ -500,7 +502,7 @@ impl Online {
         }
     }
 
-    /// For how much longer its votes do not count.
+    /// How much longer its votes do not count.
     fn quarantine(&mut self, shared: &Shared, now: Instant) -> Duration {
         if self.doubted_until.is_some_and(|until| until <= now) {
             self.trust(shared);
@@ -509,13 +511,13 @@ impl Online {
         until.map_or(Duration::ZERO, |until| until.saturating_since(now))
     }
 
-    /// Its mark was not lost, or every lock that it does not know of is over.
+    /// Records that the marker was not lost, or that every forgotten lock has expired.
     fn trust(&mut self, shared: &Shared) {
         self.doubted_until = None;
         shared.options.marks.trusts(shared.address.name());
     }
 
-    /// When [`tick`](Self::tick) has something to do.
+    /// When [`tick`](Self::tick) is needed.
     pub(super) fn wake_at(&self, owed: &Owed, limit: Duration) -> Instant {
         match (self.stalled_since, self.under_way.front()) {
             (Some(since), _) => since + STALL.max(4 * limit),
@@ -527,8 +529,7 @@ impl Online {
         }
     }
 
-    /// Reports what is overdue, gives up a stalled connection, asks a silent master for a sign of
-    /// life.
+    /// Reports overdue requests, gives up a stalled connection, and sends a PING to a silent master.
     pub(super) fn tick(
         &mut self,
         shared: &Shared,
@@ -567,7 +568,7 @@ impl Online {
         Ok(())
     }
 
-    /// What is still open when the connection ends.
+    /// The requests that are still open when the connection ends.
     pub(super) fn hang_up(self) -> impl Iterator<Item = Queued> {
         let open = self
             .under_way
@@ -580,7 +581,7 @@ impl Online {
     }
 }
 
-/// Passes an answer on.
+/// Delivers an answer.
 fn settle(
     shared: &Shared,
     owed: &mut Owed,
@@ -607,7 +608,7 @@ fn settle(
     queued.answer(answer);
 }
 
-/// A wake-up: the channel's message is the key that may be free, or has a new leader.
+/// Handles a wake-up: the message is the key that may be free, or that has a new leader.
 fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
     if let (Some(subscriber), [kind, channel, key]) = (subscriber, push)
         && kind.text() == Some(b"message")
@@ -621,7 +622,7 @@ fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
     }
 }
 
-/// Whether a master that answered this may well say something else a while later.
+/// Whether a master with this answer may well answer differently a while later.
 fn passes(fault: &Fault) -> bool {
     matches!(
         fault,
