@@ -1,8 +1,7 @@
-//! A Redis or Valkey master: one actor with a socket and a timer, around a link that knows all else.
+//! A Redis or Valkey master: one actor with a socket and a timer, around a link that contains all the logic.
 //!
-//! The connection is our own: what is asked of a master is written straight into the buffer that goes
-//! out, and its answer is read where it lies. Of the `redis` crate only the reading of URLs is used,
-//! and nothing outside this folder names it.
+//! The connection is our own: requests are written directly into the output buffer, and replies are parsed in place in
+//! the input buffer. Of the `redis` crate only the URL parser is used, and only this folder names it.
 
 mod actor;
 mod address;
@@ -68,7 +67,7 @@ impl Node for RedisNode {
         let mailbox = &self.shared.mailbox;
         match mailbox.push(Queued::new(request, reply)) {
             Ok(false) => {}
-            // Nobody reads the mailbox yet, or its reader went down with its runtime.
+            // Nobody reads the mailbox yet, or its reader ended with its runtime.
             Ok(true) => match Handle::try_current() {
                 Ok(runtime) => {
                     runtime.spawn(actor::run(self.shared.clone()));
@@ -80,7 +79,7 @@ impl Node for RedisNode {
     }
 
     fn subscribe(&self, subscriber: Subscriber) {
-        // A second subscriber is ignored, as the contract says.
+        // By the contract a second subscriber is ignored.
         let _ = self.shared.subscriber.set(subscriber);
     }
 

@@ -1,22 +1,22 @@
-//! Errors that a script raised: what was said, on which line, and what was not allowed there.
+//! Errors raised by a script: the text, the line, and the missing right.
 
 use super::needs::{Call, Denied};
 use crate::keys::{Family, WAKE};
 
-/// What a script raised, without what its server wraps around it.
+/// An error that a script raised, without the text that its server adds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Raised<'a> {
-    /// The error as the command in the script gave it, its code in front.
+    /// The error of the command inside the script, beginning with its code.
     pub(super) text: &'a str,
-    /// The line of the script as it was loaded, where the server says.
+    /// The line of the loaded script, if the server reports it.
     line: Option<usize>,
 }
 
-/// Where servers say on which line.
+/// The text that precedes the line number.
 const PLACE: &str = "@user_script:";
 
 impl<'a> Raised<'a> {
-    /// Reads an error reply; one that came from no script is taken as it is.
+    /// Parses an error reply; an error from outside of a script is taken unchanged.
     pub(super) fn read(reply: &'a str) -> Self {
         // Before Redis 7: `ERR Error running script (call to f_..): @user_script:7: @user_script: 7: -OOM ..`
         let wrapped = reply.strip_prefix("ERR Error running script (call to f_");
@@ -29,7 +29,7 @@ impl<'a> Raised<'a> {
         if line.is_some() {
             text = text.strip_prefix('-').unwrap_or(text);
         } else if let Some((_, rest)) = text.rsplit_once(PLACE) {
-            // Since: `ERR .. script: .., on @user_script:7.`
+            // From Redis 7 on: `ERR .. script: .., on @user_script:7.`
             line = rest
                 .strip_suffix('.')
                 .and_then(|digits| digits.parse().ok());
@@ -37,7 +37,7 @@ impl<'a> Raised<'a> {
         Self { text, line }
     }
 
-    /// What the user may not do, if that is what was raised. `source` is the script.
+    /// The right that the user lacks, if the error is about rights. `source` is the script.
     pub(super) fn denied(&self, source: Option<&str>) -> Option<String> {
         let text = self.text.strip_prefix("ERR ").unwrap_or(self.text);
         let said = [
@@ -47,7 +47,7 @@ impl<'a> Raised<'a> {
         if !said.iter().any(|said| text.starts_with(said)) {
             return None;
         }
-        // One line stands in front of the source when it is loaded.
+        // One line is put in front of the source when it is loaded.
         let line = self.line.and_then(|line| line.checked_sub(2));
         let line = line.and_then(|line| source?.lines().nth(line));
         let call = line.and_then(Call::read);
@@ -69,13 +69,13 @@ impl<'a> Raised<'a> {
     }
 }
 
-/// The number that stands here, and what stands behind it.
+/// Parses a number, and returns it with the rest of the text.
 fn place(rest: &str) -> Option<(usize, &str)> {
     let (digits, rest) = rest.trim_start().split_once(": ")?;
     Some((digits.parse().ok()?, rest))
 }
 
-/// The command that the server names itself.
+/// The command that the server's text names.
 fn command(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("to run the '")?;
     Some(rest.split_once('\'')?.0)
@@ -120,7 +120,7 @@ mod tests {
                 "ERR The user executing the script can't run this command or subcommand",
                 "run a command ",
             ),
-            // Later, and Valkey
+            // Later versions, and Valkey
             (
                 "ERR ACL failure in script: User u has no permissions to run the 'zadd' command script: ab028c18, on @user_script:4.",
                 "run ZADD ",

@@ -143,7 +143,7 @@ mod tests {
                 "server_error",
             ),
             ("", "server_error"),
-            // Redis 6.2 wraps what a script raised, and that alone.
+            // Redis 6.2 adds its own text only to errors that a script raised.
             (
                 "ERR Error running script (call to f_1): @user_script:8: @user_script: 8: -READONLY You can't write",
                 "read_only",

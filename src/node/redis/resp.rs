@@ -1,21 +1,21 @@
-//! The bytes of the protocol: commands out, RESP3 replies in.
+//! The bytes of the protocol: writes commands, and parses RESP3 replies.
 //!
-//! A reply borrows from the buffer it lies in: a vote costs no allocation.
+//! A reply borrows from the input buffer, so a vote needs no allocation.
 
-/// One command, written straight into the buffer that goes out.
+/// One command, written directly into the output buffer.
 pub(super) struct Command<'a> {
     out: &'a mut Vec<u8>,
     left: usize,
 }
 
 impl<'a> Command<'a> {
-    /// A command of so many words, its name included.
+    /// Begins a command with this number of words, including its name.
     pub(super) fn of(out: &'a mut Vec<u8>, words: usize) -> Self {
         head(out, b'*', words as u64);
         Self { out, left: words }
     }
 
-    /// A whole command of plain words.
+    /// Writes a whole command of plain words.
     pub(super) fn words(out: &mut Vec<u8>, words: &[&str]) {
         let mut command = Command::of(out, words.len());
         for word in words {
@@ -63,22 +63,22 @@ fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     }
 }
 
-/// One reply, or one message that nobody asked for.
+/// One reply, or one push.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value<'a> {
     Nil,
     Int(i64),
-    /// Text of one line.
+    /// A text of one line.
     Simple(&'a [u8]),
     Bulk(&'a [u8]),
     Error(&'a [u8]),
-    /// Also sets, and maps as keys and values in turn.
+    /// Also a set, or a map as alternating keys and values.
     Array(Vec<Value<'a>>),
     Push(Vec<Value<'a>>),
 }
 
 impl<'a> Value<'a> {
-    /// The bytes of a text, however it was sent.
+    /// The bytes of a text in any encoding.
     pub(super) fn text(&self) -> Option<&'a [u8]> {
         match self {
             Self::Simple(bytes) | Self::Bulk(bytes) => Some(bytes),
@@ -87,22 +87,22 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Bytes that are not RESP.
+/// The input is not valid RESP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// No reply that we ask for is nested deeper.
+/// The deepest nesting that is accepted: none of our replies is nested deeper.
 const DEPTH: usize = 8;
 
-/// The largest reply: far above all that we ask for.
+/// The largest reply that is accepted: far above all of ours.
 pub(super) const LARGEST: usize = 8 << 20;
 
-/// The most of a reply that is not the text of bulk strings: far above all that we ask for. A reply that
-/// is not whole is read anew whenever more of it has come, and one that never ends must not keep those
-/// waiting who share the thread (`a_reply_of_pieces_without_end_is_given_up_soon`).
+/// The largest part of a reply outside of bulk strings: far above all of ours. An incomplete reply is parsed again
+/// whenever more bytes arrive. A reply without end must not block other tasks of the thread
+/// (`a_reply_of_pieces_without_end_is_given_up_soon`).
 pub(super) const LINES: usize = 64 << 10;
 
-/// The first reply in `bytes` and its length; none when it is not there whole.
+/// Parses the first reply in `bytes`, and returns its length as well; `None` if it is incomplete.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>, Malformed> {
     let mut reader = Reader {
         bytes,
@@ -124,7 +124,7 @@ enum Stop {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// How much of [`LINES`] is left.
+    /// The part of [`LINES`] that is left.
     lines: usize,
 }
 
@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
             b'_' if rest.is_empty() => Value::Nil,
             b'$' => self.bulk(rest)?.map_or(Value::Nil, Value::Bulk),
             b'!' => self.bulk(rest)?.map_or(Value::Nil, Value::Error),
-            // Three requests that say how to read it, and a colon.
+            // Three characters for the format, and a colon.
             b'=' => {
                 let text = self.bulk(rest)?.and_then(|text| text.get(4..));
                 Value::Bulk(text.ok_or(Stop::Malformed)?)
@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
                 let count = length(rest)?.ok_or(Stop::Malformed)?;
                 Value::Push(self.values(count, depth)?)
             }
-            // Attributes of the reply that follows: not asked for.
+            // Attributes of the next reply: we never request them.
             b'|' => {
                 let pairs = length(rest)?.ok_or(Stop::Malformed)?;
                 self.values(2 * pairs, depth)?;
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
     }
 
     fn values(&mut self, count: usize, depth: usize) -> Result<Vec<Value<'a>>, Stop> {
-        // Not as many as the other side claims: only as many as come.
+        // Reserve only a little: the announced number of elements may never come.
         let mut values = Vec::with_capacity(count.min(16));
         for _ in 0..count {
             values.push(self.value(depth)?);
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Up to the next line end, which is taken off.
+    /// Reads up to the next line end, which is removed.
     fn line(&mut self) -> Result<&'a [u8], Stop> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let within = &rest[..rest.len().min(self.lines)];
@@ -237,7 +237,7 @@ fn number(digits: &[u8]) -> Result<i64, Stop> {
     Ok(number)
 }
 
-/// A length; `None` for the -1 of an older null.
+/// Parses a length; `None` for -1, the null of RESP2.
 fn length(digits: &[u8]) -> Result<Option<usize>, Stop> {
     match number(digits)? {
         -1 => Ok(None),
@@ -327,7 +327,7 @@ mod tests {
         ] {
             assert_eq!(parse(bytes), Err(Malformed), "{}", bytes.escape_ascii());
         }
-        // A million elements are announced and none has come: nothing is set aside for them.
+        // A million elements are announced and none has come: no memory is reserved for them.
         assert_eq!(parse(b"*1000000\r\n"), Ok(None));
     }
 
@@ -356,7 +356,7 @@ mod tests {
         })
     }
 
-    /// The same as the `redis` crate reads it.
+    /// Converts a value to the `redis` crate's type for comparison.
     fn same(ours: &Value<'_>, theirs: &redis::Value) -> bool {
         use redis::Value as Theirs;
         match (ours, theirs) {
@@ -389,7 +389,7 @@ mod tests {
         fn replies_are_read_as_another_parser_reads_them(bytes in reply()) {
             let (ours, len) = parse(&bytes).expect("RESP").expect("whole");
             prop_assert_eq!(len, bytes.len());
-            // The other parser wants pushes to begin with a text.
+            // The other parser requires that a push begins with a text.
             if !has_push(&ours) {
                 let theirs = redis::parse_redis_value(&bytes).expect("RESP");
                 prop_assert!(same(&ours, &theirs), "{ours:?} / {theirs:?}");

@@ -1,52 +1,52 @@
-//! Which of the requests that are about to be written go to the master as one call.
+//! Chooses which of the queued requests are sent to the master in one call.
 //!
-//! Only what is there already goes together: nobody waits for company. Of requests that touch the same
-//! lock the order stays, whatever they are; others may pass each other. So the releases that have come
-//! together stand before the acquires, and both are closed by a request that would have to stand between.
+//! Only requests that are queued already are combined; none waits for others. Requests for the same lock keep their
+//! order, whatever they are. Requests for different locks may pass each other. So queued releases go before queued
+//! acquires, and a request that must come between them ends both runs.
 
 use std::time::Duration;
 
-/// The most releases in one call: about as long at the master as ten by themselves.
+/// The largest number of releases in one call, which takes the master about as long as ten single ones.
 const MOST_RELEASES: usize = 32;
 
-/// The most acquires in one call.
+/// The largest number of acquires in one call.
 const MOST_ACQUIRES: usize = 16;
 
-/// The fewest releases that are cheaper together.
+/// The smallest number of releases that are cheaper in one call.
 const LEAST_RELEASES: usize = 2;
 
-/// What a request may go together with: with others of the same kind.
+/// The kind of a request. Only requests of the same kind are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// With nothing.
+    /// Never combined.
     Single,
-    /// Of locks that have lines, or of locks that have none.
+    /// A release; `lines` tells whether the lock has a queue.
     Release { lines: bool },
-    /// As well, all for the same time.
+    /// An acquire with this ttl; `lines` tells whether the lock has a queue.
     Acquire { lines: bool, ttl: Duration },
 }
 
-/// What runs are made of.
+/// A request that can be part of a run.
 pub(super) trait Member {
     fn kind(&self) -> Kind;
 
-    /// The lock that it touches; none where that is not one.
+    /// The lock key; `None` if the request is not about a single lock.
     fn key(&self) -> Option<&[u8]>;
 }
 
-/// A request in its place.
+/// A request in its final position.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Placed<T> {
     pub(super) member: T,
-    /// How many of those behind it go in the same call.
+    /// How many of the requests behind it are sent in the same call.
     pub(super) along: usize,
 }
 
-/// Requests of one kind, no two of the same lock.
+/// Requests of one kind, for different locks.
 struct Run<T> {
     kind: Kind,
     members: Vec<T>,
-    /// A bit of each lock: most that are not here are known by it.
+    /// A Bloom filter of the locks with one bit each: most other locks are ruled out by it.
     bits: u64,
 }
 
@@ -73,7 +73,7 @@ impl<T: Member> Run<T> {
         self.members.push(member);
     }
 
-    /// Places all, as one call where they are enough.
+    /// Places all requests, in one call if there are at least `least`.
     fn close(&mut self, least: usize, into: &mut Vec<Placed<T>>) {
         self.bits = 0;
         let count = self.members.len();
@@ -86,20 +86,20 @@ impl<T: Member> Run<T> {
     }
 }
 
-/// A bit that names differ by most of the time: their ends do.
+/// A bit derived from the end of a name, where names usually differ.
 fn bit(key: &[u8]) -> u64 {
     let end = &key[key.len().saturating_sub(6)..];
     let mix = |sum: u32, byte: &u8| sum.wrapping_mul(31).wrapping_add(u32::from(*byte));
     1 << (end.iter().fold(0, mix) % 64)
 }
 
-/// Arranges requests.
+/// Arranges requests into runs.
 pub(super) struct Runs<T> {
     releases: Run<T>,
     acquires: Run<T>,
-    /// Some acquire has to stand behind one of the releases.
+    /// Whether some acquire must come after one of the releases.
     behind: bool,
-    /// The fewest acquires that are cheaper together: that depends on the server.
+    /// The smallest number of acquires that are cheaper in one call; depends on the server.
     least_acquires: usize,
 }
 
@@ -113,7 +113,7 @@ impl<T: Member> Runs<T> {
         }
     }
 
-    /// Takes the next request in; what has its place now is put into `into`.
+    /// Adds the next request, and appends to `into` the requests whose positions are final.
     pub(super) fn add(&mut self, member: T, into: &mut Vec<Placed<T>>) {
         let Some(key) = member.key() else {
             self.close(into);
@@ -153,7 +153,7 @@ impl<T: Member> Runs<T> {
         }
     }
 
-    /// Nothing more will come: all that is left has its place.
+    /// Ends all runs: every remaining request gets its position.
     pub(super) fn close(&mut self, into: &mut Vec<Placed<T>>) {
         self.close_releases(into);
         self.close_acquires(into);
@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// Words like `a7`: a letter for the kind and the key behind it.
+    /// Parses words such as `a7`: a letter for the kind, and the key.
     fn asked((number, word): (usize, &str)) -> Asked {
         let (letter, key) = word.split_at(1);
         Asked {
@@ -230,7 +230,7 @@ mod tests {
         placed
     }
 
-    /// The calls, those of many in brackets.
+    /// The calls as text; combined requests are in brackets.
     fn calls(words: &str) -> String {
         let mut text = String::new();
         let mut left = 0;
@@ -258,10 +258,10 @@ mod tests {
             ("r1 r2", "[r1 r2]"),
             ("a1 a2", "a1 a2"),
             ("a1 r2 a3 r4 a5", "[r2 r4] [a1 a3 a5]"),
-            // Other times, other lines.
+            // Other ttls, and locks with and without a queue, are not combined.
             ("a1 a2 a3 A4 A5", "[a1 a2 a3] A4 A5"),
             ("r1 r2 R3 R4", "[r1 r2] [R3 R4]"),
-            // Others pass by where they touch other locks.
+            // Requests for other locks may pass.
             ("a1 s9 a2 a3", "s9 [a1 a2 a3]"),
             ("a1 a2 a3 s a4 a5 a6", "[a1 a2 a3] s [a4 a5 a6]"),
         ] {
@@ -278,7 +278,7 @@ mod tests {
             ("a1 a2 a1 a3", "a1 a2 a1 a3"),
             ("r1 r2 r1", "[r1 r2] r1"),
             ("a1 a2 a3 s2 r4 r5", "[a1 a2 a3] s2 [r4 r5]"),
-            // An acquire behind a release of its lock goes, so that goes before.
+            // An acquire after a release of the same lock must not go before it.
             ("r1 a1 a2 a1", "r1 a1 a2 a1"),
         ] {
             assert_eq!(calls(words), wanted, "{words}");

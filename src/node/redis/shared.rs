@@ -1,4 +1,4 @@
-//! What the handle, the actor and the inspections of one master share.
+//! The state that the handle, the actor and the inspections of one master share.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,21 +14,21 @@ use crate::node::actor::trust::{Acquaintance, Roster};
 use crate::protocol::mark::Configuration;
 use crate::settings::RestartGuard;
 
-/// What every master of one `Redlock` goes by.
+/// The settings that all masters of one `Redlock` share.
 pub(crate) struct NodeOptions {
     pub(crate) node_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) restart_guard: RestartGuard,
-    /// What each connection calls itself, behind what says which masters it goes by.
+    /// The end of each connection's name, after the part about the configuration.
     pub(crate) name: Box<str>,
-    /// Which masters the client goes by.
+    /// The masters that the client is configured with.
     pub(crate) configuration: Configuration,
-    /// What stands on the masters, as far as this client has seen.
+    /// The generation markers on the masters, as last seen.
     pub(crate) marks: Marks,
     /// Which server each master is.
     pub(crate) roster: Arc<Roster>,
-    /// Opens connections in place of TCP.
+    /// Opens connections that replace TCP.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) dial: Option<Dial>,
     #[cfg(feature = "tls-rustls")]
@@ -36,25 +36,26 @@ pub(crate) struct NodeOptions {
 }
 
 impl NodeOptions {
-    /// The name of a connection in `CLIENT LIST` that minds the mark: `quorate/STEP/FINGERPRINT:HOST:PID`.
+    /// The name of a connection in `CLIENT LIST` that checks the generation marker:
+    /// `quorate/STEP/FINGERPRINT:HOST:PID`.
     pub(super) fn full_name(&self) -> String {
         format!("quorate/{}:{}", self.configuration.tag(), self.name)
     }
 
-    /// The name of one that cannot: `quorate:HOST:PID`, as before there were marks.
+    /// The name of a connection that cannot check it: `quorate:HOST:PID`, as in versions without markers.
     pub(super) fn plain_name(&self) -> String {
         format!("quorate:{}", self.name)
     }
 }
 
-/// What handle and actor share.
+/// The state that handle and actor share.
 pub(super) struct Shared {
     pub(super) address: Address,
     pub(super) options: Arc<NodeOptions>,
     pub(super) mailbox: Mailbox,
     pub(super) acquaintance: Acquaintance,
     pub(super) lookup: Lookup,
-    /// Who hears the wake-ups; unset where nobody waits in order.
+    /// Receives the wake-ups; unset if no client of this process queues.
     pub(super) subscriber: OnceLock<Subscriber>,
 }
 
@@ -70,15 +71,15 @@ impl Shared {
         }
     }
 
-    /// For how much longer at most its votes do not count because it has lost its mark.
+    /// How much longer at most its votes do not count because it has lost its generation marker.
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;
         (guards && options.marks.doubts(self.address.name())).then_some(options.max_ttl)
     }
 
-    /// The same master for a connection beside the link: it takes no connection over, and counts
-    /// restarts from the same first contact.
+    /// The same master for an additional connection: it does not replace the link's connection, and counts restarts
+    /// from the same first contact.
     pub(super) fn beside(&self) -> Self {
         Self {
             acquaintance: self.acquaintance.beside(),

@@ -8,14 +8,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::buffers::{Input, Output};
 
-/// What a link may run on.
+/// A stream that a link can use.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 pub(super) struct Socket {
     stream: Box<dyn Stream>,
-    /// It may hold some of what was written back (TLS does).
+    /// Whether the stream may buffer written bytes (TLS does).
     unflushed: bool,
 }
 
@@ -27,7 +27,7 @@ impl Socket {
         }
     }
 
-    /// Writes what the stream takes. The task is woken when it takes more.
+    /// Writes as much as the stream takes. The task is woken when it takes more.
     pub(super) fn poll_write(&mut self, out: &mut Output, cx: &mut Context<'_>) -> io::Result<()> {
         while !out.rest().is_empty() {
             match Pin::new(&mut self.stream).poll_write(cx, out.rest()) {
@@ -46,7 +46,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Reads what has come, once. The end of the stream is an error.
+    /// Reads once. The end of the stream is an error.
     pub(super) fn poll_read(
         &mut self,
         input: &mut Input,

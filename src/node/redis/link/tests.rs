@@ -1,4 +1,4 @@
-//! A link stepped by hand: no socket, no clock, no task.
+//! A link stepped by hand: without socket, clock or task.
 
 use std::sync::Mutex;
 
@@ -25,7 +25,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// What the callers were told, in order.
+/// The answers to the callers, in order.
 #[derive(Default)]
 struct Recorded(Mutex<Vec<(usize, Result<Answer, Fault>)>>);
 
@@ -57,7 +57,7 @@ impl WakeSink for Recorded {
     }
 }
 
-/// A link, its callers and the other end.
+/// A link, its callers, and the master's end of the connection.
 struct Bench {
     link: Link,
     shared: Arc<Shared>,
@@ -109,7 +109,7 @@ impl Bench {
         self.link.hear(at(now));
     }
 
-    /// All that is to be written, as if a socket took it.
+    /// Takes all bytes to be written, as a socket would.
     fn written(&mut self) -> String {
         let output = self.link.output();
         let text = String::from_utf8_lossy(output.rest()).into_owned();
@@ -132,20 +132,20 @@ impl Bench {
         let asked = written.split("\r\n").filter(command).count();
         assert_eq!(asked, greeting.len(), "a question for each answer");
         self.say(greeting.concat().as_bytes(), now);
-        // The end of the connection before this one.
+        // Closing the previous connection.
         if self.written().contains("KILL") {
             self.say(b":0\r\n", now);
         }
     }
 
-    /// Lets the time pass until a connection is wanted, and gives it.
+    /// Lets time pass until a connection is needed, and completes its handshake.
     fn greet_again(&mut self, now: u64) -> u64 {
         let now = self.dials(now);
         self.greet(now);
         now
     }
 
-    /// Lets the time pass until the link connects again, and says when it does.
+    /// Lets time pass until the link wants to connect, and returns that time.
     fn dials(&mut self, mut now: u64) -> u64 {
         while self.link.stage() != Stage::Dial {
             now += 1;
@@ -154,7 +154,7 @@ impl Bench {
         now
     }
 
-    /// Lets the time pass in small steps, as a timer would.
+    /// Lets time pass in small steps, as a timer would.
     fn pass(&mut self, from: u64, to: u64) {
         for now in from..=to {
             self.link.tick(at(now));
@@ -164,7 +164,7 @@ impl Bench {
 
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
-/// The answers to a handshake, up to the number of the connection.
+/// The replies to a handshake, up to the client id.
 const GREETING: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
     "-ERR unknown subcommand\r\n",
@@ -226,7 +226,7 @@ fn what_a_flush_of_the_scripts_threw_back_goes_out_right_behind_their_loading() 
     assert!(bench.link.take(at(1)));
     bench.written();
     bench.say(b"-NOSCRIPT No matching script.\r\n", 2);
-    // In one go: between loading and asking another flush would throw it back for good.
+    // Without other events in between: another flush between loading and running would fail the request for good.
     bench.link.take(at(3));
     let written = bench.written();
     assert_eq!(written.matches("LOAD").count(), 8, "{written}");
@@ -325,14 +325,14 @@ fn a_master_that_hangs_up_after_each_handshake_delays_nobody() {
         }
     }
     assert!((10..60).contains(&connections), "{connections} connections");
-    // Once a second the patience of one node timeout is had.
+    // Once a second a request may wait for one node timeout.
     assert!(worst <= NODE_TIMEOUT + 2, "{worst} ms");
 }
 
 #[test]
 fn owed_releases_never_starve_requests() {
     let mut bench = Bench::new();
-    // The first attempt fails, and three thousand releases are owed.
+    // The first connection fails, and three thousand releases are pending.
     bench.link.cut(Fault::Down("refused".into()), at(0));
     for _ in 0..3_000 {
         bench.ask(0, release(1));
@@ -448,7 +448,7 @@ fn a_crowd_is_refused_when_it_has_stood_for_too_long() {
     let mut overloaded = 0;
     let mut gone_by = None;
     for now in 1..2_000 {
-        // One answer in 20 ms: it is at work, and does not get anywhere.
+        // One answer in 20 ms: the master works, but falls behind.
         if now % 20 == 0 && now < 1_000 {
             bench.say(b"*3\r\n_\r\n:0\r\n_\r\n", now);
         }
@@ -459,7 +459,7 @@ fn a_crowd_is_refused_when_it_has_stood_for_too_long() {
             gone_by = Some(now);
         }
     }
-    // Unless the master has been given up as stalled before: either way nobody stands for ever.
+    // Unless the master was given up as stalled before: in either case no request waits without end.
     let limit = 2 * u64::from(CROWDED) * NODE_TIMEOUT;
     assert!(gone_by.is_none_or(|by| by <= limit), "{gone_by:?}");
     let mut left = Vec::new();
@@ -540,7 +540,7 @@ fn wake_ups_are_passed_on_wherever_they_come() {
         written.contains("quorate:wake:0123456789abcdef"),
         "{written}"
     );
-    // The first wake-up may be right behind the subscription.
+    // The first wake-up may follow the subscription directly.
     bench.say(
         b">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n>3\r\n+message\r\n$1\r\nx\r\n$3\r\njob\r\n",
         1,
@@ -564,7 +564,7 @@ fn write(until: u64, run: Option<&str>) -> Request {
     }
 }
 
-/// A write that has been taken, and what it waits for: its scripts, which are loaded now.
+/// A write that was taken from the mailbox and waits for its scripts, which are loaded now.
 fn taken(bench: &mut Bench, request: Request) {
     bench.greet(0);
     bench.ask(1, request);
@@ -605,7 +605,7 @@ fn a_write_that_waited_until_its_time_was_over_is_not_sent() {
 fn a_write_that_follows_a_read_goes_to_that_run_of_the_server_and_to_no_other() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
-        // The lock has been given back: what a majority has is to reach the others as well.
+        // The lock has been released: a value that is on a majority must still reach the other masters.
         (Some("a"), true, true),
         (Some("b"), false, false),
         (None, false, true),
@@ -635,7 +635,7 @@ fn one_server_under_two_names_has_one_vote() {
     let same = Fault::SameServer("127.0.0.1:6379".into());
     assert_eq!(told, [(1, Err(same.clone()))]);
     assert!(same.to_string().contains("127.0.0.1:6379"), "{same}");
-    // Also once the first has lost its connection: its vote may have been counted already.
+    // Even after the first one has lost its connection: its vote may have been counted already.
     first
         .link
         .cut(Fault::Down("connection closed".into()), at(1));
@@ -729,7 +729,7 @@ fn a_link_says_when_it_is_to_be_woken() {
     assert_eq!(bench.link.stage(), Stage::Rest);
     let pause = bench.link.wake_at().expect("a pause");
     assert!(pause > at(570) && pause <= at(570 + 150));
-    // What a master refuses for the moment is tried again before a sign of life is due.
+    // A release that the master refused for the moment is sent again before a PING is due.
     let mut busy = Bench::new();
     busy.greet(0);
     busy.ask(1, release(1));
@@ -754,7 +754,7 @@ fn a_link_that_is_closing_is_woken_for_its_end() {
 fn requests_wait_for_a_lost_connection_once_a_second() {
     let mut bench = Bench::new();
     bench.greet(0);
-    // The first second's patience was had with the first connection.
+    // The wait of the first second was used by the first connection.
     bench.link.cut(Fault::Down("reset".into()), at(999));
     bench.ask(1, acquire(1));
     bench.link.tick(at(999));
@@ -762,7 +762,7 @@ fn requests_wait_for_a_lost_connection_once_a_second() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(1_000));
-    // It stood for long, so a new one is wanted at once, and does not come about.
+    // The connection had lasted for long, so a new one is wanted at once, which fails.
     assert_eq!(bench.link.stage(), Stage::Dial);
     bench.ask(2, acquire(2));
     bench.pass(1_000, 1_000 + NODE_TIMEOUT - 1);
@@ -772,7 +772,8 @@ fn requests_wait_for_a_lost_connection_once_a_second() {
     assert_eq!(bench.told.kinds(), ["down"]);
 }
 
-/// A master that takes connections and says nothing kept who asked it anew for a whole connect timeout.
+/// Regression test: with a master that accepts connections and is silent, each new request waited for a whole connect
+/// timeout.
 #[test]
 fn who_asks_in_a_handshake_that_lasts_is_told_at_once() {
     let mut bench = Bench::new();
@@ -803,7 +804,7 @@ fn no_more_is_under_way_than_the_window_is_wide() {
     assert_eq!(bench.written(), "");
     bench.say(b":5\r\n:5\r\n", 2);
     while bench.link.take(at(2)) {}
-    // As many as were answered, and a few if the master is quick.
+    // As many as were answered, plus a few if the master is fast.
     let more = bench.written().matches("EVALSHA").count();
     assert!((2..10).contains(&more), "{more}");
 }
@@ -824,7 +825,7 @@ fn a_stalled_master_has_half_a_second_or_four_node_timeouts() {
     assert_ne!(bench.link.stage(), Stage::Talk);
 }
 
-/// What an old connection still holds must not be carried out behind what a new one asks for.
+/// Requests left in an old connection must not be executed after those of a new one.
 #[test]
 fn a_new_connection_ends_the_old_one_by_its_number() {
     let mut bench = Bench::new();
@@ -838,14 +839,14 @@ fn a_new_connection_ends_the_old_one_by_its_number() {
     let kill = words.iter().position(|word| *word == "KILL");
     let kill = kill.unwrap_or_else(|| panic!("{written}"));
     assert_eq!((words[kill + 2], words[kill + 4]), ("ID", "1"), "{written}");
-    // It is not at work before that is answered.
+    // The link counts as busy only when the answer is outstanding.
     bench.ask(1, acquire(1));
     assert!(!bench.link.take(at(2_003)));
     bench.say(b":1\r\n", 2_004);
     assert!(bench.link.take(at(2_005)));
 }
 
-/// A handshake with a server of this run, long up, with this mark.
+/// A handshake with a server of this run, with a long uptime and this marker.
 fn greet_as(bench: &mut Bench, run: &str, mark: &str, now: u64) {
     bench.link.dialed(at(now));
     bench.written();
@@ -873,7 +874,7 @@ fn refusing_the_name() -> String {
     said.concat()
 }
 
-/// Who closes masters ends the connections of the old clients by their names.
+/// An operator who closes masters ends the connections of old clients by their names.
 #[test]
 fn a_connection_that_cannot_be_named_loads_scripts_that_look_at_the_mark() {
     let mut bench = Bench::new();
@@ -939,14 +940,14 @@ fn a_master_that_was_closed_is_sent_nothing_but_releases() {
     assert!(bench.written().contains("EVALSHA"));
 }
 
-/// The names that a command asks for: the words behind the number of keys.
+/// The keys of a command: the words after the number of keys.
 fn many(written: &str) -> Vec<usize> {
     let commands = written.split("EVALSHA\r\n").skip(1);
     let keys = commands.map(|rest| rest.split("\r\n").nth(3)?.parse().ok());
     keys.map(|keys| keys.expect("a number of keys")).collect()
 }
 
-/// A bench whose master knows the scripts for many: they were asked for when they were first of use.
+/// A bench whose master has loaded the scripts for many requests, after they were first useful.
 fn many_loaded() -> Bench {
     let mut bench = Bench::new();
     bench.greet(0);
@@ -978,7 +979,7 @@ fn scripts_for_many_that_cannot_be_loaded_are_done_without() {
     assert_eq!(many(&bench.written()), [1, 1], "by themselves");
 }
 
-/// Asks so many releases, which go out as one call.
+/// Queues this number of releases, which are sent in one call.
 fn ask_releases(bench: &mut Bench, count: u8, now: u64) {
     for n in 1..=count {
         bench.ask(n.into(), release(n));
@@ -1157,13 +1158,13 @@ fn what_was_under_way_together_is_owed_when_the_connection_breaks() {
     assert_eq!(many(&written), [1; 3], "{written}");
 }
 
-/// The releases in what was written: those by the server's own command, and those by the script.
+/// Counts the releases in the written bytes: by the server's command, and by the script.
 fn releases(written: &str) -> (usize, usize) {
     let count = |word: &str| written.matches(word).count();
     (count("DELIFEQ"), count("EVALSHA"))
 }
 
-/// A link to a server that has the command, which it has tried.
+/// A link to a server with the delete command, which has been tried.
 fn with_deletion() -> Bench {
     let mut bench = untried();
     try_deletion(&mut bench, ":0\r\n", 0);
@@ -1176,7 +1177,7 @@ fn untried() -> Bench {
     bench
 }
 
-/// Releases something, behind which the command is tried, and answered so.
+/// Sends a release, followed by a trial of the command that gets this reply.
 fn try_deletion(bench: &mut Bench, reply: &str, now: u64) {
     bench.ask(9, withdrawn(9));
     bench.link.take(at(now));
@@ -1196,7 +1197,7 @@ fn greet_with_deletion(bench: &mut Bench, now: u64) {
     bench.greet_by(&greeting, now);
 }
 
-/// As every lock that is given up is released.
+/// A release of a withdrawn claim, as for every lock that is released.
 fn withdrawn(n: u8) -> Request {
     let request = release(n);
     if let Request::Release { claim, .. } = &request {
@@ -1215,7 +1216,7 @@ fn a_server_with_a_command_for_it_compares_and_deletes_by_that() {
         bench.say(reply, now + 1);
         assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(deleted)))]);
     }
-    // Those that come together go as one call, as ever.
+    // Releases that are queued together are sent in one call, as before.
     bench.ask(1, withdrawn(1));
     bench.ask(2, withdrawn(2));
     bench.link.take(at(5));
@@ -1246,7 +1247,7 @@ fn a_user_who_may_not_use_the_command_and_a_server_without_it_are_asked_by_the_s
         assert_eq!(releases(&bench.written()), (2, 0));
         bench.say(refusal.repeat(2).as_bytes(), 2);
         assert_eq!(bench.told.all(), [], "{refusal}");
-        // Each by itself, and before all that came later.
+        // Each by itself, and before all later requests.
         bench.ask(3, acquire(1));
         bench.link.take(at(3));
         let written = bench.written();
@@ -1337,7 +1338,7 @@ fn who_ends_the_connection_over_the_command_is_not_asked_for_it_again() {
     assert_eq!(releases(&bench.written()), (1, 1));
     bench.say(b":1\r\n", 2);
     assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(true)))]);
-    // While it is tried the script goes on.
+    // During the trial the script is used.
     bench.ask(2, withdrawn(2));
     bench.link.take(at(3));
     assert_eq!(releases(&bench.written()), (0, 1));
@@ -1410,7 +1411,7 @@ fn a_release_waits_behind_an_acquire_that_may_be_sent_again() {
     assert!(written.find("10000") < written.rfind(&hex(1)), "{written}");
     bench.say(b":5\r\n:1\r\n", 5);
     assert_eq!(bench.told.kinds(), ["answer"; 2]);
-    // Withdrawn, the attempt is not sent again, so nothing can come behind.
+    // After the withdrawal the attempt is not sent again, so it cannot follow the release.
     claim.withdraw();
     bench.ask(1, acquire(claim.clone()));
     bench.ask(2, release(claim));
