@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_no_credentials() {
+    fn master_names_contain_no_credentials() {
         assert_eq!(
             named("redis://user:s3cret@example.org/2"),
             "example.org:6379"
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_addresses_say_what_would_be_right_and_hide_the_password() {
+    fn bad_address_is_explained_without_the_password() {
         for url in [
             "",
             "10.0.0.1:6379",
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_another_kind_of_master_names_its_crate() {
+    fn address_of_another_kind_of_master_names_its_crate() {
         for url in [
             "mysql://user:s3cret@host/db",
             "mysqls://user:s3cret@host/db",
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_is_recognised_behind_another_database_or_user() {
+    fn same_server_is_recognised_with_another_database_or_user() {
         let a = Address::parse("redis://LOCALHOST:7000/0").ok();
         let b = Address::parse("redis://user:pw@127.0.0.1:7000/3").ok();
         assert!(a.zip(b).is_some_and(|(a, b)| a.same_server(&b)));
@@ -275,7 +275,7 @@ mod tests {
         }
 
         #[test]
-        fn user_password_and_database_are_taken_over() {
+        fn client_address_keeps_user_password_and_database() {
             let address = of("redis://user:s3cret@example.org:7000/2").expect("good");
             assert_eq!(address.name().as_str(), "example.org:7000");
             let settings = address.info.redis_settings();
@@ -300,7 +300,7 @@ mod tests {
 
         #[cfg(feature = "tls-rustls")]
         #[test]
-        fn tls_is_taken_over_and_never_without_checking_the_name() {
+        fn client_address_keeps_tls_and_requires_name_checks() {
             let address = over_tls(false).expect("good");
             assert!(address.tls && address.wants_tls());
             assert_eq!(address.name().as_str(), "example.org:6380");
@@ -311,7 +311,7 @@ mod tests {
 
         #[cfg(not(feature = "tls-rustls"))]
         #[test]
-        fn tls_without_the_feature_is_no_plain_connection() {
+        fn tls_address_without_the_feature_is_refused() {
             let bad = over_tls(false).err().expect("refused");
             assert!(bad.why.contains("tls-rustls"), "{bad:?}");
             assert_eq!(bad.shown.as_deref(), Some("example.org:6380"));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_longer_than_the_buffer_is_read_and_the_buffer_shrinks_again() {
+    fn reply_longer_than_the_buffer_is_read_and_the_buffer_shrinks_again() {
         let long = "x".repeat(10 * BUFFER);
         let mut input = Input::new();
         feed(
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_without_an_end_is_given_up() {
+    fn reply_without_an_end_is_an_error() {
         let mut input = Input::new();
         let piece = [b'x'; 1 << 10];
         let fed = (0..2 * LARGEST / piece.len()).find(|_| {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_of_pieces_without_end_is_given_up_soon() {
+    fn reply_with_endless_elements_is_an_error_after_a_limit() {
         for (start, piece) in [
             ("*8000000\r\n", "_\r\n"),
             ("*8000000\r\n", "*1\r\n:1\r\n"),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_pieces_goes_out_whole() {
+    fn output_written_in_parts_is_sent_completely() {
         let mut output = Output::new();
         output.commands().extend_from_slice(b"abc");
         output.wrote(2);

@@ -96,7 +96,7 @@ mod tests {
     use crate::node::{Class, Group, Mode, Part, Ticket, Token};
 
     #[test]
-    fn only_valkey_from_version_9_on_has_the_command() {
+    fn delete_command_is_used_from_valkey_9_on_only() {
         for (version, has) in [
             (Some("9.0.0"), true),
             (Some("9.1.2"), true),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_that_compares_and_deletes_is_one_command() {
+    fn plain_release_is_written_as_one_command() {
         for fenced in [false, true] {
             let command = written(Deletion::DelIfEq, withdrawn(plain(fenced)));
             let value = "01".repeat(16);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_swallows_everything_does_not_stand_before_the_next() {
+    async fn silent_address_does_not_delay_the_next_one() {
         let (hole, _held) = black_hole();
         let there = TcpListener::bind("127.0.0.1:0").expect("bound");
         let there = there
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_families_take_turns() {
+    fn address_families_alternate() {
         let address = |text: &str| -> SocketAddr { text.parse().expect("an address") };
         let resolved = [
             "[::1]:1",

@@ -413,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_answer_to_hello_gets_to_quote_the_password() {
+    fn error_of_hello_never_contains_the_password() {
         for (error, wanted) in [
             (
                 "ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `u`, `s3cr",
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_password_a_server_is_quoted() {
+    fn error_of_hello_without_a_password_is_quoted() {
         let fault = hello_fault(b"ERR odd weather", false);
         assert_eq!(fault, Fault::Server("ERR odd weather".into()));
         let denied = hello_fault(b"NOAUTH Authentication required.", false);

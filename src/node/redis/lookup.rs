@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_silent_name_server_is_asked_once_and_its_answer_is_not_lost() {
+    async fn slow_name_lookup_is_made_once_and_its_answer_is_kept() {
         let asked = Arc::new(AtomicUsize::new(0));
         let lookup = Lookup::default();
         let mut given_up = 0;

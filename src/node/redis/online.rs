@@ -346,7 +346,7 @@ impl Online {
         batch.splice(0..0, self.apart.drain(..));
         let room = room.min(BATCH);
         // Pending releases go first, but leave room for other requests, however many there are
-        // (`owed_releases_never_starve_requests`).
+        // (`pending_releases_never_starve_requests`).
         batch.extend(owed.take(room / 2, now));
         let room = room.saturating_sub(batch.len());
         if room > 0 {

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_before_redis_7_are_unwrapped_and_others_are_left_as_they_are() {
+    fn script_errors_of_redis_6_are_unwrapped_and_others_unchanged() {
         let text = |reply: &'static str| Raised::read(reply).text;
         assert_eq!(
             text("ERR Error running script (call to f_1): @user_script:8: WRONGTYPE Operation"),

@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_does_not_reach_a_terminal_as_it_is() {
+    fn server_errors_are_stripped_of_control_characters() {
         let fault = server_fault(b"ERR \x1b[31mred\x07 \xc2\x9b2J\rover").to_string();
         assert!(!fault.chars().any(char::is_control), "{fault:?}");
         assert!(fault.contains("red"), "{fault:?}");
     }
 
     #[test]
-    fn a_code_counts_in_front_of_an_error_and_nowhere_else() {
+    fn error_code_counts_only_at_the_beginning() {
         for (text, kind) in [
             ("WRONGTYPE Operation against a key", "wrong_type"),
             (

@@ -99,7 +99,7 @@ pub(super) const LARGEST: usize = 8 << 20;
 
 /// The largest part of a reply outside of bulk strings: far above all of ours. An incomplete reply is parsed again
 /// whenever more bytes arrive. A reply without end must not block other tasks of the thread
-/// (`a_reply_of_pieces_without_end_is_given_up_soon`).
+/// (`reply_with_endless_elements_is_an_error_after_a_limit`).
 pub(super) const LINES: usize = 64 << 10;
 
 /// Parses the first reply in `bytes`, and returns its length as well; `None` if it is incomplete.
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_reply_is_parsed() {
+    fn all_types_of_replies_are_parsed() {
         assert_eq!(whole(b"+OK\r\n"), Value::Simple(b"OK"));
         assert_eq!(whole(b"-ERR no\r\n"), Value::Error(b"ERR no"));
         assert_eq!(whole(b"!5\r\nERR x\r\n"), Value::Error(b"ERR x"));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_resp_is_refused_and_nothing_is_believed() {
+    fn malformed_resp_is_refused_without_reserving_memory() {
         for bytes in [
             &b"HTTP/1.1 400\r\n"[..],
             b"\r\n",
@@ -386,7 +386,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn replies_are_read_as_another_parser_reads_them(bytes in reply()) {
+        fn replies_are_parsed_like_by_the_redis_crate(bytes in reply()) {
             let (ours, len) = parse(&bytes).expect("RESP").expect("whole");
             prop_assert_eq!(len, bytes.len());
             // The other parser requires that a push begins with a text.
@@ -397,7 +397,7 @@ mod tests {
         }
 
         #[test]
-        fn a_reply_cut_anywhere_is_waited_for(bytes in reply(), behind in reply()) {
+        fn incomplete_reply_is_not_parsed(bytes in reply(), behind in reply()) {
             for cut in 0..bytes.len() {
                 prop_assert_eq!(parse(&bytes[..cut]), Ok(None));
             }
@@ -408,7 +408,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_bytes_do_not_panic_the_parser(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = parse(&bytes);
         }
     }

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_one_kind_goes_together_and_releases_stand_first() {
+    fn requests_of_one_kind_are_combined_and_releases_go_first() {
         for (words, wanted) in [
             ("a1", "a1"),
             ("r1", "r1"),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_lock_the_order_stays() {
+    fn requests_of_one_lock_keep_their_order() {
         for (words, wanted) in [
             ("a1 r1", "a1 r1"),
             ("a1 a2 a3 r1 r4", "[a1 a2 a3] [r1 r4]"),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn no_call_is_longer_than_it_may_be() {
+    fn combined_calls_are_limited_in_length() {
         for (letter, most) in [('a', MOST_ACQUIRES), ('r', MOST_RELEASES)] {
             let mut words = String::new();
             for n in 0..=2 * most {
@@ -303,7 +303,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_and_nothing_passes_what_touches_its_lock(
+        fn arranging_loses_no_request_and_keeps_the_order_of_each_lock(
             words in prop::collection::vec(("[rRaAs]", 0..40_usize), 0..200),
         ) {
             let one = |(number, (letter, key)): (usize, &(String, usize))| Asked {

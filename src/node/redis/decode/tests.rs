@@ -8,7 +8,7 @@ fn memory() -> Memory {
 }
 
 #[test]
-fn a_value_is_read_as_it_stands_and_nothing_else_is_taken_for_one() {
+fn only_well_formed_stored_values_are_decoded() {
     let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
     let read = Request::Read { claim, token: 9 };
     let said = |text: &[u8]| decode(&read, &Value::Array(vec![Value::Bulk(text)]), &memory());
@@ -58,7 +58,7 @@ fn claims() -> [Request; 3] {
 }
 
 #[test]
-fn a_counter_that_cannot_be_is_no_answer_and_not_a_token() {
+fn impossible_counter_is_rejected() {
     let [_, fenced, fair] = claims();
     for request in [&fenced, &fair] {
         for odd in [0, -1, (1 << 53) + 1, i64::MAX, i64::MIN] {
@@ -74,7 +74,7 @@ fn a_counter_that_cannot_be_is_no_answer_and_not_a_token() {
 }
 
 #[test]
-fn the_answer_to_another_question_is_no_answer() {
+fn reply_of_another_type_is_rejected() {
     let [classic, fenced, fair] = claims();
     let error = Value::Error(b"ERR");
     let (ok, text) = (Value::Simple(b"OK"), Value::Bulk(b"1"));
@@ -135,7 +135,7 @@ fn refused_permit_needs_one_digit_of_each_slot_and_reads_them_as_bits() {
 }
 
 #[test]
-fn look_with_more_behind_it_than_one_note_is_no_answer() {
+fn look_reply_with_extra_elements_is_rejected() {
     let key: Arc<[u8]> = b"job".as_slice().into();
     let look = |said: &[Value<'static>]| {
         let none = || Value::Array(Vec::new());

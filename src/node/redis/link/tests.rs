@@ -203,7 +203,7 @@ fn release(n: u8) -> Request {
 }
 
 #[test]
-fn what_is_asked_goes_out_in_order_and_comes_back_to_who_asked() {
+fn requests_are_sent_in_order_and_answers_reach_their_callers() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, acquire(1));
@@ -268,7 +268,7 @@ fn scripts_of_other_kinds_are_loaded_when_they_are_first_needed() {
 }
 
 #[test]
-fn a_master_that_cannot_be_reached_costs_the_first_caller_the_connect_timeout_and_nobody_more() {
+fn unreachable_master_delays_only_the_first_caller_by_the_connect_timeout() {
     let mut bench = Bench::new();
     bench.ask(1, acquire(1));
     bench.pass(0, CONNECT_TIMEOUT - 1);
@@ -283,7 +283,7 @@ fn a_master_that_cannot_be_reached_costs_the_first_caller_the_connect_timeout_an
 }
 
 #[test]
-fn a_handshake_that_does_not_end_is_given_up() {
+fn handshake_without_an_end_times_out() {
     let mut bench = Bench::new();
     bench.ask(1, acquire(1));
     bench.link.dialed(at(400));
@@ -296,7 +296,7 @@ fn a_handshake_that_does_not_end_is_given_up() {
 }
 
 #[test]
-fn a_master_that_hangs_up_after_each_handshake_delays_nobody() {
+fn master_that_closes_after_each_handshake_delays_no_request() {
     let mut bench = Bench::new();
     let mut connections = 0;
     let mut worst = 0;
@@ -330,7 +330,7 @@ fn a_master_that_hangs_up_after_each_handshake_delays_nobody() {
 }
 
 #[test]
-fn owed_releases_never_starve_requests() {
+fn pending_releases_never_starve_requests() {
     let mut bench = Bench::new();
     // The first connection fails, and three thousand releases are pending.
     bench.link.cut(Fault::Down("refused".into()), at(0));
@@ -362,7 +362,7 @@ fn hex(n: u8) -> String {
 }
 
 #[test]
-fn a_stalled_master_is_asked_nothing_more_until_it_answers() {
+fn stalled_master_is_sent_nothing_until_it_answers() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, acquire(1));
@@ -385,7 +385,7 @@ fn a_stalled_master_is_asked_nothing_more_until_it_answers() {
 }
 
 #[test]
-fn a_master_has_caught_up_when_what_it_owes_is_not_overdue() {
+fn stalled_master_has_caught_up_when_no_answer_is_overdue() {
     for (answers, caught_up) in [(60, true), (89, true), (90, false)] {
         let mut bench = Bench::new();
         bench.greet(0);
@@ -404,7 +404,7 @@ fn a_master_has_caught_up_when_what_it_owes_is_not_overdue() {
 }
 
 #[test]
-fn a_release_that_a_master_refuses_for_the_moment_is_sent_again() {
+fn release_refused_for_the_moment_is_sent_again() {
     for (says, again) in [
         ("-BUSY Redis is busy running a script\r\n", true),
         ("-LOADING Redis is loading the dataset in memory\r\n", true),
@@ -428,7 +428,7 @@ fn a_release_that_a_master_refuses_for_the_moment_is_sent_again() {
 }
 
 #[test]
-fn a_crowd_is_refused_when_it_has_stood_for_too_long() {
+fn requests_queued_for_too_long_are_refused() {
     let mut bench = Bench::new();
     bench.greet(0);
     for _ in 0..1_000 {
@@ -468,7 +468,7 @@ fn a_crowd_is_refused_when_it_has_stood_for_too_long() {
 }
 
 #[test]
-fn an_answer_to_another_question_ends_the_connection() {
+fn reply_of_another_type_ends_the_connection() {
     for odd in [
         &b"+PONG\r\n"[..],
         b"*2\r\n:1\r\n-ERR x\r\n",
@@ -490,7 +490,7 @@ fn an_answer_to_another_question_ends_the_connection() {
 }
 
 #[test]
-fn what_nobody_asked_for_ends_the_connection() {
+fn reply_without_a_request_ends_the_connection() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.say(b":1\r\n", 1);
@@ -498,7 +498,7 @@ fn what_nobody_asked_for_ends_the_connection() {
 }
 
 #[test]
-fn one_answer_too_many_in_a_handshake_ends_the_connection() {
+fn extra_reply_in_a_handshake_ends_the_connection() {
     let mut bench = Bench::new();
     bench.link.dialed(at(0));
     bench.say(format!("{}:1\r\n", GREETING.concat()).as_bytes(), 1);
@@ -509,7 +509,7 @@ fn one_answer_too_many_in_a_handshake_ends_the_connection() {
 }
 
 #[test]
-fn a_silent_connection_is_asked_for_a_sign_of_life_and_given_up_without_one() {
+fn silent_connection_is_pinged_and_closed_without_an_answer() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.pass(0, 1_999);
@@ -524,7 +524,7 @@ fn a_silent_connection_is_asked_for_a_sign_of_life_and_given_up_without_one() {
 }
 
 #[test]
-fn wake_ups_are_passed_on_wherever_they_come() {
+fn wake_ups_between_replies_are_delivered() {
     let mut bench = Bench::new();
     let subscriber = Subscriber {
         process: "0123456789abcdef".into(),
@@ -575,7 +575,7 @@ fn taken(bench: &mut Bench, request: Request) {
 }
 
 #[test]
-fn a_write_that_was_under_way_is_never_sent_again() {
+fn outstanding_write_is_never_sent_again() {
     let mut bench = Bench::new();
     taken(&mut bench, write(10_000, Some("a")));
     bench.link.take(at(3));
@@ -593,7 +593,7 @@ fn a_write_that_was_under_way_is_never_sent_again() {
 }
 
 #[test]
-fn a_write_that_waited_until_its_time_was_over_is_not_sent() {
+fn expired_write_is_not_sent() {
     let mut bench = Bench::new();
     taken(&mut bench, write(3, None));
     bench.link.take(at(3));
@@ -602,7 +602,7 @@ fn a_write_that_waited_until_its_time_was_over_is_not_sent() {
 }
 
 #[test]
-fn a_write_that_follows_a_read_goes_to_that_run_of_the_server_and_to_no_other() {
+fn write_after_a_read_is_sent_only_to_the_run_that_was_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
         // The lock has been released: a value that is on a majority must still reach the other masters.
@@ -624,7 +624,7 @@ fn a_write_that_follows_a_read_goes_to_that_run_of_the_server_and_to_no_other() 
 }
 
 #[test]
-fn one_server_under_two_names_has_one_vote() {
+fn server_under_two_names_has_one_vote() {
     let options = options(Roster::default());
     let mut first = Bench::at("redis://127.0.0.1", options.clone());
     let mut second = Bench::at("redis://[::1]", options);
@@ -646,7 +646,7 @@ fn one_server_under_two_names_has_one_vote() {
 }
 
 #[test]
-fn a_link_whose_handle_is_gone_delivers_what_it_owes_and_ends() {
+fn link_without_a_handle_delivers_pending_releases_and_ends() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, release(1));
@@ -661,7 +661,7 @@ fn a_link_whose_handle_is_gone_delivers_what_it_owes_and_ends() {
 }
 
 #[test]
-fn a_link_whose_handle_is_gone_does_not_try_for_ever() {
+fn link_without_a_handle_gives_up_after_a_while() {
     let mut bench = Bench::new();
     bench.link.cut(Fault::Down("refused".into()), at(0));
     bench.ask(1, release(1));
@@ -673,7 +673,7 @@ fn a_link_whose_handle_is_gone_does_not_try_for_ever() {
 }
 
 #[test]
-fn a_link_that_is_dropped_answers_what_is_under_way_and_what_waits() {
+fn dropped_link_answers_outstanding_and_queued_requests() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, acquire(1));
@@ -687,7 +687,7 @@ fn a_link_that_is_dropped_answers_what_is_under_way_and_what_waits() {
 }
 
 #[test]
-fn a_user_who_may_not_subscribe_goes_without_wake_ups_and_no_other_refusal_is_passed_over() {
+fn denied_subscription_is_tolerated_but_no_other_refusal() {
     for (refusal, goes_on) in [
         ("-NOPERM No permissions to access a channel\r\n", true),
         ("-ERR something else\r\n", false),
@@ -709,7 +709,7 @@ fn a_user_who_may_not_subscribe_goes_without_wake_ups_and_no_other_refusal_is_pa
 }
 
 #[test]
-fn a_link_says_when_it_is_to_be_woken() {
+fn link_returns_its_next_wake_up_time() {
     let mut bench = Bench::new();
     assert_eq!(bench.link.wake_at(), Some(at(CONNECT_TIMEOUT)));
     bench.greet(0);
@@ -740,7 +740,7 @@ fn a_link_says_when_it_is_to_be_woken() {
 }
 
 #[test]
-fn a_link_that_is_closing_is_woken_for_its_end() {
+fn closing_link_is_woken_for_its_end() {
     let mut bench = Bench::new();
     bench.link.cut(Fault::Down("refused".into()), at(0));
     bench.ask(1, release(1));
@@ -775,7 +775,7 @@ fn requests_wait_for_a_lost_connection_once_a_second() {
 /// Regression test: with a master that accepts connections and is silent, each new request waited for a whole connect
 /// timeout.
 #[test]
-fn who_asks_in_a_handshake_that_lasts_is_told_at_once() {
+fn request_during_a_long_handshake_is_refused_in_its_own_time() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(1_000));
@@ -789,7 +789,7 @@ fn who_asks_in_a_handshake_that_lasts_is_told_at_once() {
 }
 
 #[test]
-fn no_more_is_under_way_than_the_window_is_wide() {
+fn outstanding_requests_never_exceed_the_window() {
     let mut bench = Bench::new();
     bench.greet(0);
     for _ in 0..3_000 {
@@ -810,7 +810,7 @@ fn no_more_is_under_way_than_the_window_is_wide() {
 }
 
 #[test]
-fn a_stalled_master_has_half_a_second_or_four_node_timeouts() {
+fn stalled_connection_is_replaced_after_half_a_second_or_four_node_timeouts() {
     let mut slow = options(Roster::default());
     Arc::get_mut(&mut slow).expect("nobody else's").node_timeout = ms(200);
     let mut bench = Bench::at("redis://master", slow);
@@ -827,7 +827,7 @@ fn a_stalled_master_has_half_a_second_or_four_node_timeouts() {
 
 /// Requests left in an old connection must not be executed after those of a new one.
 #[test]
-fn a_new_connection_ends_the_old_one_by_its_number() {
+fn new_connection_kills_the_old_one_by_its_client_id() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(2_000));
@@ -903,7 +903,7 @@ fn a_connection_that_cannot_be_named_loads_scripts_that_look_at_the_mark() {
 }
 
 #[test]
-fn another_server_in_the_place_of_a_master_is_guarded_though_it_has_been_up_for_long() {
+fn replacing_server_with_a_long_uptime_is_guarded_on_a_link() {
     let mut bench = Bench::new();
     greet_as(&mut bench, "a", "", 0);
     bench.ask(1, acquire(1));
@@ -928,7 +928,7 @@ fn another_server_in_the_place_of_a_master_is_guarded_though_it_has_been_up_for_
 }
 
 #[test]
-fn a_master_that_was_closed_is_sent_nothing_but_releases() {
+fn closed_master_is_sent_only_releases() {
     let mut bench = Bench::new();
     greet_as(&mut bench, "a", "1 0123456789abcdef", 0);
     bench.ask(1, acquire(1));
@@ -989,7 +989,7 @@ fn ask_releases(bench: &mut Bench, count: u8, now: u64) {
 }
 
 #[test]
-fn what_has_gathered_goes_as_one_call_and_comes_back_to_who_asked() {
+fn queued_requests_are_sent_in_one_call_and_answered_one_by_one() {
     let mut bench = many_loaded();
     ask_releases(&mut bench, 3, 2);
     bench.say(b"$3\r\n101\r\n", 3);
@@ -1018,7 +1018,7 @@ fn what_has_gathered_goes_as_one_call_and_comes_back_to_who_asked() {
 }
 
 #[test]
-fn one_request_that_comes_alone_is_written_as_ever() {
+fn single_request_is_not_sent_as_a_combined_call() {
     let mut bench = many_loaded();
     bench.ask(1, release(7));
     bench.link.take(at(2));
@@ -1028,7 +1028,7 @@ fn one_request_that_comes_alone_is_written_as_ever() {
 }
 
 #[test]
-fn an_error_of_a_call_of_many_reaches_each_and_its_releases_are_sent_again() {
+fn error_of_a_combined_call_reaches_each_request() {
     let mut bench = many_loaded();
     ask_releases(&mut bench, 2, 2);
     bench.say(b"-BUSY a script\r\n", 3);
@@ -1038,7 +1038,7 @@ fn an_error_of_a_call_of_many_reaches_each_and_its_releases_are_sent_again() {
 }
 
 #[test]
-fn what_a_user_may_not_do_with_one_of_many_is_asked_of_each_by_itself() {
+fn denied_combined_call_is_split_into_single_requests() {
     let mut bench = many_loaded();
     ask_releases(&mut bench, 3, 2);
     bench.say(b"-NOPERM No permissions to access a key\r\n", 3);
@@ -1050,7 +1050,7 @@ fn what_a_user_may_not_do_with_one_of_many_is_asked_of_each_by_itself() {
 }
 
 #[test]
-fn what_is_asked_by_itself_goes_first_and_not_at_all_where_it_was_withdrawn() {
+fn request_split_from_a_call_goes_first_unless_withdrawn() {
     let mut bench = many_loaded();
     let claims: Vec<_> = (1..=8).map(claim).collect();
     for (number, claim) in claims.iter().enumerate() {
@@ -1094,7 +1094,7 @@ fn scripts_for_many_that_were_lost_are_loaded_again_and_all_of_it_is_sent_again(
 }
 
 #[test]
-fn a_reply_that_does_not_fit_many_is_none_to_any_of_them_and_ends_the_connection() {
+fn malformed_reply_to_a_combined_call_ends_the_connection() {
     for odd in [
         "$2\r\n11\r\n",
         "$4\r\n1111\r\n",
@@ -1135,7 +1135,7 @@ fn a_reply_that_does_not_fit_many_is_none_to_any_of_them_and_ends_the_connection
 }
 
 #[test]
-fn many_that_are_overdue_are_told_so_each_and_count_each_for_what_is_under_way() {
+fn overdue_combined_requests_time_out_one_by_one() {
     let mut bench = many_loaded();
     ask_releases(&mut bench, 3, 2);
     bench.pass(3, 2 + NODE_TIMEOUT);
@@ -1147,7 +1147,7 @@ fn many_that_are_overdue_are_told_so_each_and_count_each_for_what_is_under_way()
 }
 
 #[test]
-fn what_was_under_way_together_is_owed_when_the_connection_breaks() {
+fn combined_releases_are_pending_after_the_connection_broke() {
     let mut bench = many_loaded();
     ask_releases(&mut bench, 3, 2);
     bench.link.cut(Fault::Down("reset".into()), at(3));
@@ -1207,7 +1207,7 @@ fn withdrawn(n: u8) -> Request {
 }
 
 #[test]
-fn a_server_with_a_command_for_it_compares_and_deletes_by_that() {
+fn server_with_the_delete_command_uses_it_for_releases() {
     let mut bench = with_deletion();
     for (now, reply, deleted) in [(1, b":1\r\n", true), (3, b":0\r\n", false)] {
         bench.ask(1, withdrawn(1));
@@ -1311,7 +1311,7 @@ fn where_nothing_can_be_written_the_script_says_whether_there_is_anything_to_del
 }
 
 #[test]
-fn a_command_that_has_not_done_its_work_is_not_used() {
+fn delete_command_with_a_failed_trial_is_not_used() {
     for reply in [
         "-NOPERM User u has no permissions to run the 'delifeq' command\r\n",
         "-ERR unknown command 'DELIFEQ'\r\n",
@@ -1331,7 +1331,7 @@ fn a_command_that_has_not_done_its_work_is_not_used() {
 }
 
 #[test]
-fn who_ends_the_connection_over_the_command_is_not_asked_for_it_again() {
+fn delete_command_that_ended_a_connection_is_not_tried_again() {
     let mut bench = untried();
     bench.ask(1, withdrawn(1));
     bench.link.take(at(1));
@@ -1350,7 +1350,7 @@ fn who_ends_the_connection_over_the_command_is_not_asked_for_it_again() {
 }
 
 #[test]
-fn a_note_that_is_written_meanwhile_hides_no_refusal() {
+fn note_written_meanwhile_does_not_hide_a_refused_delete_command() {
     let mut bench = with_deletion();
     let request = withdrawn(1);
     let Request::Release { claim, .. } = &request else {
@@ -1369,8 +1369,7 @@ fn a_note_that_is_written_meanwhile_hides_no_refusal() {
 }
 
 #[test]
-fn a_release_that_was_refused_so_outlives_its_connection_and_the_next_one_tries_the_command_again()
-{
+fn release_refused_by_the_command_is_kept_for_the_next_connection() {
     let mut bench = with_deletion();
     bench.ask(1, withdrawn(1));
     bench.link.take(at(1));
@@ -1389,7 +1388,7 @@ fn a_release_that_was_refused_so_outlives_its_connection_and_the_next_one_tries_
 }
 
 #[test]
-fn a_release_waits_behind_an_acquire_that_may_be_sent_again() {
+fn release_follows_an_acquire_that_may_be_sent_again() {
     let mut bench = with_deletion();
     let claim = claim(1);
     let (ttl, proposal) = (Duration::from_secs(10), 1);
