@@ -22,60 +22,57 @@ const TESTS: &[(&str, Part)] = &[
     ("contract", Part::Only(&["table_without_a_clock::"])),
     ("contract", Part::Only(&["agreed::a_store"])),
     ("contract", Part::Only(&["agreed::the", "together::"])),
-    ("election", Part::All),
-    ("masters", Part::All),
-    ("memory", Part::All),
-    ("store", Part::All),
-    ("store_faults", Part::All),
-    ("sweep", Part::All),
-    ("wakes", Part::All),
-    ("local_line", Part::All),
-    ("told", Part::All),
-    ("acquire", Part::All),
-    ("waiting", Part::All),
+    ("all", Part::Only(&["election::"])),
+    ("all", Part::Only(&["masters::"])),
+    ("all", Part::Only(&["memory::"])),
+    ("all", Part::Only(&["store::"])),
+    ("all", Part::Only(&["store_faults::"])),
+    ("all", Part::Only(&["sweep::"])),
+    ("all", Part::Only(&["wakes::"])),
+    ("all", Part::Only(&["local_line::"])),
+    ("all", Part::Only(&["told::"])),
+    ("all", Part::Only(&["acquire::"])),
+    ("all", Part::Only(&["waiting::"])),
     ("contract", Part::Only(&["server::"])),
-    ("undoing", Part::All),
-    ("limits", Part::All),
-    ("proposals", Part::All),
-    ("attempts", Part::All),
-    ("several", Part::All),
-    ("readers", Part::All),
-    ("owner", Part::All),
-    ("scope", Part::All),
-    ("paused", Part::All),
-    ("lost", Part::All),
-    ("cancellation", Part::All),
-    ("full", Part::All),
-    ("forgotten", Part::All),
-    ("marking", Part::All),
-    ("marks", Part::All),
-    ("renewal", Part::All),
-    ("traced", Part::All),
-    ("stepping_out", Part::All),
-    ("waiting_faults", Part::All),
-    ("foreign", Part::All),
-    ("deadline", Part::All),
-    ("redis_node", Part::All),
-    ("hostile", Part::All),
-    ("burst", Part::All),
-    ("lease", Part::All),
-    ("semaphore", Part::All),
-    ("permit_line", Part::All),
-    ("once", Part::All),
-    ("quota", Part::All),
-    ("quota_faults", Part::All),
-    ("notes", Part::All),
-    ("list", Part::All),
-    ("inspect", Part::All),
-    ("bad_input", Part::All),
-    ("settings", Part::All),
-    ("kinds", Part::All),
-    ("needs", Part::All),
-    ("metrics", Part::All),
+    ("all", Part::Only(&["undoing::"])),
+    ("all", Part::Only(&["limits::"])),
+    ("all", Part::Only(&["proposals::"])),
+    ("all", Part::Only(&["attempts::"])),
+    ("all", Part::Only(&["several::"])),
+    ("all", Part::Only(&["readers::"])),
+    ("all", Part::Only(&["owner::"])),
+    ("all", Part::Only(&["scope::"])),
+    ("all", Part::Only(&["paused::"])),
+    ("all", Part::Only(&["lost::"])),
+    ("all", Part::Only(&["cancellation::"])),
+    ("all", Part::Only(&["full::"])),
+    ("all", Part::Only(&["forgotten::"])),
+    ("all", Part::Only(&["marking::"])),
+    ("all", Part::Only(&["marks::"])),
+    ("all", Part::Only(&["renewal::"])),
+    ("all", Part::Only(&["traced::"])),
+    ("all", Part::Only(&["stepping_out::"])),
+    ("all", Part::Only(&["waiting_faults::"])),
+    ("all", Part::Only(&["foreign::"])),
+    ("all", Part::Only(&["deadline::"])),
+    ("all", Part::Only(&["redis_node::"])),
+    ("all", Part::Only(&["hostile::"])),
+    ("all", Part::Only(&["burst::"])),
+    ("all", Part::Only(&["lease::"])),
+    ("all", Part::Only(&["semaphore::"])),
+    ("all", Part::Only(&["permit_line::"])),
+    ("all", Part::Only(&["once::"])),
+    ("all", Part::Only(&["quota::"])),
+    ("all", Part::Only(&["quota_faults::"])),
+    ("all", Part::Only(&["notes::"])),
+    ("all", Part::Only(&["list::"])),
+    ("all", Part::Only(&["inspect::"])),
+    ("all", Part::Only(&["bad_input::"])),
+    ("all", Part::Only(&["settings::"])),
+    ("all", Part::Only(&["kinds::"])),
+    ("all", Part::Only(&["needs::"])),
+    ("all", Part::Only(&["metrics::"])),
 ];
-
-/// Programs that need a feature.
-pub(crate) const WITH_FEATURES: &[(&str, &str)] = &[("metrics", "metrics")];
 
 /// The tests of a program that are run.
 #[derive(Clone, Copy, Debug)]
@@ -92,19 +89,26 @@ const QUICK: usize = 35;
 pub(crate) struct Heard {
     /// Only the cheap ones.
     pub(crate) quick: bool,
-    /// Only these programs; empty for all.
+    /// Only these programs, or these files of the program `all`; empty for all.
     pub(crate) only: Vec<String>,
 }
 
 impl Heard {
-    fn hears(&self, program: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == program)
+    fn hears(&self, program: &str, part: Part) -> bool {
+        let file = |only: &String| match part {
+            Part::Only([name]) => name.strip_suffix("::") == Some(only),
+            _ => false,
+        };
+        let named = |only: &String| only == program || (program == "all" && file(only));
+        self.only.is_empty() || self.only.iter().any(named)
     }
 
     /// The tests that are heard, the cheapest first: those of a program, and which of them.
     pub(crate) fn tests(&self) -> impl Iterator<Item = &'static (&'static str, Part)> {
         let most = if self.quick { QUICK } else { TESTS.len() };
-        TESTS[..most].iter().filter(|(name, _)| self.hears(name))
+        TESTS[..most]
+            .iter()
+            .filter(|(name, part)| self.hears(name, *part))
     }
 
     /// Their programs.
@@ -114,7 +118,7 @@ impl Heard {
 
     /// Whether the simulation is.
     pub(crate) fn simulation(&self) -> bool {
-        self.hears("simulation")
+        self.hears("simulation", Part::All)
     }
 }
 
@@ -123,8 +127,8 @@ mod tests {
     use super::*;
     use crate::targets;
 
-    /// Test programs that say nothing of the deciding code: of pages, of what the package is made of, of its settings,
-    /// and of verbs that others test already.
+    /// Tests that say nothing of the deciding code: of pages, of what the package is made of, of its settings, and of
+    /// verbs that others test already.
     const NO_JUDGES: [&str; 7] = [
         "blocking",
         "crates",
@@ -137,13 +141,24 @@ mod tests {
 
     #[test]
     fn every_test_program_of_the_library_is_a_judge_or_named_as_none() {
-        let files = targets::tracked(&targets::root(), &["tests/*.rs", "tests/*/main.rs"]);
-        let judges: BTreeSet<&str> = TESTS.iter().map(|(name, _)| *name).collect();
-        for file in files.expect("the files") {
-            let name = file.trim_start_matches("tests/").trim_end_matches(".rs");
-            let name = name.trim_end_matches("/main");
-            let known = judges.contains(name) || NO_JUDGES.contains(&name);
+        let files = ["tests/*/main.rs", "tests/all/*.rs"];
+        let files = targets::tracked(&targets::root(), &files).expect("the files");
+        for file in &files {
+            let program = file
+                .trim_start_matches("tests/")
+                .trim_end_matches("/main.rs");
+            let (program, name) = match program.split_once('/') {
+                Some((program, file)) => (program, file.trim_end_matches(".rs")),
+                None => (program, program),
+            };
+            let heard = Heard {
+                only: vec![name.to_owned()],
+                ..Heard::default()
+            };
+            let known = heard.tests().any(|(judge, _)| *judge == program);
+            let known = known || NO_JUDGES.contains(&name);
             assert!(known, "name {name} in mutants/src/heard.rs");
         }
+        assert!(files.len() > 50, "{files:?}");
     }
 }

@@ -45,7 +45,7 @@ FILE is a part of a path, or several with commas between; with - in front, those
 A sample is drawn with the seed S, which is printed; without --seed by chance. Its table tells of the sample alone.
 What has been judged is kept in target/mutants/table.txt and not judged again: delete it to begin anew, or
 ask with --alive for another look at those alone that lived, with --mutant for one. With --quick only the cheap judges
-are heard, with --judges only these test programs (lib: the unit tests) or simulation.
+are heard, with --judges only these test programs (lib: the unit tests), files of tests/all, or simulation.
 With --keep nothing is built, and no judge is calibrated again: the code must be what it was at the last run.";
 
 struct Options {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::find::Code;
-use crate::heard::{Heard, WITH_FEATURES};
+use crate::heard::Heard;
 use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
 use crate::{rust, targets};
@@ -175,9 +175,18 @@ impl Tree {
             "quorate",
             "--lib",
             "--features",
-            "testing,node",
+            "testing,node,metrics",
         ];
-        const WITH_TESTS: &[&str] = &["check", "-p", "quorate", "--lib", "--profile", "test"];
+        const WITH_TESTS: &[&str] = &[
+            "check",
+            "-p",
+            "quorate",
+            "--lib",
+            "--profile",
+            "test",
+            "--features",
+            "metrics",
+        ];
         for round in 1.. {
             let placed = self.weave()?;
             let mut complaints = self.cargo(LIBRARY)?.1;
@@ -206,25 +215,14 @@ impl Tree {
             let known = self.root.join("target/mutants/not-compiled.txt");
             fs::write(known, names.join("\n"))?;
         }
-        let mut words = vec!["test", "--no-run", "-p", "quorate"];
-        let featured = |program: &&str| WITH_FEATURES.iter().find(|(name, _)| name == program);
+        let mut words = vec!["test", "--no-run", "-p", "quorate", "--features", "metrics"];
         for program in heard.programs() {
             match program {
-                name if featured(&name).is_some() => {}
                 "lib" => words.push("--lib"),
                 name => words.extend(["--test", name]),
             }
         }
-        let (mut tests, mut complaints) = self.cargo(&words)?;
-        let programs = heard.programs();
-        for (name, feature) in programs.iter().filter_map(featured) {
-            let words = ["test", "--no-run", "-p", "quorate"];
-            let words = [&words[..], &["--features", feature, "--test", name]].concat();
-            let (more, complained) = self.cargo(&words)?;
-            // It comes with binaries of the package as well, which are not asked for.
-            tests.extend(more.into_iter().filter(|(program, _)| program == name));
-            complaints.extend(complained);
-        }
+        let (tests, complaints) = self.cargo(&words)?;
         if let Some(complaint) = complaints.first() {
             bail!("the tests of the copy do not compile: {}", complaint.says);
         }

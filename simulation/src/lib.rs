@@ -49,7 +49,7 @@
 //! - In some worlds nobody uses the masters for days, often while a wrong date has left numbers far ahead (`draw/days.rs`).
 //!
 //! Which kind of lock or value met which happening while a rule could complain is counted (`crossings.rs`) and printed;
-//! `tests/crossings.rs` demands that no cell is empty, or names the reason.
+//! `tests/all/crossings.rs` demands that no cell is empty, or names the reason.
 //!
 //! # What is not
 //!

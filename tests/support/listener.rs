@@ -2,11 +2,12 @@
 
 use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::subscriber::{DefaultGuard, NoSubscriber};
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 
 /// Writes down every span and event, of every level, with all fields.
 #[derive(Clone, Default)]
@@ -16,6 +17,11 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
+    /// Hears this thread until the guard is dropped.
+    pub(crate) fn listen(&self) -> DefaultGuard {
+        listen(self.clone())
+    }
+
     pub(crate) fn heard(&self) -> String {
         self.heard.lock().expect("no panic").clone()
     }
@@ -25,6 +31,17 @@ impl Listener {
         fields(&mut Pen(&mut heard));
         heard.push('\n');
     }
+}
+
+/// Lets `subscriber` hear this thread until the guard is dropped.
+///
+/// While a process has a single subscriber, `tracing` asks only the thread that reaches a callsite first whether the
+/// callsite is of interest, and keeps the answer. A test on another thread, which has no subscriber, would switch
+/// the callsite off for this one. So there is always a second subscriber, which hears nothing.
+pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
+    static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+    LazyLock::force(&SECOND);
+    tracing::subscriber::set_default(subscriber)
 }
 
 struct Pen<'a>(&'a mut String);

@@ -1,6 +1,6 @@
 //! Scenes that many tests share: masters, their clients, and what they look like afterwards.
 //!
-//! Each test binary uses a part of it.
+//! Each test program uses a part of it.
 #![allow(dead_code)]
 
 pub(crate) mod asking;

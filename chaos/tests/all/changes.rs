@@ -1,0 +1,228 @@
+//! Changes of masters under load: tests of the checker of these runs, and real runs, with an operator who follows the
+//! operators' page and with one who does not.
+
+use std::path::Path;
+
+use crate::support::tale::{MS, Tale, obtained, wait};
+use crate::support::{Run, kind, text};
+use quorate_chaos::changes::Changes;
+use quorate_chaos::checks::Verdict;
+use quorate_chaos::claim::Claim;
+use quorate_chaos::event::Event;
+use quorate_chaos::scenario::{Scenario, Workload};
+use quorate_chaos::walk::STEPS;
+
+impl Tale {
+    /// Every step, each one second long: closed at three seconds, open at four.
+    fn walked(self, but: &str) -> Self {
+        let steps = STEPS.iter().enumerate().filter(|(_, step)| **step != but);
+        steps.fold(self, |tale, (place, step)| {
+            let since = place as u64 * 1_000;
+            let took = Event::Step {
+                change: 0,
+                step: (*step).to_owned(),
+                since: since * MS,
+                done: true,
+                said: String::new(),
+            };
+            tale.at(since + 1_000, "chaos", took)
+        })
+    }
+
+    fn hit(self, at: u64) -> Self {
+        self.fault("kill", "m2", at, at + 100)
+    }
+
+    /// A hold of "file", with the times of its request, its grant and its release.
+    fn hold_wanted(self, who: &str, op: u64, [wanted, from, to]: [u64; 3]) -> Self {
+        let until = Some((from + 1_000) * MS);
+        let release = Event::Release { op, until };
+        self.at(wanted, who, wait(op))
+            .at(from, who, obtained(op, Some(from), until))
+            .at(to, who, release)
+    }
+
+    fn refused(self, who: &str, at: u64) -> Self {
+        let why = "other_masters".to_owned();
+        self.at(at, who, Event::Missed { op: 9, why })
+    }
+
+    fn verdict_of_change(self) -> (Verdict, usize) {
+        let changes = Changes::one_by_one(3, 1);
+        let scenario = Scenario {
+            masters: changes.servers(),
+            changes: Some(changes),
+            clients: 2,
+            faults: vec![kind("kill")],
+            workloads: vec![Workload::File],
+            ..Scenario::default()
+        };
+        self.found_by("changes", &scenario)
+    }
+}
+
+#[test]
+fn a_change_needs_all_its_steps_and_a_master_that_is_hit_between_closing_and_opening() {
+    let tale = Tale::default;
+    assert_eq!(
+        tale().walked("").hit(3_500).verdict_of_change(),
+        (Verdict::Valid, 0)
+    );
+    for step in STEPS {
+        let without = tale().walked(step).hit(3_500).verdict_of_change();
+        assert_eq!(without.0, Verdict::Invalid, "{step}");
+    }
+    let before = tale().walked("").hit(2_500).verdict_of_change();
+    assert_eq!(before, (Verdict::Unknown, 0));
+}
+
+#[test]
+fn who_is_refused_while_its_masters_are_in_force_is_found() {
+    let tale = |refused: &dyn Fn(Tale) -> Tale| {
+        let sent = |tale: Tale, who, ms, step| tale.at(ms, who, Event::Sent { step });
+        let tale = Tale::default().walked("").hit(3_500);
+        let tale = tale.at(1, "c1", Event::Ready { pid: 1 });
+        let tale = sent(sent(tale, "c1.2", 1_500, 1), "c1.3", 4_500, 2);
+        refused(tale).verdict_of_change()
+    };
+    // Closed from two seconds on, finished from five on.
+    assert_eq!(tale(&|tale| tale.refused("c1", 2_500)), (Verdict::Valid, 0));
+    assert_eq!(
+        tale(&|tale| tale.refused("c1", 1_500)),
+        (Verdict::Invalid, 1)
+    );
+    assert_eq!(
+        tale(&|tale| tale.refused("c1.2", 5_500)),
+        (Verdict::Valid, 0)
+    );
+    assert_eq!(
+        tale(&|tale| tale.refused("c1.2", 4_500)),
+        (Verdict::Invalid, 1)
+    );
+    assert_eq!(
+        tale(&|tale| tale.refused("c1.3", 6_500)),
+        (Verdict::Invalid, 1)
+    );
+}
+
+#[test]
+fn a_lock_that_is_free_for_longer_than_the_dead_explain_is_found() {
+    let tale = |wanted: u64| {
+        let tale = Tale::default().walked("").hit(3_500);
+        let tale = tale.hold_wanted("c1", 1, [100, 110, 200]);
+        tale.hold_wanted("c2", 1, [wanted, 4_000, 4_100])
+            .verdict_of_change()
+    };
+    assert_eq!(tale(150), (Verdict::Invalid, 1));
+    assert_eq!(tale(3_900), (Verdict::Valid, 0), "nobody wanted it before");
+}
+
+/// Whether the real command, which takes the steps, was built.
+fn is_built() -> bool {
+    let beside = Path::new(env!("CARGO_BIN_EXE_quorate-chaos")).with_file_name("quorate");
+    let is_there = std::env::var_os("QUORATE_CLI").is_some() || beside.is_file();
+    if !is_there {
+        eprintln!("NOT RUN: build the command first (cargo build -p quorate-cli)");
+    }
+    is_there
+}
+
+#[test]
+fn a_master_is_replaced_under_load_while_masters_are_killed() {
+    if !is_built() {
+        return;
+    }
+    let run = Run::of(
+        "replaced",
+        "--seed 41 --masters 3 --replace-masters 1 --clients 3 --workload file,register,handover,transfer,prizes --faults kill",
+    );
+    run.must_be_valid();
+    assert!(run.landed(kind("kill")) > 0, "{}", text(&run.output));
+    let told = std::fs::read_to_string(run.out.join("changes.txt")).expect("what it cost");
+    for step in STEPS {
+        assert!(told.contains(step), "{step}:\n{told}");
+    }
+    let page = std::fs::read_to_string(run.out.join("timeline.html")).expect("a page");
+    assert!(page.contains("\"name\":\"open\""), "the page has the steps");
+}
+
+/// The real command carries the values along; no operator creates any again.
+#[test]
+fn quotas_and_jobs_are_used_through_a_change_and_none_is_lost() {
+    if !is_built() {
+        return;
+    }
+    let run = Run::of(
+        "carried",
+        "--seed 43 --masters 3 --replace-masters 1 --clients 3 --workload prizes --faults none",
+    );
+    run.must_be_valid();
+    let told = std::fs::read_to_string(run.out.join("changes.txt")).expect("what it cost");
+    assert!(told.contains("open"), "{told}");
+}
+
+#[test]
+fn quota_that_is_lost_in_a_change_without_faults_is_found() {
+    let verdict = |faults: &[&str]| {
+        let changes = Changes::one_by_one(3, 1);
+        let scenario = Scenario {
+            masters: changes.servers(),
+            changes: Some(changes),
+            faults: faults.iter().map(|name| kind(name)).collect(),
+            workloads: vec![Workload::Prizes],
+            ..Scenario::default()
+        };
+        let created = Event::Created {
+            quota: "prizes-1".into(),
+            pieces: 10,
+        };
+        let wait = |op| Event::Wait {
+            op,
+            resource: "prizes-1".into(),
+            also: Vec::new(),
+            claim: Claim::Alone,
+            goes_on: None,
+        };
+        let answered = |op, answer: &str, left| Event::Answered {
+            op,
+            answer: answer.to_owned(),
+            left,
+        };
+        let tale = Tale::default().at(1, "c1", created);
+        let tale = tale
+            .at(10, "c1", wait(1))
+            .at(11, "c1", answered(1, "taken", Some(9)));
+        let tale = tale
+            .at(20, "c1", wait(2))
+            .at(21, "c1", answered(2, "lost", None));
+        tale.found_by("prizes", &scenario)
+    };
+    assert_eq!(verdict(&[]), (Verdict::Invalid, 1));
+    assert_eq!(verdict(&["kill"]), (Verdict::Valid, 0));
+}
+
+#[test]
+fn operators_who_leave_steps_out_are_caught() {
+    if !is_built() {
+        return;
+    }
+    for operator in ["no-joint-step", "opens-by-hand"] {
+        let run = Run::of(
+            operator,
+            &format!(
+                "--seed 42 --masters 3 --replace-at-once --operator {operator} --clients 4 --faults none \
+                 --workload file,register,handover"
+            ),
+        );
+        for checker in ["exclusion", "effects"] {
+            let finding = run.summary.findings.by(checker).expect("that checker");
+            assert_eq!(
+                finding.verdict,
+                Verdict::Invalid,
+                "{checker} did not catch {operator}:\n{}",
+                text(&run.output)
+            );
+        }
+        assert_eq!(run.output.status.code(), Some(1));
+    }
+}

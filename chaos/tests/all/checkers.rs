@@ -1,0 +1,369 @@
+//! The checkers, tested with histories made by hand: each must find the violations it is for, and nothing else.
+
+use crate::support::kind;
+use crate::support::tale::{MS, Tale, obtained, wait};
+use quorate_chaos::checks::Verdict;
+use quorate_chaos::event::Event;
+use quorate_chaos::faults::Kind;
+use quorate_chaos::node::NodeKind;
+use quorate_chaos::scenario::{Scenario, Workload};
+
+impl Tale {
+    /// A hold of "file" with a token, valid for a second from its start unless released.
+    fn hold(self, who: &str, op: u64, from: u64, to: u64, token: u64) -> Self {
+        let until = Some((from + 1_000) * MS);
+        let token = Some(token);
+        self.at(from - 1, who, wait(op))
+            .at(from, who, obtained(op, token, until))
+            .at(to, who, Event::Release { op, until })
+    }
+
+    fn verdict(self, checker: &str, faults: &[Kind]) -> (Verdict, usize) {
+        let scenario = Scenario {
+            masters: 1,
+            clients: 2,
+            faults: faults.to_vec(),
+            workloads: vec![Workload::File],
+            ..Scenario::default()
+        };
+        self.found_by(checker, &scenario)
+    }
+}
+
+#[test]
+fn holds_one_after_the_other_are_fine_and_overlapping_ones_are_not() {
+    let apart = Tale::default()
+        .hold("c1", 1, 10, 20, 1)
+        .hold("c2", 1, 20, 30, 2);
+    assert_eq!(apart.verdict("exclusion", &[]), (Verdict::Valid, 0));
+    let together = Tale::default()
+        .hold("c1", 1, 10, 21, 1)
+        .hold("c2", 1, 20, 30, 2);
+    assert_eq!(together.verdict("exclusion", &[]), (Verdict::Invalid, 1));
+}
+
+#[test]
+fn a_belief_ends_with_its_validity_whatever_the_holder_does_afterwards() {
+    let late = Tale::default()
+        .hold("c1", 1, 10, 5_000, 1)
+        .hold("c2", 1, 1_010, 1_020, 2);
+    assert_eq!(late.verdict("exclusion", &[]), (Verdict::Valid, 0));
+}
+
+#[test]
+fn a_belief_ends_with_its_process() {
+    let until = Some(1_010 * MS);
+    let obtained = obtained(1, Some(1), until);
+    let gone = Event::Gone {
+        meant: true,
+        how: "signal: 9".into(),
+    };
+    let killed = Tale::default()
+        .at(9, "c1", wait(1))
+        .at(10, "c1", obtained)
+        .at(100, "c1", gone)
+        .hold("c2", 1, 100, 110, 2);
+    assert_eq!(killed.verdict("exclusion", &[]), (Verdict::Valid, 0));
+}
+
+#[test]
+fn an_overlap_is_excused_only_near_a_fault_that_allows_it() {
+    let tale = || {
+        Tale::default()
+            .hold("c1", 1, 10, 21, 1)
+            .hold("c2", 1, 20, 30, 2)
+    };
+    let near = tale().fault("flushall", "m1", 15, 16);
+    assert_eq!(
+        near.verdict("exclusion", &[kind("flushall")]),
+        (Verdict::Valid, 1)
+    );
+    let later = tale().fault("flushall", "m1", 40, 41);
+    assert_eq!(
+        later.verdict("exclusion", &[kind("flushall")]),
+        (Verdict::Invalid, 1)
+    );
+    let other = tale().fault("stop", "m1", 15, 16);
+    assert_eq!(
+        other.verdict("exclusion", &[kind("stop")]),
+        (Verdict::Invalid, 1)
+    );
+}
+
+#[test]
+fn a_run_that_must_break_and_did_not_is_unknown() {
+    let calm = Tale::default().hold("c1", 1, 10, 20, 1);
+    let (verdict, _) = calm.verdict("exclusion", &[kind("clock-majority")]);
+    assert_eq!(verdict, Verdict::Unknown);
+}
+
+#[test]
+fn tokens_must_be_unique_and_rise_for_those_who_began_later() {
+    let twice = Tale::default()
+        .hold("c1", 1, 10, 20, 7)
+        .hold("c2", 1, 30, 40, 7);
+    assert_eq!(twice.verdict("fencing", &[]).0, Verdict::Invalid);
+    let falling = Tale::default()
+        .hold("c1", 1, 10, 20, 7)
+        .hold("c2", 1, 30, 40, 6);
+    assert_eq!(falling.verdict("fencing", &[]), (Verdict::Invalid, 1));
+    // The second attempt began before the first had obtained, so either may have the larger token.
+    let until = Some(2_000 * MS);
+    let obtained = |token| obtained(1, Some(token), until);
+    let overlapping = Tale::default()
+        .at(1, "c1", wait(1))
+        .at(2, "c2", wait(1))
+        .at(10, "c1", obtained(7))
+        .at(20, "c2", obtained(6));
+    assert_eq!(overlapping.verdict("fencing", &[]), (Verdict::Valid, 0));
+}
+
+#[test]
+fn the_register_must_not_take_a_stale_write() {
+    let applied = |by: &str, token| Event::Applied {
+        by: by.to_owned(),
+        key: "register".into(),
+        token,
+    };
+    let right = Tale::default()
+        .at(1, "register", applied("c1#1", 7))
+        .at(2, "register", applied("c1#1", 7))
+        .at(3, "register", applied("c2#1", 8));
+    assert_eq!(right.verdict("fencing", &[]), (Verdict::Valid, 0));
+    let stale =
+        Tale::default()
+            .at(1, "register", applied("c2#1", 8))
+            .at(2, "register", applied("c1#1", 7));
+    // Fencing has no excuses.
+    assert_eq!(
+        stale
+            .fault("flushall", "m1", 0, 1)
+            .verdict("fencing", &[kind("flushall")])
+            .0,
+        Verdict::Invalid
+    );
+}
+
+#[test]
+fn two_changes_from_the_same_content_are_a_lost_update() {
+    let wrote = |op, from: &str, began: u64| Event::Wrote {
+        op,
+        key: "file".into(),
+        from: from.to_owned(),
+        began: began * MS,
+    };
+    let tale = || {
+        Tale::default()
+            .hold("c1", 1, 10, 20, 1)
+            .hold("c2", 1, 30, 40, 2)
+            .at(15, "c1", wrote(1, "4", 15))
+    };
+    let right = tale().at(35, "c2", wrote(1, "5", 35));
+    assert_eq!(right.verdict("effects", &[]), (Verdict::Valid, 0));
+    let lost = tale().at(35, "c2", wrote(1, "4", 35));
+    assert_eq!(lost.verdict("effects", &[]), (Verdict::Invalid, 1));
+}
+
+#[test]
+fn a_holder_that_is_not_told_in_time_is_found_unless_it_was_paused() {
+    let tale = || Tale::default().hold("c1", 1, 10, 2_000, 1);
+    assert_eq!(tale().verdict("told", &[]), (Verdict::Invalid, 1));
+    let stalled = Event::Suffered {
+        what: "stalled".into(),
+        since: 1_005 * MS,
+    };
+    let paused = tale().at(1_990, "c1", stalled);
+    assert_eq!(paused.verdict("told", &[]), (Verdict::Valid, 0));
+}
+
+#[test]
+fn a_holder_that_is_told_late_is_found_unless_the_machine_starved_it() {
+    // The deadline is at 1010 ms, the notification 900 ms later.
+    let starved = |from: u64, to: u64, waited: u64| {
+        let tale = Tale::default().hold("c1", 1, 10, 1_910, 1);
+        let (since, waited) = (from * MS, waited * MS);
+        tale.at(to, "c1", Event::Starved { since, waited })
+            .verdict("told", &[])
+    };
+    assert_eq!(starved(1_000, 1_900, 700), (Verdict::Valid, 0));
+    assert_eq!(starved(1_850, 2_400, 700), (Verdict::Invalid, 1), "later");
+    assert_eq!(starved(100, 1_000, 800), (Verdict::Invalid, 1), "before");
+    assert_eq!(starved(1_000, 1_900, 300), (Verdict::Invalid, 1), "little");
+    // An entry that was recorded late, after a later one.
+    let line = |from: u64, waited: u64| Event::Starved {
+        since: from * MS,
+        waited: waited * MS,
+    };
+    let counted_late = Tale::default()
+        .hold("c1", 1, 10, 1_910, 1)
+        .at(1_920, "c1", line(1_915, 5))
+        .at(1_930, "c1", line(1_100, 830));
+    assert_eq!(counted_late.verdict("told", &[]), (Verdict::Valid, 0));
+    // A delay that both measures show counts once.
+    let stalled = Event::Suffered {
+        what: "stalled".into(),
+        since: 1_100 * MS,
+    };
+    let (since, waited) = (1_100 * MS, 400 * MS);
+    let twice = Tale::default()
+        .hold("c1", 1, 10, 1_910, 1)
+        .at(1_500, "c1", stalled)
+        .at(1_500, "c1", Event::Starved { since, waited });
+    assert_eq!(twice.verdict("told", &[]), (Verdict::Invalid, 1));
+    // The delays of another client are no excuse.
+    let (since, waited) = (1_000 * MS, 900 * MS);
+    let other = Tale::default().hold("c1", 1, 10, 1_910, 1).at(
+        1_900,
+        "c2",
+        Event::Starved { since, waited },
+    );
+    assert_eq!(other.verdict("told", &[]), (Verdict::Invalid, 1));
+}
+
+#[test]
+fn whoever_gets_nothing_after_healing_is_found() {
+    let tale = || {
+        Tale::default()
+            .hold("c1", 1, 10, 20, 1)
+            .at(100, "chaos", Event::Calm)
+            .hold("c1", 2, 110, 120, 2)
+    };
+    let finish = |tale: Tale| tale.at(900, "chaos", Event::Finish);
+    let starved = finish(tale());
+    assert_eq!(starved.verdict("liveness", &[]), (Verdict::Invalid, 1));
+    let served = finish(tale().hold("c2", 1, 130, 140, 3));
+    assert_eq!(served.verdict("liveness", &[]), (Verdict::Valid, 0));
+    assert_eq!(tale().verdict("liveness", &[]).0, Verdict::Unknown);
+}
+
+#[test]
+fn whoever_comes_later_and_gets_it_first_is_found() {
+    let obtained = |op, token| obtained(op, Some(token), None);
+    let tale = |second_comes: u64| {
+        Tale::default()
+            .at(10_000, "c1", wait(1))
+            .at(second_comes, "c2", wait(1))
+            .at(11_000, "c2", obtained(1, 1))
+            .at(11_001, "c2", Event::Release { op: 1, until: None })
+            .at(11_002, "c1", obtained(1, 2))
+    };
+    let overtaken = tale(10_500);
+    assert_eq!(overtaken.verdict("order", &[]), (Verdict::Invalid, 1));
+    let side_by_side = tale(10_010);
+    assert_eq!(side_by_side.verdict("order", &[]), (Verdict::Valid, 0));
+    let disturbed = tale(10_500).fault("stop", "m1", 9_000, 9_500);
+    assert_eq!(
+        disturbed.verdict("order", &[kind("stop")]),
+        (Verdict::Valid, 0)
+    );
+}
+
+#[test]
+fn keys_that_stay_are_found() {
+    let keys = |when: &str, left: &[&str], eternal: &[&str]| Event::Keys {
+        when: when.to_owned(),
+        left: left.iter().map(|key| (*key).to_owned()).collect(),
+        eternal: eternal.iter().map(|key| (*key).to_owned()).collect(),
+    };
+    let all = |at_once: &[&str], after: &[&str], last: &[&str], eternal: &[&str]| {
+        Tale::default()
+            .at(100_000, "chaos", Event::Finish)
+            .at(100_001, "m1", keys("at-once", at_once, &[]))
+            .at(101_000, "m1", keys("after-ttl", after, eternal))
+            .at(104_000, "m1", keys("after-notes", last, eternal))
+            .verdict("litter", &[])
+            .0
+    };
+    let tale =
+        |at_once: &[&str], after: &[&str], eternal: &[&str]| all(at_once, after, &[], eternal);
+    assert_eq!(tale(&[], &[], &[]), Verdict::Valid);
+    let note = "quorate:note:quorate:hold:ab:file";
+    assert_eq!(tale(&[note], &[], &[]), Verdict::Invalid);
+    assert_eq!(tale(&[], &[note], &[]), Verdict::Valid, "of who has died");
+    assert_eq!(all(&[], &[note], &[note], &[]), Verdict::Invalid);
+    assert_eq!(tale(&["file"], &[], &[]), Verdict::Invalid);
+    assert_eq!(tale(&[], &["file"], &[]), Verdict::Invalid);
+    assert_eq!(
+        tale(&[], &[], &["quorate:fence:file"]),
+        Verdict::Invalid,
+        "counters expire, too"
+    );
+    assert_eq!(
+        Tale::default().verdict("litter", &[]).0,
+        Verdict::Unknown,
+        "nobody looked"
+    );
+}
+
+#[test]
+fn a_master_without_a_clock_is_looked_at_after_the_ttl_alone_and_any_other_at_once_as_well() {
+    let verdict = |node: NodeKind, after: &[&str]| {
+        let keys = |when: &str| Event::Keys {
+            when: when.to_owned(),
+            left: after.iter().map(|key| (*key).to_owned()).collect(),
+            eternal: Vec::new(),
+        };
+        let tale = Tale::default()
+            .at(100_000, "chaos", Event::Finish)
+            .at(101_000, "m1", keys("after-ttl"))
+            .at(104_000, "m1", keys("after-notes"));
+        let scenario = Scenario::default().over(&[node]);
+        tale.found_by("litter", &scenario).0
+    };
+    assert_eq!(verdict(NodeKind::Ensemble, &[]), Verdict::Valid);
+    assert_eq!(verdict(NodeKind::Zookeeper, &["file"]), Verdict::Invalid);
+    assert_eq!(verdict(NodeKind::Mysql, &[]), Verdict::Unknown);
+}
+
+#[test]
+fn a_key_that_only_its_ttl_would_remove_is_found_once_no_fault_explains_it() {
+    let left = |key: &str, healed: u64, kind: Kind| {
+        let keys = |when: &str, left: &[&str]| Event::Keys {
+            when: when.to_owned(),
+            left: left.iter().map(|key| (*key).to_owned()).collect(),
+            eternal: Vec::new(),
+        };
+        Tale::default()
+            .fault(kind.name(), "m1", healed - 500, healed)
+            .at(100_000, "chaos", Event::Finish)
+            .at(100_100, "m1", keys("at-once", &[key]))
+            .at(101_500, "m1", keys("after-ttl", &[]))
+            .at(104_500, "m1", keys("after-notes", &[]))
+            .verdict("litter", &[kind])
+            .0
+    };
+    // The TTL is one second; a request that a fault delayed arrives at most one second later.
+    assert_eq!(
+        left("file", 97_900, kind("late-requests")),
+        Verdict::Invalid
+    );
+    assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
+    // Retransmissions arrive later than that, a wrong clock keeps keys, and tickets live longer.
+    assert_eq!(
+        left("file", 97_900, kind("netns-partition")),
+        Verdict::Valid
+    );
+    assert_eq!(left("file", 97_900, kind("clock-back")), Verdict::Valid);
+    let place = "quorate:queue:file";
+    assert_eq!(left(place, 97_900, kind("late-requests")), Verdict::Valid);
+}
+
+#[test]
+fn a_fault_that_did_not_land_makes_the_run_invalid() {
+    let inject = Event::Inject {
+        fault: 0,
+        kind: "kill".into(),
+        targets: vec!["m1".into()],
+    };
+    let failed = Event::Failed {
+        fault: 0,
+        why: "nobody died".into(),
+    };
+    let tale = Tale::default()
+        .at(1, "chaos", inject)
+        .at(2, "chaos", failed);
+    assert_eq!(
+        tale.verdict("assumptions", &[kind("kill")]),
+        (Verdict::Invalid, 1)
+    );
+}

@@ -1,0 +1,404 @@
+//! The checkers of the other kinds of locks, tested with histories made by hand: each must find the violations it is
+//! for, and nothing else.
+
+use std::collections::BTreeMap;
+
+use crate::support::tale::{MS, Tale};
+use quorate_chaos::checks::Verdict::{self, Invalid, Unknown, Valid};
+use quorate_chaos::claim::Claim;
+use quorate_chaos::event::Event;
+use quorate_chaos::scenario::{Scenario, Workload};
+
+/// A hold: client, attempt, resources, mode, from, to, token.
+struct Hold<'a>(&'a str, u64, &'a [&'a str], Claim, u64, u64, u64);
+
+impl Tale {
+    /// A hold, valid for a second from its start unless released.
+    fn hold_as(self, hold: Hold<'_>) -> Self {
+        self.hold_in(None, hold)
+    }
+
+    fn hold_in(self, slot: Option<usize>, hold: Hold<'_>) -> Self {
+        let Hold(who, op, resources, claim, from, to, token) = hold;
+        let until = Some((from + 1_000) * MS);
+        let obtained = Event::Obtained {
+            op,
+            token: Some(token),
+            until,
+            slot,
+        };
+        let wait = Event::Wait {
+            op,
+            resource: resources[0].to_owned(),
+            also: resources[1..].iter().map(|one| (*one).to_owned()).collect(),
+            claim,
+            goes_on: None,
+        };
+        self.at(from - 1, who, wait).at(from, who, obtained).at(
+            to,
+            who,
+            Event::Release { op, until },
+        )
+    }
+
+    fn verdict_for(self, workload: Workload, checker: &str) -> (Verdict, usize) {
+        let scenario = Scenario {
+            masters: 1,
+            clients: 2,
+            faults: Vec::new(),
+            workloads: vec![workload],
+            ..Scenario::default()
+        };
+        self.found_by(checker, &scenario)
+    }
+}
+
+#[test]
+fn holds_over_several_resources_meet_on_each_of_them() {
+    let tale = |resources: &[&str]| {
+        let both = ["transfer-1", "transfer-2"];
+        Tale::default()
+            .hold_as(Hold("c1", 1, &both, Claim::Alone, 10, 30, 1))
+            .hold_as(Hold("c2", 1, resources, Claim::Alone, 20, 40, 1))
+    };
+    let apart = || tale(&["transfer-3"]);
+    let meeting = || tale(&["transfer-3", "transfer-2"]);
+    assert_eq!(
+        apart().verdict_for(Workload::Transfer, "exclusion"),
+        (Valid, 0)
+    );
+    assert_eq!(
+        meeting().verdict_for(Workload::Transfer, "exclusion"),
+        (Invalid, 1)
+    );
+    assert_eq!(
+        apart().verdict_for(Workload::Transfer, "fencing"),
+        (Valid, 0)
+    );
+    assert_eq!(
+        meeting().verdict_for(Workload::Transfer, "fencing"),
+        (Invalid, 1)
+    );
+}
+
+#[test]
+fn money_that_is_made_or_lost_is_found_and_so_is_a_booking_behind_a_larger_number() {
+    let moved = |token, balances: &[(&str, i64)]| Event::Moved {
+        by: format!("c1#{token}"),
+        token,
+        balances: balances
+            .iter()
+            .map(|(name, now)| ((*name).to_owned(), *now))
+            .collect::<BTreeMap<_, _>>(),
+    };
+    let ledger = |tale: Tale| tale.verdict_for(Workload::Transfer, "ledger");
+    let first = Tale::default().at(
+        1,
+        "bank",
+        moved(7, &[("transfer-1", 90), ("transfer-2", 110)]),
+    );
+    assert_eq!(ledger(first.clone()), (Valid, 0));
+    let right = moved(8, &[("transfer-2", 100), ("transfer-3", 110)]);
+    assert_eq!(ledger(first.clone().at(2, "bank", right)), (Valid, 0));
+    // Computed from the balances before the first transfer, so the first one's ten are lost.
+    let lost = moved(8, &[("transfer-2", 90), ("transfer-3", 110)]);
+    assert_eq!(ledger(first.clone().at(2, "bank", lost)), (Invalid, 1));
+    let stale = moved(6, &[("transfer-2", 100), ("transfer-3", 110)]);
+    assert_eq!(ledger(first.at(2, "bank", stale)), (Invalid, 1));
+    assert_eq!(
+        ledger(Tale::default()),
+        (Unknown, 0),
+        "nobody moved anything"
+    );
+}
+
+#[test]
+fn readers_stand_beside_each_other_and_never_beside_a_writer() {
+    let tale = |second: Claim, token| {
+        Tale::default()
+            .hold_as(Hold("c1", 1, &["readers"], Claim::Reader, 10, 30, 5))
+            .hold_as(Hold("c2", 1, &["readers"], second, 20, 40, token))
+    };
+    let exclusion = |tale: Tale| tale.verdict_for(Workload::Readers, "exclusion");
+    assert_eq!(exclusion(tale(Claim::Reader, 5)), (Valid, 0));
+    assert_eq!(exclusion(tale(Claim::Alone, 6)), (Invalid, 1));
+    // Readers may share a token, but no writer shares it with them.
+    let fencing = |tale: Tale| tale.verdict_for(Workload::Readers, "fencing");
+    assert_eq!(fencing(tale(Claim::Reader, 5)), (Valid, 0));
+    assert_eq!(fencing(tale(Claim::Reader, 4)), (Invalid, 1), "began later");
+    assert_eq!(fencing(tale(Claim::Alone, 5)), (Invalid, 1));
+}
+
+fn found(op: u64, key: &str, expected: &str, found: &str, writer: &str) -> Event {
+    Event::Found {
+        op,
+        key: key.to_owned(),
+        expected: expected.to_owned(),
+        found: found.to_owned(),
+        writer: writer.to_owned(),
+    }
+}
+
+fn wrote(op: u64, key: &str) -> Event {
+    Event::Wrote {
+        op,
+        key: key.to_owned(),
+        from: String::new(),
+        began: 0,
+    }
+}
+
+#[test]
+fn a_reader_that_sees_half_a_write_is_found_unless_the_writer_had_to_stop_midway() {
+    // A writer that had ended before the reader came, or not.
+    let tale = |until: u64| {
+        Tale::default()
+            .hold_as(Hold("c1", 1, &["readers"], Claim::Alone, 10, until, 5))
+            .at(12, "c1", wrote(1, "readers-1"))
+            .hold_as(Hold("c2", 1, &["readers"], Claim::Reader, 20, 40, 6))
+    };
+    let views = |tale: Tale| tale.verdict_for(Workload::Readers, "views");
+    let whole = found(1, "readers", "4 c3#1", "4 c3#1", "c3#1");
+    let half = found(1, "readers", "5 c1#1", "4 c3#1", "c1#1");
+    assert_eq!(views(tale(30).at(30, "c2", whole)), (Valid, 0));
+    assert_eq!(views(tale(30).at(30, "c2", half.clone())), (Invalid, 1));
+    assert_eq!(views(tale(15).at(30, "c2", half.clone())), (Valid, 0));
+    // It claims to have written both files, but the second was missing.
+    let finished = tale(15).at(14, "c1", wrote(1, "readers-2"));
+    assert_eq!(views(finished.at(30, "c2", half)), (Invalid, 1));
+    // A client that continues as a reader finds what it has written.
+    let changed = found(1, "readers-1", "4 c2#1", "5 c1#1", "c1#1");
+    assert_eq!(views(tale(15).at(30, "c2", changed.clone())), (Invalid, 1));
+    let stalled = Event::Suffered {
+        what: "stalled".into(),
+        since: 14 * MS,
+    };
+    let paused = tale(15).at(25, "c1", stalled).at(30, "c2", changed);
+    assert_eq!(views(paused), (Valid, 1), "a late write of a paused writer");
+    assert_eq!(views(tale(15)), (Unknown, 0), "nobody looked");
+}
+
+#[test]
+fn a_permit_more_than_there_are_is_found_and_so_is_a_slot_that_two_have() {
+    let tale = |slots: &[(usize, u64)]| {
+        let mut tale = Tale::default();
+        for (number, (slot, from)) in slots.iter().enumerate() {
+            let (op, token) = (number as u64 + 1, number as u64 + 1);
+            let claim = Claim::Permit(2);
+            let hold = Hold("c1", op, &["permits"], claim, *from, *from + 20, token);
+            tale = tale.hold_in(Some(*slot), hold);
+        }
+        tale
+    };
+    let permits = |slots: &[(usize, u64)]| tale(slots).verdict_for(Workload::Permits, "permits");
+    let exclusion =
+        |slots: &[(usize, u64)]| tale(slots).verdict_for(Workload::Permits, "exclusion");
+    assert_eq!(permits(&[(0, 10), (1, 15), (0, 30)]), (Valid, 0));
+    assert_eq!(exclusion(&[(0, 10), (1, 15), (0, 30)]), (Valid, 0));
+    assert_eq!(exclusion(&[(0, 10), (0, 15)]), (Invalid, 1));
+    // A third slot means a third holder, whatever its number.
+    assert_eq!(permits(&[(0, 10), (1, 15), (2, 20)]), (Invalid, 2));
+    assert_eq!(permits(&[(0, 10), (1, 15), (1, 20)]), (Invalid, 1));
+    assert_eq!(permits(&[]), (Unknown, 0));
+}
+
+#[test]
+fn who_waits_for_a_permit_may_be_told_a_moment_after_the_next_one_and_not_much_later() {
+    let tale = |first_served: u64| {
+        let first = Hold(
+            "c1",
+            1,
+            &["permits"],
+            Claim::Permit(2),
+            10_001,
+            first_served + 50,
+            1,
+        );
+        let mut tale = Tale::default().hold_in(Some(0), first);
+        // It began to wait at 10000 ms.
+        tale.0[1].t = first_served * MS;
+        let second = Hold("c2", 1, &["permits"], Claim::Permit(2), 11_000, 11_100, 2);
+        let mut second = Tale::default().hold_in(Some(1), second);
+        second.0[0].t = 10_500 * MS;
+        tale.0.extend(second.0);
+        tale.verdict_for(Workload::Permits, "order")
+    };
+    assert_eq!(tale(11_010), (Valid, 0));
+    assert_eq!(tale(11_500), (Invalid, 1));
+}
+
+#[test]
+fn holds_of_one_owner_have_one_number_and_those_of_two_owners_do_not_meet() {
+    let owner = |id: &str| Claim::Owner(id.to_owned());
+    let tale = |id: &str, token| {
+        Tale::default()
+            .hold_as(Hold("c1", 1, &["owners"], owner("order-1"), 10, 30, 5))
+            .hold_as(Hold("c2", 1, &["owners"], owner(id), 20, 40, token))
+    };
+    let owners = |tale: Tale| tale.verdict_for(Workload::Owners, "owners");
+    let exclusion = |tale: Tale| tale.verdict_for(Workload::Owners, "exclusion");
+    assert_eq!(owners(tale("order-1", 5)), (Valid, 0));
+    assert_eq!(exclusion(tale("order-1", 5)), (Valid, 0));
+    assert_eq!(owners(tale("order-1", 6)), (Invalid, 1));
+    assert_eq!(exclusion(tale("order-2", 6)), (Invalid, 1));
+    assert_eq!(owners(tale("order-2", 6)), (Unknown, 0), "nobody joined");
+    // While two owners hold at once, a hold that joins one of them has the token of that lock. Once that lock has
+    // ended, the token is stale.
+    let joins = |until| {
+        tale("order-2", 7)
+            .hold_as(Hold("c3", 1, &["owners"], owner("order-1"), 15, until, 5))
+            .hold_as(Hold("c3", 2, &["owners"], owner("order-1"), 50, 60, 5))
+            .verdict_for(Workload::Owners, "fencing")
+    };
+    assert_eq!(joins(70), (Valid, 0));
+    assert_eq!(joins(45), (Invalid, 1));
+    let mark = |found_there| found(1, "owners", "order-1", found_there, "c2#1");
+    let views = |tale: Tale| tale.verdict_for(Workload::Owners, "views");
+    let right = tale("order-1", 5).at(25, "c1", mark("order-1"));
+    assert_eq!(views(right), (Valid, 0));
+    let wrong = tale("order-2", 6).at(25, "c1", mark("order-2"));
+    assert_eq!(views(wrong), (Invalid, 1));
+}
+
+#[test]
+fn a_prize_given_twice_is_found_and_so_is_one_too_many() {
+    let answered = |op, answer: &str, left| Event::Answered {
+        op,
+        answer: answer.to_owned(),
+        left,
+    };
+    let wait = |op| Event::Wait {
+        op,
+        resource: "prizes-1".into(),
+        also: Vec::new(),
+        claim: Claim::Alone,
+        goes_on: None,
+    };
+    // Requests: start, answer, and its content.
+    let prizes = |answers: &[(u64, u64, &str, u64)]| {
+        let created = Event::Created {
+            quota: "prizes-1".into(),
+            pieces: 2,
+        };
+        let mut tale = Tale::default().at(1, "c1", created);
+        for (number, (from, to, answer, left)) in answers.iter().enumerate() {
+            let op = number as u64 + 1;
+            tale = tale.at(*from, "c1", wait(op));
+            tale = tale.at(*to, "c1", answered(op, answer, Some(*left)));
+        }
+        tale.verdict_for(Workload::Prizes, "prizes")
+    };
+    let (first, second) = ((10, 11, "taken", 1), (12, 13, "taken", 0));
+    assert_eq!(
+        prizes(&[first, second, (14, 15, "sold_out", 0)]),
+        (Valid, 0)
+    );
+    assert_eq!(
+        prizes(&[first, (10, 12, "taken", 0)]),
+        (Valid, 0),
+        "side by side"
+    );
+    assert_eq!(
+        prizes(&[(10, 13, "taken", 1), (10, 12, "taken", 0)]),
+        (Valid, 0)
+    );
+    assert_eq!(
+        prizes(&[first, (10, 13, "taken", 1)]),
+        (Invalid, 1),
+        "twice"
+    );
+    assert_eq!(
+        prizes(&[first, (10, 13, "taken", 2)]),
+        (Invalid, 1),
+        "one more"
+    );
+    assert_eq!(
+        prizes(&[second, (14, 15, "taken", 1)]),
+        (Invalid, 1),
+        "rises"
+    );
+    let over = (11, 12, "sold_out", 0);
+    assert_eq!(
+        prizes(&[first, over, (14, 15, "taken", 0)]),
+        (Invalid, 1),
+        "over"
+    );
+    assert_eq!(
+        prizes(&[first, (14, 15, "sold_out", 1)]),
+        (Invalid, 1),
+        "kept"
+    );
+    assert_eq!(prizes(&[over]), (Unknown, 0), "nobody got one");
+}
+
+#[test]
+fn terms_that_fall_or_have_two_leaders_are_found() {
+    let followed = |term, leader: &str| Event::Followed {
+        term: Some(term),
+        leader: Some(leader.to_owned()),
+    };
+    let tale = || {
+        Tale::default()
+            .hold_as(Hold("c1", 1, &["leader"], Claim::Alone, 10, 20, 5))
+            .hold_as(Hold("c2", 1, &["leader"], Claim::Alone, 30, 40, 7))
+            .at(12, "c1", followed(5, "c1#1"))
+            .at(13, "c2", followed(5, "c1#1"))
+            .at(32, "c1", followed(7, "c2#1"))
+    };
+    let leaders = |tale: Tale| tale.verdict_for(Workload::Leader, "leaders");
+    assert_eq!(leaders(tale()), (Valid, 0));
+    // The record of a leader that died before it could write it.
+    assert_eq!(
+        leaders(tale().at(50, "c1", followed(8, "c3#9"))),
+        (Valid, 0)
+    );
+    assert_eq!(
+        leaders(tale().at(50, "c1", followed(5, "c1#1"))),
+        (Invalid, 1),
+        "falls"
+    );
+    assert_eq!(
+        leaders(tale().at(50, "c2", followed(7, "c3#9"))),
+        (Invalid, 1),
+        "two"
+    );
+    assert_eq!(
+        leaders(tale().at(50, "c2", followed(8, "c2#1"))),
+        (Invalid, 1),
+        "another"
+    );
+    assert_eq!(leaders(Tale::default()), (Unknown, 0), "nobody followed");
+}
+
+#[test]
+fn who_is_not_served_or_hears_of_no_leader_after_healing_is_found() {
+    let finish = |tale: Tale| tale.at(900, "chaos", Event::Finish);
+    let followed = Event::Followed {
+        term: Some(7),
+        leader: None,
+    };
+    let led = || {
+        Tale::default()
+            .at(100, "chaos", Event::Calm)
+            .hold_as(Hold("c1", 1, &["leader"], Claim::Alone, 110, 120, 5))
+            .hold_as(Hold("c2", 1, &["leader"], Claim::Alone, 130, 140, 7))
+            .at(111, "c1", followed.clone())
+    };
+    let deaf = finish(led()).verdict_for(Workload::Leader, "liveness");
+    assert_eq!(deaf, (Invalid, 1));
+    let all = finish(led().at(131, "c2", followed.clone()));
+    assert_eq!(all.verdict_for(Workload::Leader, "liveness"), (Valid, 0));
+    let one = Tale::default().at(100, "chaos", Event::Calm).hold_as(Hold(
+        "c1",
+        1,
+        &["transfer-1", "transfer-2"],
+        Claim::Alone,
+        110,
+        120,
+        5,
+    ));
+    assert_eq!(
+        finish(one).verdict_for(Workload::Transfer, "liveness"),
+        (Invalid, 1)
+    );
+}

@@ -1,0 +1,204 @@
+//! Short runs over masters of other kinds: databases, ZooKeepers, mixed quorums.
+//!
+//! Runs without a server on this machine are reported as not run.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Run, kind, text};
+use quorate::{Redlock, Take, ValueError, Wait};
+use quorate_chaos::locking;
+use quorate_chaos::master::{Login, Master};
+use quorate_chaos::node::NodeKind::{self, Mysql, MysqlFlush0, Redis, Zookeeper};
+use quorate_testbed::{Persistence, ServerOptions, not_run};
+use rand::RngExt;
+
+/// Whether one of these cannot be started here; reports it.
+fn is_missing(test: &str, nodes: &[NodeKind]) -> bool {
+    let lack = nodes.iter().find_map(|node| node.lack());
+    if let Some(why) = &lack {
+        not_run(test, why);
+    }
+    lack.is_some()
+}
+
+#[test]
+fn a_quorum_of_three_kinds_keeps_its_word_while_each_is_hurt_in_its_own_way() {
+    let test = "a_quorum_of_three_kinds_keeps_its_word_while_each_is_hurt_in_its_own_way";
+    if is_missing(test, &[Redis, Mysql, Zookeeper]) {
+        return;
+    }
+    let faults = "db-kill,db-row-held,zk-leader-kill,client-sigkill";
+    let landed = |run: &Run| faults.split(',').all(|name| run.landed(kind(name)) > 0);
+    let run = Run::until(
+        "three-kinds",
+        &format!(
+            "--seed 31 --nodes redis,mysql,zookeeper --clients 3 --many 5 \
+             --workload file,handover,register,permits --faults {faults}"
+        ),
+        &[11, 25],
+        landed,
+    );
+    run.must_be_valid();
+    assert!(landed(&run), "{}", text(&run.output));
+}
+
+#[test]
+fn a_database_that_forgets_its_last_second_is_seen_to_break_exclusion_and_leaves_fencing_right() {
+    let test = "a_database_that_forgets_its_last_second_is_seen_to_break_exclusion_and_leaves_fencing_right";
+    if is_missing(test, &[MysqlFlush0]) {
+        return;
+    }
+    // A lease must outlive the crash and the following start, or nothing can be observed.
+    let run = Run::until(
+        "flush0",
+        "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \
+         --workload file,handover,register",
+        &[5, 15, 30, 60, 60],
+        |run| run.summary.excused > 0,
+    );
+    run.must_be_valid();
+    assert!(run.summary.excused > 0, "{}", text(&run.output));
+}
+
+/// Some masters that are killed one after the other, and clients that take prizes from them.
+struct Lottery {
+    masters: Vec<Master>,
+    urls: Vec<String>,
+}
+
+/// The result of one quota.
+#[derive(Debug, Default)]
+struct Drawn {
+    /// The number left after each unit that was handed out.
+    left: Vec<u64>,
+    /// The number of requests without a known result.
+    unknown: usize,
+    lost: usize,
+}
+
+impl Lottery {
+    fn of(nodes: &[NodeKind]) -> Self {
+        let login = Login {
+            user: "locker",
+            password: "thrown-away",
+        };
+        let start = |kind: &NodeKind| {
+            let options = ServerOptions::new().persistence(Persistence::AofAlways);
+            Master::start(*kind, options, login).unwrap_or_else(|why| panic!("{kind}: {why:#}"))
+        };
+        let masters: Vec<Master> = nodes.iter().map(start).collect();
+        let timeout = Duration::from_millis(250);
+        let url = |master: &Master| {
+            let store = master.url(&master.addrs(), login, timeout);
+            store.unwrap_or_else(|| master.redis().expect("a Redis").url())
+        };
+        let urls = masters.iter().map(url).collect();
+        Self { masters, urls }
+    }
+
+    fn player(&self) -> Redlock {
+        let builder = locking::over(&self.urls).expect("URLs");
+        let builder = builder.ttl(Duration::from_secs(1));
+        let builder = builder.max_ttl(Duration::from_secs(1));
+        let builder = builder.wait(Wait::For(Duration::from_secs(30)));
+        builder.build().expect("settings that go together")
+    }
+
+    /// Kills a master, and starts it again at once with its data.
+    fn hurt(&self, master: usize) {
+        let master = &self.masters[master];
+        let hurt = match master.redis() {
+            Ok(server) => server.restart().map_err(Into::into),
+            Err(_) => master.kill().and_then(|()| master.come_back()),
+        };
+        hurt.unwrap_or_else(|why| panic!("{why:#}"));
+    }
+}
+
+/// Takes units until nothing is left.
+async fn take_all(player: Redlock, name: String) -> Drawn {
+    let mut drawn = Drawn::default();
+    let end = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < end {
+        match player.quota(&name).take(1).await {
+            Ok(Take::Taken { left }) => drawn.left.push(left),
+            Ok(Take::SoldOut { left: 0 }) => return drawn,
+            Err(ValueError::Unknown(_)) => drawn.unknown += 1,
+            Err(ValueError::Lost(_)) => {
+                drawn.lost += 1;
+                return drawn;
+            }
+            Err(ValueError::NoQuorum(_) | ValueError::LockLost(_) | ValueError::NotAcquired(_)) => {
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("it was never sold out: {drawn:?}");
+}
+
+/// Creates a quota of ten. A master that has just restarted answers when its guard allows it.
+async fn open(operator: &Redlock, run: usize) -> String {
+    for attempt in 0..1_000 {
+        let name = format!("prizes-{run}-{attempt}");
+        if operator.quota(&name).create(10).await.is_ok() {
+            return name;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("no quota could be opened");
+}
+
+/// One quota of ten, four clients that take from it, and a master that dies in the meantime.
+async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
+    let name = open(&players[0], run).await;
+    let taking = players.iter().cloned();
+    let taking: Vec<_> = taking
+        .map(|player| tokio::spawn(take_all(player, name.clone())))
+        .collect();
+    let late = Duration::from_millis(rand::rng().random_range(0..40));
+    tokio::time::sleep(late).await;
+    tokio::task::block_in_place(|| lottery.hurt(run % lottery.masters.len()));
+    let mut all = Drawn::default();
+    for one in taking {
+        let one = one.await.expect("it does not panic");
+        all.left.extend(one.left);
+        all.unknown += one.unknown;
+        all.lost += one.lost;
+    }
+    all
+}
+
+/// `QUORATE_PRIZE_RUNS=100` plays more runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_prizes_are_ten_on_two_redis_and_a_database_of_which_one_dies_each_time() {
+    let test = "ten_prizes_are_ten_on_two_redis_and_a_database_of_which_one_dies_each_time";
+    let nodes = [Redis, Redis, Mysql];
+    if is_missing(test, &nodes) {
+        return;
+    }
+    let runs = std::env::var("QUORATE_PRIZE_RUNS");
+    let runs: usize = runs.map_or(3, |runs| runs.parse().expect("a number"));
+    let lottery = tokio::task::block_in_place(|| Lottery::of(&nodes));
+    let players: Vec<Redlock> = (0..4).map(|_| lottery.player()).collect();
+    let (mut taken, mut unknown, mut while_dying) = (0, 0, 0);
+    for run in 0..runs {
+        let mut drawn = draw(&lottery, &players, run).await;
+        assert_eq!(drawn.lost, 0, "run {run}: {drawn:?}");
+        drawn.left.sort_unstable();
+        let twice = drawn.left.windows(2).any(|pair| pair[0] == pair[1]);
+        assert!(!twice, "a prize was given twice in run {run}: {drawn:?}");
+        assert!(drawn.left.iter().all(|left| *left < 10), "{drawn:?}");
+        // Only requests without a known result may have taken the missing units.
+        let missing = 10 - drawn.left.len();
+        assert!(missing <= drawn.unknown, "run {run}: {drawn:?}");
+        taken += drawn.left.len();
+        unknown += drawn.unknown;
+        while_dying += usize::from(drawn.unknown > 0);
+    }
+    println!(
+        "{runs} quotas of 10 with one of {} masters killed in each: {taken} prizes given, none twice, \
+         {unknown} answers unknown (in {while_dying} quotas)",
+        nodes.len()
+    );
+    assert!(taken > 0);
+}

@@ -1,0 +1,371 @@
+//! Short real runs: every kind of fault at least once, and the known-bad implementations.
+//!
+//! They share one machine, so they take turns.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::support::{Run, chaos, kind, text};
+use quorate_chaos::checks::Verdict;
+use quorate_chaos::faults::Kind;
+use quorate_chaos::node::NodeKind;
+
+#[test]
+fn forty_seconds_of_mixed_faults_break_nothing() {
+    let run = Run::of("mixed", "--seed 30 --duration 40s --clients 5");
+    run.must_be_valid();
+    for kind in Kind::mixed(&[NodeKind::Redis]) {
+        assert!(run.landed(kind) > 0, "{kind} did not have its turn");
+    }
+    let page = std::fs::read_to_string(run.out.join("timeline.html")).expect("a page");
+    assert!(
+        page.contains("\"verdict\":\"valid\""),
+        "the page has its data"
+    );
+    assert!(!page.contains("http"), "the page needs no network");
+    look_at(&run.out.join("timeline.html"), 500);
+    let again = chaos(&format!("recheck {}", run.out.display()));
+    assert!(again.status.success(), "{}", text(&again));
+}
+
+/// Opens the page in a headless browser, if there is one. At least this many elements must be drawn.
+fn look_at(page: &Path, least: usize) {
+    let profile = page.with_file_name("browser");
+    let browser = ["chromium", "chromium-browser", "google-chrome"]
+        .into_iter()
+        .find_map(|browser| {
+            Command::new(browser)
+                .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
+                .args(["--window-size=1500,900", "--virtual-time-budget=3000"])
+                .arg(format!("--user-data-dir={}", profile.display()))
+                .arg(format!("file://{}", page.display()))
+                .stdin(Stdio::null())
+                .output()
+                .ok()
+        });
+    let Some(seen) = browser.filter(|output| output.status.success()) else {
+        return eprintln!("no browser here: the page was not looked at");
+    };
+    let dom = String::from_utf8_lossy(&seen.stdout);
+    assert!(!dom.contains("data-error="), "the page's script failed");
+    let drawn = dom.split("data-drawn=\"").nth(1);
+    let drawn = drawn.and_then(|rest| rest.split('"').next()?.parse::<usize>().ok());
+    assert!(drawn > Some(least), "drawn: {drawn:?}");
+    assert!(dom.contains("0 violations</h2>"), "the list has its title");
+}
+
+/// A short run of these faults: each of them happens, and no promise is broken. A fault that this machine does not
+/// support does not count as done.
+fn survived(seed: u32, faults: &str) {
+    let args = format!("--seed {seed} --duration 4s --masters 3 --clients 3 --many 5");
+    let run = Run::of(faults, &format!("{args} --faults {faults}"));
+    if faults
+        .split(',')
+        .any(|name| run.summary.unavailable.contains_key(name))
+    {
+        return assert_ne!(
+            run.summary.verdict,
+            Verdict::Invalid,
+            "{}",
+            text(&run.output)
+        );
+    }
+    run.must_be_valid();
+    for name in faults.split(',') {
+        assert!(run.landed(kind(name)) > 0, "{name} did not have its turn");
+    }
+}
+
+/// A short run of another kind of lock under the faults that endanger it most: every checker has something to check,
+/// and no promise is broken. `scripts/chaos --all` runs all kinds under all faults.
+fn kept(workload: &str, seed: u32, faults: &str) -> Run {
+    let args = format!("--seed {seed} --masters 3 --clients 3 --workload {workload}");
+    let run = Run::until(
+        workload,
+        &format!("{args} --faults {faults}"),
+        &[2, 6],
+        |run| {
+            let landed = faults.split(',').all(|name| run.landed(kind(name)) > 0);
+            landed && run.summary.verdict != Verdict::Unknown
+        },
+    );
+    run.must_be_valid();
+    for name in faults.split(',') {
+        assert!(run.landed(kind(name)) > 0, "{name} did not have its turn");
+    }
+    run
+}
+
+#[test]
+fn no_money_is_lost_while_requests_come_late_and_clients_are_paused() {
+    kept("transfer", 21, "late-requests,client-sigstop");
+}
+
+#[test]
+fn readers_see_whole_writes_while_writers_are_killed_and_masters_cut_off() {
+    kept("readers", 22, "client-sigkill,partition-minority");
+}
+
+#[test]
+fn no_sixth_is_at_work_while_a_master_forgets_and_futures_are_dropped() {
+    let run = kept("permits", 23, "kill,client-drop");
+    look_at(&run.out.join("timeline.html"), 50);
+}
+
+#[test]
+fn steps_of_one_owner_meet_no_other_while_clients_are_killed_and_connections_reset() {
+    kept("owners", 24, "client-sigkill,reset");
+}
+
+#[test]
+fn no_eleventh_prize_is_given_while_a_majority_comes_back_empty() {
+    kept("prizes", 25, "restart-majority,client-sigkill");
+}
+
+#[test]
+fn followers_see_one_leader_a_term_while_leaders_are_paused_and_a_master_forgets() {
+    kept("leader", 26, "client-sigstop,kill");
+}
+
+#[test]
+fn masters_that_forget_without_a_guard_break_every_kind_and_leave_money_and_prizes_right() {
+    let run = Run::until(
+        "kinds-amnesia",
+        "--seed 27 --masters 3 --clients 4 --workload kinds --faults amnesia",
+        &[3, 9],
+        |run| run.summary.excused > 0,
+    );
+    run.must_be_valid();
+    assert!(run.summary.excused > 0, "{}", text(&run.output));
+    for checker in ["fencing", "ledger", "prizes", "leaders"] {
+        let finding = run.summary.findings.by(checker).expect("that checker");
+        assert!(finding.violations.is_empty(), "{}", text(&run.output));
+    }
+}
+
+#[test]
+fn a_wrong_clock_on_one_master_breaks_nothing_that_was_promised() {
+    survived(4, "clock-forward,clock-back,clock-drift");
+}
+
+#[test]
+fn a_link_that_is_down_breaks_nothing() {
+    survived(10, "netns-partition");
+}
+
+#[test]
+fn flushall_breaks_nothing_that_was_promised() {
+    survived(7, "flushall");
+}
+
+#[test]
+fn a_master_that_hangs_up_after_the_introduction_breaks_nothing() {
+    survived(11, "flapping");
+}
+
+#[test]
+fn a_master_that_answers_garbage_breaks_nothing() {
+    survived(12, "garbage");
+}
+
+#[test]
+fn a_master_that_answers_with_the_replies_of_others_breaks_nothing() {
+    survived(13, "foreign-replies");
+}
+
+#[test]
+fn an_address_that_leads_to_another_master_breaks_nothing() {
+    // Together with busy masters, so that clients are led to an unhealthy one.
+    survived(14, "misrouted,busy");
+}
+
+#[test]
+fn names_that_lead_nowhere_break_nothing() {
+    survived(15, "dns-silence,dns-nowhere");
+}
+
+#[test]
+fn rights_that_are_taken_away_and_given_back_break_nothing() {
+    survived(16, "restricted");
+}
+
+#[test]
+fn wrong_clocks_on_a_majority_are_seen_to_break_exclusion_and_leave_fencing_right() {
+    let run = Run::until(
+        "clock-majority",
+        "--seed 5 --masters 3 --clients 3 --many 5 --faults clock-majority",
+        &[3, 9],
+        |run| run.summary.excused > 0 || !run.summary.unavailable.is_empty(),
+    );
+    if run.summary.unavailable.contains_key("clock-majority") {
+        return assert_eq!(run.summary.verdict, Verdict::Unknown);
+    }
+    run.must_be_valid();
+    assert!(run.summary.excused > 0, "{}", text(&run.output));
+}
+
+#[test]
+fn masters_that_forget_without_a_guard_are_seen_to_break_exclusion_and_leave_fencing_right() {
+    let run = Run::until(
+        "amnesia",
+        "--seed 6 --masters 3 --clients 3 --many 5 --faults amnesia",
+        &[3, 9],
+        |run| run.summary.excused > 0,
+    );
+    run.must_be_valid();
+    assert!(run.summary.excused > 0, "{}", text(&run.output));
+}
+
+#[test]
+fn waiters_are_served_as_they_came_and_leave_nothing() {
+    let looked = |run: &Run| {
+        let order = run.summary.findings.by("order").expect("that checker");
+        !order.looked_at.starts_with("0 times")
+    };
+    let run = Run::until(
+        "order",
+        "--seed 9 --masters 3 --clients 5 --many 5 --pause 30ms --faults none",
+        &[7, 15, 30],
+        looked,
+    );
+    run.must_be_valid();
+    assert!(looked(&run), "{}", text(&run.output));
+}
+
+#[test]
+fn lockers_that_are_wrong_are_caught() {
+    for (locker, checker) in [
+        ("half-quorum", "exclusion"),
+        ("no-undo", "litter"),
+        ("ignores-loss", "exclusion"),
+        ("jumps-line", "order"),
+    ] {
+        let verdict = |run: &Run| {
+            let finding = run.summary.findings.by(checker);
+            finding.expect("that checker").verdict
+        };
+        let run = Run::until(
+            locker,
+            &format!(
+                "--seed 8 --masters 3 --clients 5 --pause 20ms --faults none \
+                 --workload file,handover --locker {locker}"
+            ),
+            // Order is checked only once all masters have been up for a while.
+            match locker {
+                "jumps-line" => &[6, 15, 30],
+                _ => &[2, 6, 12],
+            },
+            |run| verdict(run) == Verdict::Invalid,
+        );
+        assert_eq!(
+            verdict(&run),
+            Verdict::Invalid,
+            "{checker} did not catch {locker}:\n{}",
+            text(&run.output)
+        );
+        assert_eq!(run.output.status.code(), Some(1));
+    }
+}
+
+/// A known-bad implementation of one kind of lock. Within the last of these times, in seconds, each of these checkers
+/// reports a violation with these words, and the run fails.
+fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
+    let sees = |run: &Run, (checker, words): &(&str, &str)| {
+        let finding = run.summary.findings.by(checker).expect("that checker");
+        let mut seen = finding.violations.iter();
+        finding.verdict == Verdict::Invalid && seen.any(|one| one.what.contains(words))
+    };
+    let run = Run::until(
+        locker,
+        &format!("--seed 8 --masters 3 --clients 5 --pause 20ms --locker {locker} --workload {of}"),
+        seconds,
+        |run| seen.iter().all(|what| sees(run, what)),
+    );
+    for what in seen {
+        assert!(
+            sees(&run, what),
+            "{what:?} of {locker}:\n{}",
+            text(&run.output)
+        );
+    }
+    assert_eq!(run.output.status.code(), Some(1));
+}
+
+#[test]
+fn two_locks_taken_one_after_the_other_are_caught() {
+    let left = ("litter", "given back by everybody, and still there");
+    caught("one-by-one", "transfer --faults none", &[2, 6, 12], &[left]);
+    let both = ("exclusion", "both held \"transfer-");
+    caught(
+        "later-lease",
+        "transfer --faults none",
+        &[5, 10, 20],
+        &[both],
+    );
+}
+
+#[test]
+fn readers_that_are_counted_are_caught() {
+    let both = ("exclusion", "both held \"readers\"");
+    let half = ("views", "in \"readers\", which must be");
+    caught(
+        "counts-readers",
+        "readers --faults none",
+        &[3, 6, 12],
+        &[both, half],
+    );
+}
+
+#[test]
+fn permits_that_each_master_picks_are_caught() {
+    let six = ("permits", "at once, and 5 permits");
+    let both = ("exclusion", "both held \"permits\", slot ");
+    caught(
+        "any-permit",
+        "permits --faults none",
+        &[2, 6, 12],
+        &[six, both],
+    );
+}
+
+#[test]
+fn who_joins_an_owner_by_the_word_of_one_master_is_caught() {
+    let both = ("exclusion", "both held \"owners\"");
+    let mark = ("views", "in \"owners\", which must be");
+    caught(
+        "joins-by-one",
+        "owners --faults none",
+        &[2, 6, 12],
+        &[both, mark],
+    );
+}
+
+#[test]
+fn holds_of_one_owner_that_are_numbered_apart_are_caught() {
+    let numbers = ("owners", "hold for one owner with the numbers");
+    caught(
+        "numbers-each",
+        "owners --faults none",
+        &[2, 6, 12],
+        &[numbers],
+    );
+}
+
+#[test]
+fn a_quota_that_each_master_counts_down_is_caught() {
+    let twice = ("prizes", "both got prize");
+    caught("counts-down", "prizes --faults none", &[2, 6, 12], &[twice]);
+}
+
+#[test]
+fn a_leader_by_the_word_of_one_master_is_caught() {
+    let two = ("exclusion", "both held \"leader\"");
+    let told = ("leaders", "in term 1 ");
+    // While all masters are up, it behaves correctly.
+    caught(
+        "led-by-one",
+        "leader --faults partition-one",
+        &[5, 10, 20],
+        &[two, told],
+    );
+}

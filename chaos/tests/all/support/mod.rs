@@ -1,0 +1,97 @@
+//! Real runs of the program, and their results.
+
+pub(crate) mod tale;
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use quorate_chaos::checks::Verdict;
+use quorate_chaos::faults::Kind;
+use quorate_chaos::report::Summary;
+use rustix::fs::{FlockOperation, flock};
+
+/// Waits for its turn among all runs, including those in other processes.
+fn turn() -> File {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
+    let file = File::create(path).expect("a file to lock");
+    flock(&file, FlockOperation::LockExclusive).expect("a turn");
+    file
+}
+
+pub(crate) struct Run {
+    pub(crate) output: Output,
+    pub(crate) out: PathBuf,
+    pub(crate) summary: Summary,
+}
+
+impl Run {
+    pub(crate) fn of(name: &str, args: &str) -> Self {
+        let _turn = turn();
+        let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = std::fs::remove_dir_all(&out);
+        let output = chaos(&format!("run {args} --out {}", out.display()));
+        let summary = std::fs::read(out.join("summary.json")).unwrap_or_else(|error| {
+            panic!("{name} left no summary ({error}):\n{}", text(&output));
+        });
+        let summary = serde_json::from_slice(&summary).expect("a summary");
+        Self {
+            output,
+            out,
+            summary,
+        }
+    }
+
+    /// Runs longer and longer until enough was checked: a busy machine does less in the same time, and an event that
+    /// did not happen cannot be checked.
+    pub(crate) fn until(
+        name: &str,
+        args: &str,
+        seconds: &[u32],
+        enough: impl Fn(&Self) -> bool,
+    ) -> Self {
+        let mut runs = seconds
+            .iter()
+            .map(|seconds| Self::of(name, &format!("{args} --duration {seconds}s")));
+        let mut run = runs.next().expect("a first one");
+        for longer in runs {
+            if enough(&run) {
+                break;
+            }
+            eprintln!("{name} once more, for longer:\n{}", text(&run.output));
+            run = longer;
+        }
+        run
+    }
+
+    pub(crate) fn must_be_valid(&self) {
+        assert_eq!(
+            self.summary.verdict,
+            Verdict::Valid,
+            "{}",
+            text(&self.output)
+        );
+        assert!(self.output.status.success(), "{}", text(&self.output));
+    }
+
+    pub(crate) fn landed(&self, kind: Kind) -> usize {
+        let count = self.summary.faults.get(kind.name());
+        count.map_or(0, |count| count.landed)
+    }
+}
+
+pub(crate) fn chaos(args: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_quorate-chaos"))
+        .args(args.split(' '))
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program runs")
+}
+
+pub(crate) fn kind(name: &str) -> Kind {
+    name.parse().expect("a kind of fault")
+}
+
+pub(crate) fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}

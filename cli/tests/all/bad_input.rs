@@ -1,0 +1,229 @@
+//! Bad input: one clear line that names the culprit, exit 64, and nothing is touched.
+
+use crate::common::{self, bare, done, masters, quorate};
+
+/// Runs `quorate run` with these options and `touch FILE`; expects 64, one line with all `parts`,
+/// and no file.
+fn refused(options: &[&str], parts: &[&str]) {
+    let witness = tempfile::tempdir().expect("a directory");
+    let file = witness.path().join("ran");
+    let run = done(
+        bare()
+            .arg("run")
+            .args(options)
+            .args(["--", "touch"])
+            .arg(&file),
+    );
+    assert_eq!(run.code, Some(64), "{options:?} {run:?}");
+    assert_eq!(run.err.lines().count(), 1, "{options:?} {run:?}");
+    for part in parts {
+        assert!(
+            run.err.contains(part),
+            "{options:?} says no {part:?}: {run:?}"
+        );
+    }
+    assert_eq!(run.out, "");
+    assert!(!file.exists());
+}
+
+const THREE: &str = "redis://127.0.0.1:1,redis://127.0.0.1:2,redis://127.0.0.1:3";
+
+#[test]
+fn wrong_masters() {
+    refused(&["r"], &["no masters", "--masters"]);
+    refused(&["--masters", "", "r"], &["no masters"]);
+    refused(
+        &["--masters", "redis://a,,redis://b", "r"],
+        &["master 2 of 3"],
+    );
+    refused(&["--masters", "http://a", "r"], &["http", "redis://"]);
+    // What is no port may be a password whose host was forgotten.
+    refused(&["--masters", "a:b:c", "r"], &["a:b:***"]);
+    refused(&["--masters", "redis://a:port", "r"], &["redis://a:***"]);
+    refused(
+        &["--masters", "redis://a,redis://a:6379", "r"],
+        &["a:6379", "twice"],
+    );
+    refused(&["--masters", "redis://a/0,redis://a/1", "r"], &["twice"]);
+}
+
+#[test]
+fn wrong_resources() {
+    refused(&["--masters", THREE, ""], &["empty"]);
+    refused(&["--masters", THREE, &"x".repeat(5000)], &["5000", "1024"]);
+    refused(
+        &["--masters", THREE, "quorate:fence:x"],
+        &["quorate:", "reserved"],
+    );
+}
+
+#[test]
+fn wrong_times() {
+    refused(&["--masters", THREE, "--ttl", "0s", "r"], &["ttl"]);
+    refused(&["--masters", THREE, "--ttl", "2ms", "r"], &["ttl", "2ms"]);
+    refused(
+        &["--masters", THREE, "--ttl", "5m", "r"],
+        &["ttl", "max_ttl"],
+    );
+    refused(
+        &["--masters", THREE, "--wait", "soon", "r"],
+        &["'soon'", "--wait", "5m"],
+    );
+    refused(
+        &["--masters", THREE, "--wait", "5", "r"],
+        &["'5'", "--wait"],
+    );
+    refused(&["--masters", THREE, "--grace=-1s", "r"], &["--grace"]);
+    refused(
+        &["--masters", THREE, "--try", "--wait", "1s", "r"],
+        &["--try", "--wait"],
+    );
+}
+
+#[test]
+fn wrong_arguments() {
+    refused(&["--masters", THREE], &["<RESOURCE>"]);
+    refused(
+        &["--masters", THREE, "--restart-guard", "maybe", "r"],
+        &["maybe", "off"],
+    );
+    refused(&["--masters", THREE, "--nope", "r"], &["--nope"]);
+    let run = done(bare().args(["run", "--masters", THREE, "r"]));
+    assert_eq!(
+        (run.code, run.err.lines().count()),
+        (Some(64), 1),
+        "{run:?}"
+    );
+    assert!(run.err.contains("<COMMAND>"), "{run:?}");
+}
+
+#[test]
+fn wrong_variables_are_named() {
+    let run =
+        done(
+            bare()
+                .env("QUORATE_TTL", "ten")
+                .args(["run", "--masters", THREE, "r", "--", "true"]),
+        );
+    assert_eq!(run.code, Some(64));
+    assert!(
+        run.err.contains("QUORATE_TTL") && run.err.contains("'ten'"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn wrong_files_are_named_with_their_line_and_key() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let with = |text: &str| {
+        let path = dir.path().join("quorate.toml");
+        std::fs::write(&path, text).expect("written");
+        done(
+            bare()
+                .current_dir(dir.path())
+                .args(["run", "r", "--", "true"]),
+        )
+    };
+    let unknown = with("masters = ['redis://:s3cret@a']\ntll = '1s'\n");
+    assert_eq!(unknown.code, Some(64));
+    for part in ["quorate.toml", "line 2", "tll"] {
+        assert!(unknown.err.contains(part), "{unknown:?}");
+    }
+    assert_eq!(unknown.err.lines().count(), 1, "{unknown:?}");
+    assert!(!unknown.err.contains("s3cret"), "{unknown:?}");
+    let wrong = with("wait = 'soon'");
+    assert!(wrong.err.contains("line 1, wait"), "{wrong:?}");
+    let missing = done(bare().args(["run", "--config", "/no/such.toml", "r", "--", "true"]));
+    assert_eq!(missing.code, Some(64));
+    assert!(missing.err.contains("/no/such.toml"), "{missing:?}");
+}
+
+#[test]
+fn flags_win_over_variables_over_the_file() {
+    let masters = masters(1);
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("q.toml");
+    let text = format!(
+        "masters = '{}'\nrestart_guard = 'off'\nprefix = 'file:'\n",
+        masters.urls()[0]
+    );
+    std::fs::write(&file, text).expect("written");
+    let key = |variable: Option<&str>, flag: Option<&str>| {
+        let mut command = bare();
+        command.arg("run").arg("--config").arg(&file);
+        if let Some(value) = variable {
+            command.env("QUORATE_PREFIX", value);
+        }
+        if let Some(value) = flag {
+            command.args(["--prefix", value]);
+        }
+        let mut child = command
+            .args(["r", "--", "sleep", "5"])
+            .spawn()
+            .expect("starts");
+        let mut seen = String::new();
+        common::until("the lock is held", || {
+            seen = ["file:r", "variable:r", "flag:r"]
+                .into_iter()
+                .filter(|key| {
+                    masters[0]
+                        .command(&["EXISTS", key])
+                        .is_ok_and(|reply| reply.int() == Some(1))
+                })
+                .collect();
+            !seen.is_empty()
+        });
+        common::signal(&child, "TERM");
+        let _ = child.wait();
+        seen
+    };
+    assert_eq!(key(None, None), "file:r");
+    assert_eq!(key(Some("variable:"), None), "variable:r");
+    assert_eq!(key(Some("variable:"), Some("flag:")), "flag:r");
+}
+
+#[test]
+fn a_typed_wait_wins_over_the_variable_of_try() {
+    let masters = masters(1);
+    let holder = common::run(&masters, &["r"], &["sleep", "1"])
+        .spawn()
+        .expect("starts");
+    common::until_held(&masters, "r");
+    let run = done(
+        quorate(&masters)
+            .env("QUORATE_TRY", "1")
+            .args(["run", "--wait", "5s", "r", "--", "true"]),
+    );
+    assert_eq!(run.code, Some(0), "{run:?}");
+    common::end(holder);
+}
+
+#[test]
+fn no_password_is_ever_shown() {
+    for masters in [
+        "redis://bob:s3cret@127.0.0.1:1",
+        "redis://:s3cret@127.0.0.1:1",
+        "redis//:s3cret@host",
+        "redis://:s3cret@127.0.0.1:port",
+        "redis://:a,s3cret,b@127.0.0.1:1",
+        "redis://:a,s3cret,b@127.0.0.1:port",
+        "redis://:s3cret,127.0.0.1:1",
+        "ftp://bob:s3cret@host",
+        "redis://:s3cret@a,redis://:s3cret@a",
+        "unix:///tmp/no.sock?user=bob&pass=s3cret",
+    ] {
+        for command in [
+            &["run", "--wait", "100ms", "r", "--", "true"][..],
+            &["status", "r"],
+            &["status", "--json", "r"],
+            &["break", "r", "--yes"],
+        ] {
+            let run = done(bare().env("QUORATE_MASTERS", masters).args(command));
+            assert!(matches!(run.code, Some(64 | 69)), "{masters} {run:?}");
+            assert!(!run.err.contains("s3cret"), "{masters} {run:?}");
+            assert!(!run.out.contains("s3cret"), "{masters} {run:?}");
+        }
+    }
+    let typed = done(bare().args(["run", "r", "redis://:s3cret@host"]));
+    assert!(!typed.err.contains("s3cret"), "{typed:?}");
+}

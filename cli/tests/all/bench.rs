@@ -1,0 +1,313 @@
+//! `quorate bench` measures what it says, in bounded time, and leaves nothing but its report.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::common::{self, bare, done, end, masters, quorate, signal, until};
+use quorate_testbed::{Fault, Proxy, Way};
+use serde_json::Value;
+
+#[test]
+fn spawned_masters_are_measured_and_the_report_needs_nothing_else() {
+    let out = tempfile::tempdir().expect("a directory");
+    let run = done(
+        bare()
+            .args(["bench", "--spawn", "--sizes", "1,3", "--tasks", "8"])
+            .args(["--time", "2s", "--json", "--out"])
+            .arg(out.path()),
+    );
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.took.as_secs() < 30, "{run:?}");
+    let result: Value = serde_json::from_str(&run.out).expect("JSON");
+    let sizes = result["sizes"].as_array().expect("a list");
+    assert_eq!(sizes.len(), 6, "{run:?}");
+    for row in sizes {
+        assert!(row["cycle_us"]["p50"].as_f64() > Some(0.0), "{row}");
+        assert!(row["cycles_per_s"].as_f64() > Some(0.0), "{row}");
+        assert_eq!(row["failed"], 0, "{row}");
+        let rounds = &row["rounds_us"];
+        assert!(rounds["least"].as_f64() <= rounds["most"].as_f64(), "{row}");
+        assert!(rounds["share"].as_f64() >= Some(0.0), "{row}");
+    }
+    let noise = &result["noise"];
+    let others = noise["others"].as_f64().expect("seen with --spawn");
+    assert!((0.0..=1.0).contains(&others), "{noise}");
+    assert_eq!(
+        noise["noisy"] == true,
+        run.err.contains("a noisy machine"),
+        "{run:?}"
+    );
+    // The q-th fastest of 1, 10, 40, 80 and 150 ms, whatever the machine adds.
+    let far = result["wide"]["sizes"].as_array().expect("a list");
+    let theory: Vec<_> = far.iter().map(|size| size["theory_ms"].as_f64()).collect();
+    let expected = [1.0, 10.0, 10.0, 40.0, 40.0].map(Some);
+    assert_eq!(theory, expected, "{run:?}");
+    let took = far[4]["measured"][0]["acquire_ms"].as_f64();
+    assert!(took > Some(39.0) && took < Some(140.0), "{run:?}");
+    let page = std::fs::read_to_string(out.path().join("report.html")).expect("a report");
+    assert_eq!(page.matches("<svg").count(), 4);
+    for foreign in ["http:", "https:", "<script", "url(", "NaN"] {
+        assert!(!page.contains(foreign), "{foreign} in the report");
+    }
+    for name in ["latency", "throughput", "cost", "wide"] {
+        let file = out.path().join(format!("{name}.svg"));
+        let svg = std::fs::read_to_string(file).expect("a picture");
+        assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
+        assert_eq!(svg.matches("<svg").count(), 1);
+        assert!(
+            !svg.contains("NaN") && svg.contains(">default</text>"),
+            "{svg}"
+        );
+    }
+    let saved = std::fs::read_to_string(out.path().join("result.json")).expect("the numbers");
+    assert_eq!(serde_json::from_str::<Value>(&saved).expect("JSON"), result);
+}
+
+#[test]
+fn kinds_of_locks_are_compared_with_the_plain_one() {
+    let out = tempfile::tempdir().expect("a directory");
+    let run = done(
+        bare()
+            .args([
+                "bench", "--spawn", "--kinds", "--sizes", "3", "--tasks", "8",
+            ])
+            .args(["--time", "2s", "--json", "--out"])
+            .arg(out.path()),
+    );
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let result: Value = serde_json::from_str(&run.out).expect("JSON");
+    let rows = result["sizes"].as_array().expect("a list");
+    let settings: Vec<_> = rows.iter().map(|row| &row["setting"]).collect();
+    let kinds = ["default", "reader", "two", "four", "permit", "owner"];
+    assert_eq!(settings, kinds);
+    for row in rows {
+        assert_eq!(row["failed"], 0, "{row}");
+        assert!(row["over_lock"].as_f64() > Some(0.0), "{row}");
+        assert!(row["over_classic"].is_null(), "{row}");
+    }
+    assert_eq!(rows[0]["over_lock"], 1.0);
+    assert!(result["wide"].is_null());
+    let page = std::fs::read_to_string(out.path().join("report.html")).expect("a report");
+    assert_eq!(page.matches("<svg").count(), 3);
+    assert!(page.contains("over lock"), "{page}");
+}
+
+#[test]
+fn a_machine_that_others_keep_busy_is_called_noisy() {
+    // As many as there are processors, and one more.
+    let busy = std::thread::available_parallelism().map_or(2, usize::from) + 1;
+    let loops = (0..busy).map(|_| {
+        let mut shell = std::process::Command::new("sh");
+        shell
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .expect("starts")
+    });
+    let mut loops: Vec<_> = loops.collect();
+    let run = done(bare().args([
+        "bench", "--spawn", "--sizes", "1", "--tasks", "2", "--time", "2s",
+    ]));
+    for shell in &mut loops {
+        shell.kill().expect("ours");
+        shell.wait().expect("ours");
+    }
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(
+        run.err.contains("a noisy machine: other processes had"),
+        "{run:?}"
+    );
+    assert!(run.out.contains("APART"), "{run:?}");
+}
+
+#[test]
+fn own_masters_are_left_as_they_were_but_for_counters() {
+    let masters = masters(3);
+    let run = done(quorate(&masters).args(["bench", "--time", "1s", "--tasks", "4"]));
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(
+        run.out.contains("MASTERS") && run.out.contains("default"),
+        "{run:?}"
+    );
+    assert_eq!(left(&masters), [] as [String; 0], "{run:?}");
+}
+
+#[test]
+fn kinds_of_masters_are_compared_side_by_side() {
+    if let Err(why) = quorate_testbed::MariaDb::available() {
+        quorate_testbed::not_run(
+            "kinds_of_masters_are_compared_side_by_side",
+            &why.to_string(),
+        );
+        return;
+    }
+    let labels = |run: &common::Done| -> Vec<(String, u64)> {
+        assert_eq!(run.code, Some(0), "{run:?}");
+        let result: Value = serde_json::from_str(&run.out).expect("JSON");
+        assert!(result["wide"].is_null(), "{run:?}");
+        let rows = result["sizes"].as_array().expect("a list");
+        for row in rows {
+            assert!(row["cycle_us"]["p50"].as_f64() > Some(0.0), "{row}");
+            assert_eq!(row["failed"], 0, "{row}");
+        }
+        assert_eq!(rows[0]["over_first"], 1.0, "{run:?}");
+        let first = |row: &Value| row["setting"] == "classic";
+        let rows = rows.iter().filter(|row| first(row));
+        rows.map(|row| {
+            let kinds = row["kinds"].as_str().expect("kinds").to_owned();
+            (kinds, row["masters"].as_u64().expect("a number"))
+        })
+        .collect()
+    };
+    let mut spawned = bare();
+    spawned.args(["bench", "--json", "--time", "2s", "--tasks", "4"]);
+    spawned.args([
+        "--nodes",
+        "redis,redis,redis",
+        "--nodes",
+        "redis,redis,mysql",
+    ]);
+    let expected = [("3 redis", 3), ("2 redis + 1 mysql", 3)];
+    let expected = expected.map(|(kinds, masters)| (kinds.to_owned(), masters));
+    assert_eq!(labels(&done(&mut spawned)), expected);
+
+    let server = quorate_testbed::MariaDb::start(quorate_testbed::MariaDbOptions::new());
+    let server = server.expect("a server");
+    let url = format!("{}?timeout=2s", server.url("locks"));
+    assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+    let redis = masters(2);
+    let urls = format!("{},{},{url}", redis[0].url(), redis[1].url());
+    let mut own = bare();
+    own.args([
+        "bench",
+        "--json",
+        "--time",
+        "2s",
+        "--tasks",
+        "4",
+        "--masters",
+    ]);
+    own.args([&*urls, "--restart-guard", "off"]);
+    let expected = [("2 redis", 2), ("1 mysql", 1), ("2 redis + 1 mysql", 3)];
+    let expected = expected.map(|(kinds, masters)| (kinds.to_owned(), masters));
+    assert_eq!(labels(&done(&mut own)), expected);
+}
+
+#[test]
+fn what_cannot_be_measured_is_said_before_anything_is() {
+    for (args, words) in [
+        (&["bench"][..], "quorate bench --spawn"),
+        (&["bench", "--spawn", "--sizes", "0"], "between 1 and 64"),
+        (&["bench", "--spawn", "--time", "10ms"], "below 1s"),
+        (&["bench", "--nodes", "redis,oracle"], "oracle"),
+        (
+            &["bench", "--nodes", "redis", "--sizes", "1"],
+            "cannot be used with",
+        ),
+        (
+            &["bench", "--masters", "redis://127.0.0.1:1", "--sizes", "3"],
+            "more than the masters that are named (1)",
+        ),
+    ] {
+        let run = done(bare().args(args));
+        assert_eq!(run.code, Some(64), "{run:?}");
+        assert!(run.err.contains(words), "{run:?}");
+    }
+    let run = done(
+        bare()
+            .args(["bench", "--spawn"])
+            .env("QUORATE_SERVER", "/nonexistent/redis-server")
+            .env("PATH", "/nonexistent"),
+    );
+    assert_eq!(run.code, Some(70), "{run:?}");
+    assert!(run.err.contains("QUORATE_SERVER"), "{run:?}");
+    let run = done(
+        bare()
+            .args(["bench", "--nodes", "mysql"])
+            .env("PATH", "/nonexistent"),
+    );
+    assert_eq!(run.code, Some(70), "{run:?}");
+    assert!(run.err.contains("mariadb-server-core"), "{run:?}");
+    let run = done(bare().args(["bench", "--masters", "redis://127.0.0.1:1"]));
+    assert_eq!(run.code, Some(69), "{run:?}");
+}
+
+#[test]
+fn cut_short_it_leaves_nothing_on_spawned_masters() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let child = bare()
+        .args(["bench", "--spawn", "--sizes", "2", "--time", "60s"])
+        .env("TMPDIR", temporary.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let inside = || std::fs::read_dir(temporary.path()).expect("read").count();
+    until("its masters are there", || inside() >= 5);
+    std::thread::sleep(Duration::from_millis(500));
+    signal(&child, "INT");
+    let run = end(child);
+    assert_eq!((run.code, &*run.out), (Some(130), ""), "{run:?}");
+    assert!(run.err.contains("an even size only costs"), "{run:?}");
+    assert_eq!(inside(), 0, "{run:?}");
+}
+
+/// All keys but fencing counters.
+fn left(masters: &quorate_testbed::Masters) -> Vec<String> {
+    let keys =
+        masters.iter().flat_map(
+            |master| match master.command(&["KEYS", "*"]).expect("keys") {
+                quorate_testbed::Reply::Array(keys) => keys,
+                other => panic!("KEYS answers with a list, not {other:?}"),
+            },
+        );
+    let names = keys.map(|key| key.text().expect("text").into_owned());
+    names
+        .filter(|name| !name.starts_with("quorate:fence:"))
+        .collect()
+}
+
+#[test]
+fn cut_short_at_any_moment_it_has_given_back_its_locks_when_it_ends() {
+    let masters = masters(3);
+    for (tasks, after) in [(8, 40), (64, 450), (400, 1500), (5000, 1500)] {
+        let child = quorate(&masters)
+            .args(["bench", "--sizes", "1,3", "--time", "12s"])
+            .args(["--tasks", &tasks.to_string()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        until("it is at work", || !left(&masters).is_empty());
+        std::thread::sleep(Duration::from_millis(after));
+        signal(&child, "TERM");
+        let run = end(child);
+        assert_eq!((run.code, run.died_of), (Some(143), Some(15)), "{run:?}");
+        assert_eq!(left(&masters), [] as [String; 0], "{tasks} tasks: {run:?}");
+    }
+}
+
+#[test]
+fn cut_short_it_waits_for_far_masters_as_long_as_they_may_take() {
+    let masters = masters(3);
+    let far = |master: &quorate_testbed::Server| {
+        let proxy = Proxy::start(master.addr()).expect("a proxy");
+        proxy
+            .inject(Fault::latency(Way::ToServer, Duration::from_millis(700)))
+            .keep();
+        (master.url_at(proxy.addr()), proxy)
+    };
+    let (urls, _proxies): (Vec<_>, Vec<_>) = masters.iter().map(far).unzip();
+    let child = quorate(&masters)
+        .args(["bench", "--sizes", "3", "--time", "60s", "--tasks", "4"])
+        .args(["--node-timeout", "2s", "--connect-timeout", "10s"])
+        .args(["--masters", &urls.join(",")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    until("it is at work", || !left(&masters).is_empty());
+    signal(&child, "INT");
+    let run = end(child);
+    assert_eq!(run.code, Some(130), "{run:?}");
+    assert_eq!(left(&masters), [] as [String; 0], "{run:?}");
+}

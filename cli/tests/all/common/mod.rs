@@ -1,0 +1,186 @@
+//! A small stage for the tests of the command line: real masters, real processes.
+
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use quorate_testbed::Masters;
+
+/// `n` masters, or a panic that says why not.
+pub(crate) fn masters(n: usize) -> Masters {
+    Masters::start(n).expect("masters start")
+}
+
+/// Somebody else has the lock `r` from now on.
+pub(crate) fn held_by_another(masters: &Masters) {
+    for master in masters {
+        master.command(&["SET", "r", "x"]).expect("alive");
+    }
+}
+
+/// The binary under test with no configuration but what the test gives it.
+pub(crate) fn bare() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("QUORATE_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .current_dir(env!("CARGO_TARGET_TMPDIR"))
+        .stdin(Stdio::null());
+    command
+}
+
+/// The binary over these masters, which are young and may vote nevertheless.
+pub(crate) fn quorate(masters: &Masters) -> Command {
+    let mut command = bare();
+    command
+        .env("QUORATE_MASTERS", masters.urls().join(","))
+        .env("QUORATE_RESTART_GUARD", "off");
+    command
+}
+
+/// `quorate run`, with options and the command in one text.
+pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Command {
+    let mut quorate = quorate(masters);
+    quorate
+        // The defaults are for machines that get their processors; tests share theirs.
+        .env("QUORATE_NODE_TIMEOUT", "500ms")
+        .env("QUORATE_CONNECT_TIMEOUT", "2s")
+        .arg("run")
+        .args(options)
+        .arg("--")
+        .args(command)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    quorate
+}
+
+/// What a finished process said and did.
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// As a shell shows it: 128+n for a process that died of signal n.
+    pub(crate) code: Option<i32>,
+    /// The signal it died of, if it did.
+    pub(crate) died_of: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) took: Duration,
+}
+
+/// Runs to the end.
+pub(crate) fn done(command: &mut Command) -> Done {
+    let started = Instant::now();
+    let output = command.output().expect("quorate starts");
+    Done::new(output, started)
+}
+
+/// Waits for a child to end.
+pub(crate) fn end(child: Child) -> Done {
+    let started = Instant::now();
+    Done::new(child.wait_with_output().expect("quorate ends"), started)
+}
+
+impl Done {
+    fn new(output: Output, started: Instant) -> Self {
+        let status = output.status;
+        let died_of = status.signal();
+        Self {
+            code: status.code().or(died_of.map(|n| 128 + n)),
+            died_of,
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+            took: started.elapsed(),
+        }
+    }
+}
+
+/// Sends a signal by name.
+pub(crate) fn signal(child: &Child, name: &str) {
+    let pid = i32::try_from(child.id()).expect("a pid");
+    let sig: nix::sys::signal::Signal = format!("SIG{name}").parse().expect("a signal");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), sig).expect("the process is there");
+}
+
+/// A number of seconds that no other process sleeps: marks the processes of one test.
+pub(crate) fn mark() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("1000.{:07}{n:03}", std::process::id())
+}
+
+/// How many living processes carry the mark, the `quorate` that started them left out.
+pub(crate) fn alive(mark: &str) -> usize {
+    pids(mark).len()
+}
+
+/// The same processes.
+pub(crate) fn pids(mark: &str) -> Vec<i32> {
+    let processes = std::fs::read_dir("/proc").expect("proc");
+    processes
+        .flatten()
+        .filter(|entry| {
+            let of = |file: &str| std::fs::read(entry.path().join(file)).unwrap_or_default();
+            let (line, stat) = (of("cmdline"), of("stat"));
+            let line = String::from_utf8_lossy(&line).into_owned();
+            let stat = String::from_utf8_lossy(&stat).into_owned();
+            let state = stat
+                .rsplit(") ")
+                .next()
+                .and_then(|rest| rest.chars().next());
+            line.contains(mark) && !line.contains("quorate") && state != Some('Z')
+        })
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Ends the processes with this mark, whatever the test does.
+pub(crate) struct Ends(pub(crate) String);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        for pid in pids(&self.0) {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
+/// Says by name that a test did not run here, and why.
+pub(crate) fn did_not_run(test: &str, why: &str) {
+    // Past the capture of the test harness: who reads only the summary must see it as well.
+    let _ = writeln!(std::io::stderr(), "{test}: DID NOT RUN: {why}");
+}
+
+/// Whether a `sleep` with this mark has really begun: between fork and exec a shell's child still
+/// looks like the shell, and a signal that comes then is lost to it.
+pub(crate) fn sleeps(mark: &str) -> bool {
+    let wanted = format!("sleep\0{mark}\0").into_bytes();
+    let processes = std::fs::read_dir("/proc").expect("proc");
+    processes
+        .flatten()
+        .any(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == wanted))
+}
+
+/// Waits until `ready` says yes.
+pub(crate) fn until(what: &str, mut ready: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(10);
+    while !ready() {
+        assert!(Instant::now() < patience, "timed out waiting until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until a master has the lock key.
+pub(crate) fn until_held(masters: &Masters, resource: &str) {
+    until("the lock is held", || {
+        masters.iter().any(|master| {
+            master
+                .command(&["EXISTS", resource])
+                .is_ok_and(|reply| reply.int() == Some(1))
+        })
+    });
+}

@@ -1,0 +1,146 @@
+//! `quorate demo` does what it says, on real masters and in memory.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::common::{self, bare, done, end, signal, until};
+use serde_json::Value;
+
+fn sells_ten(masters: &str, stories: &[&str], run: &common::Done) {
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let result: Value = serde_json::from_str(&run.out).expect("JSON");
+    assert_eq!(result["prizes_sold"], 10, "{run:?}");
+    assert_eq!(result["overlaps"], 0, "{run:?}");
+    assert_eq!(result["tokens_rising"], true, "{run:?}");
+    assert_eq!(result["masters"], masters);
+    for story in stories {
+        assert!(run.err.contains(story), "{run:?}");
+    }
+}
+
+fn five_sell_ten(masters: &str, run: &common::Done) {
+    let stories = [
+        "master 2 is killed",
+        "master 4 is killed",
+        "master 2 comes back",
+    ];
+    sells_ten(masters, &stories, run);
+}
+
+fn three_sell_ten(masters: &str, run: &common::Done) {
+    sells_ten(masters, &["master 2 is killed", "master 2 comes back"], run);
+    assert_eq!(run.err.matches("is killed").count(), 1, "{run:?}");
+}
+
+#[test]
+fn ten_prizes_are_sold_on_real_masters() {
+    five_sell_ten(&redis(), &done(bare().args(["demo", "--json"])));
+}
+
+#[test]
+fn ten_prizes_are_sold_in_memory_where_no_server_is_installed() {
+    let run = done(
+        bare()
+            .args(["demo", "--json"])
+            .env("QUORATE_SERVER", "/no/such/server"),
+    );
+    five_sell_ten("memory", &run);
+}
+
+fn redis() -> String {
+    let server = quorate_testbed::available().expect("a server is installed");
+    let name = server.file_name().expect("a name");
+    name.to_string_lossy().into_owned()
+}
+
+#[test]
+fn ten_prizes_are_sold_on_two_redis_and_a_database() {
+    if let Err(why) = quorate_testbed::MariaDb::available() {
+        quorate_testbed::not_run(
+            "ten_prizes_are_sold_on_two_redis_and_a_database",
+            &why.to_string(),
+        );
+        return;
+    }
+    let run = done(bare().args(["demo", "--json", "--nodes", "redis,redis,mysql"]));
+    three_sell_ten(&format!("{0}, {0}, mariadbd", redis()), &run);
+    // The one that is killed and comes back may as well be a database.
+    let run = done(bare().args(["demo", "--json", "--nodes", "redis,mariadb,redis"]));
+    three_sell_ten(&format!("{0}, mariadbd, {0}", redis()), &run);
+}
+
+#[test]
+fn ten_prizes_are_sold_with_a_zookeeper() {
+    if let Err(why) = quorate_testbed::ZooKeeper::available() {
+        quorate_testbed::not_run("ten_prizes_are_sold_with_a_zookeeper", &why);
+        return;
+    }
+    let run = done(bare().args(["demo", "--json", "--nodes", "redis,zookeeper,redis"]));
+    three_sell_ten(&format!("{0}, zookeeper, {0}", redis()), &run);
+}
+
+#[test]
+fn a_kind_that_is_not_installed_is_played_in_memory_and_named_with_what_helps() {
+    let server = quorate_testbed::available().expect("a server is installed");
+    let run = done(
+        bare()
+            .args(["demo", "--json", "--nodes", "redis,redis,mysql"])
+            .env("QUORATE_SERVER", server)
+            .env("PATH", "/nonexistent"),
+    );
+    three_sell_ten(&format!("{0}, {0}, memory", redis()), &run);
+    for words in ["master 3", "no mysql here", "mariadb-server-core"] {
+        assert!(run.err.contains(words), "{words}: {run:?}");
+    }
+    for (nodes, words) in [
+        ("redis,oracle", "oracle"),
+        (
+            "redis,redis,redis,redis,redis,redis,redis,redis,redis,redis",
+            "between 1 and 9",
+        ),
+    ] {
+        let run = done(bare().args(["demo", "--nodes", nodes]));
+        assert_eq!(run.code, Some(64), "{run:?}");
+        assert!(run.err.contains(words), "{run:?}");
+    }
+}
+
+#[test]
+fn the_result_is_a_table_on_stdout_and_the_story_stays_on_stderr() {
+    let run = done(bare().arg("demo"));
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(
+        run.out.contains("prizes sold") && run.out.contains("10 of 10"),
+        "{run:?}"
+    );
+    assert!(
+        !run.out.contains("is killed") && !run.err.contains("RESULT"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn cut_short_it_dies_of_the_signal_and_its_masters_with_it() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let child = bare()
+        .arg("demo")
+        .env("TMPDIR", temporary.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let inside = || std::fs::read_dir(temporary.path()).expect("read").count();
+    until("its masters are there", || inside() >= 5);
+    std::thread::sleep(Duration::from_millis(400));
+    signal(&child, "INT");
+    let run = end(child);
+    // As a shell expects of what Ctrl-C ends: the loop around it ends as well.
+    assert_eq!((run.code, run.died_of), (Some(130), Some(2)), "{run:?}");
+    assert!(
+        run.err.contains("cut short") && run.out.is_empty(),
+        "{run:?}"
+    );
+    assert_eq!(inside(), 0, "{run:?}");
+    let help = done(bare().args(["demo", "--help"]));
+    assert!(help.out.contains("128+n"), "it is documented: {help:?}");
+}

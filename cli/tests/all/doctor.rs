@@ -1,0 +1,341 @@
+//! `quorate doctor` on real masters: each illness is found, and health is told as such.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+
+use crate::common::{self, Done, bare, done, quorate};
+use quorate_testbed::{Masters, Persistence, Server, ServerOptions};
+use serde_json::Value;
+
+fn durable(n: usize) -> Masters {
+    Masters::start_with(n, |_| {
+        ServerOptions::new().persistence(Persistence::AofAlways)
+    })
+    .expect("masters start")
+}
+
+/// The defaults are for machines that get their processors; tests share theirs.
+fn patient(masters: &Masters) -> Command {
+    let mut command = quorate(masters);
+    command
+        .env("QUORATE_NODE_TIMEOUT", "1s")
+        .env("QUORATE_CONNECT_TIMEOUT", "5s");
+    command
+}
+
+fn examine(masters: &Masters, options: &[&str]) -> (Done, Value) {
+    let run = done(patient(masters).args(["doctor", "--json"]).args(options));
+    let json = serde_json::from_str(&run.out).expect("JSON");
+    (run, json)
+}
+
+/// The checks that found something of this severity.
+fn found(json: &Value, severity: &str) -> Vec<String> {
+    let findings = json["findings"].as_array().expect("findings");
+    findings
+        .iter()
+        .filter(|finding| finding["severity"] == severity)
+        .map(|finding| finding["check"].as_str().expect("a check").to_owned())
+        .collect()
+}
+
+#[test]
+fn healthy_masters_are_well() {
+    let masters = durable(3);
+    let (run, json) = examine(&masters, &[]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(json["well"], true);
+    let findings = json["findings"].as_array().expect("findings");
+    // Whether the server of this machine is one of the tested ones is not the matter.
+    assert!(findings.iter().all(|f| f["check"] == "version"), "{run:?}");
+    let first = &json["masters"][0];
+    assert_eq!(first["appendfsync"], "always");
+    assert_eq!(first["maxmemory_policy"], "noeviction");
+    assert!(first["latency_ms"].as_f64().is_some_and(|ms| ms > 0.0));
+    assert!(
+        first["clock_offset_ms"]
+            .as_i64()
+            .is_some_and(|ms| ms.abs() < 500)
+    );
+    assert_eq!(first["wake_ups"], true);
+    assert!(first["connect_ms"].as_f64().is_some_and(|ms| ms > 0.0));
+    let text = done(patient(&masters).arg("doctor"));
+    assert!(text.out.contains("all is well"), "{text:?}");
+}
+
+#[test]
+fn illnesses_are_found_and_the_exit_code_says_so() {
+    let masters = durable(5);
+    let set = |n: usize, command: &[&str]| {
+        assert!(
+            masters[n].command(command).expect("alive").is_ok(),
+            "{command:?}"
+        );
+    };
+    set(0, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let replica_of = masters[0].port().to_string();
+    set(1, &["REPLICAOF", "127.0.0.1", &replica_of]);
+    masters[2].kill().expect("killed");
+    let (run, json) = examine(&masters, &[]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let mut errors = found(&json, "error");
+    errors.sort();
+    assert_eq!(errors, ["eviction", "reachable", "role"], "{run:?}");
+    for finding in json["findings"].as_array().expect("findings") {
+        assert!(
+            finding["advice"]
+                .as_str()
+                .is_some_and(|advice| !advice.is_empty())
+        );
+    }
+}
+
+#[test]
+fn one_server_under_two_addresses_is_found() {
+    let masters = durable(2);
+    let one = masters.urls()[0].clone();
+    let again = format!("unix://{}", masters[0].unix_socket().display());
+    let list = [one, again, masters.urls()[1].clone()].join(",");
+    let (run, json) = examine(&masters, &["--masters", &list]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(found(&json, "error"), ["run_id"], "{run:?}");
+}
+
+#[test]
+fn a_young_master_is_told_apart_from_a_forgetful_one() {
+    let masters = common::masters(3); // without persistence
+    let (run, json) = examine(&masters, &["--restart-guard", "on"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");
+    assert_eq!(found(&json, "warning"), ["uptime"; 3], "{run:?}");
+    assert_eq!(
+        found(&json, "note"),
+        ["marked", "persistence", "persistence", "persistence"],
+        "{run:?}"
+    );
+    let (run, json) = examine(&masters, &["--restart-guard", "off"]);
+    assert_eq!(found(&json, "error"), ["persistence"; 3], "{run:?}");
+}
+
+#[test]
+fn a_user_with_too_few_rights_is_found() {
+    let masters = Masters::start_with(3, |_| {
+        ServerOptions::new()
+            .persistence(Persistence::AofAlways)
+            .acl("clerk on >s3cret ~jobs:* ~quorate:* resetchannels &quorate:* +@all -evalsha -config")
+            .login("clerk", "s3cret")
+    })
+    .expect("masters start");
+    let (run, json) = examine(&masters, &["--prefix", "jobs:"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(found(&json, "error"), ["acl"; 3], "{run:?}");
+    assert_eq!(
+        json["masters"][0]["denied"],
+        // The second because the tests' masters have no restart guard.
+        serde_json::json!(["EVALSHA", "CONFIG GET"]),
+        "{run:?}"
+    );
+    let (run, json) = examine(&masters, &["--prefix", "other:"]);
+    assert!(run.out.contains("keys like other:*"), "{json}");
+    assert!(
+        !run.out.contains("s3cret") && !run.err.contains("s3cret"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn without_a_quorum_it_is_69() {
+    let masters = durable(3);
+    masters[0].kill().expect("killed");
+    masters[1].stop().expect("stopped");
+    let (run, json) = examine(&masters, &[]);
+    assert_eq!(run.code, Some(69), "{run:?}");
+    assert!(
+        found(&json, "error").contains(&"quorum".to_owned()),
+        "{run:?}"
+    );
+    masters[1].cont().expect("continued");
+}
+
+/// The command on the page for operators.
+fn documented() -> Vec<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let line = page.lines().find(|line| line.starts_with("ACL SETUSER "));
+    let words = line.expect("the page prints it").split_whitespace();
+    words.map(str::to_owned).collect()
+}
+
+/// Runs the documented command on every master, without one of its rights.
+fn grant(masters: &Masters, without: Option<&str>) {
+    let words: Vec<String> = documented()
+        .into_iter()
+        .filter(|word| Some(word.as_str()) != without)
+        .collect();
+    for master in masters {
+        let reply = master.command(&words).expect("alive");
+        assert!(reply.is_ok(), "{words:?}: {reply:?}");
+    }
+}
+
+/// Doctor as the documented user. The password of the page is the word PASSWORD itself.
+fn examine_as_locker(masters: &Masters, options: &[&str]) -> (Done, Value) {
+    let url = |master: &Server| format!("redis://quorate:PASSWORD@{}", master.addr());
+    let urls: Vec<String> = masters.iter().map(url).collect();
+    let list = urls.join(",");
+    let mut all = vec!["--masters", &list, "--restart-guard", "after-first-contact"];
+    all.extend(options);
+    examine(masters, &all)
+}
+
+#[test]
+fn a_user_with_the_documented_rights_is_well() {
+    let masters = durable(3);
+    grant(&masters, None);
+    let (run, json) = examine_as_locker(&masters, &["--prefix", "lock:"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(json["well"], true);
+    assert_eq!(json["masters"][0]["denied"], serde_json::json!([]));
+    assert_eq!(json["masters"][0]["wake_ups"], true);
+}
+
+#[test]
+fn each_right_that_is_taken_away_is_named() {
+    let masters = durable(1);
+    let rights = documented();
+    let rights = rights
+        .iter()
+        .filter(|word| word.starts_with(['+', '~', '&']));
+    for right in rights {
+        grant(&masters, Some(right));
+        let (run, json) = examine_as_locker(&masters, &["--prefix", "lock:"]);
+        assert_ne!(run.code, Some(0), "{right}: {run:?}");
+        let grants = &json["masters"][0]["grant"];
+        assert_eq!(grants, &serde_json::json!([right]), "{right}: {run:?}");
+        let findings = json["findings"].as_array().expect("findings");
+        assert!(
+            findings.iter().any(
+                |f| f["check"] == "acl" && f["advice"] == format!("ACL SETUSER <user> {right}")
+            ),
+            "{right}: {run:?}"
+        );
+    }
+}
+
+#[test]
+fn what_the_names_of_locks_begin_with_is_asked_for_where_it_matters() {
+    let masters = durable(3);
+    grant(&masters, None);
+    // Its locks are called lock:a and lock:b, without a prefix: that may be right.
+    let (run, json) = examine_as_locker(&masters, &[]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");
+    assert_eq!(found(&json, "warning"), ["acl"; 3], "{run:?}");
+    assert!(run.out.contains("--prefix"), "{run:?}");
+}
+
+/// What a scripted server does when something comes.
+type Manner = fn(&mut TcpStream, &[u8]) -> std::io::Result<()>;
+
+/// A server on a free port, until the test ends.
+fn scripted(manner: Manner) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut heard = vec![0; 1 << 16];
+                while let Ok(count @ 1..) = stream.read(&mut heard) {
+                    if manner(&mut stream, &heard[..count]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    format!("redis://{address}")
+}
+
+/// As a server before RESP3 does: it does not know HELLO, and everything else is fine.
+fn old(stream: &mut TcpStream, heard: &[u8]) -> std::io::Result<()> {
+    let heard = String::from_utf8_lossy(heard);
+    for line in heard.split("\r\n").filter(|line| line.starts_with('*')) {
+        let _ = line;
+        stream.write_all(b"-ERR unknown command `HELLO`, with args beginning with: `3`, \r\n")?;
+    }
+    Ok(())
+}
+
+/// It takes everything and answers nothing.
+fn silent(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
+    stream.flush()
+}
+
+/// It hangs up.
+fn rude(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
+    stream.shutdown(std::net::Shutdown::Both)
+}
+
+fn garbage(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
+    stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+}
+
+#[test]
+fn doctor_finds_no_master_well_that_a_lock_cannot_use() {
+    for (manner, check, word) in [
+        (old as Manner, "version", "RESP3"),
+        (silent, "reachable", "within"),
+        (rude, "reachable", "closed"),
+        (garbage, "reachable", "RESP"),
+    ] {
+        let list = [scripted(manner), scripted(manner), scripted(manner)].join(",");
+        let ask = |args: &[&str]| {
+            let mut command = bare();
+            command
+                .env("QUORATE_MASTERS", &list)
+                .env("QUORATE_CONNECT_TIMEOUT", "500ms");
+            done(command.args(args))
+        };
+        let lock = ask(&["run", "--try", "r", "--", "true"]);
+        assert_eq!(lock.code, Some(69), "{lock:?}");
+        let doctor = ask(&["doctor", "--json"]);
+        assert_eq!(doctor.code, Some(69), "{doctor:?}");
+        let json: Value = serde_json::from_str(&doctor.out).expect("JSON");
+        assert_eq!(found(&json, "error")[1..], [check; 3], "{doctor:?}");
+        for master in json["masters"].as_array().expect("masters") {
+            assert_eq!(master["reachable"], false);
+            assert!(
+                master["error"]
+                    .as_str()
+                    .is_some_and(|error| error.contains(word)),
+                "{doctor:?}"
+            );
+        }
+    }
+}
+
+/// Servers that the library refuses, named by paths with commas between: Redis 5 and older.
+#[test]
+fn real_servers_that_are_too_old_are_refused_by_name() {
+    let named = std::env::var("QUORATE_TEST_OLD_SERVERS").unwrap_or_default();
+    for program in named.split(',').filter(|path| !path.is_empty()) {
+        let masters = Masters::start_with(3, |_| ServerOptions::new().program(program));
+        let masters = masters.expect("masters start");
+        let (run, json) = examine(&masters, &[]);
+        assert_eq!(run.code, Some(69), "{run:?}");
+        assert_eq!(found(&json, "error")[1..], ["version"; 3], "{run:?}");
+    }
+}
+
+#[test]
+fn a_wrong_password_is_told_apart_from_a_missing_right() {
+    let masters = durable(3);
+    grant(&masters, None);
+    let url = |master: &Server| format!("redis://quorate:not-s3cret@{}", master.addr());
+    let urls: Vec<String> = masters.iter().map(url).collect();
+    let (run, json) = examine(&masters, &["--masters", &urls.join(",")]);
+    assert_eq!(run.code, Some(69), "{run:?}");
+    assert_eq!(found(&json, "error")[1..], ["login"; 3], "{run:?}");
+    assert!(!run.out.contains("not-s3cret"), "{run:?}");
+}

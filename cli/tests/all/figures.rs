@@ -1,0 +1,180 @@
+//! What a run came to, for Prometheus and for statsd.
+
+use std::io::Write;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{done, end, masters, run, signal, until};
+use quorate_testbed::not_run;
+
+/// The value of a series, by its name and what its labels end with.
+fn value(file: &Path, name: &str, label: &str) -> Option<f64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text
+        .lines()
+        .find(|line| line.starts_with(&format!("{name}{{")) && line.contains(label))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+#[test]
+fn a_file_tells_how_the_last_run_ended_and_when_one_last_ended_well() {
+    let masters = masters(3);
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("nightly.prom");
+    let path = file.to_str().expect("text");
+    let options = ["--metrics-file", path, "a\"b"];
+    let now = |name: &str, label: &str| value(&file, name, label);
+    let started = run(&masters, &options, &["sleep", "60"]).spawn();
+    let started = started.expect("starts");
+    until("it runs", || now("quorate_run_running", "") == Some(1.0));
+    assert_eq!(now("quorate_run_outcome", "ok"), None);
+    assert!(now("quorate_run_fencing_number", "") > Some(0.0));
+    signal(&started, "TERM");
+    assert_eq!(end(started).code, Some(143));
+    assert_eq!(now("quorate_run_running", ""), Some(0.0));
+    assert_eq!(now("quorate_run_outcome", "\"failed\""), Some(1.0));
+    assert_eq!(now("quorate_run_exit_code", ""), Some(143.0));
+    assert_eq!(now("quorate_run_last_success_time_seconds", ""), None);
+    assert_eq!(done(&mut run(&masters, &options, &["true"])).code, Some(0));
+    let success = now("quorate_run_last_success_time_seconds", "");
+    assert!(success > Some(1e9), "{success:?}");
+    assert_eq!(now("quorate_run_outcome", "\"ok\""), Some(1.0));
+    for master in &masters {
+        master.command(&["SET", "a\"b", "x"]).expect("alive");
+    }
+    let tried = [&["--try", "-E", "3"], &options[..]].concat();
+    assert_eq!(done(&mut run(&masters, &tried, &["true"])).code, Some(3));
+    assert_eq!(now("quorate_run_outcome", "\"held_by_other\""), Some(1.0));
+    assert_eq!(now("quorate_run_exit_code", ""), Some(3.0));
+    assert_eq!(now("quorate_run_last_success_time_seconds", ""), success);
+    let left: Vec<_> = std::fs::read_dir(&dir).expect("read").collect();
+    assert_eq!(left.len(), 1, "nothing but the file: {left:?}");
+    check_with_promtool(&file);
+}
+
+fn check_with_promtool(file: &Path) {
+    let promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut promtool) = promtool else {
+        return not_run(
+            "a_file_tells_how_the_last_run_ended",
+            "there is no promtool",
+        );
+    };
+    let text = std::fs::read(file).expect("written");
+    let mut stdin = promtool.stdin.take().expect("piped");
+    stdin.write_all(&text).expect("written");
+    drop(stdin);
+    let said = end(promtool);
+    assert_eq!(
+        (said.code, &*said.out, &*said.err),
+        (Some(0), "", ""),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_success_beside_a_run_that_waits_is_kept_and_a_link_is_followed() {
+    let masters = masters(3);
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, link) = (dir.path().join("a.prom"), dir.path().join("link.prom"));
+    std::fs::write(&file, "").expect("written");
+    std::os::unix::fs::symlink(&file, &link).expect("linked");
+    let options = ["--metrics-file", link.to_str().expect("text"), "r"];
+    let first = run(&masters, &options, &["sleep", "1"]).spawn();
+    let first = first.expect("starts");
+    until("it runs", || {
+        value(&file, "quorate_run_running", "") == Some(1.0)
+    });
+    // It begins to wait before the first has ended well, and fails behind it.
+    let second = done(&mut run(&masters, &options, &["false"]));
+    assert_eq!((end(first).code, second.code), (Some(0), Some(1)));
+    let success = value(&file, "quorate_run_last_success_time_seconds", "");
+    assert!(success > Some(1e9), "{success:?}");
+    assert!(link.is_symlink());
+}
+
+#[test]
+fn the_file_is_never_seen_half_written() {
+    let masters = masters(1);
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("r.prom");
+    let options = ["--metrics-file", file.to_str().expect("text"), "r"];
+    assert_eq!(done(&mut run(&masters, &options, &["true"])).code, Some(0));
+    // Whoever has opened the old one reads it to its end: it is replaced, and not written over.
+    let mut before = std::fs::File::open(&file).expect("there");
+    assert_eq!(done(&mut run(&masters, &options, &["false"])).code, Some(1));
+    let mut old = String::new();
+    std::io::Read::read_to_string(&mut before, &mut old).expect("read");
+    assert!(old.contains("outcome=\"ok\"} 1"), "{old}");
+    assert_eq!(value(&file, "quorate_run_outcome", "\"ok\""), Some(0.0));
+}
+
+#[test]
+fn statsd_hears_of_it_in_one_datagram() {
+    let masters = masters(1);
+    let statsd = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    statsd
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .expect("set");
+    let address = statsd.local_addr().expect("ours").to_string();
+    let ran = done(&mut run(
+        &masters,
+        &["--statsd", &address, "a:b"],
+        &["sh", "-c", "exit 4"],
+    ));
+    assert_eq!((ran.code, &*ran.err), (Some(4), ""), "{ran:?}");
+    let mut buffer = [0; 1500];
+    let length = statsd.recv(&mut buffer).expect("a datagram");
+    let text = String::from_utf8_lossy(&buffer[..length]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    assert!(
+        lines[0].starts_with("quorate.run.a_b.wait:") && lines[0].ends_with("|ms"),
+        "{text}"
+    );
+    assert!(lines[1].starts_with("quorate.run.a_b.hold:"), "{text}");
+    assert_eq!(
+        lines[2..],
+        [
+            "quorate.run.a_b.failed:1|c",
+            "quorate.run.a_b.exit_code:4|g"
+        ]
+    );
+}
+
+#[test]
+fn what_can_never_be_told_is_said_before_anything_runs() {
+    let masters = masters(1);
+    let refused = |options: &[&str], words: &str| {
+        let refused = done(&mut run(&masters, options, &["echo", "ran"]));
+        assert_eq!((refused.code, &*refused.out), (Some(64), ""), "{refused:?}");
+        assert!(refused.err.contains(words), "{refused:?}");
+    };
+    refused(
+        &["--metrics-file", "/no/such/dir/x.prom", "r"],
+        "/no/such/dir/x.prom",
+    );
+    refused(&["--metrics-file", "/tmp", "r"], "--metrics-file /tmp");
+    refused(&["--statsd", "localhost", "r"], "HOST:PORT");
+    let dir = tempfile::tempdir().expect("a directory");
+    let pipe = dir.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    let named = pipe.to_str().expect("text");
+    refused(&["--metrics-file", named, "r"], "no regular file");
+    refused(&["--metrics-file", "/dev/null", "r"], "no regular file");
+    // Nobody is there: the run is what counts.
+    let ran = done(&mut run(
+        &masters,
+        &["--statsd", "127.0.0.1:9", "r"],
+        &["echo", "ran"],
+    ));
+    assert_eq!((ran.code, &*ran.out), (Some(0), "ran\n"), "{ran:?}");
+}

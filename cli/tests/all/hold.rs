@@ -1,0 +1,178 @@
+//! `quorate hold`: until a signal, the end of its input, or the loss of the lock.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{done, end, masters, quorate, signal, until, until_held};
+use quorate_testbed::{Masters, Reply};
+
+fn hold(masters: &Masters, options: &[&str]) -> Command {
+    let mut command = quorate(masters);
+    command
+        .env("QUORATE_NODE_TIMEOUT", "500ms")
+        .env("QUORATE_CONNECT_TIMEOUT", "2s")
+        .arg("hold")
+        .args(options)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Reads the line that says that it is held.
+fn number(child: &mut Child) -> String {
+    let mut line = String::new();
+    let out = child.stdout.as_mut().expect("piped");
+    BufReader::new(out).read_line(&mut line).expect("a line");
+    line
+}
+
+fn is_free(masters: &Masters, name: &str) -> bool {
+    let is_gone = |reply: std::io::Result<Reply>| reply.expect("alive").int() == Some(0);
+    let mut all = masters.iter();
+    all.all(|master| is_gone(master.command(&["EXISTS", name])))
+}
+
+#[test]
+fn it_says_its_number_and_gives_the_lock_back_when_its_input_ends() {
+    let masters = masters(3);
+    let mut numbers = Vec::new();
+    for _ in 0..2 {
+        let mut child = hold(&masters, &["r"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let line = number(&mut child);
+        numbers.push(line.trim().parse::<u64>().expect("a number"));
+        until_held(&masters, "r");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(child.try_wait().expect("ours").is_none(), "it holds");
+        assert!(!is_free(&masters, "r"));
+        drop(child.stdin.take());
+        let over = end(child);
+        assert_eq!((over.code, &*over.err), (Some(0), ""), "{over:?}");
+        assert!(is_free(&masters, "r"));
+    }
+    assert!(numbers[0] < numbers[1], "{numbers:?}");
+}
+
+#[test]
+fn signals_end_it_and_the_null_device_does_not() {
+    let masters = masters(3);
+    for (name, number_of) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
+        let mut child = hold(&masters, &["r"])
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("starts");
+        number(&mut child);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(child.try_wait().expect("ours").is_none(), "it holds");
+        signal(&child, name);
+        let over = end(child);
+        assert_eq!(over.died_of, Some(number_of), "{over:?}");
+        assert!(is_free(&masters, "r"), "{name}");
+    }
+}
+
+#[test]
+fn nobody_needs_to_read_what_it_says() {
+    let masters = masters(1);
+    let mut child = hold(&masters, &["r"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    drop(child.stdout.take());
+    until_held(&masters, "r");
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(child.try_wait().expect("ours").is_none(), "it holds");
+    drop(child.stdin.take());
+    assert_eq!(end(child).code, Some(0));
+}
+
+#[test]
+fn a_lock_that_is_lost_ends_it_as_a_run_ends() {
+    let masters = masters(3);
+    let taken = hold(&masters, &["--ttl", "6s", "r"])
+        .stdin(Stdio::piped())
+        .spawn();
+    let mut taken = taken.expect("starts");
+    number(&mut taken);
+    // To wait for its end would end its input.
+    let _input = taken.stdin.take();
+    for master in &masters {
+        master.command(&["SET", "r", "another"]).expect("alive");
+    }
+    let taken = end(taken);
+    assert_eq!(taken.code, Some(74), "{taken:?}");
+    assert!(taken.err.contains("the lock on 'r' was lost"), "{taken:?}");
+    assert!(
+        taken.err.contains("warning: lock lost"),
+        "of the library: {taken:?}"
+    );
+    let mut cut_off = hold(&masters, &["-q", "--ttl", "2s", "s"]);
+    let mut cut_off = cut_off.stdin(Stdio::piped()).spawn().expect("starts");
+    number(&mut cut_off);
+    let _input = cut_off.stdin.take();
+    masters[0].kill().expect("killed");
+    masters[1].kill().expect("killed");
+    let cut_off = end(cut_off);
+    assert_eq!(cut_off.code, Some(74), "{cut_off:?}");
+    assert!(cut_off.took < Duration::from_secs(6), "{cut_off:?}");
+    assert_eq!(cut_off.err.lines().count(), 1, "{cut_off:?}");
+}
+
+#[test]
+fn lock_that_ended_while_the_process_stood_still_is_lost_whatever_ends_it() {
+    let masters = masters(3);
+    for by_signal in [false, true, false, true] {
+        let mut child = hold(&masters, &["--ttl", "2s", "r"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        number(&mut child);
+        signal(&child, "STOP");
+        until("its lock is free", || is_free(&masters, "r"));
+        let input = child.stdin.take();
+        if by_signal {
+            signal(&child, "TERM");
+        } else {
+            drop(input);
+        }
+        signal(&child, "CONT");
+        let over = end(child);
+        assert_eq!(over.code, Some(74), "by signal: {by_signal}: {over:?}");
+    }
+}
+
+#[test]
+fn the_longest_hold_ends_it() {
+    let masters = masters(3);
+    let over = done(hold(&masters, &["--max-hold", "1s", "r"]).stdin(Stdio::null()));
+    assert_eq!(over.code, Some(74), "{over:?}");
+    assert!(
+        over.err.contains("was held for its maximum of 1s"),
+        "{over:?}"
+    );
+    assert!(is_free(&masters, "r"));
+}
+
+#[test]
+fn other_kinds_of_locks_are_held_as_well() {
+    let masters = masters(3);
+    let start = |options: &[&str]| {
+        let mut command = hold(&masters, options);
+        let mut child = command.stdin(Stdio::piped()).spawn().expect("starts");
+        number(&mut child);
+        child
+    };
+    let readers = [start(&["--shared", "r"]), start(&["--shared", "r"])];
+    let writer = done(&mut hold(&masters, &["--try", "r"]));
+    assert_eq!((writer.code, &*writer.out), (Some(75), ""), "{writer:?}");
+    for mut reader in readers {
+        drop(reader.stdin.take());
+        assert_eq!(end(reader).code, Some(0));
+    }
+    until("it is free again", || {
+        done(&mut hold(&masters, &["--try", "--max-hold", "300ms", "r"])).code == Some(74)
+    });
+}

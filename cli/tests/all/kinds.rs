@@ -1,0 +1,308 @@
+//! `quorate run` with other kinds of lock than one that is held alone.
+
+use std::time::Duration;
+
+use crate::common::{self, done, end, masters, run, until};
+use quorate_testbed::Masters;
+
+/// How long anything may take on a machine that is starved of processor time.
+const START: Duration = Duration::from_secs(10);
+
+fn holds(masters: &Masters, key: &str) -> bool {
+    let there = |master| {
+        let master: &quorate_testbed::Server = master;
+        master.command(&["EXISTS", key]).expect("alive").int() == Some(1)
+    };
+    masters.iter().filter(|master| there(master)).count() >= 2
+}
+
+/// A command that lasts until its standard input ends.
+fn lasting(masters: &Masters, args: &[&str]) -> std::process::Child {
+    run(masters, args, &["cat"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts")
+}
+
+#[test]
+fn several_resources_are_locked_at_once_or_not_at_all() {
+    let masters = masters(3);
+    let mut both = lasting(&masters, &["a", "--also", "b"]);
+    until("both are held", || {
+        holds(&masters, "a") && holds(&masters, "b")
+    });
+    for other in ["a", "b"] {
+        let refused = done(&mut run(&masters, &["--try", other], &["true"]));
+        assert_eq!(refused.code, Some(75), "{refused:?}");
+    }
+    drop(both.stdin.take());
+    assert_eq!(end(both).code, Some(0));
+    let twice = done(&mut run(&masters, &["a", "--also", "a"], &["true"]));
+    assert_eq!(twice.code, Some(64), "{twice:?}");
+    assert!(twice.err.contains("twice"), "{twice:?}");
+}
+
+#[test]
+fn readers_run_beside_each_other_and_permits_are_counted() {
+    let masters = masters(3);
+    let mut reader = lasting(&masters, &["--shared", "doc"]);
+    until("it reads", || holds(&masters, "doc"));
+    let beside = done(&mut run(&masters, &["--shared", "--try", "doc"], &["true"]));
+    assert_eq!(beside.code, Some(0), "{beside:?}");
+    let writer = done(&mut run(&masters, &["--try", "doc"], &["true"]));
+    assert_eq!(writer.code, Some(75), "{writer:?}");
+    drop(reader.stdin.take());
+    assert_eq!(end(reader).code, Some(0));
+
+    let mut permit = lasting(&masters, &["--permits", "2", "api"]);
+    let slot = |n: u8| format!("quorate:slot:{n}:api");
+    until("one is taken", || {
+        holds(&masters, &slot(0)) || holds(&masters, &slot(1))
+    });
+    let script = "test -n \"$QUORATE_SLOT\"";
+    let second = done(&mut run(
+        &masters,
+        &["--permits", "2", "api"],
+        &["sh", "-c", script],
+    ));
+    assert_eq!(second.code, Some(0), "{second:?}");
+    drop(permit.stdin.take());
+    assert_eq!(end(permit).code, Some(0));
+    let none = done(&mut run(&masters, &["--permits", "0", "api"], &["true"]));
+    assert_eq!(none.code, Some(64), "{none:?}");
+}
+
+#[test]
+fn a_nested_run_is_refused_what_its_ancestor_holds_or_joins_its_owner() {
+    let masters = masters(3);
+    let quorate = env!("CARGO_BIN_EXE_quorate");
+    // Settings and masters come to it by its environment.
+    let nested = |args: &str| format!("'{quorate}' run {args}");
+    let began = std::time::Instant::now();
+    let refused = done(&mut run(
+        &masters,
+        &["job"],
+        &["sh", "-c", &nested("job -- true")],
+    ));
+    assert_eq!(refused.code, Some(75), "{refused:?}");
+    assert!(refused.err.contains("--reenter"), "{refused:?}");
+    assert!(began.elapsed() < START, "it waited for itself");
+    // Another resource is nobody's business.
+    let other = done(&mut run(
+        &masters,
+        &["job"],
+        &["sh", "-c", &nested("other -- true")],
+    ));
+    assert_eq!(other.code, Some(0), "{other:?}");
+    let script = nested("--reenter job -- sh -c 'echo $QUORATE_FENCING_TOKEN'");
+    let script = format!("echo $QUORATE_FENCING_TOKEN; {script}");
+    let joined = done(&mut run(
+        &masters,
+        &["--owner", "order-1", "job"],
+        &["sh", "-c", &script],
+    ));
+    assert_eq!(joined.code, Some(0), "{joined:?}");
+    let numbers: Vec<&str> = joined.out.split_whitespace().collect();
+    assert_eq!(numbers.len(), 2, "{joined:?}");
+    assert_eq!(numbers[0], numbers[1], "one owner, one number");
+    let nobody = done(&mut run(&masters, &["--reenter", "job"], &["true"]));
+    assert_eq!(nobody.code, Some(64), "{nobody:?}");
+}
+
+#[test]
+fn a_permit_and_the_plain_lock_of_its_name_are_two_locks_and_a_single_permit_is_one() {
+    let masters = masters(3);
+    let quorate = env!("CARGO_BIN_EXE_quorate");
+    let nested = |args: &str| format!("'{quorate}' {args}");
+    for (outer, inner, code) in [
+        (&["--permits", "2", "api"][..], "run api -- true", 0),
+        (&["api"], "run --permits 2 api -- true", 0),
+        (&["--permits", "2", "api"], "run --permits 2 api -- true", 0),
+        (
+            &["--permits", "1", "api"],
+            "run --permits 1 api -- true",
+            75,
+        ),
+        (
+            &["--permits", "1", "api"],
+            "run --permits 0 api -- true",
+            64,
+        ),
+        (&["--permits", "1", "api"], "run --permits 2 api -- true", 0),
+    ] {
+        let ran = done(&mut run(&masters, outer, &["sh", "-c", &nested(inner)]));
+        assert_eq!(ran.code, Some(code), "{outer:?} {inner}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_permit_is_not_refused_for_one_that_an_ancestor_holds_in_another_slot() {
+    let masters = masters(3);
+    let mut first = lasting(&masters, &["--permits", "1", "api"]);
+    until("slot 0 is taken", || holds(&masters, "quorate:slot:0:api"));
+    // The outer one takes slot 1; then slot 0 is given back.
+    let inner = "cat; test \"$QUORATE_SLOT\" = 1 && Q run --wait 5s --permits 1 api -- true";
+    let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
+    let mut outer = run(&masters, &["--permits", "2", "api"], &["sh", "-c", &script])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts");
+    until("slot 1 is taken", || holds(&masters, "quorate:slot:1:api"));
+    drop(first.stdin.take());
+    assert_eq!(end(first).code, Some(0));
+    drop(outer.stdin.take());
+    let outer = end(outer);
+    assert_eq!(outer.code, Some(0), "{outer:?}");
+}
+
+#[test]
+fn a_permit_in_a_slot_that_is_not_named_counts_as_one_that_is_wanted() {
+    let masters = masters(3);
+    let told = "echo ${QUORATE_HELD%%=*}";
+    let told = done(&mut run(
+        &masters,
+        &["--permits", "2", "api"],
+        &["sh", "-c", told],
+    ));
+    let unnamed = told.out.trim();
+    assert!(unnamed.ends_with("api"), "{told:?}");
+    for (permits, code) in [("1", 75), ("2", 0)] {
+        let mut inner = run(&masters, &["--permits", permits, "api"], &["true"]);
+        let inner = done(inner.env("QUORATE_HELD", unnamed));
+        assert_eq!(inner.code, Some(code), "{permits}: {inner:?}");
+    }
+}
+
+/// What a daemon has in its environment that was started under a `run` and is left behind.
+#[test]
+fn what_is_said_to_be_held_counts_only_while_its_holder_is_above() {
+    let masters = masters(3);
+    let told = &["sh", "-c", "echo \"$QUORATE_HELD\""];
+    for outer in [
+        &["job"][..],
+        &["--shared", "job"],
+        &["--owner", "a", "job"],
+        &["--permits", "1", "job"],
+    ] {
+        let told = done(&mut run(&masters, outer, told));
+        let (held, inner) = (told.out.trim(), ["--wait", "1s"]);
+        let mut left = run(&masters, &[&inner, outer].concat(), &["true"]);
+        let left = done(left.env("QUORATE_HELD", held));
+        assert_eq!(left.code, Some(0), "{held}: {left:?}");
+        if outer.len() > 1 {
+            continue;
+        }
+        // Without the name of its holder, or with one that says nothing, it is believed.
+        let (hold, _) = held.split_once('@').expect("its holder is named");
+        for held in [hold.to_owned(), format!("{hold}@"), format!("{hold}@1.2")] {
+            let inner = done(run(&masters, outer, &["true"]).env("QUORATE_HELD", &held));
+            assert_eq!(inner.code, Some(75), "{held}: {inner:?}");
+        }
+    }
+}
+
+#[test]
+fn lead_and_run_are_refused_at_once_what_an_ancestor_holds() {
+    let masters = masters(3);
+    let quorate = env!("CARGO_BIN_EXE_quorate");
+    let lead = format!("'{quorate}' lead job -- true");
+    let refused = |ran: common::Done| {
+        let line = "quorate: the quorate that this one runs under holds 'job' itself, and waits for this one to \
+                    end: give that one an --owner ID and this one --reenter, or name another resource\n";
+        assert!(ran.err.contains(line), "{ran:?}");
+    };
+    let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
+    assert_eq!(under_run.code, Some(75), "{under_run:?}");
+    refused(under_run);
+    // What leads campaigns again when its command fails: so the command says how the inner one ended.
+    for inner in [format!("'{quorate}' run job -- true"), lead] {
+        let script = format!("{inner}; test $? = 75");
+        let mut leads = common::quorate(&masters);
+        leads.args(["lead", "job", "--", "sh", "-c", &script]);
+        let under_lead = done(&mut leads);
+        assert_eq!(under_lead.code, Some(0), "{under_lead:?}");
+        refused(under_lead);
+    }
+}
+
+/// What a nested `quorate`, here `Q`, comes to under an outer one with these options.
+fn nested(masters: &Masters, outer: &[&str], inner: &str) -> common::Done {
+    let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
+    done(&mut run(masters, outer, &["sh", "-c", &script]))
+}
+
+#[test]
+fn an_ancestors_hold_is_known_with_its_owner_across_others() {
+    let masters = masters(3);
+    let outer = ["--owner", "the first", "x"];
+    for (inner, code) in [
+        // The owner of the nearest one is another than the one that holds it.
+        (
+            "Q run --owner b y -- Q run --wait 1s --reenter x -- true",
+            0,
+        ),
+        (
+            "Q run --owner b y -- Q run --owner 'the first' x -- true",
+            0,
+        ),
+        (
+            "Q run --owner b y -- Q run --wait 1s --reenter z -- true",
+            0,
+        ),
+        (
+            "Q run --owner b y -- Q run --wait 1s --owner b x -- true",
+            75,
+        ),
+    ] {
+        let ran = nested(&masters, &outer, inner);
+        assert_eq!(ran.code, Some(code), "{inner}: {ran:?}");
+        let refused = ran.err.contains("runs under holds 'x'");
+        assert_eq!(refused, code == 75, "{inner}: {ran:?}");
+    }
+}
+
+#[test]
+fn an_ancestors_hold_is_known_by_its_key_whatever_the_prefix() {
+    let masters = masters(3);
+    for (outer, code) in [("x", 0), ("other:x", 75)] {
+        let inner = "QUORATE_PREFIX=other: Q run --wait 1s x -- true";
+        let ran = nested(&masters, &[outer], inner);
+        assert_eq!(ran.code, Some(code), "{outer}: {ran:?}");
+        let refused = ran.err.contains("runs under holds 'x'");
+        assert_eq!(refused, code == 75, "{outer}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_value_under_the_lock_of_an_ancestor_is_not_waited_for() {
+    let masters = masters(3);
+    for inner in ["Q quota take --wait 1s x", "Q once --create x"] {
+        let ran = nested(&masters, &["x"], inner);
+        assert_eq!(ran.code, Some(75), "{inner}: {ran:?}");
+        assert!(ran.err.contains("runs under holds 'x'"), "{inner}: {ran:?}");
+        // Another name, or another kind of lock of that name, is nobody's business.
+        for outer in [&["y"][..], &["--permits", "2", "x"]] {
+            let beside = nested(&masters, outer, inner);
+            assert!(!beside.err.contains("runs under"), "{inner}: {beside:?}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_under_a_reader_does_not_wait_for_a_writer_that_waits_for_both() {
+    let masters = masters(3);
+    let quorate = env!("CARGO_BIN_EXE_quorate");
+    let inner = format!("cat; '{quorate}' run --wait 15s --ttl 2s --shared doc -- true");
+    let mut reader = run(&masters, &["--shared", "doc"], &["sh", "-c", &inner])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts");
+    until("it reads", || holds(&masters, "doc"));
+    let writer = run(&masters, &["doc"], &["true"]).spawn().expect("starts");
+    until("a writer waits", || holds(&masters, "quorate:queue:doc"));
+    drop(reader.stdin.take());
+    let reader = end(reader);
+    assert_eq!(reader.code, Some(75), "{reader:?}");
+    assert!(reader.err.contains("runs under reads it"), "{reader:?}");
+    assert_eq!(end(writer).code, Some(0));
+}

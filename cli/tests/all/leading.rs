@@ -1,0 +1,277 @@
+//! Who holds it and who leads, by the command: notes, `list`, `lead` and `watch` on real masters.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use crate::common::{
+    Ends, alive, done, end, mark, masters, quorate, run, signal, sleeps, until, until_held,
+};
+use quorate_testbed::Masters;
+use serde_json::Value;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// `quorate` with the patience that tests need, and a short ttl.
+fn patient(masters: &Masters, args: &[&str]) -> Command {
+    let mut command = quorate(masters);
+    command
+        .env("QUORATE_NODE_TIMEOUT", "500ms")
+        .env("QUORATE_CONNECT_TIMEOUT", "2s")
+        .env("QUORATE_TTL", "3s")
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn lead(masters: &Masters, note: &str, command: &[&str]) -> Command {
+    let mut lead = patient(masters, &["lead", "boss", "--note", note, "--"]);
+    lead.args(command);
+    lead
+}
+
+/// Lines of a child, as they come.
+struct Lines {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Lines {
+    fn of(command: &mut Command) -> Self {
+        let mut child = command.spawn().expect("starts");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    fn next(&self) -> String {
+        self.lines
+            .recv_timeout(Duration::from_secs(20))
+            .expect("a line")
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("it ends", || {
+            status = self.child.try_wait().expect("a child");
+            status.is_some()
+        });
+        status.expect("it has ended")
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The next leader that `watch --json` tells.
+fn leader(watch: &Lines) -> Value {
+    loop {
+        let change = json(&watch.next());
+        if change["leader"] == true {
+            return change;
+        }
+    }
+}
+
+#[test]
+fn status_waiters_and_errors_say_who_holds_it() {
+    let masters = masters(3);
+    let secret = format!("sleep {}", mark());
+    let holder = run(
+        &masters,
+        &["--note", "by hand", "r"],
+        &["sh", "-c", &secret],
+    )
+    .spawn()
+    .expect("starts");
+    let pid = holder.id();
+    until_held(&masters, "quorate:note:r");
+    let mut told = Value::Null;
+    until("all have it", || {
+        told = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
+        !told["resources"][0]["note"].is_null()
+    });
+    let note = &told["resources"][0]["note"];
+    assert_eq!(note["pid"], pid);
+    assert_eq!(note["text"], "by hand");
+    assert_eq!(note["process"], "quorate");
+    assert!(
+        note["since"]
+            .as_str()
+            .is_some_and(|since| since.ends_with('Z')),
+        "{note}"
+    );
+    let page = done(quorate(&masters).args(["status", "r"]));
+    assert!(
+        page.out.contains("by hand") && page.out.contains(&pid.to_string()),
+        "{page:?}"
+    );
+    assert!(
+        !page.out.contains("sleep"),
+        "never the command line: {page:?}"
+    );
+    let refused = done(&mut run(&masters, &["--wait", "100ms", "r"], &["true"]));
+    assert_eq!(refused.code, Some(75), "{refused:?}");
+    assert!(refused.err.contains("by hand"), "{refused:?}");
+    let waited = done(&mut run(&masters, &["--wait", "5s", "r"], &["true"]));
+    let lines: Vec<&str> = waited.err.lines().collect();
+    assert!(
+        lines.len() > 1 && lines[0].contains("by hand"),
+        "{waited:?}"
+    );
+    let listed = json(&done(quorate(&masters).args(["list", "--json"])).out);
+    assert_eq!(listed["locks"][0]["resource"], "r");
+    assert_eq!(listed["locks"][0]["note"]["text"], "by hand");
+    assert_eq!(listed["complete"], true);
+    let listed = done(quorate(&masters).args(["list", "r"]));
+    assert!(listed.out.contains("by hand"), "{listed:?}");
+    let none = done(quorate(&masters).args(["list", "s"]));
+    assert_eq!((none.code, &*none.out), (Some(0), "nothing is locked\n"));
+    let broken = done(quorate(&masters).args(["break", "r", "--yes"]));
+    assert!(broken.out.contains("by hand"), "{broken:?}");
+    signal(&holder, "TERM");
+    end(holder);
+}
+
+#[test]
+fn a_list_without_a_quorum_says_so() {
+    let masters = masters(3);
+    masters[0].kill().expect("killed");
+    let one = done(quorate(&masters).args(["list"]));
+    assert_eq!(one.code, Some(0), "{one:?}");
+    assert!(one.out.contains("not asked"), "{one:?}");
+    masters[1].kill().expect("killed");
+    let two = done(quorate(&masters).args(["list", "--json"]));
+    assert_eq!(two.code, Some(69), "{two:?}");
+    assert_eq!(
+        json(&two.out)["not_asked"].as_array().map(Vec::len),
+        Some(2)
+    );
+}
+
+#[test]
+fn one_leads_until_it_is_killed_and_then_the_next_does() {
+    let masters = masters(3);
+    let watch = Lines::of(&mut patient(&masters, &["watch", "boss", "--json"]));
+    assert_eq!(json(&watch.next())["leader"], false);
+    let marks = [mark(), mark()];
+    let first = lead(&masters, "first", &["sleep", &marks[0]])
+        .spawn()
+        .expect("starts");
+    let told = leader(&watch);
+    assert_eq!(told["note"]["text"], "first");
+    until("it works", || sleeps(&marks[0]));
+    let second = lead(&masters, "second", &["sleep", &marks[1]])
+        .spawn()
+        .expect("starts");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(alive(&marks[1]), 0, "one at a time");
+    // Without a word; its command goes with it.
+    signal(&first, "KILL");
+    end(first);
+    until("its command is gone", || alive(&marks[0]) == 0);
+    let next = leader(&watch);
+    assert_eq!(next["note"]["text"], "second");
+    assert!(
+        next["term"].as_u64() > told["term"].as_u64(),
+        "{told} {next}"
+    );
+    until("the next one works", || sleeps(&marks[1]));
+    signal(&second, "TERM");
+    let second = end(second);
+    assert_eq!(second.died_of, Some(15), "{second:?}");
+    assert_eq!(json(&watch.next())["leader"], false);
+}
+
+#[test]
+fn a_leader_that_loses_stops_its_command_and_campaigns_again() {
+    let masters = masters(3);
+    let mark = mark();
+    let script = format!("echo $QUORATE_FENCING_TOKEN; sleep {mark}");
+    let leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
+    let first: u64 = leads.next().parse().expect("a term");
+    let broken = done(quorate(&masters).args(["break", "boss", "--yes"]));
+    assert_eq!(broken.code, Some(0), "{broken:?}");
+    let second: u64 = leads.next().parse().expect("a term");
+    assert!(second > first);
+    until("once", || alive(&mark) <= 2 && sleeps(&mark));
+}
+
+#[test]
+fn who_leads_ends_when_told_to_whatever_the_command_makes_of_it() {
+    let masters = masters(3);
+    let [exits, stays] = [mark(), mark()].map(Ends);
+    // It puts its things away, and says that it did not finish.
+    let script = format!("trap 'exit 3' TERM; echo ready; sleep {} & wait", exits.0);
+    let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
+    assert_eq!(leads.next(), "ready");
+    signal(&leads.child, "TERM");
+    assert_eq!(leads.end().code(), Some(3));
+    // It does not hear, and loses the leadership meanwhile.
+    let script = format!("trap '' TERM; echo ready; sleep {}", stays.0);
+    let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
+    assert_eq!(leads.next(), "ready");
+    signal(&leads.child, "TERM");
+    let broken = done(quorate(&masters).args(["break", "boss", "--yes"]));
+    assert_eq!(broken.code, Some(0), "{broken:?}");
+    assert_eq!(leads.end().signal(), Some(15));
+}
+
+#[test]
+fn the_end_of_the_command_is_the_end_of_leading_if_all_is_well() {
+    let masters = masters(3);
+    let well = done(&mut lead(&masters, "me", &["true"]));
+    assert_eq!(well.code, Some(0), "{well:?}");
+    for (command, code) in [(&["no-such-command"][..], 127), (&["/etc/passwd"], 126)] {
+        let ended = done(&mut lead(&masters, "me", command));
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+    }
+    // A failure lets others lead, and is tried again.
+    let dir = tempfile::tempdir().expect("a directory");
+    let flag = dir.path().join("flag");
+    let flag = flag.to_str().expect("text");
+    let script = format!("test -e {flag} || {{ touch {flag}; exit 3; }}");
+    let again = done(&mut lead(&masters, "me", &["sh", "-c", &script]));
+    assert_eq!(again.code, Some(0), "{again:?}");
+    assert!(again.err.contains("failed with 3"), "{again:?}");
+    let long = "x".repeat(1025);
+    let wrong = done(&mut lead(&masters, &long, &["true"]));
+    assert_eq!(wrong.code, Some(64), "{wrong:?}");
+    assert_eq!(wrong.err.lines().count(), 1, "{wrong:?}");
+}
+
+#[test]
+fn a_watch_ends_with_its_signal_or_its_reader() {
+    let masters = masters(3);
+    let mut watch = Lines::of(&mut patient(&masters, &["watch", "boss"]));
+    assert_eq!(watch.next(), "boss: no leader known");
+    signal(&watch.child, "INT");
+    assert_eq!(watch.end().signal(), Some(2));
+    // Also where there is nothing to tell it.
+    let mut child = patient(&masters, &["watch", "boss"])
+        .spawn()
+        .expect("starts");
+    let out = child.stdout.take().expect("piped");
+    let lines = channel().1;
+    let mut watch = Lines { child, lines };
+    let mut line = String::new();
+    BufReader::new(out).read_line(&mut line).expect("a line");
+    assert_eq!(line, "boss: no leader known\n");
+    assert_eq!(watch.end().code(), Some(0));
+}

@@ -1,0 +1,355 @@
+//! What `quorate run` leaves on the masters, whichever way it ends: the fencing counter, and nothing
+//! else. Looked at right after the end: what a waiter or a holder leaves behind blocks everybody
+//! until it expires.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::{Done, alive, done, end, mark, masters, run, signal, until, until_held};
+use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
+
+/// Keys on all masters that answer, the fencing counters left out, with the master's number.
+fn leavings(masters: &Masters) -> Vec<String> {
+    let mut left = Vec::new();
+    for (number, master) in masters.iter().enumerate().filter(|(_, m)| m.is_alive()) {
+        let Ok(Reply::Array(keys)) = master.command(&["KEYS", "*"]) else {
+            panic!("master {number} lists no keys");
+        };
+        let keys = keys.iter().filter_map(Reply::text);
+        // The largest ticket lives on for a heartbeat: who has stepped out of the line for a moment comes back
+        // to its place, and nobody is kept out by it, nor by the sign that there are lines.
+        let blocks = |key: &std::borrow::Cow<'_, str>| {
+            let may_stay = ["quorate:fence:", "quorate:ticket:", "quorate:lines"];
+            !may_stay.iter().any(|before| key.starts_with(before))
+        };
+        let stays = keys.filter(blocks);
+        left.extend(stays.map(|key| format!("{number}: {key}")));
+    }
+    left
+}
+
+/// Lets a foreign client hold `r` on the first `n` masters.
+fn hold(masters: &Masters, n: usize) {
+    for master in masters.iter().take(n) {
+        let held = master.command(&["SET", "r", "somebody else", "PX", "600000"]);
+        assert!(held.expect("alive").is_ok());
+    }
+}
+
+/// Waits until a master has one of `quorate`'s own keys of this kind.
+fn until_kept(masters: &Masters, kind: &str) {
+    until_held(masters, &format!("quorate:{kind}:r"));
+}
+
+/// One way out of `quorate run` with five masters: what to do, and the exit code that must come of it.
+type WayOut = (&'static str, fn(&Masters) -> Done, &'static [i32]);
+
+const WAYS_OUT: &[WayOut] = &[
+    ("a good end", |m| done(&mut run(m, &["r"], &["true"])), &[0]),
+    (
+        "a code of the command's own",
+        |m| done(&mut run(m, &["r"], &["sh", "-c", "exit 7"])),
+        &[7],
+    ),
+    (
+        "a command that a signal ended",
+        |m| done(&mut run(m, &["r"], &["sh", "-c", "kill -9 $$"])),
+        &[137],
+    ),
+    (
+        "wrong usage",
+        |m| {
+            let run = done(&mut run(m, &["--ttl", "2ms", "r"], &["true"]));
+            for master in m {
+                let keys = master.command(&["DBSIZE"]).expect("alive");
+                assert_eq!(keys.int(), Some(0), "nothing was touched");
+            }
+            run
+        },
+        &[64],
+    ),
+    (
+        "no quorum, once",
+        |m| {
+            (0..3).for_each(|dead| m[dead].kill().expect("killed"));
+            done(&mut run(m, &["--try", "r"], &["true"]))
+        },
+        &[69],
+    ),
+    (
+        "no quorum, after a wait",
+        |m| {
+            (0..3).for_each(|dead| m[dead].kill().expect("killed"));
+            done(&mut run(m, &["--wait", "700ms", "r"], &["true"]))
+        },
+        &[69],
+    ),
+    (
+        "the lock was taken away",
+        |m| {
+            let child = run(m, &["--ttl", "3s", "r"], &["sleep", &mark()])
+                .spawn()
+                .expect("starts");
+            until("it is held everywhere", || held_on(m) == 5);
+            for master in m.iter().take(3) {
+                let gone = master.command(&["SET", "r", "x"]);
+                assert!(gone.expect("alive").is_ok());
+            }
+            let done = end(child);
+            for master in m.iter().take(3) {
+                let held = master.command(&["DEL", "r"]).expect("alive");
+                assert_eq!(held.int(), Some(1), "another's lock is left alone");
+            }
+            done
+        },
+        &[74],
+    ),
+    (
+        "a majority died",
+        |m| {
+            let child = run(m, &["--ttl", "3s", "r"], &["sleep", &mark()])
+                .spawn()
+                .expect("starts");
+            until("it is held everywhere", || held_on(m) == 5);
+            (0..3).for_each(|dead| m[dead].kill().expect("killed"));
+            end(child)
+        },
+        &[74],
+    ),
+    (
+        "the longest hold is over",
+        |m| {
+            let options = ["--ttl", "8s", "--max-hold", "1s", "r"];
+            done(&mut run(m, &options, &["sleep", &mark()]))
+        },
+        &[74],
+    ),
+    (
+        "held by another, once",
+        |m| {
+            hold(m, 3);
+            let done = done(&mut run(m, &["--try", "r"], &["true"]));
+            unhold(m, 3);
+            done
+        },
+        &[75],
+    ),
+    (
+        "held by another, after a wait",
+        |m| {
+            hold(m, 3);
+            let done = done(&mut run(m, &["--wait", "300ms", "r"], &["true"]));
+            unhold(m, 3);
+            done
+        },
+        &[75],
+    ),
+    (
+        "held by another, unordered",
+        |m| {
+            hold(m, 3);
+            let options = ["--wait", "300ms", "--order", "unordered", "r"];
+            let done = done(&mut run(m, &options, &["true"]));
+            unhold(m, 3);
+            done
+        },
+        &[75],
+    ),
+    (
+        "a command that cannot be executed",
+        |m| done(&mut run(m, &["r"], &["/etc/passwd"])),
+        &[126],
+    ),
+    (
+        "no such command",
+        |m| done(&mut run(m, &["r"], &["no-such-command"])),
+        &[127],
+    ),
+    (
+        "a command line that is too long for the system",
+        |m| done(&mut run(m, &["r"], &["echo", &"x".repeat(130_000)])),
+        // The limit is another where pages are larger.
+        &[126, 0],
+    ),
+    (
+        "a signal while waiting",
+        |m| {
+            hold(m, 3);
+            let child = run(m, &["r"], &["true"]).spawn().expect("starts");
+            until_kept(m, "queue");
+            signal(&child, "INT");
+            let done = end(child);
+            unhold(m, 3);
+            done
+        },
+        &[130],
+    ),
+    (
+        "a lock that was waited for",
+        |m| {
+            hold(m, 3);
+            let child = run(m, &["r"], &["true"]).spawn().expect("starts");
+            until_kept(m, "queue");
+            unhold(m, 3);
+            end(child)
+        },
+        &[0],
+    ),
+    (
+        "a signal while the command runs",
+        |m| {
+            let mark = mark();
+            let child = run(m, &["r"], &["sleep", &mark]).spawn().expect("starts");
+            until("it runs", || alive(&mark) == 1);
+            signal(&child, "TERM");
+            end(child)
+        },
+        &[143],
+    ),
+    (
+        "a lock that is kept for a while",
+        |m| done(&mut run(m, &["--keep-for", "500ms", "r"], &["true"])),
+        &[0],
+    ),
+    (
+        "a signal while the lock is kept",
+        |m| {
+            let options = ["--keep-for", "60s", "r"];
+            let child = run(m, &options, &["sh", "-c", "exit 3"])
+                .spawn()
+                .expect("starts");
+            until("it is held everywhere", || held_on(m) == 5);
+            std::thread::sleep(Duration::from_millis(300));
+            signal(&child, "TERM");
+            end(child)
+        },
+        &[3],
+    ),
+];
+
+fn held_on(masters: &Masters) -> usize {
+    let holds = |master: &&quorate_testbed::Server| {
+        let held = master.command(&["EXISTS", "r"]);
+        held.is_ok_and(|held| held.int() == Some(1))
+    };
+    masters.iter().filter(holds).count()
+}
+
+/// Ends what [`hold`] began, and sees that it has been left alone.
+fn unhold(masters: &Masters, n: usize) {
+    for master in masters.iter().take(n) {
+        let held = master.command(&["GET", "r"]).expect("alive");
+        assert_eq!(held.text().as_deref(), Some("somebody else"));
+        master.command(&["DEL", "r"]).expect("alive");
+    }
+}
+
+#[test]
+fn no_way_out_leaves_a_key_but_the_fencing_counter() {
+    let mut wrong = Vec::new();
+    for (name, act, codes) in WAYS_OUT {
+        let masters = masters(5);
+        let run = act(&masters);
+        let left = leavings(&masters);
+        let expected = run.code.is_some_and(|code| codes.contains(&code));
+        if !left.is_empty() || !expected {
+            wrong.push(format!("{name}: left {left:?}, {run:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_try_that_comes_again_and_again_leaves_nothing_each_time() {
+    let masters = masters(5);
+    hold(&masters, 3);
+    for round in 0..10 {
+        let run = done(&mut run(&masters, &["--try", "r"], &["true"]));
+        assert_eq!(run.code, Some(75), "{run:?}");
+        assert_eq!(
+            leavings(&masters),
+            ["0: r", "1: r", "2: r"],
+            "round {round}"
+        );
+    }
+}
+
+#[test]
+fn masters_that_are_far_away_hear_of_the_end_as_well() {
+    // A round trip takes longer than any fixed pause that somebody might wait at the end, and stays
+    // within what was said with --node-timeout.
+    let masters = masters(3);
+    hold(&masters, 2);
+    let proxies: Vec<_> = masters
+        .iter()
+        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+        .collect();
+    let slow = Fault::latency(Way::Both, Duration::from_millis(250));
+    let _far: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
+    let urls: Vec<_> = masters
+        .iter()
+        .zip(&proxies)
+        .map(|(master, proxy)| master.url_at(proxy.addr()))
+        .collect();
+    for patience in [&["--try"][..], &["--wait", "1s"]] {
+        let mut options = vec![
+            "--node-timeout",
+            "2s",
+            "--connect-timeout",
+            "8s",
+            "--ttl",
+            "20s",
+        ];
+        options.extend(patience);
+        options.push("r");
+        let run = done(run(&masters, &options, &["true"]).env("QUORATE_MASTERS", urls.join(",")));
+        assert_eq!(run.code, Some(75), "{patience:?} {run:?}");
+        assert_eq!(leavings(&masters), ["0: r", "1: r"], "{patience:?}");
+    }
+}
+
+#[test]
+fn dead_and_silent_masters_hold_up_nobody_at_the_end() {
+    let masters = masters(5);
+    hold(&masters, 3);
+    masters[3].kill().expect("killed");
+    masters[4].stop().expect("stopped");
+    let run = done(&mut run(&masters, &["--try", "r"], &["true"]));
+    masters[4].kill().expect("killed");
+    assert!(matches!(run.code, Some(75 | 69)), "{run:?}");
+    assert_eq!(leavings(&masters).len(), 3, "{run:?}");
+    // Two seconds to connect in vain, half a second for answers; the rest is for a busy machine.
+    assert!(run.took < Duration::from_secs(6), "{run:?}");
+}
+
+#[test]
+fn a_process_that_cannot_be_started_leaves_nothing() {
+    // Few files may be open: enough for the masters at first, and then not for another process. Which
+    // number does that depends on the system, so all that come into question are tried.
+    let mut failed = 0;
+    let masters = masters(5);
+    for files in 8..40 {
+        let quorate = run(&masters, &["--wait", "1s", "r"], &["true"]);
+        let mut limited = Command::new("sh");
+        limited
+            .args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"])
+            .arg(quorate.get_program())
+            .args(quorate.get_args());
+        for (name, value) in quorate.get_envs() {
+            match value {
+                Some(value) => limited.env(name, value),
+                None => limited.env_remove(name),
+            };
+        }
+        let run = done(&mut limited);
+        failed += u32::from(run.code == Some(70) && run.err.contains("cannot run the command"));
+        assert_eq!(leavings(&masters), [""; 0], "{files} files: {run:?}");
+        if run.code == Some(0) {
+            break;
+        }
+    }
+    assert!(
+        failed > 0,
+        "no limit let the lock in and kept the command out"
+    );
+}

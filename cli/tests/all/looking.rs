@@ -1,0 +1,332 @@
+//! `status` and `break` on real masters, and the manual.
+
+use crate::common::{self, done, end, mark, masters, quorate, run, signal, until_held};
+use serde_json::Value;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+#[test]
+fn status_tells_held_from_free_from_unknown() {
+    let masters = masters(3);
+    let free = done(quorate(&masters).args(["status", "--json", "r", "s"]));
+    assert_eq!(free.code, Some(0), "{free:?}");
+    let free = json(&free.out);
+    assert_eq!(free["resources"][1]["resource"], "s");
+    assert_eq!(free["resources"][0]["verdict"], "free");
+    assert_eq!(free["resources"][0]["quorum"], 2);
+
+    let holder = run(&masters, &["r"], &["sleep", &mark()])
+        .spawn()
+        .expect("starts");
+    until_held(&masters, "r");
+    let waiter = run(&masters, &["r"], &["true"]).spawn().expect("starts");
+    common::until("somebody waits", || {
+        let status = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
+        let line = &status["resources"][0]["masters"][0]["waiting"];
+        line.as_array().map(Vec::len) == Some(1) && line[0]["lives_ms"].as_u64().is_some()
+    });
+    signal(&waiter, "HUP");
+    assert_eq!(end(waiter).code, Some(129));
+    masters[2].kill().expect("killed");
+    let held = done(quorate(&masters).args(["status", "--json", "r"]));
+    let held = json(&held.out);
+    let held = &held["resources"][0];
+    assert_eq!(held["verdict"], "held");
+    assert_eq!(held["answered"], 2);
+    assert_eq!(held["masters"][0]["token"], held["holder"]);
+    assert_eq!(held["masters"][0]["state"], "held");
+    assert!(
+        held["masters"][0]["ttl_left_ms"]
+            .as_u64()
+            .is_some_and(|ms| ms <= 10_000)
+    );
+    assert!(held["masters"][0]["fencing_counter"].as_u64().is_some());
+    assert_eq!(held["masters"][2]["state"], "error");
+    let text = done(quorate(&masters).args(["status", "r"]));
+    assert!(
+        text.out.contains("held by") && text.out.contains("2 of 3"),
+        "{text:?}"
+    );
+    assert!(
+        !text.out.contains('\u{1b}'),
+        "no colour in a pipe: {text:?}"
+    );
+
+    masters[1].kill().expect("killed");
+    let unknown = done(quorate(&masters).args(["status", "--json", "r"]));
+    assert_eq!(unknown.code, Some(69), "{unknown:?}");
+    assert_eq!(json(&unknown.out)["resources"][0]["verdict"], "unknown");
+    signal(&holder, "KILL");
+    end(holder);
+}
+
+#[test]
+fn lock_that_most_masters_forgot_is_called_neither_free_nor_unlocked() {
+    let masters = masters(5);
+    let value = "0123456789abcdef".repeat(2);
+    for master in masters.iter().skip(3) {
+        let set = master.command(&["SET", "r", &value, "PX", "60000"]);
+        assert!(set.expect("alive").is_ok());
+    }
+    // The guard lasts for 8 s: two masters are older, three are not.
+    std::thread::sleep(std::time::Duration::from_secs(10));
+    for master in masters.iter().take(3) {
+        master.restart_empty().expect("restarted");
+    }
+    let guarded = |args: &[&str]| {
+        let mut command = quorate(&masters);
+        command.args(args).env("QUORATE_RESTART_GUARD", "on");
+        done(command.env("QUORATE_MAX_TTL", "8s"))
+    };
+    let status = guarded(&["status", "--json", "r"]);
+    let list = guarded(&["list"]);
+    let none = guarded(&["list", "nothing-like-this"]);
+    assert_eq!(status.code, Some(69), "{status:?}");
+    let found = &json(&status.out)["resources"][0];
+    assert_eq!(found["verdict"], "unknown", "{status:?}");
+    assert_eq!(found["answered"], 2);
+    assert_eq!(found["masters"][0]["error_kind"], "quarantined");
+    assert_eq!(found["masters"][4]["state"], "held");
+    assert!(status.err.contains("just started"), "{status:?}");
+    assert_eq!((list.code, none.code), (Some(69), Some(69)), "{list:?}");
+    assert!(
+        list.out.contains("not asked: ") && list.out.contains("restart guard"),
+        "{list:?}"
+    );
+    assert!(
+        list.out.lines().any(|line| line.starts_with("r ")),
+        "{list:?}"
+    );
+    assert!(!none.out.contains("nothing is locked"), "{none:?}");
+}
+
+#[test]
+fn a_key_of_another_type_is_that_masters_fault_and_is_left_alone() {
+    let masters = masters(3);
+    masters[0].command(&["LPUSH", "r", "mine"]).expect("alive");
+    let status = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
+    assert_eq!(
+        status["resources"][0]["masters"][0]["error_kind"],
+        "wrong_type"
+    );
+    assert_eq!(status["resources"][0]["verdict"], "free");
+    let ran = done(&mut run(&masters, &["r"], &["true"]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let broken = done(quorate(&masters).args(["break", "r", "--yes"]));
+    assert_eq!(broken.code, Some(0), "{broken:?}");
+    let left = masters[0].command(&["LLEN", "r"]).expect("alive");
+    assert_eq!(left.int(), Some(1));
+}
+
+#[test]
+fn break_asks_for_consent_then_deletes_and_says_what_was_there() {
+    let masters = masters(3);
+    let holder = run(&masters, &["--ttl", "3s", "r"], &["sleep", &mark()])
+        .spawn()
+        .expect("starts");
+    until_held(&masters, "r");
+    let unasked = done(quorate(&masters).args(["break", "r"]));
+    assert_eq!(unasked.code, Some(64));
+    assert!(
+        unasked.err.contains("--yes") && unasked.err.lines().count() == 1,
+        "{unasked:?}"
+    );
+    let exists = masters[0].command(&["EXISTS", "r"]).expect("alive");
+    assert_eq!(exists.int(), Some(1), "nothing was touched");
+
+    let broken = done(quorate(&masters).args(["break", "r", "--yes", "--json"]));
+    assert_eq!(broken.code, Some(0), "{broken:?}");
+    let broken = json(&broken.out);
+    assert_eq!(broken["verdict"], "held");
+    assert_eq!(broken["masters"][0]["token"], broken["holder"]);
+    let next = done(&mut run(&masters, &["--try", "r"], &["true"]));
+    assert_eq!(next.code, Some(0), "{next:?}");
+    let again = done(quorate(&masters).args(["break", "r", "--yes"]));
+    assert!(again.out.contains("nothing was there"), "{again:?}");
+    signal(&holder, "TERM");
+    end(holder);
+}
+
+#[test]
+fn the_manual_is_complete() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let man = done(common::bare().args(["man", "--out"]).arg(dir.path()));
+    assert_eq!(man.code, Some(0), "{man:?}");
+    for page in [
+        "quorate.1",
+        "quorate-run.1",
+        "quorate-status.1",
+        "quorate-break.1",
+        "quorate-lead.1",
+        "quorate-watch.1",
+        "quorate-list.1",
+    ] {
+        assert!(dir.path().join(page).exists(), "{page}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = done(common::bare().args(["completions", shell]));
+        assert!(
+            script.code == Some(0) && script.out.contains("max-hold"),
+            "{shell}"
+        );
+    }
+    for command in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["status", "--help"],
+        &["break", "--help"],
+        &["lead", "--help"],
+        &["watch", "--help"],
+        &["list", "--help"],
+    ] {
+        let help = done(common::bare().args(command));
+        assert_eq!(help.code, Some(0));
+        assert!(
+            help.out.contains("Exit codes:") && help.out.contains("Examples:"),
+            "{command:?}"
+        );
+    }
+    assert_eq!(done(&mut common::bare()).code, Some(64));
+}
+
+#[test]
+fn permits_and_readers_are_shown_with_their_notes_and_a_permit_is_broken_alone() {
+    let masters = masters(3);
+    let permit = |note: &str| {
+        let options = ["--permits", "2", "--note", note, "api"];
+        run(&masters, &options, &["sleep", &mark()])
+            .spawn()
+            .expect("starts")
+    };
+    let reader = |note: &str| {
+        let options = ["--shared", "--note", note, "doc"];
+        run(&masters, &options, &["sleep", &mark()])
+            .spawn()
+            .expect("starts")
+    };
+    let holders = [
+        permit("one"),
+        permit("two"),
+        reader("here"),
+        reader("there"),
+    ];
+    let status = || json(&done(quorate(&masters).args(["status", "--json", "api", "doc"])).out);
+    let texts = |holds: &Value| -> Vec<String> {
+        let holds = holds.as_array().into_iter().flatten();
+        let text = |hold: &Value| hold["note"]["text"].as_str().map(str::to_owned);
+        let mut texts: Vec<String> = holds.filter_map(text).collect();
+        texts.sort_unstable();
+        texts
+    };
+    common::until("all say who they are", || {
+        let seen = status();
+        texts(&seen["resources"][0]["permits"]) == ["one", "two"]
+            && texts(&seen["resources"][1]["holds"]) == ["here", "there"]
+    });
+    // The plain lock of that name is another one.
+    let seen = status();
+    assert_eq!(seen["resources"][0]["verdict"], "free");
+    assert_eq!(seen["resources"][0]["permits"][1]["slot"], 1);
+    assert_eq!(seen["resources"][0]["permits"][1]["verdict"], "held");
+    let text = done(quorate(&masters).args(["status", "api", "doc"])).out;
+    for part in ["2 held, 0 waiting", "one", "two", "here", "there"] {
+        assert!(text.contains(part), "no {part:?}: {text}");
+    }
+    let list = done(quorate(&masters).args(["list"])).out;
+    for part in [
+        "api, permit in slot 0",
+        "api, permit in slot 1",
+        "here",
+        "there",
+    ] {
+        assert!(list.contains(part), "no {part:?}: {list}");
+    }
+    let none = done(quorate(&masters).args(["break", "api", "--slot", "64", "--yes"]));
+    assert_eq!(none.code, Some(64), "{none:?}");
+    let line = "quorate: cannot lock 'api': the slots of a semaphore are 0 to 63, there is no 64\n";
+    assert_eq!(none.err, line);
+    let broken = done(quorate(&masters).args(["break", "api", "--slot", "0", "--yes"]));
+    assert_eq!(broken.code, Some(0), "{broken:?}");
+    assert!(broken.out.contains("deleted"), "{broken:?}");
+    let next = done(&mut run(
+        &masters,
+        &["--permits", "2", "--try", "api"],
+        &["true"],
+    ));
+    assert_eq!(next.code, Some(0), "{next:?}");
+    for holder in holders {
+        signal(&holder, "TERM");
+        end(holder);
+    }
+}
+
+#[test]
+fn who_waits_for_a_permit_is_shown_where_none_is_held() {
+    let masters = masters(3);
+    let free = done(quorate(&masters).args(["status", "api"]));
+    assert!(!free.out.contains("semaphore"), "{free:?}");
+    let all = |words: &[&str]| {
+        for master in &masters {
+            master.command(words).expect("alive");
+        }
+    };
+    all(&["SET", "quorate:slot:0:api", "somebody", "PX", "600000"]);
+    let waits = run(&masters, &["--permits", "1", "api"], &["true"]).spawn();
+    let waits = waits.expect("starts");
+    common::until("somebody waits everywhere", || {
+        masters.iter().all(|master| {
+            let line = master.command(&["EXISTS", "quorate:queue:quorate:slot:line:api"]);
+            line.expect("alive").int() == Some(1)
+        })
+    });
+    // Its place stays for a while, and nobody takes what is free.
+    signal(&waits, "STOP");
+    all(&["DEL", "quorate:slot:0:api"]);
+    let status = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
+    let text = done(quorate(&masters).args(["status", "api"])).out;
+    signal(&waits, "KILL");
+    end(waits);
+    let status = &status["resources"][0];
+    assert_eq!(status["permits"], Value::Null, "{status}");
+    assert_eq!(status["permit_line"].as_array().map(Vec::len), Some(3));
+    for place in status["permit_line"].as_array().into_iter().flatten() {
+        assert!(place["master"].as_str().is_some(), "{status}");
+        assert_eq!(place["waiting"].as_array().map(Vec::len), Some(1));
+        assert!(place["waiting"][0]["lives_ms"].as_u64().is_some());
+    }
+    assert!(text.contains("0 held, 1 waiting"), "{text}");
+}
+
+#[test]
+fn a_semaphore_that_may_not_be_read_is_not_shown_as_one_without_permits() {
+    let masters = masters(3);
+    let user = "ACL SETUSER looks reset on >word +evalsha +script|load +info +time +ping +subscribe +get +pttl \
+                +zrange +zscore ~api ~quorate:fence:* ~quorate:queue:* ~quorate:alive:* ~quorate:note:* &*";
+    let user: Vec<&str> = user.split_whitespace().collect();
+    for master in &masters {
+        assert!(master.command(&user).expect("alive").is_ok());
+    }
+    let urls = masters
+        .urls()
+        .join(",")
+        .replace("redis://", "redis://looks:word@");
+    let look = |words: &[&str]| done(quorate(&masters).env("QUORATE_MASTERS", &urls).args(words));
+    let text = look(&["status", "api"]);
+    assert_eq!(text.code, Some(0), "{text:?}");
+    assert!(text.out.contains("api: free"), "{text:?}");
+    assert!(
+        text.out.contains("could not be read") && text.out.contains("NOPERM"),
+        "{text:?}"
+    );
+    assert!(!text.out.contains("word"), "{text:?}");
+    let status = json(&look(&["status", "--json", "api"]).out);
+    let why = status["resources"][0]["permits_error"]
+        .as_str()
+        .expect("why");
+    assert!(why.contains("NOPERM"), "{why}");
+    // Who may read it is told nothing.
+    let all = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
+    assert_eq!(all["resources"][0]["permits_error"], Value::Null);
+}

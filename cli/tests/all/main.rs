@@ -1,0 +1,27 @@
+//! The tests of the command, linked once.
+
+mod bad_input;
+mod bench;
+mod common;
+mod demo;
+mod doctor;
+mod figures;
+mod hold;
+mod kinds;
+mod leading;
+mod leavings;
+mod looking;
+mod masters;
+mod nodes;
+mod packaging;
+mod pages;
+mod run;
+mod scripts;
+mod start;
+mod stores;
+mod survivors;
+mod terminal;
+mod tls;
+mod values;
+mod variables;
+mod words;

@@ -1,0 +1,414 @@
+//! `quorate masters`: the walk of the page for operators, as it is written there, on real servers.
+
+use std::process::Command;
+
+use crate::common::{Done, bare, done, masters, until};
+use quorate_testbed::Masters;
+
+/// The commands of the page, in its order.
+fn walk() -> Vec<Vec<String>> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let (_, rest) = page
+        .split_once("## Changing the masters")
+        .expect("its section");
+    let section = rest.split("\n## ").next().expect("its text");
+    let commands = section
+        .lines()
+        .map(str::trim)
+        .filter_map(|line| line.strip_prefix("quorate "));
+    let words = |command: &str| command.split(' ').map(str::to_owned).collect();
+    commands.map(words).collect()
+}
+
+/// The first three are the old masters, the last three the next ones.
+struct Scene(Masters);
+
+impl Scene {
+    fn urls(&self, which: std::ops::Range<usize>) -> String {
+        self.0.urls()[which].join(",")
+    }
+
+    fn quorate(masters: &str) -> Command {
+        let mut command = bare();
+        command
+            .env("QUORATE_MASTERS", masters)
+            .env("QUORATE_RESTART_GUARD", "off")
+            .env("QUORATE_MAX_TTL", "1s")
+            .env("QUORATE_NODE_TIMEOUT", "250ms")
+            .env("QUORATE_CONNECT_TIMEOUT", "2s");
+        command
+    }
+
+    fn operator(&self, words: &[&str]) -> Done {
+        let mut command = Self::quorate(&self.urls(0..3));
+        command.env("QUORATE_NEXT_MASTERS", self.urls(2..5));
+        done(command.args(words))
+    }
+
+    fn locks(mut command: Command) -> Option<i32> {
+        let words = ["run", "--ttl", "1s", "--wait", "5s", "job", "--", "true"];
+        done(command.args(words)).code
+    }
+
+    fn old(&self) -> Option<i32> {
+        Self::locks(Self::quorate(&self.urls(0..3)))
+    }
+
+    fn both(&self) -> Option<i32> {
+        let mut command = Self::quorate(&self.urls(0..3));
+        command.env("QUORATE_NEXT_MASTERS", self.urls(2..5));
+        Self::locks(command)
+    }
+
+    fn next(&self) -> Option<i32> {
+        let mut command = Self::quorate(&self.urls(2..5));
+        command.env("QUORATE_MASTERS_GENERATION", "1");
+        Self::locks(command)
+    }
+}
+
+/// Three of five answer, and a client of the old masters alone holds the lock on the other two.
+#[test]
+fn break_and_looks_without_a_majority_of_the_old_masters_have_no_quorum() {
+    let scene = Scene(masters(5));
+    for master in scene.0.iter().take(2) {
+        master.stop().expect("stopped");
+    }
+    for words in [
+        &["status", "job"][..],
+        &["list"],
+        &["break", "job", "--yes"],
+    ] {
+        let told = scene.operator(words);
+        assert_eq!(told.code, Some(69), "{words:?}: {told:?}");
+        assert!(
+            told.err.contains("3 of 5 masters answered")
+                && told.err.contains("no majority of each set"),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn the_walk_of_the_page_changes_the_masters_under_their_clients() {
+    let scene = Scene(masters(5));
+    let mut steps = Vec::new();
+    let all = |scene: &Scene| [scene.old(), scene.both(), scene.next()];
+    assert_eq!(all(&scene), [Some(0), Some(0), Some(78)], "before");
+    for command in walk() {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let step = words[1];
+        // The next masters have to be up for a while.
+        until("prepared", || {
+            step != "prepare" || scene.operator(&words).code == Some(0)
+        });
+        for again in 0..2 {
+            let took = scene.operator(&words);
+            assert_eq!(took.code, Some(0), "{step} {again}: {took:?}");
+            assert!(
+                took.out.contains("127.0.0.1:"),
+                "it says what it saw: {took:?}"
+            );
+        }
+        let codes = match step {
+            "prepare" | "status" => [Some(0), Some(0), Some(78)],
+            "close" => [Some(78), Some(0), Some(78)],
+            "open" => [Some(78), Some(0), Some(0)],
+            "finish" => [Some(78), Some(78), Some(0)],
+            step => panic!("a step of the page that is not tried: {step}"),
+        };
+        assert_eq!(all(&scene), codes, "after {step}");
+        steps.push(step.to_owned());
+    }
+    assert_eq!(steps, ["prepare", "status", "close", "open", "finish"]);
+    // Who was forgotten is told wherever he looks.
+    let mut outdated = Scene::quorate(&scene.urls(0..3));
+    let told = done(outdated.args(["masters", "status"]));
+    assert!(told.out.contains("have no votes"), "{told:?}");
+    for words in [
+        &["status", "job"][..],
+        &["list"],
+        &["break", "job", "--yes"],
+    ] {
+        let told = done(Scene::quorate(&scene.urls(0..3)).args(words));
+        assert_eq!(told.code, Some(78), "{told:?}");
+        assert!(told.err.contains("outdated configuration"), "{told:?}");
+    }
+    let mut outdated = Scene::quorate(&scene.urls(0..3));
+    outdated.env("QUORATE_MAX_TTL", "30s");
+    let told = done(outdated.arg("doctor"));
+    assert_eq!(told.code, Some(69), "{told:?}");
+    assert!(told.out.contains("outdated configuration"), "{told:?}");
+    // Back again, as any other change: the first three have to be told anew.
+    let mut command = Scene::quorate(&scene.urls(2..5));
+    command.env("QUORATE_NEXT_MASTERS", scene.urls(0..3));
+    command.env("QUORATE_MASTERS_GENERATION", "1");
+    for step in ["prepare", "close", "open", "finish"] {
+        let mut again = Command::new(command.get_program());
+        again.args(["masters", step]).envs(
+            command
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+        let took = done(&mut again);
+        assert_eq!(took.code, Some(0), "{step}: {took:?}");
+    }
+    let mut first = Scene::quorate(&scene.urls(0..3));
+    first.env("QUORATE_MASTERS_GENERATION", "2");
+    assert_eq!(Scene::locks(first), Some(0));
+    assert_eq!(scene.next(), Some(78));
+}
+
+#[test]
+fn a_step_that_comes_too_early_is_not_taken_and_says_what_is_missing() {
+    let scene = Scene(masters(5));
+    for (step, says) in [
+        ("close", "prepare first"),
+        ("open", "close first"),
+        ("finish", "open first"),
+    ] {
+        let took = scene.operator(&["masters", step]);
+        assert_eq!(took.code, Some(1), "{took:?}");
+        assert!(took.err.contains(says), "{took:?}");
+    }
+    let young = scene.operator(&["masters", "prepare"]);
+    if young.code != Some(0) {
+        assert!(young.err.contains("has been up for"), "{young:?}");
+    }
+    let left = scene.operator(&["masters", "back-out"]);
+    assert_eq!(left.code, Some(0), "{left:?}");
+    until("prepared", || {
+        scene.operator(&["masters", "prepare"]).code == Some(0)
+    });
+    assert_eq!(scene.operator(&["masters", "close"]).code, Some(0));
+    let left = scene.operator(&["masters", "back-out"]);
+    assert_eq!(left.code, Some(1), "{left:?}");
+    // Without next masters there is nothing to change.
+    let none = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "close"]));
+    assert_eq!(none.code, Some(64), "{none:?}");
+    let shown = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "status"]));
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+}
+
+#[test]
+fn an_old_master_that_is_down_does_not_stop_the_change_and_no_majority_does() {
+    let scene = Scene(masters(5));
+    scene.0[0].kill().expect("killed");
+    until("prepared", || {
+        scene.operator(&["masters", "prepare"]).code == Some(0)
+    });
+    for step in ["close", "open"] {
+        let took = scene.operator(&["masters", step]);
+        assert_eq!(took.code, Some(0), "{step}: {took:?}");
+    }
+    assert_eq!(scene.next(), Some(0));
+    let scene = Scene(masters(5));
+    until("prepared", || {
+        scene.operator(&["masters", "prepare"]).code == Some(0)
+    });
+    scene.0[0].kill().expect("killed");
+    scene.0[1].kill().expect("killed");
+    let took = scene.operator(&["masters", "close"]);
+    assert_eq!(took.code, Some(1), "{took:?}");
+    assert_eq!(scene.operator(&["masters", "open"]).code, Some(1));
+}
+
+#[test]
+fn masters_are_marked_once_and_doctor_recommends_it_until_then() {
+    let scene = Scene(masters(5));
+    let first = scene.urls(0..3);
+    let doctor = || {
+        let mut command = Scene::quorate(&first);
+        command.env("QUORATE_RESTART_GUARD", "after-first-contact");
+        let judged = done(command.args(["doctor", "--json"]));
+        let marked = |text: &str| text.contains("quorate masters mark");
+        (judged.code, marked(&judged.out))
+    };
+    let (code, recommended) = doctor();
+    assert!(recommended);
+    let other = done(Scene::quorate(&scene.urls(3..5)).args(["masters", "status"]));
+    assert!(other.out.contains("quorate masters mark"), "{other:?}");
+    for _ in 0..2 {
+        let marked = done(Scene::quorate(&first).args(["masters", "mark"]));
+        assert_eq!(marked.code, Some(0), "{marked:?}");
+        assert!(marked.out.contains("RUN ID"), "{marked:?}");
+        assert!(marked.out.contains("marked: each"), "{marked:?}");
+    }
+    assert_eq!(
+        doctor(),
+        (code, false),
+        "a note is no reason for its exit code"
+    );
+    assert_eq!(scene.old(), Some(0));
+    // Named otherwise they are the masters of others.
+    let fewer = done(Scene::quorate(&scene.urls(0..2)).args(["masters", "mark"]));
+    assert_eq!(fewer.code, Some(1), "{fewer:?}");
+    assert!(fewer.err.contains("is of other masters"), "{fewer:?}");
+    scene.0[4].kill().expect("killed");
+    let away = done(Scene::quorate(&scene.urls(2..5)).args(["masters", "mark"]));
+    assert_eq!(away.code, Some(1), "{away:?}");
+    let next = scene.operator(&["masters", "mark"]);
+    assert_eq!(next.code, Some(1), "{next:?}");
+    assert!(next.err.contains("prepare"), "{next:?}");
+}
+
+/// A client's words to some of the masters: what they are, what they will be, and how often they were changed.
+struct Told<'a> {
+    scene: &'a Scene,
+    masters: &'a [usize],
+    next: &'a [usize],
+    generation: &'a str,
+    /// A master that it cannot reach.
+    away: Option<usize>,
+}
+
+impl Told<'_> {
+    fn urls(&self, which: &[usize]) -> String {
+        let url = |at: &usize| {
+            let url = &self.scene.0.urls()[*at];
+            match self.away {
+                Some(away) if away == *at => url.replace("redis://", "redis://nobody:x@"),
+                _ => url.clone(),
+            }
+        };
+        which.iter().map(url).collect::<Vec<_>>().join(",")
+    }
+
+    fn ask(&self, words: &[&str]) -> Done {
+        let mut command = Scene::quorate(&self.urls(self.masters));
+        if !self.next.is_empty() {
+            command.env("QUORATE_NEXT_MASTERS", self.urls(self.next));
+        }
+        command.env("QUORATE_TTL", "1s");
+        command.env("QUORATE_MASTERS_GENERATION", self.generation);
+        done(command.args(words))
+    }
+
+    fn does(&self, words: &[&str]) -> String {
+        let did = self.ask(words);
+        assert_eq!(did.code, Some(0), "{words:?}: {did:?}");
+        did.out
+    }
+
+    fn prepare(&self) {
+        until("prepared", || {
+            self.ask(&["masters", "prepare"]).code == Some(0)
+        });
+    }
+
+    /// Runs the job, unless this period is done; whether it ran.
+    fn runs(&self, name: &str) -> bool {
+        let words = ["once", "--per", "8760h", name, "--", "echo", "ran"];
+        self.does(&words) == "ran\n"
+    }
+}
+
+impl Scene {
+    fn told<'a>(&'a self, masters: &'a [usize], next: &'a [usize]) -> Told<'a> {
+        Told {
+            scene: self,
+            masters,
+            next,
+            generation: "0",
+            away: None,
+        }
+    }
+
+    fn clients(&self) -> [Told<'_>; 3] {
+        let next = Told {
+            generation: "1",
+            ..self.told(&[2, 3, 4], &[])
+        };
+        [
+            self.told(&[0, 1, 2], &[]),
+            self.told(&[0, 1, 2], &[2, 3, 4]),
+            next,
+        ]
+    }
+}
+
+#[test]
+fn once_job_runs_once_where_each_old_master_failed_at_another_time() {
+    let scene = Scene(masters(5));
+    let [old, both, next] = scene.clients();
+    both.prepare();
+    both.does(&["once", "--create", "job"]);
+    let old = Told {
+        away: Some(2),
+        ..old
+    };
+    assert!(old.runs("job"));
+    scene.0[1].restart_empty().expect("restarted");
+    let without = Told {
+        away: Some(0),
+        ..scene.told(&[0, 1, 2], &[2, 3, 4])
+    };
+    without.prepare();
+    without.does(&["masters", "close"]);
+    let stopped = without.ask(&["masters", "open"]);
+    assert_eq!(stopped.code, Some(1), "{stopped:?}");
+    assert!(stopped.err.contains("\"job\": "), "{stopped:?}");
+    both.does(&["masters", "close"]);
+    let open = both.does(&["masters", "open"]);
+    assert!(open.contains("\"job\": carried\n"), "{open}");
+    both.does(&["masters", "finish"]);
+    assert!(!next.runs("job"));
+}
+
+#[test]
+fn lost_quota_stops_the_opening_and_a_dropped_one_does_not_come_back() {
+    let scene = Scene(masters(5));
+    let [old, both, next] = scene.clients();
+    both.prepare();
+    for name in ["lost", "dropped"] {
+        both.does(&["quota", "create", name, "7"]);
+    }
+    old.does(&["quota", "drop", "dropped", "--yes"]);
+    for server in [0, 1] {
+        scene.0[server].restart_empty().expect("restarted");
+    }
+    both.prepare();
+    both.does(&["masters", "close"]);
+    let stopped = both.ask(&["masters", "open"]);
+    assert_eq!(stopped.code, Some(1), "{stopped:?}");
+    assert!(stopped.err.contains("\"lost\": lost"), "{stopped:?}");
+    assert!(stopped.err.contains("\"dropped\": removed"), "{stopped:?}");
+    both.does(&["quota", "drop", "lost", "--yes"]);
+    both.does(&["masters", "open"]);
+    for name in ["lost", "dropped"] {
+        let left = next.ask(&["quota", "left", name]);
+        assert_eq!(left.code, Some(64), "{left:?}");
+    }
+}
+
+#[test]
+fn quota_goes_there_and_back_while_the_servers_left_over_still_run() {
+    let scene = Scene(masters(5));
+    let [_, both, next] = scene.clients();
+    both.prepare();
+    for name in ["kept", "dropped"] {
+        both.does(&["quota", "create", name, "10"]);
+    }
+    for step in ["close", "open", "finish"] {
+        both.does(&["masters", step]);
+    }
+    for name in ["kept", "dropped"] {
+        next.does(&["quota", "take", name, "7"]);
+    }
+    next.does(&["quota", "drop", "dropped", "--yes"]);
+    let back = Told {
+        generation: "1",
+        ..scene.told(&[2, 3, 4], &[0, 1, 2])
+    };
+    for step in ["prepare", "close", "open", "finish"] {
+        back.does(&["masters", step]);
+    }
+    let first = Told {
+        generation: "2",
+        ..scene.told(&[0, 1, 2], &[])
+    };
+    assert_eq!(first.does(&["quota", "left", "kept"]), "3\n");
+    let left = first.ask(&["quota", "left", "dropped"]);
+    assert_eq!(left.code, Some(64), "{left:?}");
+}

@@ -1,0 +1,95 @@
+//! Masters that are not Redis, on the command line.
+
+use crate::common::{bare, done};
+use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions, not_run};
+
+/// A MariaDB; none where the machine has not got it, which is said under the name of the test.
+fn mariadb(test: &str) -> Option<MariaDb> {
+    if let Err(why) = MariaDb::available() {
+        not_run(test, &why.to_string());
+        return None;
+    }
+    Some(MariaDb::start(MariaDbOptions::new()).unwrap_or_else(|error| panic!("{error}")))
+}
+
+#[test]
+fn a_database_is_prepared_and_then_holds_locks() {
+    let Some(server) = mariadb("a_database_is_prepared_and_then_holds_locks") else {
+        return;
+    };
+    let url = server.url("locks");
+    let with_time = format!("{url}?timeout=2s");
+    let quorate = |words: &[&str]| {
+        let mut command = bare();
+        command.env("QUORATE_MASTERS", &with_time);
+        command.env("QUORATE_RESTART_GUARD", "off");
+        done(command.args(words))
+    };
+    let early = quorate(&["run", "--wait", "1s", "nightly", "--", "true"]);
+    assert_eq!(early.code, Some(69), "{early:?}");
+    assert!(early.err.contains("quorate prepare"), "{early:?}");
+
+    for said in ["prepared", "was prepared already"] {
+        let prepared = done(bare().args(["prepare", &url]));
+        assert_eq!(prepared.code, Some(0), "{prepared:?}");
+        assert!(prepared.out.contains(said), "{prepared:?}");
+        assert!(
+            prepared.out.contains("the locks' user needs"),
+            "{prepared:?}"
+        );
+    }
+    let held = quorate(&[
+        "run",
+        "nightly",
+        "--",
+        "sh",
+        "-c",
+        "test $QUORATE_FENCING_TOKEN -gt 0",
+    ]);
+    assert_eq!(held.code, Some(0), "{held:?}");
+    let looked = quorate(&["doctor", "--json"]);
+    assert!(looked.out.contains("\"mariadb\""), "{looked:?}");
+    assert!(!looked.out.contains("eviction"), "{looked:?}");
+}
+
+#[test]
+fn kinds_are_mixed_and_a_master_that_is_none_is_named() {
+    let Some(server) = mariadb("kinds_are_mixed_and_a_master_that_is_none_is_named") else {
+        return;
+    };
+    let redis = [(); 2].map(|()| Server::start(ServerOptions::new()).expect("a Redis"));
+    let url = server.url("locks");
+    assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+    let masters = format!("{},{},{url}", redis[0].url(), redis[1].url());
+    let mut mixed = bare();
+    mixed
+        .env("QUORATE_MASTERS", masters)
+        .env("QUORATE_RESTART_GUARD", "off")
+        .args(["run", "nightly", "--", "true"]);
+    let mixed = done(&mut mixed);
+    assert_eq!(mixed.code, Some(0), "{mixed:?}");
+
+    for (url, why) in [
+        ("mysql://", "mysql://"),
+        ("zk://h1++h2/locks", "h1"),
+        ("zk://h1/", "zk"),
+    ] {
+        let mut wrong = bare();
+        wrong.args([
+            "run",
+            "--masters",
+            url,
+            "--wait",
+            "1ms",
+            "nightly",
+            "--",
+            "true",
+        ]);
+        let wrong = done(&mut wrong);
+        assert!(matches!(wrong.code, Some(64 | 69)), "{url}: {wrong:?}");
+        assert!(wrong.err.contains(why), "{url}: {wrong:?}");
+    }
+    let none = done(bare().args(["prepare", "redis://127.0.0.1:1"]));
+    assert_eq!(none.code, Some(64), "{none:?}");
+    assert!(none.err.contains("needs nothing prepared"), "{none:?}");
+}

@@ -1,0 +1,338 @@
+//! What stands in `packaging/`: each file by the tool that will read it, and the very commands in it on real masters.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::common::{self, bare, done, masters, quorate};
+use quorate_testbed::{Masters, not_run};
+use serde_json::Value;
+
+fn file(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
+    root.join(name)
+}
+
+fn text(name: &str) -> String {
+    std::fs::read_to_string(file(name)).expect(name)
+}
+
+fn is_there(program: &str) -> bool {
+    let found = Command::new(program)
+        .arg("--help")
+        .stdin(Stdio::null())
+        .output();
+    found.is_ok()
+}
+
+/// Runs these words, with a job that is there in the place of the one that is named, as many times as there are codes.
+fn runs(masters: &Masters, words: &[String], name: &str, times: &[i32]) {
+    let mut create = quorate(masters);
+    create.env("QUORATE_NODE_TIMEOUT", "500ms");
+    if words[0] == "once" {
+        let created = done(create.args(["once", "--create", name]));
+        assert_eq!(created.code, Some(0), "{created:?}");
+    }
+    for code in times {
+        let mut run = quorate(masters);
+        run.env("QUORATE_NODE_TIMEOUT", "500ms");
+        let ran = done(run.args(words));
+        assert_eq!(
+            (ran.code, &*ran.err),
+            (Some(*code), ""),
+            "{words:?}: {ran:?}"
+        );
+    }
+}
+
+#[test]
+fn the_units_are_what_systemd_takes_and_their_command_runs() {
+    let service = text("systemd/quorate-nightly.service");
+    assert!(service.contains("SuccessExitStatus=75\n"), "{service}");
+    let line = service
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=/usr/bin/quorate "));
+    let masters = masters(3);
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = dir.path().join("quorate.toml");
+    let urls = format!("masters = '{}'\n", masters.urls().join(","));
+    std::fs::write(&config, urls).expect("written");
+    let folder = dir.path().to_str().expect("text");
+    let line = line
+        .expect("a command")
+        .replace("${CREDENTIALS_DIRECTORY}", folder);
+    let words = line.split_whitespace().map(str::to_owned);
+    let words: Vec<String> = words
+        .map(|word| {
+            if word.starts_with("/usr/local") {
+                "true".to_owned()
+            } else {
+                word
+            }
+        })
+        .collect();
+    runs(&masters, &words, "nightly-report", &[0, 0]);
+
+    if !is_there("systemd-analyze") {
+        return not_run(
+            "the_units_are_what_systemd_takes",
+            "there is no systemd-analyze",
+        );
+    }
+    let here = service
+        .replace("/usr/bin/quorate", env!("CARGO_BIN_EXE_quorate"))
+        .replace("/usr/local/bin/nightly-report", "/bin/true");
+    std::fs::write(dir.path().join("quorate-nightly.service"), here).expect("written");
+    let timer = text("systemd/quorate-nightly.timer");
+    std::fs::write(dir.path().join("quorate-nightly.timer"), &timer).expect("written");
+    let verify = |name: &str| {
+        let unit = dir.path().join(name);
+        done(
+            Command::new("systemd-analyze")
+                .args(["verify", "--man=no"])
+                .arg(unit),
+        )
+    };
+    for name in ["quorate-nightly.service", "quorate-nightly.timer"] {
+        let verified = verify(name);
+        assert_eq!(
+            (verified.code, &*verified.err),
+            (Some(0), ""),
+            "{name}: {verified:?}"
+        );
+    }
+    let wrong = timer.replace("03:00:00 UTC", "25 o'clock");
+    std::fs::write(dir.path().join("quorate-nightly.timer"), wrong).expect("written");
+    let refused = verify("quorate-nightly.timer");
+    assert_eq!(refused.code, Some(1), "a check that can fail: {refused:?}");
+}
+
+/// The cron job as kubectl reads it, without a cluster: what it does not know is left out.
+fn as_kubernetes_reads_it() -> Option<Value> {
+    if !is_there("kubectl") {
+        return None;
+    }
+    let mut kubectl = Command::new("kubectl");
+    kubectl.args([
+        "set",
+        "image",
+        "--local",
+        "-o",
+        "json",
+        "nightly-report=x",
+        "-f",
+    ]);
+    let read = done(kubectl.arg(file("kubernetes/cronjob.yaml")));
+    assert_eq!(read.code, Some(0), "{read:?}");
+    Some(serde_json::from_str(&read.out).expect("JSON"))
+}
+
+/// The names of all fields in the source of the cron job.
+fn fields_of_the_cron_job() -> BTreeSet<String> {
+    let source = text("kubernetes/cronjob.yaml");
+    let lines = source
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'));
+    let names = lines.filter_map(|line| {
+        let (name, _) = line.trim_start().trim_start_matches("- ").split_once(':')?;
+        name.chars()
+            .all(char::is_alphanumeric)
+            .then(|| name.to_owned())
+    });
+    names.collect()
+}
+
+#[test]
+fn the_cron_job_is_what_kubernetes_takes_and_its_command_runs() {
+    let Some(job) = as_kubernetes_reads_it() else {
+        return not_run(
+            "the_cron_job_is_what_kubernetes_takes",
+            "there is no kubectl",
+        );
+    };
+    let (names, read) = (fields_of_the_cron_job(), job.to_string());
+    assert!(names.len() > 20, "{names:?}");
+    for field in names {
+        assert!(read.contains(&format!("\"{field}\":")), "{field}: {read}");
+    }
+    let container = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["command"], serde_json::json!(["quorate", "once"]));
+    let words = container["args"].as_array().expect("a list").iter();
+    let words = words.map(|word| word.as_str().expect("text"));
+    let words = words.map(|word| {
+        if word.starts_with("/usr/local") {
+            "true"
+        } else {
+            word
+        }
+    });
+    let words: Vec<String> = std::iter::once("once")
+        .chain(words)
+        .map(str::to_owned)
+        .collect();
+    runs(&masters(3), &words, "nightly-report", &[0]);
+    let held = masters(3);
+    for master in &held {
+        master
+            .command(&["SET", "nightly-report", "x"])
+            .expect("alive");
+    }
+    let short = words
+        .iter()
+        .map(|word| word.replace("--wait=5m", "--wait=100ms"));
+    let held = done(quorate(&held).args(short));
+    assert_eq!(
+        held.code,
+        Some(0),
+        "no failure where another is at it: {held:?}"
+    );
+    assert!(held.err.contains("held by another"), "{held:?}");
+}
+
+#[test]
+fn the_compose_file_has_five_masters_and_a_job_that_names_them() {
+    let name = "the_compose_file_has_five_masters";
+    let script = "import json,sys,yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
+    let read = Command::new("python3")
+        .args(["-c", script])
+        .arg(file("docker/compose.yaml"))
+        .output();
+    let Some(read) = read.ok().filter(|read| read.status.success()) else {
+        return not_run(name, "there is no python3 with yaml, nor docker compose");
+    };
+    let compose: Value = serde_json::from_slice(&read.stdout).expect("JSON");
+    let services = compose["services"].as_object().expect("services");
+    let masters: Vec<&String> = services
+        .keys()
+        .filter(|name| name.starts_with("master"))
+        .collect();
+    assert_eq!(masters.len(), 5, "{masters:?}");
+    for master in &masters {
+        let words = services[*master]["command"].to_string();
+        assert!(
+            words.contains("\"--maxmemory-policy\",\"noeviction\""),
+            "{words}"
+        );
+    }
+    let job = &services["job"];
+    let urls: Vec<String> = masters
+        .iter()
+        .map(|name| format!("redis://{name}"))
+        .collect();
+    assert_eq!(job["environment"]["QUORATE_MASTERS"], urls.join(","));
+    assert!(
+        masters
+            .iter()
+            .all(|name| job["depends_on"].get(name).is_some()),
+        "{job}"
+    );
+    let words = job["command"].as_array().expect("a command").iter();
+    let words: Vec<String> = words
+        .map(|word| word.as_str().expect("text").to_owned())
+        .collect();
+    runs(&common::masters(3), &words, "hello", &[0]);
+    let mut docker = Command::new("docker");
+    docker
+        .args(["compose", "-f"])
+        .arg(file("docker/compose.yaml"));
+    if let Err(why) = docker_reads(docker.args(["config", "--quiet"])) {
+        not_run("docker compose config", &why);
+    }
+}
+
+/// Whether docker takes it; the reason where it cannot be asked.
+fn docker_reads(docker: &mut Command) -> Result<(), String> {
+    let said = docker
+        .output()
+        .map_err(|_| "there is no docker".to_owned())?;
+    let words = String::from_utf8_lossy(&said.stderr).into_owned();
+    let is_missing = [
+        "unknown command",
+        "unknown shorthand",
+        "unknown flag: --check",
+        "not a docker command",
+        "daemon",
+    ];
+    if is_missing.iter().any(|part| words.contains(part)) {
+        return Err(format!(
+            "docker cannot do it here: {}",
+            words.lines().next().unwrap_or_default()
+        ));
+    }
+    assert!(said.status.success(), "{words}");
+    Ok(())
+}
+
+#[test]
+fn the_image_is_built_of_what_there_is() {
+    const KNOWN: [&str; 10] = [
+        "FROM",
+        "WORKDIR",
+        "COPY",
+        "RUN",
+        "USER",
+        "ENTRYPOINT",
+        "CMD",
+        "ENV",
+        "ARG",
+        "LABEL",
+    ];
+    let source = text("docker/Dockerfile").replace("\\\n", " ");
+    let lines = source
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut seen = BTreeSet::new();
+    for line in lines {
+        let (word, rest) = line.split_once(' ').expect("an instruction");
+        assert!(KNOWN.contains(&word), "{line}");
+        seen.insert(word);
+        let Some(words) = rest
+            .strip_prefix("--from=build ")
+            .filter(|_| word == "COPY")
+        else {
+            continue;
+        };
+        let mut words: Vec<&str> = words.split_whitespace().collect();
+        words.pop();
+        for from in words
+            .iter()
+            .filter_map(|word| word.strip_prefix("/quorate/"))
+        {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+            let built = from == "target/release/quorate";
+            assert!(built || root.join(from).exists(), "{from}");
+        }
+    }
+    assert!(
+        seen.contains("FROM") && seen.contains("ENTRYPOINT"),
+        "{seen:?}"
+    );
+    assert!(source.contains("--locked -p quorate-cli"), "{source}");
+    let mut docker = Command::new("docker");
+    docker
+        .args(["build", "--check", "-f"])
+        .arg(file("docker/Dockerfile"))
+        .arg(".");
+    if let Err(why) = docker_reads(&mut docker) {
+        not_run("docker build --check", &why);
+    }
+}
+
+#[test]
+fn the_page_for_cron_begins_with_once() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let (_, cron) = page.split_once("\n## Cron\n").expect("a section");
+    let first = cron
+        .lines()
+        .find(|line| line.starts_with("quorate "))
+        .expect("a command");
+    assert!(first.starts_with("quorate once "), "{first}");
+    let cron = cron.split("\n## ").next().expect("its text");
+    for name in ["systemd/quorate-nightly.timer", "kubernetes/cronjob.yaml"] {
+        assert!(cron.contains(&format!("packaging/{name}")), "{name}");
+        assert!(file(name).exists(), "{name}");
+    }
+    let help = done(bare().args(["once", "--help"]));
+    assert!(help.out.contains("--per"), "{help:?}");
+}

@@ -1,0 +1,214 @@
+//! Help, manual pages, tables and completions, as they are read: narrow and wide, printed and typed off.
+
+use std::process::{Command, Stdio};
+
+use crate::common::{self, Done, bare, done, masters};
+use quorate_testbed::not_run;
+
+/// Every command that has a page of its own.
+const COMMANDS: [&str; 16] = [
+    "",
+    "run",
+    "hold",
+    "once",
+    "lead",
+    "watch",
+    "status",
+    "list",
+    "doctor",
+    "break",
+    "bench",
+    "demo",
+    "quota",
+    "prepare",
+    "completions",
+    "man",
+];
+
+fn help(command: &str, columns: &str) -> String {
+    let mut help = bare();
+    help.args(Some(command).filter(|name| !name.is_empty()));
+    let help = done(
+        help.arg("--help")
+            .env("COLUMNS", columns)
+            .stdin(Stdio::null()),
+    );
+    assert_eq!(help.code, Some(0), "{help:?}");
+    help.out
+}
+
+#[test]
+fn help_fits_its_columns_and_breaks_no_word() {
+    for command in COMMANDS {
+        let words = |text: &str| -> Vec<String> {
+            let words = text.split_whitespace().filter(|word| *word != "\\");
+            words.map(str::to_owned).collect()
+        };
+        let whole = words(&help(command, "200"));
+        for columns in [60, 80, 200] {
+            let text = help(command, &columns.to_string());
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(
+                widest <= Some(columns.min(100)),
+                "{command} {columns}: {text}"
+            );
+            assert_eq!(words(&text), whole, "{command} {columns}");
+        }
+    }
+}
+
+#[test]
+fn every_page_has_the_sections_that_people_look_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let written = done(bare().args(["man", "--out"]).arg(dir.path()));
+    assert_eq!(written.code, Some(0), "{written:?}");
+    for command in COMMANDS {
+        let name = if command.is_empty() {
+            "quorate".to_owned()
+        } else {
+            format!("quorate-{command}")
+        };
+        let file = dir.path().join(format!("{name}.1"));
+        let page = std::fs::read_to_string(&file).expect("a page");
+        let mut wanted = vec!["\"SEE ALSO\"", "ENVIRONMENT"];
+        if !matches!(command, "completions" | "man") {
+            wanted.extend(["\"EXIT STATUS\"", "EXAMPLES"]);
+        }
+        for section in wanted {
+            let section = section.trim_matches('"');
+            let heading = [format!(".SH {section}\n"), format!(".SH \"{section}\"\n")];
+            assert!(
+                heading.iter().any(|heading| page.contains(heading)),
+                "{name}: {section}"
+            );
+        }
+        for warning in [".SH EXTRA", "Exit codes:", "Examples:"] {
+            assert!(!page.contains(warning), "{name}: {warning}");
+        }
+        typeset(&name, &file, command);
+    }
+    let run = std::fs::read_to_string(dir.path().join("quorate-run.1")).expect("a page");
+    assert!(
+        run.contains("May also be specified with the \\fBQUORATE_TTL\\fR"),
+        "{run}"
+    );
+}
+
+/// Prints the page as a reader sees it; its examples are those of the help, letter by letter.
+fn typeset(name: &str, file: &std::path::Path, command: &str) {
+    let groff = Command::new("groff")
+        .args(["-man", "-Tutf8", "-P-cbou", "-ww", "-rLL=60n"])
+        .arg(file)
+        .output();
+    let Ok(groff) = groff else {
+        return not_run(&format!("typeset {name}"), "there is no groff");
+    };
+    let said = String::from_utf8_lossy(&groff.stderr);
+    assert!(groff.status.success() && said.is_empty(), "{name}: {said}");
+    let page = String::from_utf8_lossy(&groff.stdout).into_owned();
+    let help = help(command, "200");
+    let examples = help.split("\nExamples:\n").nth(1).unwrap_or_default();
+    let examples = examples.lines().take_while(|line| !line.is_empty());
+    for example in examples.filter(|line| !line.starts_with("     ")) {
+        let is_whole = !example.ends_with('\\');
+        assert!(
+            !is_whole || page.contains(example.trim()),
+            "{name}: {example}\n{page}"
+        );
+    }
+    for hyphen in ["\u{2010}", "\u{2019}"] {
+        assert!(
+            !page.contains(hyphen),
+            "{name}: {hyphen:?} cannot be typed\n{page}"
+        );
+    }
+}
+
+/// What stands on a terminal of so many columns.
+fn on_a_terminal(columns: u16, urls: &str, words: &str) -> Option<Vec<String>> {
+    let quorate = env!("CARGO_BIN_EXE_quorate");
+    let line = format!("stty cols {columns}; {quorate} {words}");
+    let mut script = Command::new("script");
+    script.args(["-qec", &format!("sh -c '{line}'"), "/dev/null"]);
+    script
+        .env("QUORATE_MASTERS", urls)
+        .env("QUORATE_RESTART_GUARD", "off");
+    script.env("NO_COLOR", "1").stdin(Stdio::null());
+    let seen: Done = script.output().is_ok().then(|| done(&mut script))?;
+    Some(
+        seen.out
+            .lines()
+            .map(|line| line.trim_end().to_owned())
+            .collect(),
+    )
+}
+
+#[test]
+fn tables_fit_narrow_terminals() {
+    let masters = masters(3);
+    for master in &masters {
+        master
+            .command(&["SET", "deploy:web", "somebody", "PX", "60000"])
+            .expect("alive");
+    }
+    masters[2].kill().expect("killed");
+    let urls = masters.urls().join(",");
+    for words in ["status deploy:web", "list", "doctor"] {
+        let Some(wide) = on_a_terminal(200, &urls, words) else {
+            return not_run("tables_fit_narrow_terminals", "there is no script");
+        };
+        assert!(
+            wide.iter()
+                .any(|line| line.starts_with("MASTER  ") || line.starts_with("RESOURCE  ")),
+            "{wide:#?}"
+        );
+        let narrow = on_a_terminal(40, &urls, words).expect("as before");
+        for line in &narrow {
+            assert!(
+                line.chars().count() <= 40,
+                "{words}: {line:?} in {narrow:#?}"
+            );
+        }
+        let all = narrow.join("\n");
+        assert!(all.contains("STATE ") || all.contains("HOLDER "), "{all}");
+    }
+    // Where nobody looks at it, a row stays a row.
+    let piped = done(common::quorate(&masters).args(["status", "deploy:web"]));
+    assert!(piped.out.contains("MASTER "), "{piped:?}");
+}
+
+/// What bash completes where these words are typed.
+fn completed(words: &[&str]) -> Done {
+    let script = done(bare().args(["completions", "bash"]));
+    assert_eq!(script.code, Some(0), "{script:?}");
+    let array: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    let at = words.len() - 1;
+    let line = format!(
+        "{}\nCOMP_WORDS=({}); COMP_CWORD={at}; \
+         _quorate_or_command quorate \"${{COMP_WORDS[{at}]}}\" \"${{COMP_WORDS[{}]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        script.out,
+        array.join(" "),
+        at - 1
+    );
+    done(Command::new("bash").args(["--norc", "-c", &line]))
+}
+
+#[test]
+fn behind_the_separator_commands_are_completed() {
+    let command = completed(&["quorate", "run", "x", "--", "prin"]);
+    assert!(
+        command.out.lines().any(|word| word == "printf"),
+        "{command:?}"
+    );
+    let file = completed(&["quorate", "run", "x", "--", "cat", "/etc/pass"]);
+    assert!(
+        file.out.lines().any(|word| word == "/etc/passwd"),
+        "{file:?}"
+    );
+    let own = completed(&["quorate", "run", "--max-h"]);
+    assert_eq!(own.out.trim(), "--max-hold", "{own:?}");
+    let fish = done(bare().args(["completions", "fish"]));
+    assert!(fish.out.contains("__fish_quorate_command"), "{fish:?}");
+    let zsh = done(bare().args(["completions", "zsh"]));
+    assert!(zsh.out.contains("_cmdambivalent"), "{zsh:?}");
+}

@@ -1,0 +1,380 @@
+//! `quorate run` on real masters: exit codes, signals, losses, and what is left behind.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::common::{
+    self, alive, bare, done, end, mark, masters, run, signal, sleeps, until, until_held,
+};
+
+/// What starting, connecting and ending may add on a machine that is starved of processor time.
+const START: Duration = Duration::from_secs(3);
+
+#[test]
+fn the_command_runs_under_the_lock_and_sees_it() {
+    let masters = masters(3);
+    let script = "echo $QUORATE_RESOURCE $QUORATE_TOKEN; test $QUORATE_FENCING_TOKEN -gt 0";
+    let run = done(&mut run(&masters, &["a b{c}"], &["sh", "-c", script]));
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let words: Vec<&str> = run.out.split_whitespace().collect();
+    assert_eq!(words[..2], ["a", "b{c}"]);
+    assert_eq!(words[2].len(), 32, "{run:?}");
+    assert_eq!(run.err, "");
+    for master in &masters {
+        let left = master.command(&["EXISTS", "a b{c}"]).expect("alive");
+        assert_eq!(left.int(), Some(0), "released");
+    }
+}
+
+#[test]
+fn the_exit_code_is_the_commands_own() {
+    let masters = masters(3);
+    for (command, code) in [
+        (&["sh", "-c", "exit 7"][..], 7),
+        (&["sh", "-c", "kill -9 $$"], 137),
+        (&["sh", "-c", "kill -TERM $$"], 143),
+        (&["no-such-command"], 127),
+        (&["/etc/passwd"], 126),
+        (&["/"], 126),
+    ] {
+        let run = done(&mut run(&masters, &["codes"], command));
+        assert_eq!(run.code, Some(code), "{command:?} {run:?}");
+    }
+}
+
+#[test]
+fn stdin_and_stdout_belong_to_the_command() {
+    let masters = masters(1);
+    let mut child = run(&masters, &["r"], &["cat"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"through").expect("writes");
+    assert_eq!(end(child).out, "through");
+}
+
+#[test]
+fn any_bytes_make_a_name() {
+    use std::os::unix::ffi::OsStrExt;
+    let masters = masters(1);
+    let name = std::ffi::OsStr::from_bytes(b"\xff\xfe {x}\n");
+    let run = done(
+        common::quorate(&masters)
+            .args([std::ffi::OsStr::new("run"), name])
+            .args([
+                "--",
+                "sh",
+                "-c",
+                "printf %s \"$QUORATE_RESOURCE\" | od -An -tx1",
+            ]),
+    );
+    assert_eq!(run.out.trim(), "ff fe 20 7b 78 7d 0a", "{run:?}");
+}
+
+#[test]
+fn a_lock_held_by_another_is_75_and_the_command_does_not_run() {
+    let masters = masters(3);
+    let holder = run(&masters, &["held"], &["sleep", &mark()])
+        .spawn()
+        .expect("starts");
+    until_held(&masters, "held");
+    let tried = done(&mut run(&masters, &["--try", "held"], &["echo", "ran"]));
+    assert_eq!((tried.code, &*tried.out), (Some(75), ""), "{tried:?}");
+    let waited = done(&mut run(
+        &masters,
+        &["--wait", "300ms", "held"],
+        &["echo", "ran"],
+    ));
+    assert_eq!((waited.code, &*waited.out), (Some(75), ""), "{waited:?}");
+    assert!(waited.took >= Duration::from_millis(300), "{waited:?}");
+    assert_eq!(waited.err.lines().count(), 1, "{waited:?}");
+    signal(&holder, "TERM");
+    assert_eq!(end(holder).code, Some(143));
+    let after = done(&mut run(
+        &masters,
+        &["--wait", "5s", "held"],
+        &["echo", "ran"],
+    ));
+    assert_eq!((after.code, &*after.out), (Some(0), "ran\n"), "{after:?}");
+}
+
+#[test]
+fn a_minority_may_be_gone_and_without_a_majority_it_is_69() {
+    let masters = masters(5);
+    let ok = |what: &str| {
+        let run = done(&mut run(&masters, &["--wait", "2s", "r"], &["true"]));
+        assert_eq!(run.code, Some(0), "{what}: {run:?}");
+    };
+    ok("all up");
+    masters[0].kill().expect("killed");
+    ok("one killed");
+    masters[1].stop().expect("stopped");
+    ok("one killed, one stopped");
+    masters[2].kill().expect("killed");
+    let run = done(&mut run(&masters, &["--wait", "1s", "r"], &["echo", "ran"]));
+    assert_eq!((run.code, &*run.out), (Some(69), ""), "{run:?}");
+    assert!(run.took < Duration::from_secs(1) + START, "{run:?}");
+    let words = run.err.lines().filter(|line| !line.contains("warning:"));
+    assert_eq!(words.count(), 1, "{run:?}");
+    masters[1].cont().expect("continued");
+}
+
+#[test]
+fn signals_reach_the_whole_group_and_the_code_stays_the_commands() {
+    let masters = masters(1);
+    for (name, code) in [("TERM", 9), ("HUP", 129), ("USR1", 138)] {
+        let mark = mark();
+        let script = format!("trap 'exit 9' TERM; sleep {mark} & wait");
+        let child = run(&masters, &["signals"], &["sh", "-c", &script])
+            .spawn()
+            .expect("starts");
+        until("both run", || alive(&mark) == 2 && sleeps(&mark));
+        signal(&child, name);
+        assert_eq!(end(child).code, Some(code), "{name}");
+        until("the grandchild is gone", || alive(&mark) == 0);
+    }
+}
+
+#[test]
+fn a_signal_while_waiting_ends_the_wait_and_leaves_nothing() {
+    let masters = masters(3);
+    let holder = run(&masters, &["r"], &["sleep", &mark()])
+        .spawn()
+        .expect("starts");
+    until_held(&masters, "r");
+    let waiter = run(&masters, &["r"], &["echo", "ran"])
+        .spawn()
+        .expect("starts");
+    until_held(&masters, "quorate:queue:r");
+    signal(&waiter, "TERM");
+    let waiter = end(waiter);
+    assert_eq!((waiter.code, &*waiter.out), (Some(143), ""), "{waiter:?}");
+    assert!(waiter.took < START, "{waiter:?}");
+    signal(&holder, "TERM");
+    end(holder);
+    let next = done(&mut run(&masters, &["--try", "r"], &["true"]));
+    assert_eq!(
+        next.code,
+        Some(0),
+        "nothing of the waiter is left: {next:?}"
+    );
+}
+
+#[test]
+fn a_killed_quorate_takes_its_whole_group_along_and_the_ttl_frees_the_lock() {
+    let masters = masters(3);
+    let mark = mark();
+    let script = format!("sleep {mark} & sleep {mark}");
+    let mut holder = run(&masters, &["--ttl", "4s", "r"], &["sh", "-c", &script])
+        .spawn()
+        .expect("starts");
+    until("all three run", || alive(&mark) == 3);
+    signal(&holder, "KILL");
+    let _ = holder.wait();
+    until("the group is gone", || alive(&mark) == 0);
+    let next = done(&mut run(&masters, &["--wait", "20s", "r"], &["true"]));
+    assert_eq!(next.code, Some(0), "{next:?}");
+    assert!(next.took < Duration::from_secs(4) + START, "{next:?}");
+}
+
+#[test]
+fn a_lock_that_cannot_be_renewed_ends_the_command_before_its_validity() {
+    let masters = masters(3);
+    let mark = mark();
+    let script = format!("trap 'echo asked; exit 0' TERM; echo up; sleep {mark} & wait");
+    let holder = run(&masters, &["--ttl", "4s", "r"], &["sh", "-c", &script])
+        .spawn()
+        .expect("starts");
+    until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
+    masters[0].kill().expect("killed");
+    masters[1].kill().expect("killed");
+    let holder = end(holder);
+    assert_eq!(
+        (holder.code, &*holder.out),
+        (Some(74), "up\nasked\n"),
+        "{holder:?}"
+    );
+    assert!(holder.took < Duration::from_secs(4) + START, "{holder:?}");
+    assert_eq!(alive(&mark), 0);
+}
+
+#[test]
+fn a_command_that_will_not_end_is_killed_before_the_validity_ends() {
+    let masters = masters(3);
+    let mark = mark();
+    let script = format!("trap '' TERM; sleep {mark} & while :; do wait; done");
+    let holder = run(
+        &masters,
+        &["--ttl", "3s", "--grace", "200ms", "r"],
+        &["sh", "-c", &script],
+    )
+    .spawn()
+    .expect("starts");
+    until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
+    for master in &masters {
+        master.kill().expect("killed");
+    }
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(74), "{holder:?}");
+    assert!(holder.took < Duration::from_secs(3) + START, "{holder:?}");
+    assert_eq!(alive(&mark), 0);
+}
+
+#[test]
+fn a_lock_that_is_taken_away_ends_the_command_at_once() {
+    let masters = masters(3);
+    let mark = mark();
+    let holder = run(&masters, &["--ttl", "6s", "r"], &["sleep", &mark])
+        .spawn()
+        .expect("starts");
+    until("the command runs", || alive(&mark) == 1);
+    for master in &masters {
+        master
+            .command(&["SET", "r", "somebody else"])
+            .expect("alive");
+    }
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(74), "{holder:?}");
+    assert!(
+        holder.err.contains("not ours"),
+        "with the next renewal, not when the validity ends: {holder:?}"
+    );
+    assert_eq!(alive(&mark), 0);
+}
+
+#[test]
+fn a_stopped_holder_loses_its_command_in_time_and_says_so_when_continued() {
+    let masters = masters(3);
+    let mark = mark();
+    let script = format!("sleep {mark} & sleep {mark}");
+    let holder = run(&masters, &["--ttl", "3s", "r"], &["sh", "-c", &script])
+        .spawn()
+        .expect("starts");
+    until("all three run", || alive(&mark) == 3);
+    signal(&holder, "STOP");
+    // While it is stopped: the guard ends the group, and the next holder starts after that.
+    let next = done(&mut run(&masters, &["--wait", "20s", "r"], &["true"]));
+    assert_eq!(next.code, Some(0), "{next:?}");
+    assert_eq!(alive(&mark), 0, "nothing of the group outlived the lock");
+    signal(&holder, "CONT");
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(74), "{holder:?}");
+    assert!(holder.took < START, "{holder:?}");
+}
+
+#[test]
+fn a_command_that_the_guard_ended_did_not_end_by_itself() {
+    let masters = masters(3);
+    let mark = mark();
+    // A good end, when asked: the exit code alone looks like the command's own.
+    let script = format!("trap 'exit 0' TERM; sleep {mark} & wait");
+    let holder = run(&masters, &["--ttl", "6s", "r"], &["sh", "-c", &script])
+        .spawn()
+        .expect("starts");
+    until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
+    signal(&holder, "STOP");
+    until("the guard has asked it to end", || alive(&mark) == 0);
+    // In time for a renewal: three seconds of validity are left.
+    signal(&holder, "CONT");
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(74), "{holder:?}");
+    assert!(holder.err.contains("was lost"), "{holder:?}");
+}
+
+#[test]
+fn max_hold_ends_the_command() {
+    let masters = masters(3);
+    let mark = mark();
+    // The ttl is long: only max_hold can end this, however late a starved machine renews. It is
+    // shorter than the default grace, which must leave the command time to work nevertheless.
+    let run = done(&mut run(
+        &masters,
+        &["--ttl", "20s", "--max-hold", "2s", "r"],
+        &["sleep", &mark],
+    ));
+    assert_eq!(run.code, Some(74), "{run:?}");
+    assert!(run.took > Duration::from_millis(900), "{run:?}");
+    assert!(run.took < Duration::from_secs(2) + START, "{run:?}");
+    assert!(run.err.contains("maximum of 2s"), "{run:?}");
+    assert_eq!(alive(&mark), 0);
+}
+
+#[test]
+fn keep_for_lets_the_lock_outlive_a_short_command() {
+    let masters = masters(3);
+    let keeper = run(
+        &masters,
+        &["--keep-for", "3s", "r"],
+        &["sh", "-c", "exit 3"],
+    )
+    .spawn()
+    .expect("starts");
+    until_held(&masters, "r");
+    std::thread::sleep(Duration::from_millis(200));
+    let other = done(&mut run(&masters, &["--try", "r"], &["true"]));
+    assert_eq!(other.code, Some(75), "{other:?}");
+    assert_eq!(end(keeper).code, Some(3));
+    let other = done(&mut run(&masters, &["--try", "r"], &["true"]));
+    assert_eq!(other.code, Some(0), "{other:?}");
+}
+
+#[test]
+fn many_at_once_lose_nothing_and_write_in_the_order_of_their_tokens() {
+    const MANY: usize = 60;
+    let masters = masters(3);
+    let dir = tempfile::tempdir().expect("a directory");
+    let count = dir.path().join("count");
+    std::fs::write(&count, "0").expect("written");
+    let script = "n=$(cat count); echo $QUORATE_FENCING_TOKEN >> tokens; echo $((n + 1)) > count";
+    let children: Vec<_> = (0..MANY)
+        .map(|_| {
+            run(&masters, &["r"], &["sh", "-c", script])
+                .current_dir(dir.path())
+                .spawn()
+                .expect("starts")
+        })
+        .collect();
+    for child in children {
+        let run = end(child);
+        assert_eq!(run.code, Some(0), "{run:?}");
+    }
+    let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).expect("read");
+    assert_eq!(text("count").trim(), MANY.to_string());
+    let tokens: Vec<u64> = text("tokens")
+        .lines()
+        .map(|t| t.parse().expect("a token"))
+        .collect();
+    assert_eq!(tokens.len(), MANY);
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+}
+
+#[test]
+fn nohup_is_respected() {
+    let masters = masters(1);
+    let mark = mark();
+    let mut command = bare();
+    let child = std::process::Command::new("nohup")
+        .arg(command.get_program())
+        .args([
+            "run",
+            "--masters",
+            &masters.urls().join(","),
+            "--restart-guard",
+            "off",
+            "r",
+            "--",
+        ])
+        .args(["sleep", &mark])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts");
+    let _ = command.stdin(Stdio::null());
+    until("the command runs", || alive(&mark) == 1);
+    signal(&child, "HUP");
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(alive(&mark), 1);
+    signal(&child, "TERM");
+    assert_eq!(end(child).code, Some(143));
+}

@@ -1,0 +1,397 @@
+//! The state of the world in which `quorate run` may be started: masks and dispositions of signals that it
+//! inherits, PID 1, no `/proc`, files and variables that happen to be there.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{
+    self, Done, Ends, bare, did_not_run, done, end, held_by_another, mark, masters, run, signal,
+    sleeps, until, until_held,
+};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use quorate_testbed::Masters;
+
+/// The same command, started by another program; all its variables go along.
+fn by(program: &[&str], quorate: &Command) -> Command {
+    let mut command = Command::new(program[0]);
+    command
+        .args(&program[1..])
+        .arg(quorate.get_program())
+        .args(quorate.get_args())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if let Some(dir) = quorate.get_current_dir() {
+        command.current_dir(dir);
+    }
+    for (name, value) in quorate.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
+/// Whether `program ARGS true` does what it should here.
+fn works(program: &[&str]) -> bool {
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]).arg("true");
+    command.output().is_ok_and(|done| done.status.success())
+}
+
+fn untouched(masters: &Masters) -> bool {
+    let empty =
+        |keys: std::io::Result<quorate_testbed::Reply>| keys.expect("alive").int() == Some(0);
+    masters
+        .iter()
+        .all(|master| empty(master.command(&["DBSIZE"])))
+}
+
+#[test]
+fn a_parent_that_ignores_sigchld_changes_no_exit_code() {
+    let ignoring = ["env", "--ignore-signal=CHLD"];
+    if !works(&ignoring) {
+        return did_not_run(
+            "a_parent_that_ignores_sigchld",
+            "env knows no --ignore-signal",
+        );
+    }
+    let masters = masters(3);
+    for (command, code) in [
+        (&["sh", "-c", "exit 5"][..], 5),
+        (&["no-such-command"], 127),
+        (&["sh", "-c", "sh -c 'exit 3'; exit $?"], 3),
+    ] {
+        let done = done(&mut by(&ignoring, &run(&masters, &["r"], command)));
+        assert_eq!(done.code, Some(code), "{command:?} {done:?}");
+    }
+}
+
+#[test]
+fn servers_are_waited_for_also_where_sigchld_was_ignored() {
+    let ignoring = ["env", "--ignore-signal=CHLD"];
+    if !works(&ignoring) {
+        return did_not_run("servers_are_waited_for", "env knows no --ignore-signal");
+    }
+    let mut demo = bare();
+    let done = done(&mut by(&ignoring, demo.arg("demo")));
+    assert_eq!(done.code, Some(0), "{done:?}");
+}
+
+#[test]
+fn a_real_time_signal_is_a_signal() {
+    let masters = masters(3);
+    for n in [34, 40, 64] {
+        let kill = format!("kill -{n} $$");
+        let run = done(&mut run(&masters, &["r"], &["sh", "-c", &kill]));
+        assert_eq!(run.code, Some(128 + n), "{run:?}");
+    }
+}
+
+#[test]
+fn signals_that_were_blocked_at_the_start_are_heard() {
+    let blocking = ["env", "--block-signal"];
+    if !works(&blocking) {
+        return did_not_run("signals_that_were_blocked", "env knows no --block-signal");
+    }
+    let masters = masters(3);
+    let mark = mark();
+    let holder = by(&blocking, &run(&masters, &["r"], &["sleep", &mark]))
+        .spawn()
+        .expect("starts");
+    until("the command runs", || sleeps(&mark));
+    signal(&holder, "TERM");
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(143), "{holder:?}");
+}
+
+#[test]
+fn a_signal_that_ends_it_is_what_it_dies_of() {
+    let masters = masters(3);
+    for name in ["TERM", "INT", "HUP", "QUIT"] {
+        let number = Some(format!("SIG{name}").parse::<Signal>().expect("a signal") as i32);
+        let mark = mark();
+        let holder = run(&masters, &["r"], &["sleep", &mark])
+            .spawn()
+            .expect("starts");
+        until("the command runs", || sleeps(&mark));
+        signal(&holder, name);
+        let holder = end(holder);
+        assert_eq!(holder.died_of, number, "passed on: {holder:?}");
+        held_by_another(&masters);
+        let waiter = run(&masters, &["r"], &["true"]).spawn().expect("starts");
+        until_held(&masters, "quorate:queue:r");
+        signal(&waiter, name);
+        let waiter = end(waiter);
+        assert_eq!(waiter.died_of, number, "while waiting: {waiter:?}");
+        assert!(waiter.err.contains("nothing is held"), "{waiter:?}");
+        for master in &masters {
+            master.command(&["DEL", "r"]).expect("alive");
+        }
+    }
+}
+
+#[test]
+fn a_command_that_makes_its_own_end_of_a_signal_keeps_its_code() {
+    let masters = masters(3);
+    for (script, name, code) in [
+        ("trap 'exit 9' TERM", "TERM", 9),
+        ("trap 'exit 130' INT", "INT", 130),
+        // Not by the signal that came in.
+        ("trap 'kill -9 $$' HUP", "HUP", 137),
+    ] {
+        let ends = Ends(mark());
+        let mark = &ends.0;
+        let script = format!("{script}; sleep {mark} >/dev/null 2>&1 & wait");
+        let holder = run(&masters, &["r"], &["sh", "-c", &script])
+            .spawn()
+            .expect("starts");
+        until("the command runs", || sleeps(mark));
+        signal(&holder, name);
+        let holder = end(holder);
+        assert_eq!(
+            (holder.code, holder.died_of),
+            (Some(code), None),
+            "{script}: {holder:?}"
+        );
+    }
+}
+
+#[test]
+fn a_loop_of_a_shell_around_it_ends_with_the_keyboards_signal() {
+    let masters = masters(3);
+    for held in [false, true] {
+        let mark = mark();
+        let quorate = run(&masters, &["r"], &["sleep", &mark]);
+        if held {
+            held_by_another(&masters);
+        }
+        let mut shell = by(
+            &["bash", "-c", "while :; do \"$@\"; echo again; done", "bash"],
+            &quorate,
+        );
+        let shell = shell.process_group(0).spawn().expect("bash starts");
+        if held {
+            until_held(&masters, "quorate:queue:r");
+        } else {
+            until("the command runs", || sleeps(&mark));
+        }
+        // As Ctrl-C does: to the whole foreground group.
+        let group = Pid::from_raw(i32::try_from(shell.id()).expect("a pid"));
+        killpg(group, Signal::SIGINT).expect("alive");
+        let stuck = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(20));
+            let _ = killpg(group, Signal::SIGKILL);
+        });
+        let shell = end(shell);
+        drop(stuck);
+        assert_eq!(
+            (shell.died_of, &*shell.out),
+            (Some(2), ""),
+            "held {held}: {shell:?}"
+        );
+    }
+}
+
+#[test]
+fn without_proc_it_says_what_is_missing_before_it_asks_for_the_lock() {
+    let script = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        "umount -l /proc && exec \"$@\"",
+        "sh",
+    ];
+    if !works(&script) {
+        return did_not_run("without_proc", "no mount namespace can be made here");
+    }
+    let masters = masters(3);
+    let run = done(&mut by(&script, &run(&masters, &["r"], &["true"])));
+    assert_eq!(run.code, Some(70), "{run:?}");
+    assert!(run.err.contains("/proc"), "{run:?}");
+    assert!(untouched(&masters), "{run:?}");
+}
+
+/// `quorate` as the first process of a container.
+const FIRST: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"];
+
+#[test]
+fn as_the_first_process_it_buries_orphans() {
+    if !works(&FIRST) {
+        return did_not_run("as_the_first_process", "no pid namespace can be made here");
+    }
+    let masters = masters(3);
+    // Each inner shell ends before its child does; who adopts the child has to wait for it.
+    let script = "for i in 1 2 3; do sh -c 'sleep 0.1 & exit'; done; sleep 1.5; \
+                  cat /proc/[0-9]*/status | grep -c '^State:.Z'; exit 6";
+    let run = done(&mut by(
+        &FIRST,
+        &run(&masters, &["r"], &["sh", "-c", script]),
+    ));
+    assert_eq!((run.code, &*run.out), (Some(6), "0\n"), "{run:?}");
+}
+
+#[test]
+fn as_the_first_process_it_ends_on_a_signal_with_the_code_of_a_shell() {
+    if !works(&FIRST) {
+        return did_not_run("as_the_first_process", "no pid namespace can be made here");
+    }
+    let masters = masters(3);
+    held_by_another(&masters);
+    let child = by(&FIRST, &run(&masters, &["r"], &["true"]))
+        .spawn()
+        .expect("starts");
+    until_held(&masters, "quorate:queue:r");
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let first = std::fs::read_to_string(children).expect("proc tells children");
+    let first = Pid::from_raw(first.trim().parse().expect("one child"));
+    kill(first, Signal::SIGTERM).expect("alive");
+    let Done { code, err, .. } = end(child);
+    assert_eq!(code, Some(143), "{err}");
+}
+
+#[test]
+fn a_pipe_in_the_place_of_the_file_is_refused_and_not_waited_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("quorate.toml");
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("made");
+    let masters = masters(1);
+    for command in [
+        &["run", "r", "--", "true"][..],
+        &["status", "r"],
+        &["doctor"],
+    ] {
+        let mut quorate = common::quorate(&masters);
+        // Whoever hangs here is ended, and fails the test by its code.
+        let done = done(&mut by(
+            &["timeout", "10"],
+            quorate.args(command).current_dir(dir.path()),
+        ));
+        assert_eq!(done.code, Some(64), "{done:?}");
+        assert!(
+            done.err.contains("quorate.toml") && done.err.contains("pipe"),
+            "{done:?}"
+        );
+    }
+    std::fs::remove_file(&file).expect("removed");
+    std::fs::create_dir(&file).expect("made");
+    let done = done(
+        common::quorate(&masters)
+            .args(["status", "r"])
+            .current_dir(dir.path()),
+    );
+    assert_eq!(done.code, Some(64), "{done:?}");
+    assert!(done.err.contains("directory"), "{done:?}");
+}
+
+#[test]
+fn a_file_that_is_named_may_come_out_of_a_pipe() {
+    let masters = masters(1);
+    let urls = masters.urls().join(",");
+    let script =
+        format!("exec \"$@\" status r --restart-guard off --config <(echo 'masters = \"{urls}\"')");
+    let quorate = bare();
+    let done = done(&mut by(&["bash", "-c", &script, "bash"], &quorate));
+    assert_eq!(done.code, Some(0), "{done:?}");
+}
+
+#[test]
+fn a_variable_that_is_empty_is_not_set() {
+    let masters = masters(3);
+    let help = done(bare().args(["run", "--help"])).out;
+    let variables: Vec<&str> = help
+        .split("[env: ")
+        .skip(1)
+        .filter_map(|rest| rest.split(['=', ']']).next())
+        .filter(|name| *name != "QUORATE_MASTERS")
+        .collect();
+    assert!(variables.len() > 12, "{variables:?}");
+    for variable in variables {
+        let mut run = run(&masters, &["--restart-guard", "off", "r"], &["true"]);
+        let done = done(run.env(variable, ""));
+        assert_eq!(done.code, Some(0), "{variable}: {done:?}");
+    }
+    // As if there were none at all: the file speaks.
+    let dir = tempfile::tempdir().expect("a directory");
+    let text = format!("masters = '{}'\nttl = 'ten'\n", masters.urls().join(","));
+    std::fs::write(dir.path().join("quorate.toml"), text).expect("written");
+    let mut quorate = bare();
+    quorate
+        .env("QUORATE_MASTERS", "")
+        .env("QUORATE_TTL", "")
+        .env("QUORATE_CONFIG", "");
+    let done = done(
+        quorate
+            .args(["run", "r", "--", "true"])
+            .current_dir(dir.path()),
+    );
+    assert_eq!(done.code, Some(64), "{done:?}");
+    assert!(done.err.contains("line 2, ttl"), "{done:?}");
+}
+
+#[test]
+fn the_command_inherits_the_masters_unless_they_are_hidden() {
+    let masters = masters(3);
+    let script = "echo ${QUORATE_MASTERS-none} $QUORATE_RESOURCE";
+    let urls = masters.urls().join(",");
+    let shown = done(&mut run(&masters, &["r"], &["sh", "-c", script]));
+    assert_eq!(shown.out, format!("{urls} r\n"), "{shown:?}");
+    let hidden = done(&mut run(
+        &masters,
+        &["--hide-masters", "r"],
+        &["sh", "-c", script],
+    ));
+    assert_eq!(hidden.out, "none r\n", "{hidden:?}");
+    let mut hidden = run(&masters, &["r"], &["sh", "-c", script]);
+    let hidden = done(hidden.env("QUORATE_HIDE_MASTERS", "1"));
+    assert_eq!(hidden.out, "none r\n", "{hidden:?}");
+    // While masters change there are passwords in two variables.
+    let next = format!("{},redis://:s3cret@127.0.0.1:1", masters.urls()[0]);
+    let mut hidden = run(
+        &masters,
+        &["--hide-masters", "r"],
+        &["sh", "-c", "echo ${QUORATE_NEXT_MASTERS-none}"],
+    );
+    let next = format!("{next},{}", masters.urls()[1]);
+    let hidden = done(hidden.env("QUORATE_NEXT_MASTERS", next));
+    assert_eq!(hidden.out, "none\n", "{hidden:?}");
+    let help = done(bare().args(["run", "--help"])).out;
+    assert!(
+        help.contains("password") && help.contains("--hide-masters"),
+        "{help}"
+    );
+}
+
+/// Two tries of five seconds is what the system's resolver grants a name server.
+#[test]
+fn a_silent_name_server_holds_up_nobody_at_the_end() {
+    let conf = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("silent.conf");
+    std::fs::write(&conf, "nameserver 127.0.0.53\n").expect("written");
+    let mount = format!("mount --bind '{}' /etc/resolv.conf", conf.display());
+    let script = format!("{mount} && exec \"$@\"");
+    let script = ["unshare", "--mount", "sh", "-c", &script, "sh"];
+    // It takes the questions and answers none.
+    let Ok(_silent) = std::net::UdpSocket::bind("127.0.0.53:53") else {
+        return did_not_run(
+            "a_silent_name_server",
+            "the port of name servers is not ours",
+        );
+    };
+    if !works(&script) {
+        return did_not_run(
+            "a_silent_name_server",
+            "no mount namespace can be made here",
+        );
+    }
+    let masters = masters(2);
+    let urls = format!("{},redis://m.example:6379", masters.urls().join(","));
+    let mut command = run(&masters, &["--try", "r"], &["true"]);
+    command.env("QUORATE_MASTERS", urls);
+    let run = done(&mut by(&script, &command));
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.took < Duration::from_secs(7), "{run:?}");
+}

@@ -1,0 +1,277 @@
+//! Databases and ZooKeeper that cannot be masters as they are: each is named with the cure, by the lock and by
+//! doctor, and nothing waits in silence.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
+
+use crate::common::{Done, bare, done};
+use quorate_testbed::{MariaDb, MariaDbOptions, ZooKeeper, ZooKeeperOptions, not_run};
+use serde_json::Value;
+
+/// Far below any wait that a test here asks for, far above what a busy machine takes.
+const SOON: Duration = Duration::from_secs(30);
+
+fn mariadb(options: MariaDbOptions) -> Option<MariaDb> {
+    if let Err(why) = MariaDb::available() {
+        not_run(
+            std::thread::current().name().unwrap_or("a test"),
+            &why.to_string(),
+        );
+        return None;
+    }
+    let started = MariaDb::start(options.flush(2));
+    Some(started.unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn zookeeper(options: &ZooKeeperOptions) -> Option<ZooKeeper> {
+    if let Err(why) = ZooKeeper::available() {
+        not_run(std::thread::current().name().unwrap_or("a test"), &why);
+        return None;
+    }
+    let started = ZooKeeper::start_with(options);
+    Some(started.unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// A command with these masters.
+fn quorate(masters: &str, words: &[&str]) -> Done {
+    let mut command = bare();
+    command.env("QUORATE_MASTERS", masters);
+    command.env("QUORATE_RESTART_GUARD", "after-first-contact");
+    done(command.args(words))
+}
+
+/// A lock that would wait for longer than a test may take, were it not said at once that it is hopeless.
+fn lock(masters: &str) -> Done {
+    let words = ["run", "--wait", "45s", "nightly", "--", "true"];
+    let run = quorate(masters, &words);
+    assert!(run.took < SOON, "{run:?}");
+    assert!(!run.err.contains("panicked"), "{run:?}");
+    run
+}
+
+/// What doctor says: all findings as `severity check: finding | advice`.
+fn doctor(masters: &str) -> (Done, Vec<String>) {
+    let run = quorate(masters, &["doctor", "--json"]);
+    let page: Value = serde_json::from_str(&run.out).expect("JSON");
+    let findings = page["findings"].as_array().expect("findings");
+    let lines = findings.iter().map(|finding| {
+        let text = |name: &str| finding[name].as_str().unwrap_or("-").to_owned();
+        let [severity, check] = ["severity", "check"].map(text);
+        let [what, advice, master] = ["finding", "advice", "master"].map(text);
+        format!("{severity} {check}: {master} {what} | {advice}")
+    });
+    let lines = lines.collect();
+    (run, lines)
+}
+
+#[track_caller]
+fn says(lines: &[String], start: &str, words: &[&str]) {
+    let is_it =
+        |line: &&String| line.starts_with(start) && words.iter().all(|word| line.contains(word));
+    assert!(
+        lines.iter().any(|line| is_it(&line)),
+        "{start} {words:?} not in {lines:#?}"
+    );
+}
+
+#[track_caller]
+fn refused(run: &Done, words: &[&str]) {
+    assert_eq!(run.code, Some(69), "{run:?}");
+    for word in words {
+        assert!(run.err.contains(word), "{word}: {run:?}");
+    }
+}
+
+/// A user of these rights.
+fn user(server: &MariaDb, prepared: &str, without: &str) -> String {
+    server
+        .sql("CREATE USER app IDENTIFIED BY 'hunter2'")
+        .expect("a user");
+    let grants = prepared
+        .lines()
+        .filter_map(|line| line.split_once("needs: ").map(|(_, grant)| grant));
+    for grant in grants {
+        let grant = grant.replace("TO USER", "TO app").replace(without, "");
+        server.sql(&grant).expect("a grant");
+    }
+    format!("{}?timeout=2s", server.url_of("app:hunter2", "locks"))
+}
+
+#[test]
+fn a_database_without_a_schema_or_with_an_old_one_is_told_what_to_say() {
+    let Some(server) = mariadb(MariaDbOptions::new()) else {
+        return;
+    };
+    let url = format!("{}?timeout=2s", server.url("locks"));
+    let name = format!("mysql 127.0.0.1:{}/locks", server.port());
+    refused(&lock(&url), &[&name, "quorate prepare"]);
+    let (run, lines) = doctor(&url);
+    assert_eq!(run.code, Some(69), "{run:?}");
+    says(&lines, "error prepared", &[&name, "quorate prepare"]);
+    assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+    assert_eq!(lock(&url).code, Some(0));
+    server
+        .sql("UPDATE locks.quorate_schema SET version=0")
+        .expect("an old schema");
+    refused(&lock(&url), &[&name, "older", "quorate prepare"]);
+    server
+        .sql("UPDATE locks.quorate_schema SET version=9")
+        .expect("a new schema");
+    refused(&lock(&url), &[&name, "version 9", "use a newer one"]);
+    let prepared = done(bare().args(["prepare", &url]));
+    refused(&prepared, &[&name, "version 9", "use a newer one"]);
+}
+
+#[test]
+fn a_user_without_a_right_and_a_server_that_is_read_only_are_told_apart() {
+    let Some(server) = mariadb(MariaDbOptions::new()) else {
+        return;
+    };
+    let prepared = done(bare().args(["prepare", &server.url("locks")]));
+    let url = user(&server, &prepared.out, ", UPDATE");
+    let name = format!("mysql 127.0.0.1:{}/locks", server.port());
+    refused(&lock(&url), &[&name, "denied"]);
+    let (_, lines) = doctor(&url);
+    says(&lines, "error acl", &[&name, "UPDATE", "quorate prepare"]);
+    let stranger = url.replace("hunter2", "hunter3");
+    let run = lock(&stranger);
+    refused(&run, &[&name, "denied"]);
+    assert!(!run.err.contains("hunter3"), "{run:?}");
+    let (_, lines) = doctor(&stranger);
+    says(&lines, "error login", &[&name, "password"]);
+
+    server
+        .sql("GRANT UPDATE ON locks.* TO app; SET GLOBAL read_only=1")
+        .expect("read-only");
+    let run = quorate(&url, &["run", "--wait", "2s", "nightly", "--", "true"]);
+    refused(&run, &[&name, "read-only"]);
+    let (_, lines) = doctor(&url);
+    says(&lines, "error role", &[&name, "read_only = 0"]);
+    // An administrator may write nevertheless, and is told.
+    let (_, lines) = doctor(&server.url("locks"));
+    says(&lines, "error role", &[&name, "is read-only"]);
+}
+
+#[test]
+fn a_binary_log_of_statements_and_a_replica_are_named() {
+    let options = MariaDbOptions::new()
+        .binlog_format("STATEMENT")
+        .arg("--server-id=7");
+    let Some(server) = mariadb(options) else {
+        return;
+    };
+    let url = format!("{}?timeout=2s", server.url("locks"));
+    let name = format!("mysql 127.0.0.1:{}/locks", server.port());
+    assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+    refused(&lock(&url), &[&name, "binlog_format"]);
+    let (_, lines) = doctor(&url);
+    says(&lines, "error binlog", &[&name, "binlog_format = ROW"]);
+    server
+        .sql("SET GLOBAL binlog_format=ROW; CHANGE MASTER TO MASTER_HOST='10.9.8.7'")
+        .expect("a source");
+    assert_eq!(lock(&url).code, Some(0));
+    let (run, lines) = doctor(&url);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    says(&lines, "error role", &[&name, "10.9.8.7:3306"]);
+    says(
+        &lines,
+        "note persistence",
+        &["innodb_flush_log_at_trx_commit = 2"],
+    );
+    let guard_off = ["doctor", "--restart-guard", "off"];
+    let run = quorate(&url, &guard_off);
+    assert!(run.out.contains("sync_binlog = 1"), "{run:?}");
+}
+
+#[test]
+fn one_server_under_two_names_is_no_two_masters() {
+    let Some(server) = mariadb(MariaDbOptions::new()) else {
+        return;
+    };
+    let port = server.port();
+    for database in ["locks", "others"] {
+        let url = server.url(database);
+        assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+    }
+    let url =
+        |host: &str, database: &str| format!("mysql://root@{host}:{port}/{database}?timeout=2s");
+    let here = url("127.0.0.1", "locks");
+    for other in [url("localhost", "locks"), url("127.0.0.1", "others")] {
+        let both = format!("{here},{other}");
+        refused(&lock(&both), &["same server"]);
+        let (_, lines) = doctor(&both);
+        says(&lines, "error run_id", &["once"]);
+    }
+    let encrypted = here.replace("mysql://", "mysqls://");
+    let run = lock(&format!("{here},{encrypted}"));
+    assert_eq!(run.code, Some(64), "{run:?}");
+    assert!(run.err.contains("mysql 127.0.0.1"), "{run:?}");
+    // Prepared by two administrators, each of whom sees a database of their own.
+    server
+        .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
+        .expect("another name");
+    let both = format!("{here},{}", url("127.0.0.1", "others"));
+    refused(&lock(&both), &["same server"]);
+    let (_, lines) = doctor(&both);
+    says(&lines, "error run_id", &["once"]);
+}
+
+#[test]
+fn names_are_as_long_and_as_odd_as_anywhere() {
+    let Some(server) = mariadb(MariaDbOptions::new()) else {
+        return;
+    };
+    let url = format!("{}?timeout=2s", server.url("locks"));
+    assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+    let mut all = vec![url];
+    let zookeeper = zookeeper(&ZooKeeperOptions::new());
+    if let Some(zookeeper) = &zookeeper {
+        let url = format!("{}?timeout=2s", zookeeper.url("/a/locks"));
+        assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+        all.push(url);
+    }
+    let longest = "x".repeat(1024);
+    for url in &all {
+        for name in [&longest, "a/b'c`d;--\\", "../..", "\u{1b}[2J\n", "naïve ⚿"] {
+            let run = quorate(url, &["run", "--wait", "10s", name, "--", "true"]);
+            assert_eq!(run.code, Some(0), "{name:?}: {run:?}");
+            let seen = quorate(url, &["status", "--json", name]);
+            assert!(!seen.err.contains("panicked"), "{seen:?}");
+        }
+        let too_long = format!("{longest}x");
+        let run = quorate(url, &["run", &too_long, "--", "true"]);
+        assert_eq!(run.code, Some(64), "{run:?}");
+        let bytes = std::ffi::OsStr::from_bytes(b"\xff\xfe\x80");
+        let mut odd = bare();
+        odd.env("QUORATE_MASTERS", url).arg("run").arg(bytes);
+        let run = done(odd.args(["--", "true"]));
+        assert!(matches!(run.code, Some(0 | 64)), "{run:?}");
+        assert!(!run.err.contains("panicked"), "{run:?}");
+    }
+}
+
+#[test]
+fn a_zookeeper_without_its_path_or_with_short_sessions_is_told_what_to_change() {
+    let short = (Duration::from_millis(100), Duration::from_millis(800));
+    let options = ZooKeeperOptions::new().sessions(short.0, short.1);
+    let Some(server) = zookeeper(&options) else {
+        return;
+    };
+    let name = format!("zk {}/a/locks", server.addr(0));
+    let url = server.url("/a/locks");
+    refused(&lock(&url), &[&name, "maxSessionTimeout"]);
+    let (_, lines) = doctor(&url);
+    says(&lines, "error session", &[&name, "maxSessionTimeout"]);
+    let quick = format!("{url}?timeout=300ms");
+    refused(&lock(&quick), &[&name, "quorate prepare"]);
+    let (_, lines) = doctor(&quick);
+    says(&lines, "error prepared", &[&name, "quorate prepare"]);
+    assert_eq!(done(bare().args(["prepare", &quick])).code, Some(0));
+    assert_eq!(lock(&quick).code, Some(0));
+    let other = format!("{}?timeout=300ms", server.url("/b/locks"));
+    assert_eq!(done(bare().args(["prepare", &other])).code, Some(0));
+    let both = format!("{quick},{other}");
+    refused(&lock(&both), &["same server"]);
+    let (_, lines) = doctor(&both);
+    says(&lines, "error run_id", &["once"]);
+}

@@ -1,0 +1,209 @@
+//! `quorate run` and processes that it cannot stop, or leaves behind: it never says of a command that
+//! it was stopped when it goes on.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::common::{
+    Ends, alive, did_not_run, done, end, held_by_another, mark, masters, pids, run, signal, sleeps,
+    until,
+};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use quorate_testbed::Masters;
+
+/// An ordinary user's view: `quorate`, and a set-uid program that becomes another user.
+struct Ordinary {
+    dir: tempfile::TempDir,
+}
+
+impl Ordinary {
+    /// Where this machine cannot give that, the reason.
+    fn new() -> Result<Self, String> {
+        if fs::metadata("/proc/self").is_ok_and(|me| me.uid() != 0) {
+            return Err("only root can make a set-uid program".into());
+        }
+        let setpriv = ["/usr/bin/setpriv", "/bin/setpriv"]
+            .map(PathBuf::from)
+            .into_iter()
+            .find(|path| path.exists())
+            .ok_or("setpriv of util-linux is missing")?;
+        let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let this = Self { dir };
+        let copy = |from: &std::path::Path, name: &str, mode| {
+            let to = this.dir.path().join(name);
+            fs::copy(from, &to)?;
+            fs::set_permissions(&to, Permissions::from_mode(mode))
+        };
+        copy(&setpriv, "become", 0o4755)
+            .and_then(|()| copy(env!("CARGO_BIN_EXE_quorate").as_ref(), "quorate", 0o755))
+            .and_then(|()| fs::set_permissions(this.dir.path(), Permissions::from_mode(0o755)))
+            .map_err(|error| error.to_string())?;
+        // Whether set-uid means anything here, the file system may say otherwise.
+        let mut nobody = Self::nobody();
+        let seen = nobody.arg(this.root()).args(["--reuid=0", "id", "-u"]);
+        let seen = seen.output().map_err(|error| error.to_string())?;
+        if seen.stdout != b"0\n" {
+            return Err("set-uid programs have no effect in the temporary directory".into());
+        }
+        Ok(this)
+    }
+
+    /// The set-uid program; `--reuid=0 COMMAND` runs the command as root altogether.
+    fn root(&self) -> String {
+        self.dir.path().join("become").display().to_string()
+    }
+
+    fn nobody() -> Command {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// `quorate run` as that user.
+    fn run(&self, masters: &Masters, options: &[&str], command: &[&str]) -> Command {
+        let quorate = run(masters, options, command);
+        let mut nobody = Self::nobody();
+        nobody
+            .arg(self.dir.path().join("quorate"))
+            .args(quorate.get_args());
+        for (name, value) in quorate.get_envs() {
+            match value {
+                Some(value) => nobody.env(name, value),
+                None => nobody.env_remove(name),
+            };
+        }
+        nobody
+    }
+}
+
+/// Whoever outlives `quorate` must not keep the ends of its output open.
+const QUIET: &str = ">/dev/null 2>&1";
+
+#[test]
+fn a_command_that_became_another_user_is_never_said_to_be_stopped() {
+    let ordinary = match Ordinary::new() {
+        Ok(ordinary) => ordinary,
+        Err(why) => return did_not_run("a_command_that_became_another_user", &why),
+    };
+    let masters = masters(3);
+    let ends = Ends(mark());
+    let mark = &ends.0;
+    let script = format!("exec {} --reuid=0 sleep {mark} {QUIET}", ordinary.root());
+    let holder = ordinary
+        .run(&masters, &["--ttl", "3s", "r"], &["sh", "-c", &script])
+        .spawn()
+        .expect("starts");
+    until("the command runs", || sleeps(mark));
+    // Not before it is told: it is worth knowing while there is time to do something about it.
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    held_by_another(&masters);
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(74), "{holder:?}");
+    let pid = pids(mark)[0].to_string();
+    assert!(holder.err.contains("could NOT be stopped"), "{holder:?}");
+    assert!(
+        holder.err.contains(&format!("process {pid} (sleep")),
+        "{pid} {holder:?}"
+    );
+    assert!(!holder.err.contains("command stopped"), "{holder:?}");
+    assert!(holder.err.contains("sudo quorate run"), "{holder:?}");
+    assert_eq!(
+        fs::metadata(format!("/proc/{pid}")).expect("alive").uid(),
+        0
+    );
+}
+
+#[test]
+fn one_of_a_group_that_cannot_be_stopped_is_named() {
+    let ordinary = match Ordinary::new() {
+        Ok(ordinary) => ordinary,
+        Err(why) => return did_not_run("one_of_a_group_that_cannot_be_stopped", &why),
+    };
+    let masters = masters(3);
+    let ends = Ends(mark());
+    let mark = &ends.0;
+    let script = format!(
+        "{} --reuid=0 sleep {mark} {QUIET} & sleep {mark}",
+        ordinary.root()
+    );
+    let holder = ordinary
+        .run(&masters, &["--ttl", "3s", "r"], &["sh", "-c", &script])
+        .spawn()
+        .expect("starts");
+    until("both run", || alive(mark) == 3 && sleepers(mark) == 2);
+    held_by_another(&masters);
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(74), "{holder:?}");
+    assert_eq!(alive(mark), 1, "what can be stopped is stopped");
+    let pid = pids(mark)[0];
+    assert!(holder.err.contains("could NOT be stopped"), "{holder:?}");
+    assert!(
+        holder.err.contains(&format!("process {pid} (sleep")),
+        "{pid} {holder:?}"
+    );
+    assert_eq!(holder.err.matches("process ").count(), 1, "{holder:?}");
+}
+
+fn sleepers(mark: &str) -> usize {
+    let line = format!("sleep\0{mark}\0").into_bytes();
+    let is = |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|read| read == line);
+    pids(mark).iter().filter(|pid| is(pid)).count()
+}
+
+#[test]
+fn a_signal_that_cannot_be_passed_on_is_told_and_the_lock_is_kept() {
+    let ordinary = match Ordinary::new() {
+        Ok(ordinary) => ordinary,
+        Err(why) => return did_not_run("a_signal_that_cannot_be_passed_on", &why),
+    };
+    let masters = masters(3);
+    let ends = Ends(mark());
+    let mark = &ends.0;
+    let script = format!("exec {} --reuid=0 sleep {mark} {QUIET}", ordinary.root());
+    let holder = ordinary
+        .run(&masters, &["r"], &["sh", "-c", &script])
+        .spawn()
+        .expect("starts");
+    until("the command runs", || sleeps(mark));
+    signal(&holder, "TERM");
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    let held = masters[0].command(&["EXISTS", "r"]).expect("alive");
+    assert_eq!(
+        held.int(),
+        Some(1),
+        "the command goes on, and so does its lock"
+    );
+    kill(Pid::from_raw(pids(mark)[0]), Signal::SIGKILL).expect("alive");
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(137), "{holder:?}");
+    assert!(
+        holder.err.contains("SIGTERM could not be passed on"),
+        "{holder:?}"
+    );
+}
+
+#[test]
+fn a_job_that_the_command_leaves_behind_is_told_and_left_alone() {
+    let masters = masters(3);
+    let ends = Ends(mark());
+    let mark = &ends.0;
+    let script = format!("sleep {mark} {QUIET} & exit 4");
+    let run = done(&mut run(&masters, &["r"], &["sh", "-c", &script]));
+    assert_eq!(run.code, Some(4), "{run:?}");
+    assert_eq!(alive(mark), 1);
+    let pid = pids(mark)[0];
+    assert_eq!(run.err.lines().count(), 1, "{run:?}");
+    assert!(
+        run.err.contains(&format!("process {pid} (sleep)")),
+        "{run:?}"
+    );
+    assert!(run.err.contains("without the lock"), "{run:?}");
+}

@@ -1,0 +1,129 @@
+//! `quorate run` on a terminal: the keyboard goes to the command, and comes back.
+//!
+//! The terminals are made by `script` of util-linux; where that is missing there is nothing to test.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{end, masters};
+use quorate_testbed::Masters;
+
+/// Types `keys`, one by one with a pause before each, at a terminal on which `line` runs.
+fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String> {
+    let line = line.replace("quorate", env!("CARGO_BIN_EXE_quorate"));
+    // A shell with job control in between, as people have it.
+    let mut script = Command::new("script")
+        .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
+        .env("QUORATE_MASTERS", masters.urls().join(","))
+        .env("QUORATE_RESTART_GUARD", "off")
+        .env("PS1", "$ ")
+        .env("TERM", "dumb")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .ok()?;
+    let mut keyboard = script.stdin.take().expect("piped");
+    let mut press = |keys: &str| {
+        std::thread::sleep(Duration::from_millis(500));
+        keyboard.write_all(keys.as_bytes()).expect("typed");
+        keyboard.flush().expect("typed");
+    };
+    press(&format!("{line}\n"));
+    for key in keys {
+        press(key);
+    }
+    press("echo code=$?\n");
+    press("exit\n");
+    drop(keyboard);
+    Some(end(script).out)
+}
+
+#[test]
+fn the_command_reads_the_keyboard_and_the_shell_has_it_back() {
+    let masters = masters(1);
+    let Some(seen) = at_a_terminal(
+        &masters,
+        "quorate run r -- sh -c 'read x; echo got-$x; exit 4'",
+        &["word\n"],
+    ) else {
+        return;
+    };
+    assert!(
+        seen.contains("got-word") && seen.contains("code=4"),
+        "{seen}"
+    );
+}
+
+#[test]
+fn control_c_ends_the_command() {
+    let masters = masters(1);
+    for command in ["sleep 60", "cat"] {
+        let Some(seen) = at_a_terminal(&masters, &format!("quorate run r -- {command}"), &["\x03"])
+        else {
+            return;
+        };
+        assert!(seen.contains("code=130"), "{command}: {seen}");
+    }
+}
+
+#[test]
+fn control_z_stops_the_job_and_fg_goes_on() {
+    let masters = masters(1);
+    let Some(seen) = at_a_terminal(
+        &masters,
+        "quorate run r -- cat",
+        &[
+            "one\n",
+            "\x1a",
+            "jobs; echo in-$((20+3))\n",
+            "fg\n",
+            "two\n",
+            "\x04",
+        ],
+    ) else {
+        return;
+    };
+    assert!(seen.contains("in-23"), "{seen}");
+    assert!(seen.matches("two").count() >= 2, "typed and echoed: {seen}");
+    assert!(seen.contains("code=0"), "{seen}");
+}
+
+#[test]
+fn a_job_that_stood_still_beyond_its_lock_is_not_continued() {
+    let masters = masters(1);
+    let Some(seen) = at_a_terminal(
+        &masters,
+        "quorate run --ttl 1s r -- cat",
+        &["one\n", "\x1a", "sleep 1.5\n", "\n", "\n", "fg\n", "\n"],
+    ) else {
+        return;
+    };
+    assert!(seen.contains("was lost"), "{seen}");
+}
+
+#[test]
+fn a_hold_ends_with_the_keys_that_end_a_program() {
+    let masters = masters(1);
+    for (key, code) in [("\x04", "code=0"), ("\x03", "code=130")] {
+        let Some(seen) = at_a_terminal(&masters, "quorate hold r", &[key]) else {
+            return;
+        };
+        assert!(seen.contains(code), "{code}: {seen}");
+    }
+}
+
+#[test]
+fn a_hold_in_the_background_is_not_stopped_for_want_of_the_keyboard() {
+    let masters = masters(1);
+    let keys = ["", "jobs\n", "kill %1; wait %1\n"];
+    let Some(seen) = at_a_terminal(&masters, "quorate hold r &", &keys) else {
+        return;
+    };
+    assert!(
+        seen.contains("Running") && !seen.contains("Stopped"),
+        "{seen}"
+    );
+    assert!(seen.contains("code=143"), "{seen}");
+}

@@ -1,0 +1,149 @@
+//! `rediss://` masters that trust an authority of their own and ask for client certificates, and `mysqls://` ones.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::common::{bare, done};
+use quorate_testbed::{Error, MariaDb, MariaDbOptions, Masters, ServerOptions, Tls, not_run};
+
+/// Runs `openssl`; false where it is missing or refuses.
+fn openssl(dir: &Path, line: &str) -> bool {
+    Command::new("openssl")
+        .args(line.split_whitespace())
+        .current_dir(dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// An authority, and one certificate for servers and clients on loopback.
+fn certificates(dir: &Path) -> bool {
+    std::fs::write(
+        dir.join("ext"),
+        "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\nbasicConstraints=CA:FALSE\n",
+    )
+    .expect("written");
+    let curve = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2";
+    [
+        format!("req -x509 {curve} -keyout ca.key -out ca.pem -subj /CN=authority"),
+        format!("req {curve} -keyout one.key -out one.csr -subj /CN=one"),
+        "x509 -req -in one.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out one.pem"
+            .to_owned(),
+    ]
+    .iter()
+    .all(|line| openssl(dir, line))
+}
+
+#[test]
+fn masters_with_tls_and_client_certificates_hold_locks() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str| dir.path().join(name);
+    if !certificates(dir.path()) {
+        eprintln!("skipped: no openssl here");
+        return;
+    }
+    let tls = Tls {
+        cert: file("one.pem"),
+        key: file("one.key"),
+        ca: file("ca.pem"),
+        client_certs: true,
+    };
+    let masters = match Masters::start_with(3, |_| ServerOptions::new().tls(tls.clone())) {
+        Ok(masters) => masters,
+        Err(Error::Exited { log, .. })
+            if log.contains("tls-port") || log.contains("TLS support") =>
+        {
+            eprintln!("skipped: this server speaks no TLS");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let quorate = |certificates: bool, args: &[&str]| {
+        let mut command = bare();
+        command
+            .env("QUORATE_MASTERS", masters.urls().join(","))
+            .env("QUORATE_RESTART_GUARD", "off");
+        if certificates {
+            command
+                .env("QUORATE_CA_FILE", file("ca.pem"))
+                .env("QUORATE_CLIENT_CERT", file("one.pem"))
+                .env("QUORATE_CLIENT_KEY", file("one.key"));
+        }
+        done(command.args(args))
+    };
+    assert!(masters.urls()[0].starts_with("rediss://"));
+    let run = quorate(true, &["run", "--wait", "5s", "r", "--", "true"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let doctor = quorate(true, &["doctor"]);
+    assert!(doctor.out.contains("noeviction"), "{doctor:?}");
+    assert!(!doctor.out.contains("reachable"), "{doctor:?}");
+    let stranger = quorate(false, &["run", "--wait", "500ms", "r", "--", "true"]);
+    assert_eq!(stranger.code, Some(69), "{stranger:?}");
+    let half = done(bare().args([
+        "run",
+        "--masters",
+        "rediss://127.0.0.1:1",
+        "--client-cert",
+        "/x",
+        "r",
+        "--",
+        "true",
+    ]));
+    assert_eq!(half.code, Some(64), "{half:?}");
+    assert!(half.err.contains("--client-key"), "{half:?}");
+}
+
+#[test]
+fn a_database_is_asked_for_its_certificate_before_anything_is_said_to_it() {
+    let test = "a_database_is_asked_for_its_certificate_before_anything_is_said_to_it";
+    if let Err(why) = MariaDb::available() {
+        return not_run(test, &why.to_string());
+    }
+    let (dir, other) = (
+        tempfile::tempdir().expect("a"),
+        tempfile::tempdir().expect("b"),
+    );
+    if !certificates(dir.path()) || !certificates(other.path()) {
+        return not_run(test, "no openssl here");
+    }
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let options = MariaDbOptions::new()
+        .arg(format!("--ssl-cert={}", file("one.pem")))
+        .arg(format!("--ssl-key={}", file("one.key")))
+        .arg("--require_secure_transport=ON");
+    let server = MariaDb::start(options).unwrap_or_else(|error| panic!("{error}"));
+    let plain = server.url_of("locks:s3cret", "locks");
+    server
+        .sql("CREATE USER locks@127.0.0.1 IDENTIFIED BY 's3cret'; GRANT ALL ON *.* TO locks@127.0.0.1")
+        .unwrap_or_else(|error| panic!("{error}"));
+    let secure = plain.replace("mysql://", "mysqls://");
+    let trusted = format!("{secure}?ca={}&timeout=2s", file("ca.pem"));
+    let made = done(bare().args(["prepare", &trusted]));
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let run = |master: &str| {
+        let mut command = bare();
+        command.env("QUORATE_MASTERS", master);
+        command.env("QUORATE_RESTART_GUARD", "after-first-contact");
+        let run = done(command.args(["run", "--ttl", "20s", "--wait", "3s", "r", "--", "true"]));
+        assert!(!run.err.contains("s3cret"), "{run:?}");
+        run
+    };
+    let held = run(&trusted);
+    assert_eq!(held.code, Some(0), "{held:?}");
+    let stranger = other.path().join("ca.pem");
+    let wrong = format!("{secure}?ca={}&timeout=2s", stranger.display());
+    let missing = format!("{secure}?ca=/no/such/file&timeout=2s");
+    let by_web = format!("{secure}?timeout=2s");
+    for (master, code, says) in [
+        (&wrong, 69, "certificate"),
+        (&by_web, 69, "certificate"),
+        (&missing, 64, "/no/such/file"),
+        // What MariaDB says to who does not encrypt; MySQL says it better.
+        (&plain, 69, "denied"),
+    ] {
+        let refused = run(master);
+        assert_eq!(refused.code, Some(code), "{master}: {refused:?}");
+        assert!(refused.err.contains(says), "{master}: {refused:?}");
+    }
+}

@@ -1,0 +1,375 @@
+//! `quorate quota` and `quorate once` on real masters.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{self, Done, bare, done, end, mark, masters, quorate, run, until_held};
+use quorate_testbed::{Fault, Masters, Proxy, Way};
+
+/// `quorate` with these words, and time enough for a busy machine.
+fn with(masters: &Masters, words: &[&str]) -> Command {
+    let mut command = quorate(masters);
+    command
+        .env("QUORATE_NODE_TIMEOUT", "500ms")
+        .env("QUORATE_CONNECT_TIMEOUT", "2s")
+        .args(words);
+    command
+}
+
+fn ask(masters: &Masters, words: &[&str]) -> Done {
+    done(&mut with(masters, words))
+}
+
+/// Leaves nothing but what is kept on purpose.
+fn assert_tidy(masters: &Masters, name: &str) {
+    for master in masters {
+        let key = master.command(&["EXISTS", name]).expect("alive");
+        assert_eq!(key.int(), Some(0), "the lock of {name} is left");
+    }
+}
+
+#[test]
+fn a_quota_is_created_taken_from_looked_at_and_dropped() {
+    let masters = masters(3);
+    let missing = ask(&masters, &["quota", "take", "prizes"]);
+    assert_eq!((missing.code, &*missing.out), (Some(64), ""), "{missing:?}");
+    assert!(missing.err.contains("create it"), "{missing:?}");
+    let words = |out: &str| (Some(0), out.to_owned());
+    let said = |done: Done| (done.code, done.out);
+    assert_eq!(
+        said(ask(&masters, &["quota", "create", "prizes", "3"])),
+        words("3\n")
+    );
+    assert_eq!(
+        said(ask(&masters, &["quota", "take", "prizes"])),
+        words("2\n")
+    );
+    assert_eq!(
+        said(ask(&masters, &["quota", "left", "prizes"])),
+        words("2\n")
+    );
+    let sold_out = ask(&masters, &["quota", "take", "prizes", "3"]);
+    assert_eq!(
+        (sold_out.code, &*sold_out.out),
+        (Some(1), "2\n"),
+        "{sold_out:?}"
+    );
+    assert!(sold_out.err.contains("sold out"), "{sold_out:?}");
+    let json = ask(&masters, &["quota", "take", "--json", "prizes", "2"]);
+    let json: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    assert_eq!(
+        json,
+        serde_json::json!({ "quota": "prizes", "taken": 2, "left": 0 })
+    );
+    let again = ask(&masters, &["quota", "create", "prizes", "3"]);
+    assert_eq!(again.code, Some(64), "{again:?}");
+    assert!(again.err.contains("there is one already"), "{again:?}");
+    let unsure = ask(&masters, &["quota", "drop", "prizes"]);
+    assert_eq!(unsure.code, Some(64), "{unsure:?}");
+    assert_eq!(
+        said(ask(&masters, &["quota", "drop", "prizes", "--yes"])),
+        words("")
+    );
+    assert_eq!(ask(&masters, &["quota", "left", "prizes"]).code, Some(64));
+    assert_tidy(&masters, "prizes");
+}
+
+#[test]
+fn a_quota_is_not_created_while_a_master_is_away_and_is_lost_with_a_majority() {
+    let masters = masters(3);
+    masters[1].kill().expect("killed");
+    let away = ask(&masters, &["quota", "create", "prizes", "3"]);
+    assert_eq!((away.code, &*away.out), (Some(69), ""), "{away:?}");
+    let name = masters[1].addr().to_string();
+    assert!(away.err.contains(&name), "{away:?}");
+    masters[1].restart().expect("restarted");
+    assert_eq!(
+        ask(&masters, &["quota", "create", "prizes", "3"]).code,
+        Some(0)
+    );
+    for master in masters.iter().take(2) {
+        master.restart_empty().expect("restarted");
+    }
+    let lost = ask(&masters, &["quota", "take", "prizes"]);
+    assert_eq!((lost.code, &*lost.out), (Some(69), ""), "{lost:?}");
+    assert!(lost.err.contains("is lost"), "{lost:?}");
+    let dropped = ask(&masters, &["quota", "drop", "prizes", "--yes"]);
+    assert_eq!(dropped.code, Some(0), "{dropped:?}");
+    assert_eq!(
+        ask(&masters, &["quota", "create", "prizes", "2"]).code,
+        Some(0)
+    );
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_value_and_leaves_no_place_in_line() {
+    let masters = masters(3);
+    let somebody = |words: &[&str]| {
+        for master in &masters {
+            master.command(words).expect("alive");
+        }
+    };
+    somebody(&["SET", "r", "somebody else", "PX", "600000"]);
+    for words in [
+        &["quota", "take", "--wait", "forever", "r"][..],
+        &["once", "--create", "r"],
+    ] {
+        let mut waits = with(&masters, words);
+        let waits = waits.stderr(Stdio::piped()).stdout(Stdio::piped());
+        let waits = waits.spawn().expect("starts");
+        until_held(&masters, "quorate:queue:r");
+        common::signal(&waits, "TERM");
+        let waits = end(waits);
+        assert_eq!(waits.died_of, Some(15), "{waits:?}");
+        assert!(waits.err.contains("nothing is held"), "{waits:?}");
+        for master in &masters {
+            let line = master.command(&["EXISTS", "quorate:queue:r"]);
+            assert_eq!(line.expect("alive").int(), Some(0), "{words:?}");
+        }
+    }
+    somebody(&["DEL", "r"]);
+    assert_eq!(ask(&masters, &["quota", "create", "r", "1"]).code, Some(0));
+}
+
+/// A period that does not end while a test runs.
+const LONG: &str = "3650d";
+
+#[test]
+fn of_many_machines_one_runs_the_command_in_a_period() {
+    let masters = masters(3);
+    let missing = ask(
+        &masters,
+        &["once", "--per", LONG, "nightly", "--", "echo", "ran"],
+    );
+    assert_eq!((missing.code, &*missing.out), (Some(64), ""), "{missing:?}");
+    assert!(missing.err.contains("create it"), "{missing:?}");
+    let created = ask(&masters, &["once", "--create", "nightly"]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    let start = |_| {
+        let words = ["once", "--per", LONG, "nightly", "--", "echo", "ran"];
+        let mut command = with(&masters, &words);
+        command.stdout(Stdio::piped());
+        command.stderr(Stdio::piped());
+        command.spawn().expect("starts")
+    };
+    let machines: Vec<_> = (0..6).map(start).collect();
+    let said: Vec<Done> = machines.into_iter().map(end).collect();
+    assert!(said.iter().all(|said| said.code == Some(0)), "{said:?}");
+    let ran: String = said.iter().map(|said| &*said.out).collect();
+    assert_eq!(ran, "ran\n", "{said:?}");
+    let others = said
+        .iter()
+        .filter(|said| said.err.contains("has been done in this period"));
+    assert_eq!(others.count(), 5, "{said:?}");
+    assert_tidy(&masters, "nightly");
+}
+
+#[test]
+fn at_most_once_counts_a_failure_and_at_least_once_does_not() {
+    let masters = masters(3);
+    for (name, at_least) in [("most", false), ("least", true)] {
+        assert_eq!(ask(&masters, &["once", "--create", name]).code, Some(0));
+        let once = |command: &[&str]| {
+            let mut words = vec!["once", "--per", LONG];
+            words.extend(at_least.then_some("--at-least"));
+            words.extend([name, "--"]);
+            words.extend(command);
+            ask(&masters, &words)
+        };
+        assert_eq!(once(&["sh", "-c", "exit 7"]).code, Some(7));
+        let again = once(&["echo", "ran"]);
+        assert_eq!(again.code, Some(0), "{again:?}");
+        assert_eq!(again.out, if at_least { "ran\n" } else { "" }, "{again:?}");
+        assert_eq!(once(&["echo", "ran"]).out, "");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_started_does_not_use_up_its_period() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let once = |command: &[&str]| {
+        let words = ["once", "--per", LONG, "r", "--"];
+        ask(&masters, &[&words, command].concat())
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = dir.path().join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").expect("written");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, executable).expect("set");
+    for (command, code, why) in [
+        ("no-such-command", 127, "command not found"),
+        ("/etc/passwd", 126, "denied"),
+        (script.to_str().expect("text"), 127, "command not found"),
+    ] {
+        let said = once(&[command]);
+        assert_eq!(said.code, Some(code), "{said:?}");
+        assert!(
+            said.err.contains(command) && said.err.contains(why),
+            "{said:?}"
+        );
+        assert_eq!(said.err.lines().count(), 1, "{said:?}");
+        assert_tidy(&masters, "r");
+    }
+    assert_eq!(once(&["echo", "ran"]).out, "ran\n");
+    assert_eq!(once(&["echo", "ran"]).out, "");
+}
+
+#[test]
+fn a_signal_before_the_record_does_not_use_up_the_period() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let proxies: Vec<_> = masters
+        .iter()
+        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+        .collect();
+    let urls: Vec<_> = masters
+        .iter()
+        .zip(&proxies)
+        .map(|(master, proxy)| master.url_at(proxy.addr()))
+        .collect();
+    for more in [&[][..], &["--at-least"]] {
+        let before = run(&masters, &["r"], &["cat"])
+            .stdin(Stdio::piped())
+            .spawn();
+        let before = before.expect("starts");
+        until_held(&masters, "quorate:note:r");
+        let words = [&["once", "--per", LONG], more, &["r", "--", "echo", "ran"]].concat();
+        let mut once = with(&masters, &words);
+        let once = once.stderr(Stdio::piped()).stdout(Stdio::piped());
+        let once = once
+            .env("QUORATE_MASTERS", urls.join(","))
+            .env("QUORATE_NODE_TIMEOUT", "5s")
+            .env("QUORATE_TTL", "25s");
+        let once = once.spawn().expect("starts");
+        until_held(&masters, "quorate:queue:r");
+        // From now on answers take a second: so long does it take from the grant until it is known what was done
+        // last, and the note of who holds it is on the masters a tenth of a second behind the grant.
+        let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
+        let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
+        assert_eq!(end(before).code, Some(0));
+        until_held(&masters, "quorate:note:r");
+        common::signal(&once, "TERM");
+        drop(slow);
+        let once = end(once);
+        assert_eq!((once.died_of, &*once.out), (Some(15), ""), "{once:?}");
+        assert!(once.err.contains("nothing is recorded"), "{once:?}");
+        assert_tidy(&masters, "r");
+    }
+    let next = ask(&masters, &["once", "--per", LONG, "r", "--", "echo", "ran"]);
+    assert_eq!((next.code, &*next.out), (Some(0), "ran\n"), "{next:?}");
+}
+
+#[test]
+fn a_command_that_runs_now_keeps_another_from_running() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let holder = run(&masters, &["r"], &["sleep", &mark()])
+        .spawn()
+        .expect("starts");
+    until_held(&masters, "r");
+    let tried = ask(
+        &masters,
+        &["once", "--try", "--per", LONG, "r", "--", "echo", "ran"],
+    );
+    assert_eq!((tried.code, &*tried.out), (Some(75), ""), "{tried:?}");
+    common::signal(&holder, "TERM");
+    end(holder);
+}
+
+#[test]
+fn wrong_usage_is_one_line_with_the_culprit_and_touches_nothing() {
+    let masters = masters(3);
+    for (words, culprit) in [
+        (&["once", "nightly", "--", "true"][..], "--per"),
+        (
+            &["once", "--per", "0s", "nightly", "--", "true"],
+            "--per 24h",
+        ),
+        (&["once", "--per", "1h", "nightly"], "COMMAND"),
+        (&["once", "--create", "--drop", "nightly"], "--create"),
+        (&["once", "--create", "nightly", "--", "true"], "--create"),
+        (&["quota", "create", "prizes"], "<N>"),
+        (&["quota", "create", "prizes", "0"], "one at least"),
+        (&["quota", "create", "prizes", "-1"], "-1"),
+        (&["quota", "take", "prizes", "0"], "one piece"),
+        (&["quota", "take", "prizes", "many"], "many"),
+        (&["quota", "take", ""], "empty"),
+        (&["quota", "take", "quorate:x"], "reserved"),
+    ] {
+        let said = ask(&masters, words);
+        assert_eq!(
+            (said.code, &*said.out),
+            (Some(64), ""),
+            "{words:?}: {said:?}"
+        );
+        assert!(said.err.contains(culprit), "{words:?}: {said:?}");
+        assert_eq!(
+            said.err.trim_end().lines().count(),
+            1,
+            "{words:?}: {said:?}"
+        );
+    }
+    for master in &masters {
+        let size = master.command(&["DBSIZE"]).expect("alive");
+        assert_eq!(size.int(), Some(0));
+    }
+}
+
+#[test]
+fn once_takes_no_other_kind_of_lock_and_says_so_without_a_wait() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    for master in &masters {
+        let held = master.command(&["SET", "r", "somebody else", "PX", "600000"]);
+        held.expect("alive");
+    }
+    for kind in [
+        &["--shared"][..],
+        &["--also", "s"],
+        &["--permits", "2"],
+        &["--owner", "me"],
+        &["--reenter"],
+    ] {
+        let begin = ["once", "--wait", "100ms", "--per", LONG];
+        let said = ask(&masters, &[&begin, kind, &["r", "--", "true"]].concat());
+        assert_eq!(said.code, Some(64), "{said:?}");
+        assert!(said.err.contains(kind[0]), "{said:?}");
+    }
+}
+
+#[test]
+fn a_take_whose_answer_cannot_be_printed_may_have_taken_and_the_help_says_so() {
+    let masters = masters(3);
+    let created = ask(&masters, &["quota", "create", "prizes", "3"]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+    let mut take = with(&masters, &["quota", "take", "prizes"]);
+    let take = take
+        .stdout(full.expect("a full device"))
+        .stderr(Stdio::piped())
+        .spawn();
+    let take = end(take.expect("starts"));
+    assert_eq!(take.code, Some(70), "{take:?}");
+    assert_eq!(ask(&masters, &["quota", "left", "prizes"]).out, "2\n");
+    let help = done(bare().args(["quota", "--help"]));
+    let codes = help.out.split_once("Exit codes:").expect("codes").1;
+    let line = codes.lines().find(|line| line.trim().starts_with("70 "));
+    let line = line.expect("the code");
+    assert!(
+        line.contains("printed") && line.contains("may have taken"),
+        "{line}"
+    );
+}
+
+#[test]
+fn the_help_of_both_says_how_to_begin() {
+    for (command, wanted) in [
+        ("quota", "quota create prizes 10"),
+        ("once", "once --create"),
+    ] {
+        let help = done(bare().args([command, "--help"]));
+        assert_eq!(help.code, Some(0), "{help:?}");
+        assert!(help.out.contains(wanted), "{help:?}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Variables: empty ones count as unset, and one that nobody reads is named.
+
+use crate::common::{Done, bare, done, masters, quorate, run};
+
+/// Every command that needs masters, with what it needs besides.
+const COMMANDS: [&[&str]; 11] = [
+    &["run", "r", "true"],
+    &["hold", "r"],
+    &["once", "--per", "1h", "r", "true"],
+    &["lead", "r", "true"],
+    &["watch", "r"],
+    &["status", "r"],
+    &["list"],
+    &["doctor"],
+    &["break", "r", "--yes"],
+    &["bench"],
+    &["quota", "left", "r"],
+];
+
+#[test]
+fn every_variable_of_every_command_may_be_empty() {
+    for words in COMMANDS {
+        let mut help = bare();
+        help.args(&words[..1]);
+        if words[0] == "quota" {
+            help.arg("left");
+        }
+        let help = done(help.arg("--help")).out;
+        let names = help.split("[env: ").skip(1);
+        let names: Vec<&str> = names
+            .filter_map(|rest| rest.split(['=', ']']).next())
+            .collect();
+        assert!(names.len() > 12, "{words:?}: {names:?}");
+        let mut command = bare();
+        for name in &names {
+            command.env(name, "");
+        }
+        let ran = done(command.args(words));
+        assert_eq!(ran.code, Some(64), "{words:?}: {ran:?}");
+        assert!(ran.err.contains("no masters"), "{words:?}: {ran:?}");
+    }
+}
+
+fn with(name: &str, words: &[&str]) -> Done {
+    let masters = masters(1);
+    done(quorate(&masters).env(name, "5s").args(words))
+}
+
+#[test]
+fn a_variable_that_nobody_reads_is_named_with_the_one_that_is_meant() {
+    let line =
+        "quorate: warning: QUORATE_TLL is no variable of quorate: QUORATE_TTL may be meant\n";
+    for words in [&["run", "r", "true"][..], &["list"], &["status", "r"]] {
+        let said = with("QUORATE_TLL", words);
+        assert_eq!((said.code, &*said.err), (Some(0), line), "{said:?}");
+        let empty = done(quorate(&masters(1)).env("QUORATE_TLL", "").args(words));
+        assert_eq!((empty.code, &*empty.err), (Some(0), ""), "{empty:?}");
+    }
+    let far = with("QUORATE_SOMETHING", &["list"]);
+    assert!(
+        far.err.contains("QUORATE_SOMETHING") && !far.err.contains("may be"),
+        "{far:?}"
+    );
+    let quiet = with("QUORATE_TLL", &["list", "--quiet"]);
+    assert_eq!((quiet.code, &*quiet.err), (Some(0), ""), "{quiet:?}");
+}
+
+#[test]
+fn what_a_command_is_told_is_known_to_the_quorate_that_it_runs() {
+    let masters = masters(3);
+    let inner = env!("CARGO_BIN_EXE_quorate");
+    for options in [&["--owner", "me"][..], &["--permits", "2"]] {
+        let outer = done(&mut run(
+            &masters,
+            &[options, &["r"]].concat(),
+            &[inner, "run", "another", "--", "true"],
+        ));
+        assert_eq!((outer.code, &*outer.err), (Some(0), ""), "{outer:?}");
+    }
+}

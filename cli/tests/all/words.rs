@@ -1,0 +1,245 @@
+//! What `quorate run` says on stderr: why it waits, why it gave up, why the lock was lost.
+
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::common::{self, bare, done, end, masters, run, until_held};
+use quorate_testbed::{Masters, ServerOptions};
+
+fn names(masters: &Masters) -> Vec<String> {
+    masters
+        .iter()
+        .map(|master| master.addr().to_string())
+        .collect()
+}
+
+#[test]
+fn a_try_that_healthy_masters_refuse_calls_none_of_them_silent() {
+    let masters = masters(5);
+    for master in &masters {
+        master.command(&["SET", "held", "somebody"]).expect("alive");
+    }
+    for _ in 0..10 {
+        let tried = done(&mut run(&masters, &["--try", "held"], &["true"]));
+        assert_eq!(tried.code, Some(75), "{tried:?}");
+        assert!(!tried.err.contains("no answer yet"), "{tried:?}");
+        assert!(tried.err.contains("held by another"), "{tried:?}");
+    }
+}
+
+#[test]
+fn a_waiter_says_why_masters_do_not_vote() {
+    let masters = masters(3);
+    let mut waiting = run(&masters, &["--wait", "5s", "young"], &["true"]);
+    waiting.env("QUORATE_RESTART_GUARD", "on");
+    let waited = done(&mut waiting);
+    assert_eq!(waited.code, Some(69), "{waited:?}");
+    let line = waited.err.lines().find(|line| line.contains("waiting for"));
+    let line = line.expect("a line after three seconds");
+    assert!(line.contains("no vote from 3 of 3 masters"), "{line}");
+    assert!(line.contains("restart guard: can vote in"), "{line}");
+    let warning = "quorate: warning: master restarted lately";
+    assert!(waited.err.contains(warning), "{waited:?}");
+}
+
+#[test]
+fn five_healthy_masters_are_not_said_to_be_silent_while_waiting() {
+    let masters = masters(5);
+    for master in &masters {
+        master.command(&["SET", "held", "somebody"]).expect("alive");
+    }
+    let waited = done(&mut run(&masters, &["--wait", "4s", "held"], &["true"]));
+    assert_eq!(waited.code, Some(75), "{waited:?}");
+    assert!(waited.err.contains("waiting for 'held'"), "{waited:?}");
+    assert!(!waited.err.contains("no vote from"), "{waited:?}");
+}
+
+#[test]
+fn a_refusal_that_does_not_pass_by_itself_ends_a_wait_for_ever_with_69() {
+    let user = |_| {
+        ServerOptions::new()
+            .acl("lock on >right ~* &* +@all -@scripting")
+            .login("lock", "right")
+    };
+    let masters = Masters::start_with(3, user).expect("three masters");
+    let refused = done(&mut run(&masters, &["x"], &["true"]));
+    assert_eq!((refused.code, &*refused.out), (Some(69), ""), "{refused:?}");
+    assert!(refused.took < Duration::from_secs(10), "{refused:?}");
+    assert!(
+        refused.err.contains("does not pass by itself"),
+        "{refused:?}"
+    );
+    assert!(refused.err.contains("access denied"), "{refused:?}");
+    for name in names(&masters) {
+        assert!(refused.err.contains(&name), "{name}: {refused:?}");
+    }
+    assert!(!refused.err.contains("right"), "{refused:?}");
+}
+
+#[test]
+fn a_lost_lock_names_the_masters_and_what_they_said() {
+    let masters = masters(3);
+    let options = ["-q", "--ttl", "2s", "lost"];
+    let holder = run(&masters, &options, &["sleep", "60"])
+        .spawn()
+        .expect("runs");
+    until_held(&masters, "lost");
+    masters[0].kill().expect("killed");
+    masters[2].kill().expect("killed");
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(74), "{holder:?}");
+    let names = names(&masters);
+    let line = holder.err.lines().last().expect("a line");
+    assert!(
+        line.contains(&names[0]) && line.contains(&names[2]),
+        "{line}"
+    );
+    assert!(!line.contains(&names[1]), "{line}");
+    assert!(
+        line.contains("down (") || line.contains("connection lost ("),
+        "{line}"
+    );
+}
+
+/// What a run over three masters of which one is dead says.
+fn beside_a_dead_one(prepare: impl FnOnce(&mut std::process::Command)) -> common::Done {
+    let user = |_| {
+        ServerOptions::new()
+            .acl("lock on >s3cret ~* &* +@all")
+            .login("lock", "s3cret")
+    };
+    let masters = Masters::start_with(3, user).expect("three masters");
+    masters[1].kill().expect("killed");
+    let mut command = run(&masters, &["x"], &["echo", "data"]);
+    prepare(&mut command);
+    let done = done(&mut command);
+    assert_eq!((done.code, &*done.out), (Some(0), "data\n"), "{done:?}");
+    assert!(!done.err.contains("s3cret"), "{done:?}");
+    let name = masters[1].addr().to_string();
+    assert_eq!(
+        done.err.contains("warning: no connection"),
+        done.err.contains(&name)
+    );
+    done
+}
+
+#[test]
+fn warnings_of_the_library_reach_stderr_as_far_as_they_are_wanted() {
+    let plain = beside_a_dead_one(|_| {});
+    assert!(
+        plain.err.contains("quorate: warning: no connection"),
+        "{plain:?}"
+    );
+    assert!(!plain.err.contains("debug"), "{plain:?}");
+    let quiet = beside_a_dead_one(|command| {
+        command.env("QUORATE_QUIET", "true");
+        command.env("QUORATE_KEEP_FOR", "500ms");
+    });
+    assert_eq!(quiet.err, "");
+    let verbose = beside_a_dead_one(|command| {
+        command.env("QUORATE_VERBOSE", "2");
+    });
+    assert!(verbose.err.contains("debug: lock acquired"), "{verbose:?}");
+    assert!(
+        verbose.err.contains("warning: no connection"),
+        "{verbose:?}"
+    );
+    let chosen = beside_a_dead_one(|command| {
+        command.env("RUST_LOG", "quorate=debug");
+    });
+    assert!(chosen.err.contains("debug: lock acquired"), "{chosen:?}");
+    for (variable, value) in [("RUST_LOG", "off"), ("RUST_LOG", "quorate=error")] {
+        let off = beside_a_dead_one(|command| {
+            command.env(variable, value);
+        });
+        assert_eq!(off.err, "");
+    }
+}
+
+#[test]
+fn an_even_number_of_masters_is_warned_of_but_not_refused() {
+    let even = done(&mut run(&masters(2), &["r"], &["true"]));
+    assert_eq!(even.code, Some(0), "{even:?}");
+    let warning = "quorate: warning: an even number of masters";
+    assert!(even.err.starts_with(warning), "{even:?}");
+}
+
+#[test]
+fn each_warning_of_a_lock_that_is_lost_reaches_stderr_while_the_command_runs() {
+    let masters = masters(3);
+    let mut holder = run(&masters, &["--ttl", "3s", "lost"], &["sleep", "60"]);
+    let holder = holder.spawn().expect("runs");
+    until_held(&masters, "lost");
+    masters[0].kill().expect("killed");
+    masters[2].kill().expect("killed");
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(74), "{holder:?}");
+    for warning in [
+        "connection lost",
+        "no connection",
+        "no majority for a renewal, trying again",
+    ] {
+        let line = format!("quorate: warning: {warning} ");
+        assert!(holder.err.contains(&line), "{warning}: {holder:?}");
+    }
+}
+
+#[test]
+fn a_filter_that_cannot_be_read_is_named_and_changes_nothing() {
+    let odd = beside_a_dead_one(|command| {
+        command.env("RUST_LOG", "quorate=loud");
+    });
+    assert!(odd.err.contains("RUST_LOG"), "{odd:?}");
+    assert!(odd.err.contains("warning: no connection"), "{odd:?}");
+    let empty = beside_a_dead_one(|command| {
+        command.env("RUST_LOG", "");
+    });
+    assert!(!empty.err.contains("RUST_LOG"), "{empty:?}");
+    let flags = |flags: &[&str]| done(bare().args(["status"]).args(flags).args(["x", "--help"]));
+    for options in [&["-q"][..], &["--quiet"], &["-v"], &["-vv"], &["--verbose"]] {
+        assert_eq!(flags(options).code, Some(0), "{options:?}");
+    }
+    let both = done(bare().args(["status", "-q", "-v", "x"]));
+    assert_eq!(both.code, Some(64), "{both:?}");
+    assert!(both.err.contains("give one of them"), "{both:?}");
+}
+
+#[test]
+fn a_command_that_waits_for_the_lock_it_runs_under_is_told_so() {
+    let masters = masters(3);
+    let inner = env!("CARGO_BIN_EXE_quorate");
+    let inside = [inner, "run", "--wait", "4s", "mine", "--", "true"];
+    let outer = done(&mut run(&masters, &["mine"], &inside));
+    assert_eq!(outer.code, Some(75), "{outer:?}");
+    // At once, and not after the wait.
+    assert!(outer.took < Duration::from_secs(4), "{outer:?}");
+    assert!(outer.err.contains("waits for this one to end"), "{outer:?}");
+}
+
+/// A terminal that Ctrl-S has stopped, a pager that nobody scrolls: what is written there waits, and so
+/// would the renewals.
+#[test]
+fn a_stderr_that_nobody_reads_costs_no_lock() {
+    let (mut full, unread) = UnixStream::pair().expect("a pair");
+    full.set_nonblocking(true).expect("a setting");
+    while full.write(&[b'.'; 64]).is_ok() {}
+    full.set_nonblocking(false).expect("a setting");
+    let masters = masters(3);
+    // Twice the ttl.
+    let mut command = run(&masters, &["--ttl", "3s", "x"], &["sh", "-c", "sleep 6"]);
+    command.stderr(OwnedFd::from(full));
+    let mut child = command.spawn().expect("starts");
+    drop(command);
+    until_held(&masters, "x");
+    masters[1].kill().expect("killed");
+    // What is said in the end is waited for; then there is nobody to read it.
+    let late = Instant::now() + Duration::from_secs(15);
+    while child.try_wait().expect("ours").is_none() && Instant::now() < late {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(unread);
+    let done = end(child);
+    assert_eq!(done.code, Some(0), "{done:?}");
+}

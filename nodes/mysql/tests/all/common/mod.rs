@@ -1,0 +1,81 @@
+//! Helpers that the tests of the store share.
+
+use std::sync::Arc;
+
+use quorate::node::store::{Change, Commit, Wake};
+use quorate_mysql::{MySql, prepare};
+use quorate_testbed::{MariaDb, MariaDbOptions, not_run};
+
+/// Whether MariaDB is missing. If it is, the test is reported as not run.
+pub(crate) fn is_missing() -> bool {
+    match MariaDb::available() {
+        Ok(()) => false,
+        Err(error) => {
+            not_run(
+                std::thread::current().name().unwrap_or("a test"),
+                &error.to_string(),
+            );
+            true
+        }
+    }
+}
+
+/// A server with the schema in its database `locks`, and a store that uses it.
+pub(crate) async fn server(options: MariaDbOptions) -> Option<(MariaDb, MySql)> {
+    let server = bare(options)?;
+    let url = server.url("locks");
+    prepare(&url)
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
+    let url = format!("{url}?timeout=5s");
+    let store = MySql::open(&url).unwrap_or_else(|error| panic!("{error}"));
+    Some((server, store))
+}
+
+/// A server without a schema.
+pub(crate) fn bare(options: MariaDbOptions) -> Option<MariaDb> {
+    if is_missing() {
+        return None;
+    }
+    let server = MariaDb::start(options);
+    Some(server.unwrap_or_else(|error| panic!("{error}")))
+}
+
+pub(crate) fn name(key: &str) -> Arc<[u8]> {
+    key.as_bytes().into()
+}
+
+pub(crate) fn change(key: &str, version: u64, state: &str) -> Change {
+    let state = Some(state.as_bytes().to_vec());
+    let name = name(key);
+    Change {
+        name,
+        version,
+        state,
+    }
+}
+
+pub(crate) fn check(key: &str, version: u64) -> Change {
+    let state = None;
+    let name = name(key);
+    Change {
+        name,
+        version,
+        state,
+    }
+}
+
+pub(crate) fn of(change: Change) -> Commit {
+    commit(vec![change])
+}
+
+pub(crate) fn commit(changes: Vec<Change>) -> Commit {
+    let wakes = Vec::new();
+    Commit { changes, wakes }
+}
+
+pub(crate) fn wake(process: &str, word: &[u8]) -> Wake {
+    let word = word.to_vec();
+    let process = process.into();
+    Wake { process, word }
+}

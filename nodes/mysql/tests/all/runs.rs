@@ -1,0 +1,152 @@
+//! The age of a server's run, which the restart guard depends on.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{bare, is_missing, server};
+use quorate::node::store::{Store as _, StoreNode};
+use quorate::{Redlock, RestartGuard, TryAcquire};
+use quorate_mysql::{MySql, prepare};
+use quorate_testbed::{ClockShim, MariaDb, MariaDbOptions, OffsetFile, Skew, not_run};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A prepared server that started with its clock an hour behind. `None` without MariaDB or a C compiler.
+async fn started_an_hour_behind(flush: u8) -> Option<(MariaDb, MySql, OffsetFile)> {
+    if is_missing() {
+        return None;
+    }
+    let shim = match ClockShim::build() {
+        Ok(shim) => shim,
+        Err(error) => {
+            let test = std::thread::current();
+            not_run(test.name().unwrap_or("a test"), &error.to_string());
+            return None;
+        }
+    };
+    let offset = shim.offset_file().expect("an offset file");
+    offset.set(HOUR, Skew::Behind).expect("set");
+    let options = MariaDbOptions::new().flush(flush).clock(&shim, &offset);
+    let (server, store) = server(options).await?;
+    Some((server, store, offset))
+}
+
+async fn uptime(store: &MySql) -> Duration {
+    let (_, greeting) = store.connect().await.expect("connected");
+    greeting.uptime.expect("a database may forget")
+}
+
+#[tokio::test]
+async fn age_of_a_run_is_kept_when_the_clock_of_the_server_is_corrected() {
+    let began = Instant::now();
+    let Some((_server, store, offset)) = started_an_hour_behind(2).await else {
+        return;
+    };
+    let second = Duration::from_secs(1);
+    assert!(uptime(&store).await <= began.elapsed() + second);
+    offset.clear().expect("an hour forward");
+    let forward = uptime(&store).await;
+    assert!(forward <= began.elapsed() + second, "{forward:?}");
+    tokio::time::sleep(3 * second).await;
+    offset.set(2 * HOUR, Skew::Behind).expect("two hours back");
+    let back = uptime(&store).await;
+    assert!(back <= began.elapsed() + second, "{back:?}");
+    assert!(
+        back >= 3 * second,
+        "a clock that is put back restarts nothing: {back:?}"
+    );
+    offset.set(24 * HOUR, Skew::Ahead).expect("a day forward");
+    let found = store.inspect().await.uptime.expect("seen");
+    assert!(found <= began.elapsed() + second, "{found:?}");
+}
+
+#[tokio::test]
+async fn restarted_server_whose_clock_is_set_forward_does_not_vote() {
+    // With `innodb_flush_log_at_trx_commit = 0` the commit is lost in the crash.
+    let Some((server, _, offset)) = started_an_hour_behind(0).await else {
+        return;
+    };
+    let redlock = |guard| {
+        let url = format!("{}?timeout=2s", server.url("locks"));
+        let store = MySql::open(&url).expect("a URL");
+        let builder = Redlock::builder().node(StoreNode::new(store));
+        let builder = builder.ttl(Duration::from_secs(20)).restart_guard(guard);
+        builder.build().expect("a Redlock")
+    };
+    // The schema is on disk after a second.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let holder = redlock(RestartGuard::Off);
+    let lock = holder.lock("a").renewal(false).acquire().await;
+    let lock = lock.expect("the lock");
+    server.restart().expect("back");
+    offset.clear().expect("an hour forward");
+    let other = redlock(RestartGuard::On).try_acquire("a").await;
+    assert!(lock.is_valid(), "the machine is too slow for this test");
+    let said = match other {
+        Ok(TryAcquire::Acquired(_)) => panic!("two hold the lock"),
+        Ok(_) => "held by another".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    assert!(said.contains("restart guard"), "{said}");
+}
+
+#[tokio::test]
+async fn server_whose_records_are_recreated_counts_as_started_then() {
+    let Some(server) = bare(MariaDbOptions::new().flush(2)) else {
+        return;
+    };
+    let url = server.url("locks");
+    prepare(&url).await.expect("prepared");
+    let store = MySql::open(&format!("{url}?timeout=5s")).expect("a URL");
+    let (_, first) = store.connect().await.expect("connected");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(uptime(&store).await >= Duration::from_secs(3));
+    server
+        .sql("DROP TABLE locks.quorate_record")
+        .expect("dropped");
+    let began = Instant::now();
+    assert!(prepare(&url).await.expect("prepared").made);
+    let (_, greeting) = store.connect().await.expect("connected");
+    let least = greeting.uptime.expect("may forget");
+    assert!(
+        least <= began.elapsed(),
+        "{least:?} of {:?}",
+        began.elapsed()
+    );
+    assert_ne!(greeting.run, first.run, "values of before have no vote");
+    // After a restart the run begins later.
+    let began = Instant::now();
+    server.restart().expect("back");
+    let second = Duration::from_secs(1);
+    assert!(uptime(&store).await <= began.elapsed() + second);
+}
+
+#[tokio::test]
+async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_ends() {
+    let Some((server, _)) = server(MariaDbOptions::new().flush(2)).await else {
+        return;
+    };
+    let url = server.url("locks");
+    let ttl = Duration::from_secs(8);
+    let redlock = || {
+        let store = MySql::open(&format!("{url}?timeout=2s&lanes=1")).expect("a URL");
+        let builder = Redlock::builder().node(StoreNode::new(store));
+        let builder = builder.ttl(ttl).max_ttl(ttl);
+        builder.build().expect("a Redlock")
+    };
+    let (holder, other) = (redlock(), redlock());
+    // Both clients have a session that votes, and keep it.
+    for client in [&holder, &other] {
+        let lock = client.acquire("b").await;
+        lock.expect("once the server is old enough").release().await;
+    }
+    let lock = holder.lock("a").renewal(false).acquire().await;
+    let lock = lock.expect("the lock");
+    server
+        .sql("DROP TABLE locks.quorate_record")
+        .expect("dropped");
+    prepare(&url).await.expect("prepared");
+    let again = other.try_acquire("a").await;
+    assert!(lock.is_valid(), "the machine is too slow for this test");
+    let again = again.is_ok_and(|again| matches!(again, TryAcquire::Acquired(_)));
+    assert!(!again, "two hold the lock");
+}

@@ -1,0 +1,473 @@
+//! Servers that cannot be masters as they are: each is refused with an error that names the reason and the remedy, and
+//! never hangs.
+
+use std::time::Duration;
+
+use crate::common::{self, bare, change, of, server};
+use quorate::node::Fault;
+use quorate::node::store::{Session as _, Store as _};
+use quorate_mysql::{MySql, NotPrepared, prepare};
+use quorate_testbed::{MariaDb, MariaDbOptions};
+
+const SECRET: &str = "hunter2";
+
+fn options() -> MariaDbOptions {
+    MariaDbOptions::new().flush(2)
+}
+
+/// A user with these grants.
+fn user(server: &MariaDb, grants: &[String]) -> String {
+    let create = format!("CREATE USER app IDENTIFIED BY '{SECRET}'");
+    server.sql(&create).unwrap();
+    for grant in grants {
+        server.sql(&grant.replace("TO USER", "TO app")).unwrap();
+    }
+    format!(
+        "{}?timeout=5s",
+        server.url_of(&format!("app:{SECRET}"), "locks")
+    )
+}
+
+async fn fault_of(url: &str) -> Fault {
+    let store = MySql::open(url).unwrap();
+    let connecting = tokio::time::timeout(Duration::from_secs(20), store.connect()).await;
+    let Err(fault) = connecting.expect("it does not hang") else {
+        panic!("it connected");
+    };
+    assert!(!fault.to_string().contains(SECRET), "{fault}");
+    fault
+}
+
+#[tokio::test]
+async fn prepare_by_several_at_once_creates_the_schema_once() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let url = server.url("locks");
+    assert_eq!(fault_of(&url).await.kind(), "unprepared", "no database");
+    server.sql("CREATE DATABASE locks").unwrap();
+    let fault = fault_of(&url).await;
+    assert_eq!(fault.kind(), "unprepared", "no tables");
+    assert!(fault.to_string().contains("quorate prepare"), "{fault}");
+    let (one, other) = tokio::join!(prepare(&url), prepare(&url));
+    let (one, other) = (one.unwrap(), other.unwrap());
+    assert!(one.made != other.made, "one of them found it made");
+    let again = prepare(&url).await.unwrap();
+    assert!(!again.made && again.version == 1);
+    let store = MySql::open(&url).unwrap();
+    let (_, greeting) = store.connect().await.unwrap();
+    // A schema that is missing in part is repaired, and the server keeps its name.
+    server
+        .sql("DROP TABLE locks.quorate_woken; UPDATE locks.quorate_schema SET version=0")
+        .unwrap();
+    let fault = fault_of(&url).await;
+    assert!(fault.to_string().contains("older"), "{fault}");
+    assert!(prepare(&url).await.unwrap().made);
+    let (_, after) = store.connect().await.unwrap();
+    assert_eq!(after.server, greeting.server);
+}
+
+#[tokio::test]
+async fn prepare_refuses_a_newer_schema_and_leaves_it() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    server
+        .sql("UPDATE locks.quorate_schema SET version=7")
+        .unwrap();
+    let url = server.url("locks");
+    let fault = fault_of(&url).await;
+    assert!(fault.to_string().contains("newer"), "{fault}");
+    let refused = prepare(&url).await.unwrap_err();
+    assert!(
+        matches!(refused, NotPrepared::Newer { found: 7, .. }),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn user_with_exactly_the_reported_grants_can_lock_and_needs_each_of_them() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let report = prepare(&server.url("locks")).await.unwrap();
+    let url = user(&server, &report.grants);
+    let store = MySql::open(&url).unwrap();
+    let (mut session, _) = store.connect().await.unwrap();
+    session.commit(&[of(change("a", 0, "s"))]).await.unwrap();
+    let found = store.inspect().await;
+    assert_eq!(found.fault, None);
+    let mut listener = store.listen("0123456789abcdef".into()).await.unwrap();
+    let next = quorate::node::store::Listener::next(&mut listener);
+    assert!(
+        tokio::time::timeout(Duration::from_millis(300), next)
+            .await
+            .is_err()
+    );
+    for right in ["UPDATE", "INSERT", "SELECT", "DELETE"] {
+        let revoke = format!("REVOKE {right} ON locks.quorate_record FROM app");
+        server.sql(&revoke).unwrap();
+        let found = store.inspect().await.fault.expect("a right is missing");
+        assert_eq!(found.kind(), "denied", "{right}: {found}");
+        assert!(found.to_string().contains("quorate_record"), "{found}");
+        let grant = format!("GRANT {right} ON locks.quorate_record TO app");
+        server.sql(&grant).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn refused_login_is_reported_without_the_password() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    let url = user(&server, &[]);
+    assert_eq!(fault_of(&url).await.kind(), "denied", "no rights");
+    let wrong = url.replace(SECRET, "hunter2wrong");
+    assert_eq!(fault_of(&wrong).await.kind(), "denied", "a wrong password");
+    let refused = prepare(&wrong).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("denied") && !refused.contains(SECRET),
+        "{refused}"
+    );
+    let printed = format!("{:?}", MySql::open(&url).unwrap());
+    assert!(!printed.contains(SECRET), "{printed}");
+}
+
+#[tokio::test]
+async fn read_only_server_is_refused_as_a_master() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let report = prepare(&server.url("locks")).await.unwrap();
+    let url = user(&server, &report.grants);
+    let store = MySql::open(&url).unwrap();
+    let (mut session, _) = store.connect().await.unwrap();
+    server.sql("SET GLOBAL read_only=1").unwrap();
+    let fault = session
+        .commit(&[of(change("a", 0, "s"))])
+        .await
+        .unwrap_err();
+    assert_eq!(fault, Fault::ReadOnly);
+    assert_eq!(fault_of(&url).await, Fault::ReadOnly);
+    let found = store.inspect().await;
+    assert_eq!(found.fault, Some(Fault::ReadOnly));
+    assert_eq!(found.role.as_deref(), Some("read-only"));
+}
+
+#[tokio::test]
+async fn statement_based_binary_log_is_refused_by_name() {
+    let Some((server, store)) = server(options().binlog_format("STATEMENT")).await else {
+        return;
+    };
+    let Err(fault) = store.connect().await else {
+        panic!("it connected");
+    };
+    assert!(!fault.passes_by_itself(), "nobody waits for that: {fault}");
+    assert!(fault.to_string().contains("binlog_format"), "{fault}");
+    let found = store.inspect().await;
+    assert_eq!(found.fault, Some(fault));
+    assert_eq!(found.setting("binlog_format"), Some("STATEMENT"));
+    for format in ["ROW", "MIXED"] {
+        let set = format!("SET GLOBAL binlog_format={format}");
+        server.sql(&set).unwrap();
+        let (mut session, _) = store.connect().await.unwrap();
+        session.commit(&[of(change(format, 0, "s"))]).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_locked_by_another_session_makes_the_server_busy_and_changes_nothing() {
+    let Some((server, store)) = server(options()).await else {
+        return;
+    };
+    let (mut session, _) = store.connect().await.unwrap();
+    let both = [of(change("a", 0, "s")), of(change("b", 0, "s"))];
+    let said = session.commit(&both).await.unwrap();
+    let quorate::node::store::Committed::Done(a) = &said.what[0] else {
+        panic!("stale");
+    };
+    let held =
+        "BEGIN; SELECT * FROM locks.quorate_record WHERE name='b' FOR UPDATE; SELECT SLEEP(3)";
+    let fault = std::thread::scope(|scope| {
+        scope.spawn(|| server.sql(held));
+        std::thread::sleep(Duration::from_millis(300));
+        let batch = [of(change("a", a[0], "no")), of(change("b", 1, "no"))];
+        let asking = session.commit(&batch);
+        let asked =
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(asking));
+        asked.unwrap_err()
+    });
+    assert_eq!(fault, Fault::Busy);
+    drop(session);
+    let (mut next, _) = store.connect().await.unwrap();
+    let loaded = next.load(&[common::name("a")]).await.unwrap();
+    assert_eq!(loaded.what[0].version, a[0], "what was begun is undone");
+}
+
+#[tokio::test]
+async fn replica_is_reported_or_the_right_that_is_missing_for_it() {
+    let Some(server) = bare(options().arg("--server-id=2")) else {
+        return;
+    };
+    let report = prepare(&server.url("locks")).await.unwrap();
+    let store = MySql::open(&user(&server, &report.grants)).unwrap();
+    let found = store.inspect().await;
+    assert_eq!((found.fault, found.role.as_deref()), (None, Some("master")));
+    let missing = found.unseen.join(" ");
+    assert!(missing.contains("GRANT SLAVE MONITOR ON *.*"), "{missing}");
+    server.sql("GRANT SLAVE MONITOR ON *.* TO app").unwrap();
+    let found = store.inspect().await;
+    assert_eq!(
+        (found.unseen.len(), found.role.as_deref()),
+        (0, Some("master"))
+    );
+    let source = "CHANGE MASTER TO MASTER_HOST='10.9.8.7', MASTER_PORT=3307";
+    server.sql(source).unwrap();
+    let found = store.inspect().await;
+    assert_eq!(
+        (found.fault.clone(), found.role.as_deref()),
+        (None, Some("slave"))
+    );
+    assert_eq!(found.setting("source"), Some("10.9.8.7:3307"), "{found:?}");
+    // A replica that does not replicate the tables of locks does not count as one.
+    server
+        .sql("SET GLOBAL replicate_ignore_db='other,locks'")
+        .unwrap();
+    let found = store.inspect().await;
+    assert_eq!(found.role.as_deref(), Some("master"), "{found:?}");
+}
+
+#[tokio::test]
+async fn two_databases_of_one_server_have_one_server_name() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let mut servers = Vec::new();
+    for database in ["locks", "others"] {
+        let url = server.url(database);
+        prepare(&url).await.unwrap();
+        let url = format!("{url}?timeout=5s");
+        let (_, greeting) = MySql::open(&url).unwrap().connect().await.unwrap();
+        servers.push(greeting.server.unwrap());
+    }
+    assert_eq!(servers[0], servers[1]);
+    let other = bare(options()).unwrap();
+    let url = other.url("locks");
+    prepare(&url).await.unwrap();
+    let store = MySql::open(&url).unwrap();
+    let (_, greeting) = store.connect().await.unwrap();
+    assert_ne!(greeting.server.as_ref(), Some(&servers[0]));
+    assert_eq!(store.inspect().await.identity, greeting.server);
+}
+
+#[tokio::test]
+async fn server_that_does_not_listen_is_down() {
+    let Some((server, store)) = server(options()).await else {
+        return;
+    };
+    server.kill().unwrap();
+    let Err(fault) = store.connect().await else {
+        panic!("it connected");
+    };
+    assert_eq!(fault.kind(), "down", "{fault}");
+    assert_eq!(
+        store.inspect().await.fault.map(|fault| fault.kind()),
+        Some("down")
+    );
+}
+
+#[tokio::test]
+async fn inspection_reports_version_role_settings_and_clock() {
+    let Some((_server, store)) = server(options()).await else {
+        return;
+    };
+    let found = store.inspect().await;
+    assert_eq!(found.fault, None);
+    assert_eq!(found.server.as_deref(), Some("mariadb"));
+    assert_eq!(found.role.as_deref(), Some("master"));
+    let flush = found.setting("innodb_flush_log_at_trx_commit");
+    assert_eq!(flush, Some("2"), "{found:?}");
+    assert!(found.setting("hostname").is_some() && found.setting("datadir").is_some());
+    assert!(found.version.is_some_and(|version| version.contains('.')));
+    let (_, greeting) = store.connect().await.unwrap();
+    assert_eq!(found.run_id.as_deref(), Some(greeting.run.as_str()));
+    assert!(found.uptime.is_some() && found.wake_ups);
+    let offset = found.clock_offset_ms.expect("a clock");
+    assert!(offset.abs() < 5_000, "the same clock: {offset} ms");
+    assert!(found.round_trip < found.connecting);
+}
+
+/// Runs `statement`, checks the error that a session then reports, and whether `prepare` repairs the fault.
+async fn check_refusal_and_repair(server: &MariaDb, statement: &str, said: &[&str]) {
+    let url = server.url("locks");
+    server.sql(statement).unwrap();
+    let patient = format!("{url}?timeout=5s");
+    let fault = fault_of(&patient).await;
+    assert_eq!(fault.kind(), "unprepared", "{statement}: {fault}");
+    for said in said {
+        assert!(fault.to_string().contains(said), "{statement}: {fault}");
+    }
+    let found = MySql::open(&patient).unwrap().inspect().await;
+    assert_eq!(found.fault, Some(fault), "doctor says the same");
+    let report = prepare(&url).await;
+    let report = report.unwrap_or_else(|error| panic!("{statement}: {error}"));
+    assert!(report.made, "{statement}");
+    assert!(!prepare(&url).await.unwrap().made, "{statement}");
+    let connected = MySql::open(&patient).unwrap().connect().await;
+    assert!(connected.is_ok(), "{statement}");
+}
+
+#[tokio::test]
+async fn table_of_another_engine_is_refused_and_converted_by_prepare() {
+    let Some((server, store)) = server(options()).await else {
+        return;
+    };
+    let (mut session, _) = store.connect().await.unwrap();
+    session.commit(&[of(change("a", 0, "s"))]).await.unwrap();
+    for (table, engine, right) in [
+        ("quorate_record", "Aria", "InnoDB"),
+        ("quorate_run", "InnoDB", "MEMORY"),
+        ("quorate_woken", "InnoDB", "MEMORY"),
+        ("quorate_schema", "MEMORY", "InnoDB"),
+    ] {
+        let alter = format!("ALTER TABLE locks.{table} ENGINE={engine}");
+        check_refusal_and_repair(&server, &alter, &[table, engine, right, "quorate prepare"]).await;
+    }
+    let (mut session, _) = store.connect().await.unwrap();
+    let kept = session.load(&[common::name("a")]).await.unwrap();
+    assert_eq!(kept.what[0].state, b"s", "records are kept");
+}
+
+#[tokio::test]
+async fn dropped_table_is_refused_and_recreated_by_prepare() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    for table in [
+        "quorate_woken",
+        "quorate_run",
+        "quorate_record",
+        "quorate_schema",
+    ] {
+        let drop = format!("DROP TABLE locks.{table}");
+        check_refusal_and_repair(&server, &drop, &["quorate prepare"]).await;
+    }
+}
+
+#[tokio::test]
+async fn column_of_another_type_is_refused_by_name() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    for statement in [
+        "ALTER TABLE locks.quorate_woken MODIFY process VARCHAR(64) NOT NULL",
+        "ALTER TABLE locks.quorate_run DROP PRIMARY KEY",
+    ] {
+        check_refusal_and_repair(&server, statement, &["quorate_", "quorate prepare"]).await;
+    }
+    // Converting would lose the locks in the table, so the fault is left to the administrator.
+    let url = format!("{}?timeout=5s", server.url("locks"));
+    for (statement, back, said) in [
+        (
+            "MODIFY name VARCHAR(700) CHARACTER SET utf8mb4 NOT NULL",
+            "MODIFY name VARBINARY(2100) NOT NULL",
+            "name",
+        ),
+        ("DROP PRIMARY KEY", "ADD PRIMARY KEY (name)", "name"),
+        (
+            "MODIFY version INT NOT NULL",
+            "MODIFY version BIGINT UNSIGNED NOT NULL",
+            "version",
+        ),
+        ("MODIFY state TINYBLOB", "MODIFY state MEDIUMBLOB", "state"),
+        (
+            "DROP COLUMN changed",
+            "ADD COLUMN changed BIGINT UNSIGNED NOT NULL",
+            "changed",
+        ),
+    ] {
+        server
+            .sql(&format!("ALTER TABLE locks.quorate_record {statement}"))
+            .unwrap();
+        let fault = fault_of(&url).await;
+        assert_eq!(fault.kind(), "unprepared", "{statement}: {fault}");
+        let refused = prepare(&url).await.unwrap_err().to_string();
+        for text in [&fault.to_string(), &refused] {
+            assert!(
+                text.contains("quorate_record") && text.contains(said),
+                "{statement}: {text}"
+            );
+        }
+        server
+            .sql(&format!("ALTER TABLE locks.quorate_record {back}"))
+            .unwrap();
+        assert!(!prepare(&url).await.unwrap().made, "{statement}");
+    }
+}
+
+#[tokio::test]
+async fn server_that_substitutes_another_engine_cannot_be_prepared() {
+    let Some(server) = bare(options().arg("--enforce-storage-engine=Aria")) else {
+        return;
+    };
+    for mode in ["", "NO_ENGINE_SUBSTITUTION"] {
+        server
+            .sql(&format!("SET GLOBAL sql_mode='{mode}'"))
+            .unwrap();
+        let refused = prepare(&server.url("locks")).await.unwrap_err().to_string();
+        assert!(
+            refused.contains("enforce_storage_engine"),
+            "{mode}: {refused}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn databases_of_one_server_prepared_separately_get_one_name() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let mut stores = Vec::new();
+    for database in ["locks", "others", "thirds"] {
+        let url = server.url(database);
+        prepare(&url).await.unwrap();
+        // As if prepared by an administrator who cannot see the other databases.
+        let apart = format!("UPDATE {database}.quorate_schema SET server=MD5('{database}')");
+        server.sql(&apart).unwrap();
+        stores.push(MySql::open(&format!("{url}?timeout=5s")).unwrap());
+    }
+    let greeted = |store: MySql| async move { store.connect().await.unwrap().1.server };
+    let first = greeted(stores[0].clone()).await;
+    assert!(first.is_some());
+    for store in &stores {
+        assert_eq!(greeted(store.clone()).await, first);
+        assert_eq!(store.inspect().await.identity, first);
+    }
+    // After a restart it is still one server, whichever database is seen first.
+    server.restart().unwrap();
+    for store in stores.iter().rev() {
+        assert_eq!(greeted(store.clone()).await, first);
+    }
+}
+
+#[tokio::test]
+async fn listener_receives_wake_ups_under_any_sql_mode() {
+    let Some((server, store)) = server(options()).await else {
+        return;
+    };
+    for mode in ["ORACLE", "ANSI", "DB2", "MAXDB"] {
+        server
+            .sql(&format!("SET GLOBAL sql_mode='{mode}'"))
+            .unwrap();
+        let (mut session, _) = store.connect().await.unwrap();
+        let listener = store.listen(mode.into()).await;
+        let mut listener = listener.unwrap_or_else(|fault| panic!("{mode}: {fault}"));
+        let mut commit = of(change(mode, 0, "s"));
+        commit.wakes = vec![common::wake(mode, mode.as_bytes())];
+        session.commit(&[commit]).await.unwrap();
+        let next = quorate::node::store::Listener::next(&mut listener);
+        let heard = tokio::time::timeout(Duration::from_secs(10), next).await;
+        let heard = heard.unwrap_or_else(|_| panic!("{mode}: heard nothing"));
+        assert_eq!(heard, Ok(vec![mode.as_bytes().to_vec()]), "{mode}");
+    }
+}

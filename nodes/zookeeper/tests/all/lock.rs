@@ -1,0 +1,284 @@
+//! Locks over ZooKeeper, alone and together with Redis, through the public API.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::support::*;
+use quorate::runtime::{BoxFuture, Runtime};
+use quorate::{
+    AcquireError, OnceOutcome, Redlock, RedlockBuilder, RestartGuard, TryAcquire, ValueError, Wait,
+};
+use quorate_testbed::{Masters, ZooKeeperOptions};
+use quorate_zookeeper::node;
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+/// A separate client of one ZooKeeper, as another process would have.
+fn settings(server: &Prepared) -> RedlockBuilder {
+    settings_of(&server.url())
+}
+
+fn settings_of(url: &str) -> RedlockBuilder {
+    Redlock::builder()
+        .node(node(url).unwrap())
+        .restart_guard(RestartGuard::Off)
+        .connect_timeout(Duration::from_secs(4))
+        .ttl(Duration::from_secs(30))
+        .wait(Wait::For(Duration::from_secs(40)))
+}
+
+fn client(server: &Prepared) -> Redlock {
+    settings(server).build().unwrap()
+}
+
+/// Two Redis masters and one ZooKeeper.
+fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
+    settings(server)
+        .masters(masters.urls())
+        .node_timeout(Duration::from_millis(500))
+        .build()
+        .unwrap()
+}
+
+/// Whether another client holds the lock. Asks again while a master that was just killed is not yet known to be down.
+async fn is_held(redlock: &Redlock, resource: &str) -> bool {
+    let began = Instant::now();
+    loop {
+        match redlock.try_acquire(resource).await {
+            Ok(TryAcquire::Held(_)) => return true,
+            Ok(TryAcquire::Acquired(guard)) => {
+                guard.release().await;
+                return false;
+            }
+            Err(error) => assert!(began.elapsed() < PATIENCE, "{error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Ten clients acquire a lock four times each. Never two hold it at once, the tokens rise, and all 40 turns are
+/// counted.
+async fn forty(clients: Vec<Redlock>) -> Duration {
+    let inside = Arc::new(AtomicBool::new(false));
+    let last = Arc::new(AtomicU64::new(0));
+    let began = Instant::now();
+    let tasks: Vec<_> = clients
+        .into_iter()
+        .map(|redlock| {
+            let (inside, last) = (inside.clone(), last.clone());
+            tokio::spawn(async move {
+                for _ in 0..4 {
+                    let guard = redlock.acquire("prize").await.unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
+                    let token = guard.fencing_token().expect("fenced");
+                    assert!(last.swap(token, Ordering::SeqCst) < token, "tokens rise");
+                    inside.store(false, Ordering::SeqCst);
+                    guard.release().await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    began.elapsed()
+}
+
+test!(lock_over_one_zookeeper_excludes_a_second_client, server => {
+    let (mine, yours) = (client(&server), client(&server));
+    let first = mine.acquire("a").await.unwrap();
+    assert!(is_held(&yours, "a").await);
+    assert!(!is_held(&yours, "b").await);
+    let token = first.fencing_token().unwrap();
+    first.release().await;
+    let second = yours.acquire("a").await.unwrap();
+    assert!(second.fencing_token().unwrap() > token);
+    second.release().await;
+});
+
+test!(ten_clients_of_one_zookeeper_never_hold_the_lock_together, server => {
+    let took = forty((0..10).map(|_| client(&server)).collect()).await;
+    // Without wake-ups it takes half a minute.
+    assert!(took < Duration::from_secs(15), "{took:?}");
+});
+
+test!(release_fires_one_watch_for_any_number_of_waiters, server => {
+    let clients: Vec<_> = (0..6).map(|_| client(&server)).collect();
+    let guard = clients[0].acquire("a").await.unwrap();
+    let waiting: Vec<_> = clients[1..]
+        .iter()
+        .map(|redlock| {
+            let redlock = redlock.clone();
+            tokio::spawn(async move { redlock.acquire("a").await.unwrap() })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let fired = server.watches_fired();
+    guard.release().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(server.watches_fired() - fired, 1);
+    for waiting in waiting {
+        waiting.abort();
+    }
+});
+
+test!(dead_holder_is_replaced_after_its_lease_and_not_before, server => {
+    let ttl = Duration::from_secs(3);
+    let url = server.url_with("timeout=700ms");
+    let dead = settings_of(&url).ttl(ttl).build().unwrap();
+    let mine = settings_of(&url).ttl(ttl).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (taken, token) = runtime
+        .spawn(async move {
+            let before = Instant::now();
+            let guard = dead.acquire("a").await.unwrap();
+            let token = guard.fencing_token().unwrap();
+            // Nothing of the guard is dropped, as in a process that is killed.
+            std::mem::forget(guard);
+            (before, token)
+        })
+        .await
+        .unwrap();
+    // When its runtime ends, a process loses all its tasks: nothing renews and nothing releases.
+    runtime.shutdown_background();
+    let guard = mine.acquire("a").await.unwrap();
+    assert!(taken.elapsed() >= ttl, "{:?}", taken.elapsed());
+    assert!(taken.elapsed() < ttl * 4, "{:?}", taken.elapsed());
+    assert!(guard.fencing_token().unwrap() > token);
+});
+
+test!(held_lock_survives_a_server_stopped_for_longer_than_its_session, server => {
+    let url = server.url_with("session=1s&timeout=400ms");
+    let ttl = Duration::from_secs(12);
+    let redlock = settings_of(&url).ttl(ttl).build().unwrap();
+    let other = settings_of(&url).ttl(ttl).build().unwrap();
+    let guard = redlock.acquire("a").await.unwrap();
+    server.zookeeper.stop(0).unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    server.zookeeper.cont(0).unwrap();
+    assert!(is_held(&other, "a").await);
+    // Renewals work again: the lock lasts longer than one TTL.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert!(guard.is_valid() && is_held(&other, "a").await);
+    guard.release().await;
+    assert!(!is_held(&other, "a").await);
+});
+
+test!(
+    an_ensemble_keeps_a_lock_over_the_death_of_its_leader,
+    ZooKeeperOptions::new().members(3),
+    server => {
+        let (mine, yours) = (client(&server), client(&server));
+        let guard = mine.acquire("a").await.unwrap();
+        let leader = server.zookeeper.leader().unwrap();
+        server.zookeeper.kill(leader).unwrap();
+        let zookeeper = &server.zookeeper;
+        let next = || zookeeper.leader().is_some();
+        tokio::task::block_in_place(|| assert!(quorate_testbed::within(PATIENCE, next)));
+        assert!(is_held(&yours, "a").await);
+        assert!(guard.is_valid());
+        let token = guard.fencing_token().unwrap();
+        guard.release().await;
+        let next = yours.acquire("a").await.unwrap();
+        assert!(next.fencing_token().unwrap() > token);
+        let took = forty((0..10).map(|_| client(&server)).collect()).await;
+        assert!(took < Duration::from_secs(30), "{took:?}");
+    }
+);
+
+test!(two_redis_and_one_zookeeper_form_one_quorum, server => {
+    let masters = Masters::start(2).unwrap();
+    let took = forty((0..10).map(|_| mixed(&server, &masters)).collect()).await;
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    let (mine, yours) = (mixed(&server, &masters), mixed(&server, &masters));
+    let guard = mine.acquire("a").await.unwrap();
+    assert!(is_held(&yours, "a").await);
+    // Any one of the three may fail.
+    masters[0].kill().unwrap();
+    assert!(is_held(&yours, "a").await);
+    let token = guard.fencing_token().unwrap();
+    guard.release().await;
+    let guard = yours.acquire("a").await.unwrap();
+    assert!(guard.fencing_token().unwrap() > token);
+    masters[0].restart().unwrap();
+    server.zookeeper.kill(0).unwrap();
+    assert!(!is_held(&mine, "b").await);
+    guard.release().await;
+    assert!(!is_held(&mine, "a").await);
+});
+
+test!(two_urls_of_one_zookeeper_count_as_one_vote, server => {
+    let other = format!("{}?timeout=4s", server.zookeeper.url("/elsewhere"));
+    quorate_zookeeper::prepare(&other).await.unwrap();
+    let redlock = settings(&server)
+        .node(node(&other).unwrap())
+        .wait(Wait::For(Duration::from_secs(5)))
+        .build()
+        .unwrap();
+    let refused = redlock.acquire("a").await.map(|_| ()).unwrap_err();
+    let said = format!("{refused:?}");
+    assert!(said.contains("SameServer"), "{said}");
+});
+
+test!(unprepared_zookeeper_fails_the_acquisition_at_once, server => {
+    let url = format!("{}?timeout=4s", server.zookeeper.url("/nowhere"));
+    let redlock = settings_of(&url).build().unwrap();
+    let began = Instant::now();
+    let refused = redlock.acquire("a").await.map(|_| ()).unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    let AcquireError::NoQuorum(_) = &refused else { panic!("{refused:?}") };
+    assert!(format!("{refused:?}").contains("quorate prepare"), "{refused:?}");
+});
+
+/// A machine whose wall clock is ahead by this much.
+struct Ahead(Duration);
+
+impl Runtime for Ahead {
+    fn now(&self) -> quorate::Instant {
+        quorate::Instant::now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        wall_micros() + self.0.as_micros() as u64
+    }
+
+    fn sleep_until(&self, at: quorate::Instant) -> BoxFuture<()> {
+        Box::pin(tokio::time::sleep(at.saturating_since(self.now())))
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        tokio::spawn(task);
+        true
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        let mut rng: StdRng = rand::make_rng();
+        bytes.fill_with(|| rng.random());
+    }
+}
+
+fn wall_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    since.as_micros() as u64
+}
+
+test!(once_job_follows_the_clock_of_the_ensemble_when_the_caller_is_ahead, server => {
+    let month = Duration::from_secs(30 * 24 * 3600);
+    let period = Duration::from_secs(24 * 3600);
+    let ahead = settings(&server).runtime(Arc::new(Ahead(month)));
+    let (right, ahead) = (client(&server), ahead.build().unwrap());
+    right.once("nightly", period).create().await.unwrap();
+    let outcome = ahead.once("nightly", period).at_most_once(async |_| ()).await;
+    let Err(ValueError::Ahead { recorded: false, ahead: by, .. }) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(by + period >= month, "{by:?}");
+    let outcome = right.once("nightly", period).at_most_once(async |_| ()).await;
+    assert_eq!(outcome, Ok(OnceOutcome::Done(())));
+    let guard = ahead.acquire("job").await.unwrap();
+    let number = guard.fencing_token().expect("fenced");
+    let now = wall_micros();
+    assert!(number < now + 60_000_000, "{number} {now}");
+    guard.release().await;
+});

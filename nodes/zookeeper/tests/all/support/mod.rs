@@ -1,0 +1,185 @@
+//! A ZooKeeper for one test, and short helpers for requests to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::node::store::{Change, Commit, Committed, Listener, Session, Store, Wake};
+use quorate_testbed::{ZooKeeper as Process, ZooKeeperOptions};
+use quorate_zookeeper::{ZooKeeper, ZooKeeperListener, ZooKeeperSession, prepare};
+
+/// The time limit for anything that must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a test watches that nothing happens.
+const CALM: Duration = Duration::from_millis(150);
+/// A timeout that is kept even on a busy machine.
+const SETTINGS: &str = "timeout=4s&session=10s";
+
+/// A prepared ZooKeeper.
+pub(crate) struct Prepared {
+    pub(crate) zookeeper: Process,
+}
+
+impl Prepared {
+    pub(crate) async fn start(options: ZooKeeperOptions) -> Self {
+        let prepared = Self::bare(options).await;
+        prepare(&prepared.url()).await.unwrap();
+        prepared
+    }
+
+    /// A ZooKeeper that has not been prepared.
+    pub(crate) async fn bare(options: ZooKeeperOptions) -> Self {
+        let started = tokio::task::spawn_blocking(move || Process::start_with(&options));
+        let zookeeper = started.await.unwrap();
+        let zookeeper = zookeeper.unwrap_or_else(|error| panic!("{error}"));
+        Self { zookeeper }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.url_with(SETTINGS)
+    }
+
+    pub(crate) fn url_with(&self, settings: &str) -> String {
+        format!("{}?{settings}", self.zookeeper.url("/a/locks"))
+    }
+
+    pub(crate) fn store(&self) -> ZooKeeper {
+        ZooKeeper::open(&self.url()).unwrap()
+    }
+
+    /// The number of watches that have fired, as counted by the server.
+    pub(crate) fn watches_fired(&self) -> u64 {
+        let all = [
+            "zk_sum_node_changed_watch_count",
+            "zk_sum_node_created_watch_count",
+            "zk_sum_node_deleted_watch_count",
+            "zk_sum_node_children_watch_count",
+        ];
+        all.iter()
+            .map(|name| self.zookeeper.figure(0, name).expect(name))
+            .sum()
+    }
+}
+
+/// Defines a test with a ZooKeeper of its own: one server, or the options that follow the name.
+macro_rules! test {
+    ($name:ident, $server:ident => $body:block) => {
+        test!($name, ZooKeeperOptions::new(), $server => $body);
+    };
+    ($name:ident, $options:expr, $server:ident => $body:block) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            if let Err(why) = quorate_testbed::ZooKeeper::available() {
+                return quorate_testbed::not_run(stringify!($name), &why);
+            }
+            let $server = $crate::support::Prepared::start($options).await;
+            $body
+        }
+    };
+}
+pub(crate) use test;
+
+pub(crate) fn name(text: &str) -> Arc<[u8]> {
+    text.as_bytes().into()
+}
+
+pub(crate) fn change(of: &str, version: u64, state: &[u8]) -> Change {
+    Change {
+        name: name(of),
+        version,
+        state: Some(state.to_vec()),
+    }
+}
+
+pub(crate) fn look(at: &str, version: u64) -> Change {
+    Change {
+        name: name(at),
+        version,
+        state: None,
+    }
+}
+
+pub(crate) fn commit(change: Change) -> Commit {
+    Commit {
+        changes: vec![change],
+        wakes: Vec::new(),
+    }
+}
+
+pub(crate) fn wake(process: &str, word: &str) -> Wake {
+    Wake {
+        process: process.into(),
+        word: word.as_bytes().to_vec(),
+    }
+}
+
+pub(crate) async fn session(server: &Prepared) -> ZooKeeperSession {
+    server.store().connect().await.unwrap().0
+}
+
+pub(crate) async fn listener(server: &Prepared, process: &str) -> ZooKeeperListener {
+    server.store().listen(process.into()).await.unwrap()
+}
+
+pub(crate) async fn until_connected(store: &ZooKeeper) -> ZooKeeperSession {
+    let connected = async {
+        loop {
+            match store.connect().await {
+                Ok((session, _)) => return session,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, connected)
+        .await
+        .expect("a session")
+}
+
+pub(crate) async fn load(session: &mut ZooKeeperSession, of: &str) -> (u64, Vec<u8>) {
+    let mut loaded = session.load(&[name(of)]).await.unwrap().what;
+    let record = loaded.remove(0);
+    (record.version, record.state)
+}
+
+pub(crate) async fn one(session: &mut ZooKeeperSession, change: Change) -> Committed {
+    session
+        .commit(&[commit(change)])
+        .await
+        .unwrap()
+        .what
+        .remove(0)
+}
+
+/// How often the record has been written in its life, from its version.
+pub(crate) fn times_written(version: u64) -> u64 {
+    (version & u64::from(u32::MAX)) + 1
+}
+
+/// Changes a record that has this version, and returns the next version.
+pub(crate) async fn put(
+    session: &mut ZooKeeperSession,
+    of: &str,
+    version: u64,
+    state: &[u8],
+) -> u64 {
+    match one(session, change(of, version, state)).await {
+        Committed::Done(versions) => versions[0],
+        Committed::Stale => panic!("{of} has another version than {version}"),
+    }
+}
+
+pub(crate) async fn next(listener: &mut ZooKeeperListener) -> Vec<Vec<u8>> {
+    let told = tokio::time::timeout(PATIENCE, listener.next()).await;
+    told.expect("something is told").unwrap()
+}
+
+/// Checks that no wake-up arrives. Afterwards the listener has a watch.
+pub(crate) async fn idle(listener: &mut ZooKeeperListener) {
+    let told = tokio::time::timeout(CALM, listener.next()).await;
+    assert!(told.is_err(), "{told:?}");
+}
+
+/// A plain ZooKeeper client, for what administrators do.
+pub(crate) async fn admin(server: &Prepared) -> zookeeper_client::Client {
+    let address = server.zookeeper.addr(0).to_string();
+    zookeeper_client::Client::connect(&address).await.unwrap()
+}

@@ -1,0 +1,124 @@
+//! Worlds in which masters change while clients take locks, and the canaries of that.
+//!
+//! 3,000 seeds with optimizations, 30 without; `QUORATE_SEEDS` asks for another number.
+
+use crate::support::{self, is_caught, must_pass, sweep};
+use quorate_simulation::{ChangePlan, Flaw, Kind, Play, Scenario, Step, ValueStep, Worlds};
+
+fn seeds() -> u64 {
+    support::seeds(3_000, 30)
+}
+
+#[test]
+fn every_seed_passes_where_masters_change() {
+    let summary = sweep(Worlds::Changes, seeds());
+    must_pass(&summary, " --changes");
+    // Also in the few seeds of a debug run masters are closed and opened, and clients of all steps hold.
+    let coverage = &summary.coverage;
+    let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
+    let held = coverage.joint.min(coverage.later);
+    assert!(walked.min(held) > 0, "{coverage}");
+    let once = seeds() >= 3_000;
+    let never = [
+        ("split", coverage.split),
+        ("given again", coverage.given_again),
+        ("by hand", coverage.mended),
+        ("unanswered", coverage.unanswered),
+        ("carried", coverage.carried),
+        ("refused by the mark", coverage.refused_by_mark),
+    ];
+    let never = never.map(|(what, count)| (count == 0).then_some(what));
+    let never: Vec<&str> = never.into_iter().flatten().collect();
+    assert!(!once || never.is_empty(), "never happened: {never:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_where_masters_change() {
+    let play = Play {
+        trace: true,
+        ..Play::default()
+    };
+    for seed in 0..5 {
+        let scenario = Scenario::draw_changes(seed);
+        assert_eq!(play.run(&scenario), play.run(&scenario), "seed {seed}");
+    }
+}
+
+const MS: u64 = 1_000_000;
+
+/// Two operators take the same steps. The second reads the old masters for the last time when the first has opened the next
+/// ones, and a client of these has taken units already: it must not write the older number over the later one.
+#[test]
+fn second_operator_carries_no_older_value_over_a_later_one() {
+    let of = |think, verb| Step {
+        think: think * MS,
+        wait: 200 * MS,
+        kind: Kind::Value(verb),
+        ..Step::plain()
+    };
+    let mut taken = 0;
+    for seed in 0..60 {
+        let mut scenario = Scenario::quiet(seed, 6, 5);
+        scenario.settings.max_ttl = scenario.settings.ttl;
+        scenario.clients[2].steps = vec![of(1, ValueStep::Create(40))];
+        for client in 3..5 {
+            let mut steps = vec![of(10, ValueStep::Take(1)); 60];
+            steps[0].think = 1_000 * MS;
+            scenario.clients[client].steps = steps;
+        }
+        scenario.change = Some(ChangePlan {
+            sets: vec![0b00_0111, 0b11_1000],
+            begins: None,
+            goal: 2,
+            operators: 2,
+            pause: 30 * MS,
+            steps: vec![(1, 1), (1, 1), (0, 2), (2, 2), (2, 2)],
+            ahead: None,
+            retires: false,
+        });
+        let outcome = Play::default().run(&scenario);
+        assert_eq!(outcome.violation, None, "{scenario}");
+        taken += outcome.coverage.taken;
+    }
+    assert!(taken > 500, "{taken}");
+}
+
+/// Within how many seeds each canary must be caught.
+const CANARIES: [(Flaw, u64); 22] = [
+    (Flaw::JointUnion, 10),
+    (Flaw::JointOldOnly, 10),
+    (Flaw::JointNextOnly, 10),
+    (Flaw::NextBesideOld, 50),
+    (Flaw::LeftoverLock, 1_000),
+    (Flaw::FenceOneSet, 20),
+    (Flaw::ConfirmAtLeastJoint, 4_000),
+    (Flaw::NoCarry, 4_000),
+    (Flaw::CarryBeforeClose, 4_000),
+    (Flaw::CarryMinority, 6_000),
+    (Flaw::TicketOneSet, 2_000),
+    (Flaw::CloseMinority, 2_000),
+    (Flaw::OpenWithoutWait, 1_000),
+    (Flaw::ClosingOpens, 1_000),
+    (Flaw::ExtendUnrefused, 3_000),
+    (Flaw::MarkWithoutKill, 3_000),
+    (Flaw::MarkLostOnRestart, 20_000),
+    (Flaw::ReplaceDeadAtOnce, 500),
+    (Flaw::DeadComesBack, 1_000),
+    (Flaw::WarmSpare, 20),
+    (Flaw::ValuesLeftBehind, 6_000),
+    (Flaw::CarryOneShown, 10_000),
+];
+
+#[test]
+fn every_canary_of_changes_is_caught_within_its_seeds() {
+    assert_eq!(CANARIES.map(|(flaw, _)| flaw), Flaw::OF_CHANGES);
+    for flaw in Flaw::OF_CHANGES {
+        assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
+    }
+    // Without optimizations the seeds are too few for the rare ones.
+    let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
+    for (flaw, within) in CANARIES.into_iter().filter(|(_, within)| *within <= most) {
+        let caught = is_caught(flaw, within);
+        assert!(caught, "{flaw} gets through {within} seeds");
+    }
+}

@@ -1,0 +1,11 @@
+//! The tests of the simulation, linked once.
+
+mod changes;
+mod crossings;
+mod kept;
+mod kinds;
+mod seeds;
+mod stores;
+mod supervisor;
+mod support;
+mod values;

@@ -1,0 +1,60 @@
+//! Worlds in which some masters, or all, are stores that compare and set, and the canaries of those.
+//!
+//! 2,000 seeds with optimizations, 60 without; `QUORATE_SEEDS` asks for another number.
+
+use crate::support::{self, is_caught, must_pass, sweep};
+use quorate_simulation::{Flaw, Play, Scenario, Worlds};
+
+fn seeds() -> u64 {
+    support::seeds(2_000, 60)
+}
+
+#[test]
+fn every_seed_passes_where_masters_are_stores() {
+    let summary = sweep(Worlds::Stores, seeds());
+    must_pass(&summary, " --stores");
+    if seeds() >= 2_000 {
+        assert_eq!(summary.idle_rules(), Vec::<&str>::new(), "judged nothing");
+        let missing = summary.coverage.missing();
+        assert_eq!(missing, Vec::<&str>::new(), "never happened");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_at_stores() {
+    let play = Play {
+        trace: true,
+        ..Play::default()
+    };
+    for seed in 0..20 {
+        let scenario = Scenario::draw_stores(seed);
+        assert_eq!(play.run(&scenario), play.run(&scenario), "seed {seed}");
+    }
+}
+
+/// Within how many seeds each canary must be caught.
+const CANARIES: [(Flaw, u64); 7] = [
+    (Flaw::VersionsAgain, 200),
+    (Flaw::SessionIsLease, 200),
+    (Flaw::EarlyEnd, 500),
+    (Flaw::Unsoiled, 2_000),
+    (Flaw::StoreGuardOff, 1_000),
+    (Flaw::NoSlack, 20_000),
+    (Flaw::KeptSession, 50),
+];
+
+#[test]
+fn every_canary_of_stores_is_caught_within_its_seeds() {
+    assert_eq!(CANARIES.map(|(flaw, _)| flaw), Flaw::OF_STORES);
+    for flaw in Flaw::ALL.into_iter().chain(Flaw::OF_STORES) {
+        assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
+    }
+    // Without optimizations the seeds are too few.
+    if cfg!(debug_assertions) {
+        return;
+    }
+    for (flaw, within) in CANARIES {
+        let caught = is_caught(flaw, within);
+        assert!(caught, "{flaw} gets through {within} seeds");
+    }
+}

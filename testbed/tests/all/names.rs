@@ -1,0 +1,72 @@
+//! Names with chosen addresses in another program: this test program again, with a name to look up.
+
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use quorate_testbed::{Leads, Names};
+
+const NAME: &str = "m1.quorate.test";
+/// Long enough for a lookup without a fault, and for a program to start.
+const SHORT: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(8);
+
+/// The other program, not a test of its own.
+#[test]
+fn resolves_the_name_from_the_environment() {
+    let Ok(name) = std::env::var("LOOK_UP") else {
+        return;
+    };
+    match (name.as_str(), 7).to_socket_addrs() {
+        Ok(found) => println!("found: {found:?}"),
+        Err(error) => println!("error: {error}"),
+    }
+}
+
+fn ask(names: &Names, name: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "names::resolves_the_name_from_the_environment",
+            "--nocapture",
+        ])
+        .env("LOOK_UP", name)
+        .envs(names.env())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn said(asker: Child) -> String {
+    let Output { stdout, .. } = asker.wait_with_output().unwrap();
+    String::from_utf8_lossy(&stdout).into_owned()
+}
+
+#[test]
+fn listed_names_resolve_as_set_and_others_as_usual() {
+    let names = match Names::build() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return eprintln!("{error}"),
+        names => names.unwrap(),
+    };
+    let home = IpAddr::from([127, 0, 0, 1]);
+    names.set(NAME, Leads::To(home)).unwrap();
+    assert!(said(ask(&names, NAME)).contains("127.0.0.1:7"));
+    assert!(said(ask(&names, "127.0.0.3")).contains("127.0.0.3:7"));
+
+    names.set(NAME, Leads::Nowhere).unwrap();
+    assert!(said(ask(&names, NAME)).contains("error: "));
+
+    names.set(NAME, Leads::ToSilence).unwrap();
+    let mut asker = ask(&names, NAME);
+    std::thread::sleep(SHORT);
+    assert!(asker.try_wait().unwrap().is_none(), "still waiting");
+    let healed = Instant::now();
+    names.set(NAME, Leads::To(home)).unwrap();
+    assert!(said(asker).contains("127.0.0.1:7"));
+    assert!(
+        healed.elapsed() < LONG,
+        "an answer, and no time that ran out"
+    );
+}

@@ -1,0 +1,277 @@
+//! Attempts that come to nothing: what they leave behind, what comes after them and when, and that a
+//! wait in vain ends with its time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::support::stubborn::Treatment::{Fails, Honest, Late};
+use crate::support::stubborn::{Stubborn, Treatment};
+use crate::support::{self, PATIENCE, eventually, ms, secs};
+use quorate::node::{Node, Request};
+use quorate::{AcquireError, Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
+
+/// Longer than any of these tests waits for something to happen.
+const FAR: Duration = secs(600);
+
+fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
+    let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    Redlock::builder()
+        .nodes(nodes.collect())
+        .max_ttl(FAR)
+        .ttl(FAR)
+        .heartbeat(FAR)
+        .wait(Wait::Forever)
+}
+
+fn both_orders(settings: RedlockBuilder) -> [Redlock; 2] {
+    [settings.clone(), settings.order(quorate::Order::Unordered)]
+        .map(|settings| settings.build().expect("good"))
+}
+
+fn holder(node: &Stubborn) -> Option<Vec<u8>> {
+    node.master.with_master(|master, now| {
+        let holder = master.peek(now, b"job").holder;
+        holder.map(<[u8]>::to_vec)
+    })
+}
+
+/// The waiters that stand in line on a master.
+fn line(node: &Stubborn) -> usize {
+    let look = support::asking::look(b"job");
+    let said = node
+        .master
+        .with_master(|master, now| master.apply(now, &look));
+    match said.expect("it answers") {
+        quorate::node::Answer::State(state) => state.queue.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_confirm(request: &Request) -> bool {
+    matches!(request, Request::Confirm { .. })
+}
+
+/// Counters that differ need a second round.
+fn apart(nodes: &[Arc<Stubborn>]) {
+    for (number, node) in nodes.iter().enumerate() {
+        node.master.with_master(|master, now| {
+            let counter = now + 500_000 * (number as u64 + 1);
+            let counter = counter.to_string();
+            master.put_text(now, b"quorate:fence:job", counter.as_bytes(), None);
+        });
+    }
+}
+
+async fn leaves_nothing(redlock: &Redlock, nodes: &[Arc<Stubborn>]) {
+    let tried = redlock.try_acquire("job").await;
+    assert!(
+        !matches!(tried, Ok(quorate::TryAcquire::Acquired(_))),
+        "{tried:?}"
+    );
+    // The ttl takes far longer.
+    eventually("every key is gone", || {
+        nodes.iter().all(|node| holder(node).is_none())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_token_that_masters_refuse_to_confirm_leaves_no_key() {
+    for fault in [
+        Fault::Server("not now".into()),
+        Fault::Disconnected("cut".into()),
+        Fault::Timeout(ms(50)),
+    ] {
+        let nodes = ["a", "b", "c"].map(Stubborn::honest);
+        for redlock in both_orders(settings(&nodes)) {
+            apart(&nodes);
+            for node in &nodes[1..] {
+                let fault = fault.clone();
+                node.change(move |request| {
+                    if is_confirm(request) {
+                        Fails(fault.clone(), Duration::ZERO)
+                    } else {
+                        Honest
+                    }
+                });
+            }
+            leaves_nothing(&redlock, &nodes).await;
+        }
+    }
+}
+
+/// A majority lost the key between grant and confirmation, as masters do that restart empty.
+#[tokio::test]
+async fn a_token_that_is_not_ours_to_confirm_any_more_leaves_no_key() {
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    for redlock in both_orders(settings(&nodes)) {
+        apart(&nodes);
+        for node in &nodes[1..] {
+            let master = node.master.clone();
+            node.change(move |request| {
+                if is_confirm(request) {
+                    master.with_master(|master, now| {
+                        master.put_text(now, b"job", b"", Some(Duration::ZERO));
+                    });
+                }
+                Honest
+            });
+        }
+        leaves_nothing(&redlock, &nodes).await;
+    }
+}
+
+/// There is somebody who raises the counters as fast as they are confirmed.
+#[tokio::test]
+async fn a_token_that_never_is_high_enough_leaves_no_key() {
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let above = Arc::<AtomicU64>::default();
+    for redlock in both_orders(settings(&nodes)) {
+        apart(&nodes);
+        for node in &nodes {
+            let (master, above) = (node.master.clone(), above.clone());
+            node.change(move |request| {
+                if is_confirm(request) {
+                    master.with_master(|master, now| {
+                        let raised = 5_000_000 + above.fetch_add(1, Ordering::Relaxed);
+                        let counter = (now + raised).to_string();
+                        master.put_text(now, b"quorate:fence:job", counter.as_bytes(), None);
+                    });
+                }
+                Honest
+            });
+        }
+        leaves_nothing(&redlock, &nodes).await;
+    }
+    let confirmed = above.load(Ordering::Relaxed);
+    // Two tries, with three rounds each, of three masters.
+    assert_eq!(confirmed, 18);
+}
+
+/// Of those who chase each other, one with a grant here and another with one there, nobody would ever win.
+#[tokio::test]
+async fn the_next_attempt_waits_until_nothing_is_left_of_the_one_before() {
+    let undone_after = ms(400);
+    for order in [0, 1] {
+        let asked = Arc::<Mutex<Vec<Instant>>>::default();
+        let released = Arc::<Mutex<Vec<Instant>>>::default();
+        // It grants each attempt, the others refuse: so there is something to undo here.
+        let (attempts, undos) = (asked.clone(), released.clone());
+        let grants = Stubborn::new("a", move |request| match request {
+            Request::Acquire { .. } => {
+                attempts.lock().expect("no panic").push(Instant::now());
+                Honest
+            }
+            Request::Release { leave: false, .. } => {
+                undos.lock().expect("no panic").push(Instant::now());
+                Late(undone_after)
+            }
+            _ => Honest,
+        });
+        let nodes = [
+            grants,
+            Stubborn::honest("b").holding("job"),
+            Stubborn::honest("c").holding("job"),
+        ];
+        let eager = settings(&nodes).retry(Retry::new(ms(1), ms(1)));
+        let [fair, unordered] = both_orders(eager);
+        let redlock = if order == 0 { fair } else { unordered };
+        let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
+        eventually("it attempts again and again", || {
+            asked.lock().expect("no panic").len() >= 4
+        })
+        .await;
+        waiting.abort();
+        let asked = asked.lock().expect("no panic").clone();
+        let released = released.lock().expect("no panic").clone();
+        for (undo, next) in released.iter().zip(&asked[1..]) {
+            let after = next.saturating_since(*undo);
+            assert!(after >= undone_after, "{after:?} in order {order}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_that_reaches_a_minority_only_steps_out_of_the_line_until_it_reaches_more() {
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
+    let redlock = settings(&nodes).retry(Retry::new(ms(300), ms(300)));
+    let redlock = redlock.build().expect("good settings");
+    let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
+    eventually("it stands in line", || line(&nodes[2]) == 1).await;
+    let down = || |_: &Request| Fails(Fault::Down("switched off".into()), Duration::ZERO);
+    nodes[0].change(down());
+    nodes[1].change(down());
+    eventually("it steps out", || line(&nodes[2]) == 0).await;
+    nodes[0].change(|_| Honest);
+    nodes[1].change(|_| Honest);
+    eventually("it is back everywhere", || {
+        nodes.iter().all(|node| line(node) == 1)
+    })
+    .await;
+    for node in &nodes {
+        node.let_go("job");
+    }
+    let outcome = tokio::time::timeout(PATIENCE, waiting).await;
+    outcome.expect("in time").expect("no panic").expect("free");
+    assert!(nodes.iter().all(|node| line(node) == 0));
+}
+
+/// However far away the next look, pause or sign of life is.
+#[tokio::test]
+async fn a_wait_in_vain_ends_with_its_time() {
+    let down = |_: &Request| -> Treatment { Fails(Fault::Down("off".into()), Duration::ZERO) };
+    let held = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
+    let off = ["a", "b", "c"].map(|name| Stubborn::new(name, down));
+    for (nodes, all_off) in [(&held, false), (&off, true)] {
+        let patient = settings(nodes).retry(Retry::new(FAR, FAR));
+        for redlock in both_orders(patient) {
+            let began = Instant::now();
+            let wait = ms(300);
+            let lock = redlock.lock("job").wait(Wait::For(wait));
+            let outcome = tokio::time::timeout(PATIENCE, lock.acquire()).await;
+            let error = outcome
+                .expect("it ends")
+                .map(drop)
+                .expect_err("not to be had");
+            assert!(Instant::now() + ms(5) >= began + wait);
+            let is_outage = matches!(error, AcquireError::NoQuorum(_));
+            assert_eq!(is_outage, all_off, "{error}");
+        }
+    }
+    // Nor behind a holder of this very process, who lets nobody through to the masters.
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let redlock = settings(&nodes).build().expect("good settings");
+    let _guard = support::take(&redlock, "job").await;
+    let lock = redlock.lock("job").wait(Wait::For(ms(300)));
+    let outcome = tokio::time::timeout(PATIENCE, lock.acquire()).await;
+    outcome.expect("it ends").map(drop).expect_err("held");
+}
+
+/// A confirmation that comes late, when the others have gone, would write a number beside a hold with theirs.
+#[tokio::test]
+async fn a_further_hold_learns_the_owners_number_before_it_would_confirm_another() {
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
+    // One master misses the first hold, so the next one is answered a number of its own there.
+    nodes[0].change(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
+    let outer = here.owner("o").expect("an id");
+    let outer = outer.acquire("job").await.expect("free");
+    nodes[0].change(|_| Honest);
+    let confirmed = Arc::new(AtomicU64::new(0));
+    for (node, late) in nodes.iter().zip([0, 0, 100]) {
+        let confirmed = confirmed.clone();
+        node.change(move |request| {
+            confirmed.fetch_add(u64::from(is_confirm(request)), Ordering::Relaxed);
+            match request {
+                Request::Acquire { .. } if late > 0 => Late(ms(late)),
+                _ => Honest,
+            }
+        });
+    }
+    let inner = there.owner("o").expect("an id");
+    let inner = tokio::time::timeout(PATIENCE, inner.acquire("job")).await;
+    let inner = inner.expect("in time").expect("its own");
+    assert_eq!(inner.fencing_token(), outer.fencing_token());
+    assert_eq!(confirmed.load(Ordering::Relaxed), 0);
+}

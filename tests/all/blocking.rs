@@ -1,0 +1,290 @@
+//! The verbs without async: they do what the async ones do, from any thread but those of a runtime.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quorate::blocking::{CannotBlock, Change, LockGuard, LookError, Redlock, TryAcquire};
+use quorate::{
+    AcquireError, ExtendError, LossCause, OnceOutcome, ScopeError, StatusVerdict, Take, ValueError,
+    Wait,
+};
+use quorate_testbed::Masters;
+
+use crate::support::{PATIENCE, connections, has_key, holders, masters, ms, secs, settings};
+
+fn over(masters: &Masters) -> Redlock {
+    let settings = settings(masters.urls());
+    settings.build_blocking().expect("good settings")
+}
+
+#[track_caller]
+fn seen(what: &str, mut look: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !look() {
+        assert!(started.elapsed() < PATIENCE, "not seen: {what}");
+        thread::sleep(ms(5));
+    }
+}
+
+#[test]
+fn a_lock_is_taken_refused_to_others_and_given_back() {
+    let masters = masters(3);
+    let redlock = over(&masters);
+    let guard = redlock.acquire("r").expect("free");
+    assert!(guard.is_valid() && guard.fencing_token().is_some());
+    seen("it is on all masters", || holders(&masters, "r") == 3);
+    let other = over(&masters);
+    match other.try_acquire("r").expect("a quorum") {
+        TryAcquire::Held(refusal) => assert!(!refusal.held_here),
+        TryAcquire::Acquired(_) => panic!("it is held"),
+    }
+    let verdict = other.status("r").expect("a good name").verdict();
+    assert!(matches!(verdict, StatusVerdict::Held(_)), "{verdict:?}");
+    let released = guard.release().expect("no runtime");
+    assert!(released.was_valid && released.on >= 2, "{released:?}");
+    let next = other.acquire("r").expect("free again");
+    assert!(next.extend(secs(20)).is_ok());
+    assert_eq!(next.loss(), None);
+}
+
+#[test]
+fn it_is_renewed_while_its_thread_does_something_else() {
+    let redlock = quorate::Redlock::builder()
+        .in_memory(3)
+        .ttl(secs(2))
+        .build_blocking()
+        .expect("good settings");
+    let guard = redlock.acquire("r").expect("free");
+    // One ttl and a half, in which this thread gives nobody a turn.
+    thread::sleep(secs(3));
+    assert_eq!(guard.loss(), None);
+    assert!(guard.is_valid());
+    assert!(
+        redlock
+            .try_acquire("r")
+            .expect("a quorum")
+            .acquired()
+            .is_none()
+    );
+}
+
+#[test]
+fn the_last_handle_sees_the_releases_off_and_ends_the_thread() {
+    let masters = masters(3);
+    let redlock = over(&masters);
+    let guard = redlock.acquire("r").expect("free");
+    drop(redlock);
+    assert_eq!(guard.loss(), None, "a guard keeps the thread");
+    seen("it is on all masters", || holders(&masters, "r") == 3);
+    drop(guard);
+    assert_eq!(
+        holders(&masters, "r"),
+        0,
+        "released before the drop returned"
+    );
+    seen("the connections are closed", || {
+        masters.iter().all(|server| connections(server) == 0)
+    });
+}
+
+#[test]
+fn a_silent_master_holds_up_the_end_for_a_moment_only() {
+    let masters = masters(3);
+    let redlock = over(&masters);
+    let guard = redlock.acquire("r").expect("free");
+    masters[0].stop().expect("stopped");
+    let started = Instant::now();
+    drop((guard, redlock));
+    // A node timeout of 500 ms and 300 ms; the margin is for a busy machine.
+    assert!(started.elapsed() < secs(8), "{:?}", started.elapsed());
+    assert!(!has_key(&masters[1], "r") && !has_key(&masters[2], "r"));
+    masters[0].cont().expect("continued");
+}
+
+#[test]
+fn many_threads_have_it_one_at_a_time() {
+    let redlock = Redlock::in_memory(5);
+    let (inside, turns) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..5 {
+                    let guard = redlock.acquire("r").expect("its turn comes");
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two at a time");
+                    thread::sleep(ms(1));
+                    inside.store(false, Ordering::SeqCst);
+                    turns.fetch_add(1, Ordering::SeqCst);
+                    drop(guard);
+                }
+            });
+        }
+    });
+    assert_eq!(turns.into_inner(), 40);
+}
+
+#[tokio::test]
+async fn in_a_runtime_every_verb_that_waits_says_what_to_do_and_dropping_works() {
+    let redlock = Redlock::in_memory(3);
+    let elsewhere = redlock.clone();
+    let guard = thread::spawn(move || elsewhere.acquire("r").expect("free"));
+    let guard = guard.join().expect("no panic");
+    let error = redlock.acquire("other").expect_err("in a runtime");
+    assert!(matches!(error, AcquireError::CannotBlock(_)), "{error:?}");
+    let text = error.to_string();
+    for word in [".await", "thread of its own", "in_spawn_blocking()"] {
+        assert!(text.contains(word), "{text}");
+    }
+    let tried = redlock.try_acquire("r").map(|_| ());
+    assert!(matches!(tried, Err(AcquireError::CannotBlock(_))));
+    let scoped = redlock.scope("other", |_| ());
+    assert!(matches!(
+        scoped,
+        Err(ScopeError::NotAcquired(AcquireError::CannotBlock(_)))
+    ));
+    assert!(matches!(
+        redlock.status("r"),
+        Err(LookError::CannotBlock(_))
+    ));
+    assert!(matches!(
+        guard.extend(secs(1)),
+        Err(ExtendError::CannotBlock(_))
+    ));
+    assert!(redlock.inspect().is_err() && redlock.list("").is_err());
+    assert!(redlock.flush(ms(1)).is_err());
+    let quota = redlock.quota("q").create(1);
+    assert!(matches!(
+        quota,
+        Err(ValueError::NotAcquired(AcquireError::CannotBlock(_)))
+    ));
+    let refused: Result<_, CannotBlock> = guard.release();
+    assert!(refused.is_err(), "and it is given back in the background");
+    let elsewhere = redlock.clone();
+    let again = thread::spawn(move || elsewhere.acquire("r").map(drop));
+    assert!(again.join().expect("no panic").is_ok());
+    // The last handle, in a runtime: nobody waits.
+    drop(redlock);
+}
+
+#[tokio::test]
+async fn under_spawn_blocking_its_own_handle_waits() {
+    let redlock = Redlock::in_memory(3);
+    let plain = redlock.clone();
+    let refused = tokio::task::spawn_blocking(move || plain.acquire("r").map(drop));
+    assert!(refused.await.expect("no panic").is_err());
+    let locks = redlock.in_spawn_blocking();
+    let done = tokio::task::spawn_blocking(move || {
+        let guard = locks.acquire("r")?;
+        let free = guard.wait_lost(ms(1)) == Ok(None);
+        drop(guard);
+        Ok::<_, AcquireError>(free)
+    });
+    assert_eq!(done.await.expect("no panic"), Ok(true));
+}
+
+#[test]
+fn a_body_takes_other_locks_and_a_lost_lock_is_told() {
+    let redlock = Redlock::in_memory(3);
+    let inner = redlock.scope("outer", |_| {
+        redlock.scope("inner", |guard| guard.is_valid())
+    });
+    assert_eq!(inner, Ok(Ok(true)));
+    // It ends while the body runs, and the body runs on.
+    let told = Arc::new(Mutex::new(None));
+    let tell = told.clone();
+    let brief = redlock.lock("brief").ttl(ms(500)).renewal(false);
+    let lost = brief.scope(|guard: &LockGuard| {
+        guard.on_lost(move |cause| *tell.lock().expect("no panic") = Some(cause));
+        thread::sleep(ms(700));
+        "done"
+    });
+    let (cause, value) = (LossCause::Expired, Some("done"));
+    assert_eq!(lost, Err(ScopeError::Lost { cause, value }));
+    seen("the loss", || {
+        *told.lock().expect("no panic") == Some(LossCause::Expired)
+    });
+}
+
+#[test]
+fn a_body_that_fails_gives_its_own_error_and_gives_the_lock_back() {
+    let redlock = Redlock::in_memory(3);
+    let failed: Result<(), Box<dyn std::error::Error>> =
+        redlock.try_scope("r", |_| Err("no paper".into()));
+    assert_eq!(failed.expect_err("it failed").to_string(), "no paper");
+    let guard = redlock.acquire("r").expect("free again");
+    let held: Result<(), Box<dyn std::error::Error>> =
+        redlock.lock("r").wait(Wait::None).try_scope(|_| Ok(()));
+    assert!(held.expect_err("it is held").is::<ScopeError>());
+    drop(guard);
+}
+
+#[test]
+fn an_observer_that_panics_does_so_on_the_thread_that_waits() {
+    let redlock = Redlock::in_memory(3);
+    let guard = redlock.acquire("r").expect("free");
+    let waits = redlock.clone();
+    let waiting = thread::spawn(move || {
+        let lock = waits.lock("r").wait(Wait::For(secs(20)));
+        lock.waiting(|_| panic!("observed")).acquire().map(drop)
+    });
+    let panicked = waiting.join().expect_err("it panics");
+    assert_eq!(panicked.downcast_ref(), Some(&"observed"));
+    drop(guard);
+    assert!(redlock.acquire("r").is_ok(), "and nobody else is harmed");
+}
+
+#[test]
+fn values_elections_owners_and_permits_work_as_with_async() {
+    let redlock = Redlock::in_memory(3);
+    let quota = redlock.quota("prizes");
+    quota.create(2).expect("new");
+    assert_eq!(quota.take(2), Ok(Take::Taken { left: 0 }));
+    assert_eq!(quota.take(1), Ok(Take::SoldOut { left: 0 }));
+
+    let nightly = redlock.once("nightly", Duration::from_secs(24 * 3600));
+    nightly.create().expect("new");
+    // A body may wait itself.
+    let done = nightly.at_most_once(|_| redlock.scope("beside", |_| 42));
+    assert_eq!(done, Ok(OnceOutcome::Done(Ok(42))));
+    let again = nightly.at_most_once(|_| ());
+    assert!(matches!(again, Ok(OnceOutcome::AlreadyDone { .. })));
+
+    let order = redlock.owner("order-1").expect("a good id");
+    let (one, two) = (order.acquire("stock"), order.acquire("stock"));
+    let (one, two) = (one.expect("free"), two.expect("joined"));
+    assert_eq!(one.fencing_token(), two.fencing_token());
+    assert_eq!(one.release().map(|last| last.is_none()), Ok(true));
+    assert!(two.is_valid());
+
+    let permit = redlock.semaphore("api", 1).acquire().expect("free");
+    assert_eq!(permit.slot(), Some(0));
+    let permits = redlock
+        .semaphore_status("api")
+        .expect("a good name")
+        .permits;
+    assert_eq!(permits.len(), 1);
+    let both = redlock.lock_all(["a", "b"]).acquire().expect("free");
+    assert_eq!(both.resources().count(), 2);
+    let reader = redlock.acquire("doc").expect("free").downgrade();
+    let beside = redlock.lock("doc").shared().acquire();
+    assert!(reader.is_ok() && beside.is_ok());
+}
+
+#[test]
+fn a_leader_is_seen_from_another_thread() {
+    let redlock = Redlock::in_memory(3);
+    let election = redlock.election("scheduler");
+    let mut observation = election.observe().expect("a good name");
+    assert_eq!(observation.next_within(secs(20)), Ok(Change::Nobody));
+    let leads = election.campaign("here").expect("nobody else");
+    let term = leads.term();
+    match observation.next_within(secs(20)) {
+        Ok(Change::Leads(leader)) => assert_eq!(leader.term, term),
+        other => panic!("{other:?}"),
+    }
+    assert!(leads.is_valid());
+    leads.resign().expect("no runtime");
+    assert_eq!(observation.next_within(secs(20)), Ok(Change::Nobody));
+    assert_eq!(observation.next_within(ms(50)), Ok(Change::Unchanged));
+}

@@ -1,0 +1,135 @@
+//! Very many locks that come due at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::support::{masters, ms, redlock, secs};
+use quorate::node::{Answer, Extended, Node, NodeName, Reply, Request, Subscriber};
+use quorate::runtime::BoxFuture;
+use quorate::{LockGuard, Redlock};
+
+/// A master that says yes to everything, at once, but takes its time for extensions.
+struct Slow {
+    name: NodeName,
+    takes: Duration,
+    open: Arc<AtomicUsize>,
+    most_open: AtomicUsize,
+    extended: AtomicUsize,
+}
+
+impl Slow {
+    fn new(name: &str, takes: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            name: NodeName::new(name),
+            takes,
+            open: Arc::default(),
+            most_open: AtomicUsize::new(0),
+            extended: AtomicUsize::new(0),
+        })
+    }
+}
+
+impl Node for Slow {
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        let items = match request {
+            Request::Extend { items } => items.len(),
+            Request::Acquire { .. } => {
+                return reply.answer(Ok(Answer::Granted { counter: Some(1) }));
+            }
+            _ => return reply.answer(Ok(Answer::Released(true))),
+        };
+        self.extended.fetch_add(items, Ordering::Relaxed);
+        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_open.fetch_max(open, Ordering::Relaxed);
+        let (takes, counter) = (self.takes, self.open.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(takes).await;
+            counter.fetch_sub(1, Ordering::Relaxed);
+            reply.answer(Ok(Answer::Extended(vec![Extended::Kept; items])));
+        });
+    }
+
+    fn subscribe(&self, _: Subscriber) {}
+
+    fn idle(&self) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+async fn take(redlock: &Redlock, count: usize, ttl: Duration) -> Vec<LockGuard> {
+    let mut guards = Vec::with_capacity(count);
+    for n in 0..count {
+        let lock = redlock.lock(format!("job {n}")).ttl(ttl);
+        guards.push(lock.acquire().await.expect("free"));
+        tokio::task::yield_now().await;
+    }
+    guards
+}
+
+fn lost(guards: &[LockGuard]) -> usize {
+    guards.iter().filter(|guard| !guard.is_valid()).count()
+}
+
+/// 5,000 locks on masters of which one, or a majority, takes its time for extensions: how many
+/// batches lay open at most at one master, once all have been renewed at least twice.
+async fn most_open(takes: [u64; 3]) -> usize {
+    const LOCKS: usize = 5_000;
+    let nodes: Vec<_> = takes
+        .iter()
+        .enumerate()
+        .map(|(n, takes)| Slow::new(&format!("slow {n}"), ms(*takes)))
+        .collect();
+    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder()
+        .nodes(as_nodes.collect())
+        .build()
+        .expect("good settings");
+    let guards = take(&redlock, LOCKS, secs(6)).await;
+    for _ in 0..40 {
+        tokio::time::sleep(ms(200)).await;
+        assert_eq!(lost(&guards), 0);
+    }
+    let least = nodes
+        .iter()
+        .map(|node| node.extended.load(Ordering::Relaxed));
+    assert!(least.min() >= Some(2 * LOCKS));
+    let most = nodes
+        .iter()
+        .map(|node| node.most_open.load(Ordering::Relaxed));
+    most.max().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn a_slow_majority_delays_renewals_and_starves_none() {
+    // More than what is let out against no answer at all.
+    assert!(most_open([400, 400, 400]).await > 2);
+}
+
+#[tokio::test]
+async fn a_slow_minority_does_not_set_the_pace() {
+    most_open([0, 0, 900]).await;
+}
+
+#[tokio::test]
+async fn five_thousand_locks_are_kept_while_a_master_stands_still() {
+    let masters = masters(5);
+    let redlock = redlock(&masters);
+    let locks = (0..5_000).map(|n| {
+        let lock = redlock.lock(format!("job {n}")).ttl(secs(6));
+        lock.acquire()
+    });
+    let guards = futures::future::join_all(locks).await;
+    let guards: Vec<_> = guards.into_iter().map(|g| g.expect("free")).collect();
+    masters[0].stop().expect("stopped");
+    for second in 0..9 {
+        tokio::time::sleep(secs(1)).await;
+        assert_eq!(lost(&guards), 0, "lost after {second} s");
+    }
+    masters[0].cont().expect("continued");
+    futures::future::join_all(guards.into_iter().map(LockGuard::release)).await;
+}

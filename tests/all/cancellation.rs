@@ -1,0 +1,446 @@
+//! Dropping any future of the library at any await point leaves no key behind that a background
+//! release does not remove, on every master that answers again.
+//!
+//! Each future is polled k times and then dropped, for k = 1, 2, .. until it completes: that is
+//! every await point it ever rests at.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use crate::support::slow::SlowNode;
+use crate::support::{
+    self, PATIENCE, ask_server, eventually, holders, masters, ms, secs, settings, take,
+};
+use quorate::node::Node;
+use quorate::node::memory::{Condition, MemoryNode};
+use quorate::{Redlock, RedlockBuilder, Retry, Wait};
+use quorate_testbed::{Fault as Harm, Injected, Masters, Proxy, Way};
+
+/// Polls a future `polls` times, as it is woken, and then drops it. True when it had completed.
+async fn polled<F: Future>(future: F, polls: usize) -> bool {
+    let mut future = pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(move |cx: &mut Context<'_>| {
+        if left == 0 {
+            return Poll::Ready(false);
+        }
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(_) => Poll::Ready(true),
+            // At the last poll it is dropped where it rests, not where it would be woken.
+            Poll::Pending if left == 0 => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// More polls than anything here takes.
+const ENOUGH: usize = 400;
+
+/// Masters in memory, each as far away as its place says.
+struct Far {
+    nodes: Vec<Arc<SlowNode>>,
+    redlock: Redlock,
+}
+
+impl Far {
+    fn new(distances: &[u64], with: impl FnOnce(RedlockBuilder) -> RedlockBuilder) -> Self {
+        let node = |(n, &way): (usize, &u64)| SlowNode::new(&format!("far {n}"), ms(way), ms(way));
+        let nodes: Vec<_> = distances.iter().enumerate().map(node).collect();
+        let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+        let builder = Redlock::builder()
+            .nodes(as_nodes.collect())
+            .retry(Retry::new(ms(1), ms(3)).seed(1));
+        let redlock = with(builder).build().expect("good settings");
+        Self { nodes, redlock }
+    }
+
+    /// Keys other than what outlives a lock by design: the fencing counter, and the largest
+    /// ticket with its waiters.
+    fn locks(&self, resource: &str) -> usize {
+        let held = |node: &Arc<SlowNode>| {
+            let key = support::asking::look(resource.as_bytes());
+            let said = node
+                .master
+                .with_master(|master, now| master.apply(now, &key));
+            match said {
+                Ok(quorate::node::Answer::State(state)) => {
+                    state.holder.is_some() || !state.queue.is_empty()
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        self.nodes.iter().filter(|node| held(node)).count()
+    }
+
+    async fn settled(&self, what: &str) {
+        let flush = tokio::time::timeout(PATIENCE, self.redlock.flush());
+        flush
+            .await
+            .unwrap_or_else(|_| panic!("{what}: it never rests"));
+        assert_eq!(self.locks("job"), 0, "{what}: keys are left");
+    }
+}
+
+/// Drops `make(..)` after every number of polls, on masters near and far.
+async fn at_every_point<F, T>(
+    with: impl Fn(RedlockBuilder) -> RedlockBuilder,
+    make: impl Fn(Redlock) -> F,
+) where
+    F: Future<Output = T>,
+{
+    for distances in [&[0, 0, 0][..], &[1, 2, 4], &[3, 0, 0, 3, 8]] {
+        for polls in 1..=ENOUGH {
+            let far = Far::new(distances, &with);
+            let done = polled(make(far.redlock.clone()), polls).await;
+            far.settled(&format!("{distances:?} after {polls} polls"))
+                .await;
+            if done {
+                assert!(polls > 1 || distances[0] == 0, "it has rested somewhere");
+                break;
+            }
+            assert!(polls < ENOUGH, "{distances:?}: it never completes");
+        }
+    }
+}
+
+fn as_it_is(builder: RedlockBuilder) -> RedlockBuilder {
+    builder
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_can_be_dropped_anywhere() {
+    at_every_point(as_it_is, async |redlock| {
+        drop(redlock.acquire("job").await.expect("free"));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_classic_acquire_can_be_dropped_anywhere() {
+    at_every_point(
+        |builder| builder.fencing(false),
+        async |redlock| drop(redlock.acquire("job").await.expect("free")),
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_can_be_dropped_anywhere() {
+    at_every_point(as_it_is, async |redlock| {
+        drop(redlock.try_acquire("job").await.expect("free"));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_can_be_dropped_anywhere() {
+    at_every_point(as_it_is, async |redlock| {
+        redlock.acquire("job").await.expect("free").release().await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_can_be_dropped_anywhere() {
+    at_every_point(as_it_is, async |redlock| {
+        let guard = redlock.acquire("job").await.expect("free");
+        guard.extend(secs(20)).await.expect("extended");
+        guard.extend(secs(25)).await.expect("extended");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn watching_for_the_loss_can_be_dropped_anywhere() {
+    at_every_point(as_it_is, async |redlock| {
+        let guard = redlock.acquire("job").await.expect("free");
+        let lost = guard.lost();
+        futures::future::join(lost, async {
+            tokio::time::sleep(ms(20)).await;
+            guard.release().await;
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scope_can_be_dropped_anywhere() {
+    at_every_point(as_it_is, async |redlock| {
+        redlock
+            .scope("job", async |guard| {
+                for _ in 0..5 {
+                    tokio::time::sleep(ms(3)).await;
+                    assert!(guard.is_valid());
+                }
+            })
+            .await
+            .expect("done");
+    })
+    .await;
+}
+
+/// A waiter for a lock that another client gives back after a while.
+async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
+    for distances in [&[0, 0, 0][..], &[1, 2, 4], &[3, 0, 8]] {
+        for polls in 1..=ENOUGH {
+            let far = Far::new(distances, &with);
+            let nodes = far.nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+            let other = with(Redlock::builder().nodes(nodes.collect()));
+            let other = other.build().expect("good settings");
+            let held = take(&other, "job").await;
+            let giver = tokio::spawn(async move {
+                tokio::time::sleep(ms(10)).await;
+                held.release().await;
+            });
+            let waiting = async { drop(far.redlock.acquire("job").await.expect("given back")) };
+            let done = polled(waiting, polls).await;
+            giver.await.expect("no panic");
+            other.flush().await;
+            far.settled(&format!("{distances:?} after {polls} polls"))
+                .await;
+            if done {
+                break;
+            }
+            assert!(polls < ENOUGH, "{distances:?}: it never completes");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_in_line_can_be_dropped_anywhere() {
+    waits_at_every_point(as_it_is).await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_retries_can_be_dropped_anywhere() {
+    waits_at_every_point(|builder| builder.order(quorate::Order::Unordered)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_needs_a_second_round_can_be_dropped_anywhere() {
+    for polls in 1..=ENOUGH {
+        let far = Far::new(&[1, 2, 4], as_it_is);
+        // Counters that differ: the masters answer different numbers.
+        for (n, node) in far.nodes.iter().enumerate() {
+            node.master.with_master(|master, now| {
+                let ahead = (now + 2_000_000 + n as u64).to_string();
+                master.put_text(now, b"quorate:fence:job", ahead.as_bytes(), None);
+            });
+        }
+        let acquire = async { drop(far.redlock.acquire("job").await.expect("free")) };
+        let done = polled(acquire, polls).await;
+        far.settled(&format!("after {polls} polls")).await;
+        if done {
+            assert!(polls > 2, "a second round rests once more");
+            return;
+        }
+    }
+    panic!("it never completes");
+}
+
+#[tokio::test]
+async fn an_acquire_that_finds_no_majority_gives_back_what_it_got() {
+    let nodes: Vec<_> = (0..5).map(|n| MemoryNode::new(&format!("{n}"))).collect();
+    for down in &nodes[..3] {
+        down.set_condition(Condition::Mute);
+    }
+    let as_nodes = nodes
+        .iter()
+        .map(|node| Arc::new(node.clone()) as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(as_nodes.collect()).build();
+    let redlock = redlock.expect("good settings");
+    let error = redlock.lock("job").wait(Wait::For(ms(50))).acquire().await;
+    error.expect_err("no quorum");
+    for node in &nodes {
+        let key = support::asking::look(b"job");
+        let said = node.with_master(|master, now| master.apply(now, &key));
+        let Ok(quorate::node::Answer::State(state)) = said else {
+            panic!("{said:?}")
+        };
+        assert_eq!(state.holder, None, "also where no answer arrives");
+    }
+}
+
+/// Real masters, each behind a proxy of its own.
+struct Real {
+    masters: Masters,
+    proxies: Vec<Proxy>,
+    redlock: Redlock,
+}
+
+impl Real {
+    fn new(n: usize) -> Self {
+        let masters = masters(n);
+        let proxy = |n: usize| Proxy::start(masters[n].addr()).expect("a proxy");
+        let proxies: Vec<_> = (0..n).map(proxy).collect();
+        let urls = proxies.iter().zip(masters.iter());
+        let urls = urls.map(|(proxy, master)| master.url_at(proxy.addr()));
+        let redlock = settings(urls)
+            .node_timeout(secs(1))
+            .build()
+            .expect("good settings");
+        Self {
+            masters,
+            proxies,
+            redlock,
+        }
+    }
+
+    fn latency(&self, way: Duration) -> Vec<Injected> {
+        let latency = |proxy| Harm::latency(Way::Both, way).inject(proxy);
+        self.proxies.iter().map(latency).collect()
+    }
+
+    async fn flushed(&self) {
+        let flush = tokio::time::timeout(PATIENCE, self.redlock.flush());
+        flush.await.expect("it comes to rest");
+    }
+
+    /// Locks and places in line.
+    fn left(&self) -> usize {
+        holders(&self.masters, "job") + holders(&self.masters, "quorate:queue:job")
+    }
+}
+
+type Verb = (
+    &'static str,
+    fn(Redlock) -> Pin<Box<dyn Future<Output = ()>>>,
+);
+
+const VERBS: [Verb; 4] = [
+    ("acquire", |redlock| {
+        Box::pin(async move { drop(redlock.acquire("job").await.expect("free")) })
+    }),
+    ("release", |redlock| {
+        Box::pin(async move {
+            redlock.acquire("job").await.expect("free").release().await;
+        })
+    }),
+    ("extend", |redlock| {
+        Box::pin(async move {
+            let guard = redlock.acquire("job").await.expect("free");
+            guard.extend(secs(20)).await.expect("extended");
+        })
+    }),
+    ("scope", |redlock| {
+        Box::pin(async move {
+            let body = async |_: &_| tokio::time::sleep(ms(5)).await;
+            redlock.scope("job", body).await.expect("done");
+        })
+    }),
+];
+
+#[tokio::test]
+async fn futures_dropped_between_far_real_masters_leave_no_key() {
+    let real = Real::new(3);
+    take(&real.redlock, "job").await.release().await;
+    let _far = real.latency(ms(2));
+    for (name, verb) in VERBS {
+        for polls in 1..=ENOUGH {
+            let done = polled(verb(real.redlock.clone()), polls).await;
+            real.flushed().await;
+            assert_eq!(real.left(), 0, "{name} after {polls} polls");
+            if done {
+                break;
+            }
+        }
+        // And by the clock, for the points between the polls.
+        for after in (0..24).map(|n| Duration::from_micros(500 * n)) {
+            let _ = tokio::time::timeout(after, verb(real.redlock.clone())).await;
+            real.flushed().await;
+            assert_eq!(real.left(), 0, "{name} after {after:?}");
+        }
+    }
+}
+
+/// With the times that are usual, for tests in which a master falls silent.
+fn brief(masters: &Masters) -> Redlock {
+    let builder = settings(masters.urls());
+    let builder = builder.node_timeout(ms(50)).connect_timeout(ms(500));
+    builder.build().expect("good settings")
+}
+
+#[tokio::test]
+async fn a_master_stopped_during_a_dropped_acquire_holds_nothing_when_it_goes_on() {
+    for round in 0..3 {
+        let real = Real::new(3);
+        let near = brief(&real.masters);
+        take(&near, "job").await.release().await;
+        near.flush().await;
+        real.masters[0].stop().expect("stopped");
+        // Its acquire is with the stopped master's kernel by now, whatever becomes of the rest.
+        let polls = 1 + round;
+        polled(near.acquire("job"), polls).await;
+        // Shorter than, about as long as, and longer than the connection's patience.
+        tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
+        real.masters[0].cont().expect("continued");
+        eventually("no key left on any master", || real.left() == 0).await;
+        // What was on its way to the stopped master has come by now, too.
+        take(&near, "other").await.release().await;
+        tokio::time::sleep(ms(200)).await;
+        assert_eq!(real.left(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_held_lock_given_back_while_a_master_stands_still_is_gone_when_it_goes_on() {
+    let masters = masters(3);
+    let redlock = brief(&masters);
+    let guard = take(&redlock, "job").await;
+    eventually("on all", || holders(&masters, "job") == 3).await;
+    masters[0].stop().expect("stopped");
+    // It learns that the master is silent, so that the release cannot be sent at once.
+    take(&redlock, "other").await.release().await;
+    tokio::time::sleep(ms(100)).await;
+    let started = Instant::now();
+    let released = guard.release().await;
+    assert!(started.elapsed() < secs(5), "nobody waits for the third");
+    assert!(released.was_valid);
+    tokio::time::sleep(ms(800)).await;
+    masters[0].cont().expect("continued");
+    eventually("no key left", || holders(&masters, "job") == 0).await;
+}
+
+#[tokio::test]
+async fn a_connection_cut_between_acquire_and_release_does_not_keep_the_key() {
+    let real = Real::new(3);
+    for _ in 0..10 {
+        let guard = take(&real.redlock, "job").await;
+        eventually("on all", || holders(&real.masters, "job") == 3).await;
+        for proxy in &real.proxies {
+            proxy.reset_all();
+        }
+        drop(guard);
+        eventually("no key left", || real.left() == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn releases_while_masters_cannot_be_reached_are_made_up_for() {
+    let real = Real::new(3);
+    let guard = take(&real.redlock, "job").await;
+    eventually("on all", || holders(&real.masters, "job") == 3).await;
+    let refused: Vec<_> = real
+        .proxies
+        .iter()
+        .map(|p| Harm::Refuse.inject(p))
+        .collect();
+    for proxy in &real.proxies {
+        proxy.reset_all();
+    }
+    tokio::time::sleep(ms(100)).await;
+    let released = guard.release().await;
+    assert_eq!(released.unreachable, 3, "{released:?}");
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(holders(&real.masters, "job"), 3);
+    drop(refused);
+    eventually("no key left", || real.left() == 0).await;
+    let ttl = ask_server(&real.masters[0], &["TTL", "job"]).int();
+    assert_eq!(ttl, Some(-2), "deleted, long before its time");
+}

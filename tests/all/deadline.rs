@@ -1,0 +1,283 @@
+//! Every acquire ends in time, whatever the masters do, and says what was really the matter.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::support::stubborn::Treatment::{Fails, Honest, Unanswered};
+use crate::support::stubborn::{Stubborn, Treatment};
+use crate::support::{ms, secs};
+use quorate::node::{Fault, Node, Phase, Request};
+use quorate::{
+    AcquireError, ExtendError, LockGuard, LossCause, NodeOutcome, Redlock, RedlockBuilder, Retry,
+    Wait,
+};
+
+const WAIT: Duration = ms(900);
+
+/// How late an answer may be on a machine that does other work as well. What these tests guard
+/// against lasts until the ttl at least.
+const LATE: Duration = secs(3);
+
+fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
+    let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    Redlock::builder()
+        .nodes(nodes.collect())
+        .ttl(secs(30))
+        .wait(Wait::For(WAIT))
+}
+
+fn both_orders(nodes: &[Arc<Stubborn>]) -> [Redlock; 2] {
+    [
+        settings(nodes),
+        settings(nodes).order(quorate::Order::Unordered),
+    ]
+    .map(|settings| settings.build().expect("good"))
+}
+
+/// What an acquire says that must fail when its wait is over, and not much later.
+async fn fails_in_time(redlock: &Redlock) -> AcquireError {
+    let began = Instant::now();
+    let outcome = tokio::time::timeout(WAIT + LATE, redlock.acquire("x")).await;
+    let error = outcome
+        .expect("the wait has an end")
+        .map(drop)
+        .expect_err("not to be had");
+    assert!(began.elapsed() + ms(5) >= WAIT, "{:?}", began.elapsed());
+    error
+}
+
+fn is_release(request: &Request) -> bool {
+    matches!(request, Request::Release { .. })
+}
+
+fn is_acquire(request: &Request) -> bool {
+    matches!(request, Request::Acquire { .. })
+}
+
+fn unanswered(which: fn(&Request) -> bool) -> impl FnMut(&Request) -> Treatment + Send {
+    move |request| {
+        if which(request) { Unanswered } else { Honest }
+    }
+}
+
+fn fails(fault: &Fault) -> impl FnMut(&Request) -> Treatment + Send + use<> {
+    let fault = fault.clone();
+    move |_| Fails(fault.clone(), Duration::ZERO)
+}
+
+fn down() -> Fault {
+    Fault::Down("switched off".into())
+}
+
+#[tokio::test]
+async fn a_master_that_never_acknowledges_an_undo_does_not_hold_its_caller() {
+    let nodes = [
+        Stubborn::new("a", unanswered(is_release)),
+        Stubborn::honest("b").holding("x"),
+        Stubborn::honest("c").holding("x"),
+    ];
+    for redlock in both_orders(&nodes) {
+        let error = fails_in_time(&redlock).await;
+        assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_master_that_never_answers_the_deciding_acquire_does_not_hold_its_caller() {
+    let nodes = [
+        Stubborn::honest("a"),
+        Stubborn::honest("b").holding("x"),
+        Stubborn::new("c", unanswered(is_acquire)),
+    ];
+    for redlock in both_orders(&nodes) {
+        fails_in_time(&redlock).await;
+    }
+}
+
+#[tokio::test]
+async fn a_master_that_never_says_why_it_was_lost_counts_as_silent() {
+    let nodes = [
+        Stubborn::new("a", fails(&down())),
+        Stubborn::honest("b").holding("x"),
+        Stubborn::new("c", unanswered(is_acquire)),
+    ];
+    for redlock in both_orders(&nodes) {
+        let error = fails_in_time(&redlock).await;
+        assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+        let said: Vec<_> = error.reports().iter().map(|said| &said.outcome).collect();
+        assert_eq!(*said[0], NodeOutcome::Fault(down()));
+        assert!(matches!(said[2], NodeOutcome::Fault(Fault::Timeout(_))));
+    }
+}
+
+#[tokio::test]
+async fn masters_that_never_confirm_a_token_do_not_hold_their_caller() {
+    let confirms = |request: &Request| matches!(request, Request::Confirm { .. });
+    for order in [0, 1] {
+        let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(confirms)));
+        // Counters that differ need a second round.
+        for (n, node) in nodes.iter().enumerate() {
+            node.master.with_master(|master, now| {
+                let counter = (now + 500_000 * (n as u64 + 1)).to_string();
+                master.put_text(now, b"quorate:fence:x", counter.as_bytes(), None);
+            });
+        }
+        let [fair, unordered] = both_orders(&nodes);
+        let redlock = if order == 0 { fair } else { unordered };
+        let error = fails_in_time(&redlock).await;
+        assert!(matches!(error, AcquireError::TooLate(_)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn leaving_the_line_of_silent_masters_does_not_outlast_the_wait() {
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
+    let redlock = settings(&nodes).build().expect("good settings");
+    let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
+    // It stands in line by then. The lock key goes, so that the next look finds the outage only.
+    tokio::time::sleep(ms(200)).await;
+    nodes[0].change(fails(&down()));
+    nodes[1].change(fails(&down()));
+    nodes[2].change(unanswered(is_release));
+    let error = waiting.await.expect("in time");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_try_beside_masters_that_never_answer_ends() {
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(|_| true)));
+    for redlock in both_orders(&nodes) {
+        let tried = tokio::time::timeout(LATE, redlock.try_acquire("x")).await;
+        let error = tried.expect("in time").expect_err("nobody answers");
+        assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+        assert_eq!(error.reports()[0].phase, Phase::Acquire);
+    }
+}
+
+#[tokio::test]
+async fn a_wait_for_ever_survives_a_master_that_never_answers() {
+    // The other two are held for a while, so that the silent one is asked and undone often.
+    let nodes = [
+        Stubborn::honest("a").holding("x"),
+        Stubborn::honest("b").holding("x"),
+        Stubborn::new("c", unanswered(|_| true)),
+    ];
+    for redlock in both_orders(&nodes) {
+        let waiting = redlock.clone();
+        let waiting = tokio::spawn(async move {
+            let lock = waiting.lock("x").ttl(secs(1)).wait(Wait::Forever);
+            lock.acquire().await.map(LockGuard::release)
+        });
+        tokio::time::sleep(ms(300)).await;
+        for node in &nodes[..2] {
+            node.let_go("x");
+        }
+        let served = tokio::time::timeout(secs(15), waiting).await;
+        served
+            .expect("in time")
+            .expect("no panic")
+            .expect("free")
+            .await;
+        for node in &nodes[..2] {
+            node.clone().holding("x");
+        }
+    }
+}
+
+/// A waiter that finds outages for as long as it waits is told so, also when its last attempt is
+/// cut off by the end of the wait, alone and behind another of its own process.
+#[tokio::test]
+async fn a_wait_that_ends_in_an_outage_is_not_told_as_held_by_another() {
+    let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
+    let nodes = [
+        Stubborn::honest("good"),
+        Stubborn::new("dead", fails(&down())),
+        Stubborn::new("flapping", slow),
+    ];
+    for unordered in [false, true] {
+        let brief = Retry::new(ms(1), ms(1));
+        let mut settings = settings(&nodes).wait(Wait::For(ms(400))).retry(brief);
+        if unordered {
+            settings = settings.order(quorate::Order::Unordered);
+        }
+        let redlock = settings.build().expect("good settings");
+        for _ in 0..3 {
+            let (first, second) = tokio::join!(redlock.acquire("x"), redlock.acquire("x"));
+            for error in [first, second].map(|outcome| outcome.map(drop).expect_err("no quorum")) {
+                assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+                let said = error.to_string();
+                assert!(said.contains("dead: down (switched off)"), "{said}");
+                assert!(said.contains("flapping: no answer within"), "{said}");
+            }
+        }
+    }
+}
+
+/// Two callers at once, and a wait that is over before the first of them has heard anything.
+#[tokio::test]
+async fn who_stands_behind_an_attempt_hears_what_it_hears_however_short_the_wait() {
+    let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, slow));
+    let redlock = settings(&nodes).build().expect("good settings");
+    let brief = || redlock.lock("x").wait(Wait::For(ms(1)));
+    let (first, second) = tokio::join!(brief().acquire(), brief().acquire());
+    for error in [first, second].map(|outcome| outcome.map(drop).expect_err("no quorum")) {
+        assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    }
+    let (first, tried) = tokio::join!(brief().acquire(), async {
+        // Behind two others, so that nobody asks the masters for the try.
+        let _second = tokio::spawn({
+            let redlock = redlock.clone();
+            async move {
+                redlock
+                    .lock("x")
+                    .wait(Wait::For(ms(1)))
+                    .acquire()
+                    .await
+                    .map(drop)
+            }
+        });
+        tokio::task::yield_now().await;
+        redlock.try_acquire("x").await
+    });
+    first.map(drop).expect_err("no quorum");
+    let error = tried.expect_err("no quorum");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_wait_beside_a_holder_on_a_majority_is_told_as_held_by_another() {
+    let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
+    let nodes = [
+        Stubborn::honest("a").holding("x"),
+        Stubborn::honest("b").holding("x"),
+        Stubborn::new("c", slow),
+    ];
+    for redlock in both_orders(&nodes) {
+        let error = fails_in_time(&redlock).await;
+        assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_asked_of_masters_that_never_answer_again_ends_all_the_same() {
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let redlock = settings(&nodes).build().expect("good settings");
+    let lock = || redlock.lock("x").ttl(secs(1)).renewal(false);
+    let (guard, began) = (lock().acquire().await.expect("free"), Instant::now());
+    for node in &nodes {
+        node.change(unanswered(|_| true));
+    }
+    let status = tokio::time::timeout(LATE, redlock.status("x")).await;
+    let status = status.expect("in time").expect("a good name");
+    let silent = |state: &Result<_, Fault>| matches!(state, Err(Fault::Timeout(_)));
+    assert!(status.nodes.iter().all(|node| silent(&node.state)));
+    // Until the end of the lock an answer could still prolong it.
+    let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
+    let error = extended.expect("in time").expect_err("nobody said so");
+    assert_eq!(error, ExtendError::Lost(LossCause::Expired));
+    assert!(began.elapsed() >= ms(980), "{:?}", began.elapsed());
+    // And after its ttl there is nothing left to give back.
+    let released = tokio::time::timeout(LATE, guard.release()).await;
+    assert_eq!(released.expect("in time").pending, 3);
+}

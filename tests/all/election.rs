@@ -1,0 +1,398 @@
+//! Elections on real masters: who leads, what observers are told, and that terms never fall.
+
+use std::time::Duration;
+
+use crate::support::{PATIENCE, ask_server, eventually, masters, ms, redlock, secs, settings};
+use futures::StreamExt;
+use quorate::{AcquireError, Leader, Leadership, Observation, Redlock, RedlockBuilder, Wait};
+use quorate_testbed::{ClockShim, Masters, OffsetFile, Reply, ServerOptions, Skew};
+
+/// Longer than any of these tests waits for something to happen.
+const FAR: Duration = secs(600);
+
+fn observe(redlock: &Redlock) -> Observation {
+    redlock.election("job").observe().expect("a good name")
+}
+
+async fn change(observer: &mut Observation) -> Option<Leader> {
+    let change = tokio::time::timeout(PATIENCE, observer.next()).await;
+    change.expect("a change")
+}
+
+/// The next leader that is told, whatever is told before.
+async fn led(observer: &mut Observation) -> Leader {
+    loop {
+        if let Some(leader) = change(observer).await {
+            return leader;
+        }
+    }
+}
+
+async fn campaign(redlock: &Redlock, note: &str) -> Leadership {
+    let leads = redlock.election("job").campaign(note).await;
+    leads.unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn text(leader: &Leader) -> Option<&str> {
+    leader.note.as_ref()?.text.as_deref()
+}
+
+/// Every timer far away: what is not announced is not told.
+fn woken(masters: &Masters) -> RedlockBuilder {
+    settings(masters.urls())
+        .max_ttl(FAR)
+        .ttl(FAR)
+        .heartbeat(FAR)
+        .wait(Wait::Forever)
+        .node_timeout(secs(5))
+}
+
+/// Leads with a process of its own that then ends without a word, as one that is killed.
+fn lead_and_die(settings: RedlockBuilder, note: &'static str) -> u64 {
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let redlock = settings.build().expect("good settings");
+        let leads = runtime.block_on(campaign(&redlock, note));
+        let term = leads.term();
+        // The note is on its way; then nothing is sent any more, no renewal and no release.
+        runtime.block_on(redlock.flush());
+        std::mem::forget((leads, redlock));
+        runtime.shutdown_background();
+        term
+    })
+    .join()
+    .expect("no panic")
+}
+
+#[tokio::test]
+async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
+    let masters = masters(3);
+    let (first, second) = (redlock(&masters), redlock(&masters));
+    let mut observer = observe(&redlock(&masters));
+    assert_eq!(change(&mut observer).await, None, "nobody yet");
+    let leads = campaign(&first, "10.0.0.1:9000").await;
+    let leader = led(&mut observer).await;
+    assert_eq!(leader.term, leads.term());
+    assert_eq!(text(&leader), Some("10.0.0.1:9000"));
+    assert!(leads.is_valid());
+    let candidate = tokio::spawn(async move { campaign(&second, "10.0.0.2:9000").await });
+    tokio::time::sleep(ms(100)).await;
+    assert!(!candidate.is_finished(), "one at a time");
+    leads.resign().await;
+    let next = candidate.await.expect("its turn");
+    assert!(next.term() > leader.term);
+    let leader = led(&mut observer).await;
+    assert_eq!(
+        (leader.term, text(&leader)),
+        (next.term(), Some("10.0.0.2:9000"))
+    );
+    // Whoever comes later is told at once as well.
+    let late = led(&mut observe(&first)).await;
+    assert_eq!(late, leader);
+}
+
+#[tokio::test]
+async fn who_holds_the_lock_without_having_been_elected_does_not_lead() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let leads = campaign(&redlock, "elected").await;
+    let term = leads.term();
+    leads.resign().await;
+    let held = redlock.lock("job").note("not elected").acquire().await;
+    let held = held.expect("free");
+    while redlock
+        .status("job")
+        .await
+        .expect("a good name")
+        .note()
+        .is_none()
+    {
+        tokio::time::sleep(ms(10)).await;
+    }
+    redlock.flush().await;
+    assert!(held.fencing_token() > Some(term));
+    assert_eq!(change(&mut observe(&redlock)).await, None);
+    held.release().await;
+}
+
+#[tokio::test]
+async fn a_new_leader_is_told_by_its_announcement_and_not_by_a_timer() {
+    let masters = masters(3);
+    let redlock = woken(&masters).build().expect("good settings");
+    let mut observers = [observe(&redlock), observe(&redlock)];
+    for observer in &mut observers {
+        assert_eq!(change(observer).await, None);
+    }
+    let listens = |count: usize| {
+        let channels = ["PUBSUB", "CHANNELS", "quorate:leader:*"];
+        let all = |master| match ask_server(master, &channels) {
+            Reply::Array(channels) => channels.len() == count,
+            other => panic!("{other:?}"),
+        };
+        masters.iter().all(all)
+    };
+    eventually("the masters know of it", || listens(1)).await;
+    let other = woken(&masters).build().expect("good settings");
+    let leads = campaign(&other, "me").await;
+    for observer in &mut observers {
+        let leader = led(observer).await;
+        assert_eq!((leader.term, text(&leader)), (leads.term(), Some("me")));
+    }
+    let [one, two] = observers;
+    drop(one);
+    assert!(listens(1));
+    drop(two);
+    eventually("nobody listens any more", || listens(0)).await;
+}
+
+#[tokio::test]
+async fn without_wake_ups_observers_look_by_themselves() {
+    let masters = masters(3);
+    let unordered = || {
+        settings(masters.urls())
+            .node_timeout(ms(300))
+            .ttl(secs(3))
+            .order(quorate::Order::Unordered)
+    };
+    let redlock = unordered().build().expect("good settings");
+    let mut observer = observe(&redlock);
+    assert_eq!(change(&mut observer).await, None);
+    let leads = campaign(&redlock, "me").await;
+    assert_eq!(led(&mut observer).await.term, leads.term());
+    leads.resign().await;
+    assert_eq!(change(&mut observer).await, None);
+}
+
+#[tokio::test]
+async fn when_a_leader_is_killed_the_next_one_leads_and_terms_only_rise() {
+    let masters = masters(3);
+    let settings = || settings(masters.urls()).node_timeout(ms(400)).ttl(secs(2));
+    let redlock = settings().build().expect("good settings");
+    let mut observer = observe(&redlock);
+    assert_eq!(change(&mut observer).await, None);
+    let mut last = 0;
+    for note in ["first", "second", "third"] {
+        let settings = settings();
+        let dies = tokio::task::spawn_blocking(move || lead_and_die(settings, note));
+        let leader = led(&mut observer).await;
+        assert_eq!(text(&leader), Some(note));
+        assert_eq!(dies.await.expect("no panic"), leader.term);
+        assert!(leader.term > last, "{} after {last}", leader.term);
+        last = leader.term;
+    }
+    let leads = campaign(&redlock, "the last").await;
+    let leader = led(&mut observer).await;
+    assert!(leader.term > last && leader.term == leads.term());
+    assert_eq!(text(&leader), Some("the last"));
+}
+
+#[tokio::test]
+async fn a_leader_that_was_paused_is_told_of_no_more_once_another_leads() {
+    let masters = masters(3);
+    let (old, new) = (redlock(&masters), redlock(&masters));
+    let mut observer = observe(&redlock(&masters));
+    let paused = campaign(&old, "paused").await;
+    assert_eq!(text(&led(&mut observer).await), Some("paused"));
+    // Its keys expire while it is paused; its notes may be left.
+    for master in &masters {
+        ask_server(master, &["DEL", "job"]);
+    }
+    let leads = campaign(&new, "awake").await;
+    let leader = led(&mut observer).await;
+    assert_eq!((leader.term, text(&leader)), (leads.term(), Some("awake")));
+    // It wakes up and sends what it has to send.
+    assert!(paused.guard().extend(secs(25)).await.is_err());
+    paused.resign().await;
+    let late = led(&mut observe(&old)).await;
+    assert_eq!((late.term, text(&late)), (leads.term(), Some("awake")));
+}
+
+#[tokio::test]
+async fn a_leader_is_known_as_long_as_a_majority_answers_and_forgotten_after_its_time() {
+    let masters = masters(3);
+    let settings = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(3));
+    let redlock = settings.build().expect("good settings");
+    let leads = campaign(&redlock, "me").await;
+    let mut observer = observe(&redlock);
+    assert_eq!(led(&mut observer).await.term, leads.term());
+    masters[0].kill().expect("killed");
+    let quiet = tokio::time::timeout(secs(4), observer.next()).await;
+    assert!(quiet.is_err(), "a minority is missing: {quiet:?}");
+    masters[1].kill().expect("killed");
+    assert_eq!(change(&mut observer).await, None);
+}
+
+#[tokio::test]
+async fn a_candidate_may_give_up_and_numbers_are_needed() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let leads = campaign(&redlock, "me").await;
+    let election = redlock.election("job").wait(Wait::None);
+    let error = election.campaign("me too").await.expect_err("one leads");
+    assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
+    leads.resign().await;
+    let classic = settings(masters.urls()).fencing(false).build();
+    let classic = classic.expect("good settings").election("job");
+    let error = classic.campaign("me").await.expect_err("no numbers");
+    assert!(error.to_string().contains("fencing"), "{error}");
+    assert!(redlock.election("").observe().is_err());
+}
+
+#[tokio::test]
+async fn elections_can_be_had_in_memory() {
+    let redlock = Redlock::in_memory(3);
+    let mut observer = observe(&redlock);
+    assert_eq!(change(&mut observer).await, None);
+    let leads = campaign(&redlock, "me").await;
+    let leader = led(&mut observer).await;
+    assert_eq!((leader.term, text(&leader)), (leads.term(), Some("me")));
+}
+
+#[tokio::test]
+async fn a_leader_is_known_after_its_counter_has_expired() {
+    let masters = masters(3);
+    let (leads, looks) = (redlock(&masters), redlock(&masters));
+    let leadership = leads.election("job").ttl(secs(3)).campaign("me").await;
+    let leadership = leadership.expect("free");
+    let election = looks.election("job").ttl(secs(3));
+    let mut observer = election.observe().expect("a good name");
+    let leader = led(&mut observer).await;
+    // The life of a counter is a day, and no renewal prolongs it.
+    for master in &masters {
+        ask_server(master, &["DEL", "quorate:fence:job"]);
+    }
+    let told = tokio::time::timeout(secs(4), observer.next()).await;
+    assert!(leadership.is_valid());
+    assert!(told.is_err(), "it leads all the same: {told:?}");
+    // And by who comes only now.
+    assert_eq!(led(&mut observe(&looks)).await, leader);
+}
+
+#[tokio::test]
+async fn a_leader_that_says_nothing_is_known_for_as_long_as_it_leads() {
+    let masters = masters(3);
+    let (leads, looks) = (redlock(&masters), redlock(&masters));
+    let leadership = leads.election("job").campaign(None).await.expect("free");
+    let unnamed = led(&mut observe(&looks)).await;
+    assert_eq!(
+        (unnamed.term, unnamed.note.as_ref()),
+        (leadership.term(), None)
+    );
+    // The life of a counter is a day, and no renewal prolongs it.
+    for master in &masters {
+        ask_server(master, &["DEL", "quorate:fence:job"]);
+    }
+    assert_eq!(led(&mut observe(&looks)).await, unnamed);
+    let status = looks.status("job").await.expect("a good name");
+    assert_eq!(status.note(), None, "it wanted none");
+    leadership.resign().await;
+    assert_eq!(change(&mut observe(&looks)).await, None);
+}
+
+#[tokio::test]
+async fn a_leader_with_the_longest_note_is_told() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    // What a terminal would obey is kept as a sign of three bytes.
+    let note = "\n".repeat(quorate::MAX_NOTE_LEN);
+    let leads = campaign(&redlock, &note).await;
+    let leader = led(&mut observe(&redlock)).await;
+    assert_eq!(leader.term, leads.term());
+    let told = "\u{fffd}".repeat(quorate::MAX_NOTE_LEN);
+    assert_eq!(text(&leader), Some(&*told));
+}
+
+#[tokio::test]
+async fn another_client_that_takes_the_lock_is_not_told_as_the_leader_before_it() {
+    let masters = masters(3);
+    for value in ["somebody-else", "00112233445566778899aabbccddeeff"] {
+        let redlock = redlock(&masters);
+        let leadership = campaign(&redlock, "me").await;
+        let election = redlock.election("job").ttl(secs(3));
+        let mut observer = election.observe().expect("a good name");
+        assert_eq!(led(&mut observer).await.term, leadership.term());
+        leadership.resign().await;
+        for master in &masters {
+            ask_server(master, &["SET", "job", value, "PX", "60000"]);
+        }
+        assert_eq!(change(&mut observer).await, None, "{value}");
+        let told = tokio::time::timeout(secs(3), observer.next()).await;
+        assert!(told.is_err(), "nobody was elected: {told:?}");
+        for master in &masters {
+            ask_server(master, &["DEL", "job"]);
+        }
+    }
+}
+
+#[test]
+fn an_observer_with_a_ttl_of_nothing_lets_others_run() {
+    let (done, told) = std::sync::mpsc::channel();
+    // In a thread of its own: one that never lets go could not be timed out.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let redlock = Redlock::in_memory(3);
+            let election = redlock.election("job").ttl(Duration::ZERO);
+            let mut observer = election.observe().expect("a good name");
+            assert_eq!(change(&mut observer).await, None);
+            let quiet = tokio::time::timeout(ms(100), observer.next()).await;
+            assert!(quiet.is_err(), "nothing changed: {quiet:?}");
+        });
+        done.send(()).expect("the test waits");
+    });
+    told.recv_timeout(PATIENCE).expect("it looks and looks");
+}
+
+/// One clock was 30 days ahead while another master was away. Then the clocks are right, a day passes without a leader, and
+/// the master whose clock was ahead is away.
+#[tokio::test]
+async fn terms_rise_after_a_day_without_use_where_a_clock_was_ahead_and_observers_follow() {
+    let shim = match ClockShim::build() {
+        Ok(shim) => shim,
+        Err(error) => {
+            eprintln!("SKIPPED: no jumping clock on this machine: {error}");
+            return;
+        }
+    };
+    let offset = |_| shim.offset_file().expect("an offset file");
+    let offsets: Vec<OffsetFile> = (0..3).map(offset).collect();
+    let month = secs(30 * 86_400);
+    offsets[0].set(month, Skew::Ahead).expect("set");
+    let masters = Masters::start_with(3, |n| ServerOptions::new().clock(&shim, &offsets[n]))
+        .expect("three masters");
+    masters[2].stop().expect("stopped");
+    let redlock = redlock(&masters);
+    let mut observer = observe(&redlock);
+    let leads = campaign(&redlock, "first").await;
+    let first = led(&mut observer).await;
+    assert_eq!(first.term, leads.term());
+    leads.resign().await;
+    assert_eq!(change(&mut observer).await, None);
+    masters[2].restart().expect("it is back");
+    for offset in &offsets {
+        offset.set(secs(25 * 3600), Skew::Ahead).expect("set");
+    }
+    masters[0].stop().expect("stopped");
+    let leads = campaign(&redlock, "second").await;
+    assert!(leads.term() > first.term, "{} {}", leads.term(), first.term);
+    let second = led(&mut observer).await;
+    assert_eq!((second.term, text(&second)), (leads.term(), Some("second")));
+    leads.resign().await;
+}
+
+#[tokio::test]
+async fn stream_of_leaders_goes_on_after_its_first_item() {
+    let redlock = Redlock::in_memory(3);
+    let mut changes = Box::pin(observe(&redlock).into_stream());
+    let mut next = async || tokio::time::timeout(PATIENCE, changes.next()).await;
+    assert_eq!(next().await, Ok(Some(None)), "nobody leads");
+    let leads = campaign(&redlock, "here").await;
+    let leader = next().await.expect("in time").flatten();
+    assert_eq!(leader.map(|leader| leader.term), Some(leads.term()));
+}

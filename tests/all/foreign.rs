@@ -1,0 +1,164 @@
+//! Waiting beside clients that know nothing of the line: their releases wake nobody.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{self, ask_server, eventually, holders, masters, ms, secs, settings, take};
+use quorate::{AcquireError, Redlock, RestartGuard, StatusVerdict, Wait};
+use quorate_testbed::Masters;
+
+/// The key of the generation marker.
+const MARKER: &str = "quorate:masters";
+
+/// All defaults but what a young set of masters and a busy machine need.
+fn fair(masters: &Masters) -> Redlock {
+    Redlock::builder()
+        .masters(masters.urls())
+        .restart_guard(RestartGuard::Off)
+        .node_timeout(ms(500))
+        .wait(Wait::For(secs(60)))
+        .build()
+        .expect("good settings")
+}
+
+/// How long a waiter takes to get a lock after a plain client that held it for `hold` has deleted
+/// its key.
+async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Duration) -> Duration {
+    for master in masters {
+        ask_server(
+            master,
+            &["SET", &resource, "a plain client", "NX", "PX", "30000"],
+        );
+    }
+    let redlock = fair(masters);
+    let name = resource.clone();
+    let waiting = tokio::spawn(async move {
+        let guard = redlock.acquire(&name).await.expect("its turn");
+        (guard, Instant::now())
+    });
+    tokio::time::sleep(hold).await;
+    let released = Instant::now();
+    for master in masters {
+        ask_server(master, &["DEL", &resource]);
+    }
+    let (guard, got) = waiting.await.expect("no panic");
+    guard.release().await;
+    got.saturating_duration_since(released)
+}
+
+/// A third of a heartbeat is 1.7 s at the default ttl, so the timer underneath comes 0.83 s late
+/// in the middle. The pace of the retries comes at most 250 ms late.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_notices_soon_that_a_client_outside_of_the_line_has_let_go() {
+    let masters = masters(3);
+    let mut took = Vec::new();
+    // Spread, so that no fixed period meets them all at its end.
+    for round in 0..9 {
+        let hold = ms(2_000 + 190 * round);
+        took.push(after_a_foreign_release(&masters, format!("x{round}"), hold));
+    }
+    let mut took = futures::future::join_all(took).await;
+    took.sort_unstable();
+    assert!(took[took.len() / 2] < ms(450), "{took:?}");
+}
+
+/// How often a master was asked to run a script.
+fn scripts(masters: &Masters) -> u64 {
+    let stats = ask_server(&masters[0], &["INFO", "commandstats"]);
+    let stats = stats.text().expect("text").into_owned();
+    let line = stats
+        .lines()
+        .find(|line| line.starts_with("cmdstat_evalsha:"));
+    let calls = line.and_then(|line| line.split(['=', ',']).nth(1));
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+/// What the pace costs beside a holder that may be foreign, and that it stops where the holder
+/// stands in line itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn looking_at_a_holder_costs_a_bounded_number_of_messages() {
+    let masters = masters(3);
+    let (first, holder, waiter) = (fair(&masters), fair(&masters), fair(&masters));
+    let guard = first.acquire("x").await.expect("free");
+    let looked = |from: u64| scripts(&masters) - from;
+    let before = scripts(&masters);
+    let holding = tokio::spawn(async move { holder.acquire("x").await.expect("its turn") });
+    tokio::time::sleep(secs(3)).await;
+    // 10 ms growing by 1.6 to 250 ms, each drawn from its upper half: at most 30 in 3 s, and
+    // the two attempts before. The renewal of the holder is one script in this time.
+    assert!((5..=40).contains(&looked(before)), "{}", looked(before));
+    guard.release().await;
+    // This holder waited in line: its place there says that its release will wake the next.
+    let guard = holding.await.expect("no panic");
+    let before = scripts(&masters);
+    let waiting = tokio::spawn(async move { waiter.acquire("x").await.map(drop) });
+    tokio::time::sleep(secs(3)).await;
+    assert!(looked(before) <= 8, "{}", looked(before));
+    guard.release().await;
+    waiting.await.expect("no panic").expect("its turn");
+}
+
+#[tokio::test]
+async fn a_large_value_of_somebody_elses_costs_no_other_lock() {
+    let masters = masters(3);
+    for master in &masters {
+        ask_server(master, &["SETRANGE", "big", "9437184", "x"]);
+    }
+    let redlock = settings(masters.urls()).ttl(secs(3)).build();
+    let redlock = redlock.expect("good settings");
+    let good = redlock.acquire("good").await.expect("free");
+    let one = redlock.lock("big").wait(Wait::For(secs(5))).acquire();
+    let both = redlock
+        .lock_all(["big", "beside"])
+        .wait(Wait::For(secs(5)))
+        .acquire();
+    let (one, both) = tokio::join!(one, both);
+    for waited in [one, both] {
+        assert!(
+            matches!(waited, Err(AcquireError::HeldByOther(_))),
+            "{waited:?}"
+        );
+    }
+    let status = redlock.status("big").await.expect("a name");
+    let verdict = status.verdict();
+    assert!(matches!(verdict, StatusVerdict::Held(_)), "{verdict:?}");
+    assert!(good.is_valid(), "{:?}", good.report());
+}
+
+#[tokio::test]
+async fn a_classic_lock_has_no_number() {
+    let masters = masters(3);
+    let classic = settings(masters.urls()).fencing(false).build();
+    let guard = take(&classic.expect("good settings"), "job").await;
+    assert_eq!(guard.fencing_token(), None);
+}
+
+#[tokio::test]
+async fn a_lock_stands_in_the_database_that_its_url_names() {
+    let masters = masters(3);
+    let urls = masters.urls().into_iter().map(|url| format!("{url}/3"));
+    let redlock = settings(urls).build().expect("good settings");
+    let guard = take(&redlock, "job").await;
+    assert_eq!(holders(&masters, "job"), 0, "not in the first");
+    let stands = |master| {
+        let keyspace = ask_server(master, &["INFO", "keyspace"]);
+        keyspace.text().unwrap_or_default().contains("db3:")
+    };
+    eventually("all masters have it", || masters.iter().all(stands)).await;
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn foreign_value_in_the_key_of_the_generation_marker_is_named_and_nothing_is_granted() {
+    for put in [&["SET", MARKER, "junk"][..], &["RPUSH", MARKER, "junk"]] {
+        let masters = masters(1);
+        ask_server(&masters[0], put);
+        let redlock = support::redlock(&masters);
+        let why = redlock.try_acquire("nightly").await.unwrap_err();
+        let named = "quorate:masters holds something that is no mark";
+        assert!(why.to_string().contains(named), "{why}");
+        assert_eq!(
+            ask_server(&masters[0], &["EXISTS", "nightly"]).int(),
+            Some(0)
+        );
+    }
+}

@@ -1,0 +1,86 @@
+//! What is shown of a lock that a majority of the masters may have forgotten: they restarted empty, and the restart
+//! guard does not count their votes yet.
+
+use crate::support::{PATIENCE, masters, ms, secs, settings};
+use quorate::{Fault, Redlock, RestartGuard, StatusVerdict};
+use quorate_testbed::Masters;
+
+/// The guard lasts for longer than any of these tests.
+fn client(masters: &Masters) -> Redlock {
+    let settings = settings(masters.urls()).max_ttl(secs(300));
+    let settings = settings.restart_guard(RestartGuard::AfterFirstContact);
+    settings.build().expect("good settings")
+}
+
+/// Waits until it has met all masters, which it trusts then.
+async fn met(redlock: &Redlock) {
+    let began = std::time::Instant::now();
+    loop {
+        let status = redlock.status("met").await.expect("a good name");
+        if status.nodes.iter().all(|node| node.state.is_ok()) {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "not all masters answer");
+    }
+}
+
+/// Three of five masters lose their memory.
+fn forget(masters: &Masters) {
+    for master in masters.iter().take(3) {
+        master.restart_empty().expect("restarted");
+    }
+}
+
+fn is_quarantined(fault: &Fault) -> bool {
+    matches!(fault, Fault::Quarantined(_))
+}
+
+#[tokio::test]
+async fn held_lock_that_most_masters_forgot_is_unknown_and_not_free() {
+    let masters = masters(5);
+    let (holder, looks) = (client(&masters), client(&masters));
+    met(&looks).await;
+    let guard = holder.acquire("job").await.expect("free");
+    forget(&masters);
+    let began = std::time::Instant::now();
+    loop {
+        let status = looks.status("job").await.expect("a good name");
+        assert_ne!(status.verdict(), StatusVerdict::Free, "{status:?}");
+        let faults = status
+            .nodes
+            .iter()
+            .filter_map(|node| node.state.as_ref().err());
+        if faults.filter(|fault| is_quarantined(fault)).count() == 3 {
+            assert_eq!(status.verdict(), StatusVerdict::Unknown, "{status:?}");
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{status:?}");
+    }
+    let listing = looks.list("").await;
+    assert_eq!(listing.locks.len(), 1, "{listing:?}");
+    assert!(!listing.majority_answered, "{listing:?}");
+    let quarantined = listing
+        .faults
+        .iter()
+        .filter(|(_, fault)| is_quarantined(fault));
+    assert_eq!(quarantined.count(), 3, "{listing:?}");
+    assert!(guard.is_valid(), "or this has shown nothing");
+}
+
+#[tokio::test]
+async fn leader_that_most_masters_forgot_is_known_until_its_lease_is_over() {
+    let masters = masters(5);
+    let (leads, looks) = (client(&masters), client(&masters));
+    met(&looks).await;
+    let election = |redlock: &Redlock| redlock.election("job").ttl(secs(12));
+    let leadership = election(&leads).campaign("me").await.expect("free");
+    let mut observer = election(&looks).observe().expect("a good name");
+    let leader = tokio::time::timeout(PATIENCE, observer.next()).await;
+    let leader = leader.expect("told").expect("a leader");
+    assert_eq!(leader.term, leadership.term());
+    forget(&masters);
+    // It looks every 4 s, and sooner where no majority answers.
+    let told = tokio::time::timeout(ms(6_500), observer.next()).await;
+    assert!(leadership.is_valid(), "or this has shown nothing");
+    assert!(told.is_err(), "nobody is said to lead: {told:?}");
+}

@@ -1,0 +1,56 @@
+//! Settings from the environment of a process: another one, for nobody may change his own while threads read it.
+
+use std::process::Command;
+
+use quorate::RedlockBuilder;
+
+/// What the process below prints.
+#[test]
+#[ignore = "run by the tests of this file, with variables of its own"]
+fn child() {
+    match RedlockBuilder::from_env().and_then(RedlockBuilder::build) {
+        Ok(redlock) => println!("masters: {:?}", redlock.masters().collect::<Vec<_>>()),
+        Err(error) => println!("refused: {error}"),
+    }
+}
+
+fn with(variables: &[(&str, &str)]) -> String {
+    let this = std::env::current_exe().expect("this program");
+    let mut command = Command::new(this);
+    command.args(["from_env::child", "--exact", "--ignored", "--nocapture"]);
+    for name in ["QUORATE_MASTERS", "QUORATE_TTL", "QUORATE_NODE_TIMEOUT"] {
+        command.env_remove(name);
+    }
+    let output = command.envs(variables.iter().copied()).output();
+    String::from_utf8_lossy(&output.expect("it runs").stdout).into_owned()
+}
+
+#[test]
+fn the_environment_of_the_process_is_what_is_read() {
+    let masters = (
+        "QUORATE_MASTERS",
+        "redis://u:s3cret@10.0.0.1,redis://10.0.0.2:7000",
+    );
+    let said = with(&[masters]);
+    assert!(
+        said.contains("10.0.0.1:6379") && said.contains("10.0.0.2:7000"),
+        "{said}"
+    );
+    let said = with(&[masters, ("QUORATE_TTL", "ten")]);
+    assert!(
+        said.contains("refused: QUORATE_TTL 'ten' is no duration"),
+        "{said}"
+    );
+    // What does not fit together is found when it is built, and names the setting.
+    let said = with(&[masters, ("QUORATE_TTL", "10m")]);
+    assert!(
+        said.contains("refused: ttl of 10m is above max_ttl"),
+        "{said}"
+    );
+    assert!(!said.contains("s3cret"), "{said}");
+    let said = with(&[]);
+    assert!(
+        said.contains("refused: QUORATE_MASTERS is not set"),
+        "{said}"
+    );
+}

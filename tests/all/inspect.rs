@@ -1,0 +1,185 @@
+//! A look at the masters themselves, by the way that a lock takes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::support::{self, ask_server, connections, eventually, masters, ms, secs};
+use quorate::node::{Dial, Stream};
+use quorate::{Fault, Inspection, MissingRight, Redlock};
+use quorate_testbed::Server;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+#[tokio::test]
+async fn an_inspection_tells_what_the_server_says_of_itself() {
+    let masters = masters(3);
+    let redlock = Redlock::builder()
+        .masters(masters.urls())
+        .node_timeout(secs(2))
+        .connect_timeout(secs(10))
+        .ttl(secs(20))
+        .build()
+        .expect("good settings");
+    let before = redlock.inspect().await;
+    for (inspection, url) in before.iter().zip(masters.urls()) {
+        assert_eq!(inspection.fault, None, "{inspection:?}");
+        assert!(url.ends_with(inspection.node.as_str()), "{inspection:?}");
+        assert!(inspection.server.is_some() && inspection.version.is_some());
+        assert_eq!(inspection.role.as_deref(), Some("master"));
+        assert_eq!(inspection.cluster, Some(false));
+        assert_eq!(inspection.run_id.as_deref().map(str::len), Some(40));
+        assert_eq!(inspection.maxmemory_policy.as_deref(), Some("noeviction"));
+        assert_eq!(inspection.append_only, Some(false));
+        assert_eq!(inspection.snapshots, Some(false));
+        let offset = inspection.clock_offset_ms.expect("it told the time");
+        assert!(offset.abs() < 30_000, "one machine, one clock: {offset}");
+        assert!(inspection.connecting.is_some() && inspection.round_trip.is_some());
+        // Started just now, under the default guard.
+        assert!(
+            inspection
+                .quarantined
+                .is_some_and(|left| left > Duration::ZERO)
+        );
+        assert!(inspection.uptime.is_some_and(|up| up < secs(600)));
+    }
+    masters[1].kill().expect("killed");
+    masters[2].stop().expect("stopped");
+    let brief = Redlock::builder()
+        .masters(masters.urls())
+        .connect_timeout(Duration::from_millis(700))
+        .build()
+        .expect("good settings");
+    let after = brief.inspect().await;
+    masters[2].cont().expect("continued");
+    for inspection in &after[1..] {
+        assert_eq!(inspection.fault.as_ref().map(Fault::kind), Some("down"));
+        assert_eq!((&inspection.version, inspection.uptime), (&None, None));
+    }
+}
+
+#[tokio::test]
+async fn an_inspection_leaves_the_connection_of_the_locks_alone() {
+    let masters = masters(3);
+    let redlock = support::redlock(&masters);
+    let guard = redlock.acquire("job").await.expect("free");
+    let id = |server: &Server| {
+        let list = ask_server(server, &["CLIENT", "LIST"]);
+        let list = list.text().expect("text").into_owned();
+        let ours = list.lines().find(|line| line.contains("addr=127.0.0.1"));
+        ours.and_then(|line| line.split(' ').next())
+            .map(str::to_owned)
+    };
+    // A majority is enough for the guard; this hears all. Who started the servers hangs up by and by.
+    redlock.status("job").await.expect("a good name");
+    let alone = || masters.iter().all(|master| connections(master) == 1);
+    eventually("one connection each", alone).await;
+    let before: Vec<_> = masters.iter().map(id).collect();
+    redlock.inspect().await;
+    guard.extend(secs(30)).await.expect("ours");
+    eventually("the inspection has hung up", alone).await;
+    let after: Vec<_> = masters.iter().map(id).collect();
+    assert_eq!(before, after);
+}
+
+#[tokio::test]
+async fn masters_that_refuse_nobody_are_inspected_in_memory_too() {
+    let redlock = Redlock::in_memory(3);
+    let inspections = redlock.inspect().await;
+    assert_eq!(inspections.len(), 3);
+    assert!(inspections.iter().all(|one| one.fault.is_none()));
+}
+
+/// A master that answers the greeting as it should, and everything else with `answer`; with `None`
+/// it says nothing.
+async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
+    const INFO: &[u8] = b"$35\r\nrun_id:a\r\nuptime_in_seconds:99999\r\n\r\n";
+    let mut heard = Vec::new();
+    let mut greeted = false;
+    while let Ok(1..) = stream.read_buf(&mut heard).await {
+        // The names of all commands that have come.
+        let text = String::from_utf8_lossy(&heard).into_owned();
+        let lines: Vec<&str> = text.split("\r\n").collect();
+        let names: Vec<&str> = lines
+            .windows(3)
+            .filter(|lines| lines[0].starts_with('*') && lines[1].starts_with('$'))
+            .map(|lines| lines[2])
+            .collect();
+        // The greeting ends with CLIENT ID, behind two courtesies.
+        if !greeted && !text.ends_with("ID\r\n") {
+            continue;
+        }
+        heard.clear();
+        for name in names {
+            let said = match (greeted, name) {
+                (false, "INFO") => INFO,
+                (false, "CLIENT") => b":1\r\n",
+                (false, "HELLO") => b"%1\r\n+proto\r\n:3\r\n",
+                (false, "GET") => b"_\r\n",
+                (false, "SCRIPT") => b"$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n",
+                (false, _) => b"+OK\r\n",
+                (true, _) => match answer {
+                    Some(answer) => answer,
+                    None => continue,
+                },
+            };
+            if stream.write_all(said).await.is_err() {
+                return;
+            }
+        }
+        greeted = true;
+    }
+}
+
+async fn inspect_hostile(answer: Option<&'static [u8]>) -> Inspection {
+    let dial: Dial = Arc::new(move |_, _| {
+        let (ours, theirs) = duplex(1 << 16);
+        tokio::spawn(hostile(theirs, answer));
+        Box::pin(async move { Ok(Box::new(ours) as Box<dyn Stream>) })
+    });
+    let redlock = Redlock::builder()
+        .master("redis://hostile")
+        .dial(dial)
+        .node_timeout(ms(300))
+        .connect_timeout(ms(600))
+        .build()
+        .expect("good settings");
+    redlock.inspect().await.remove(0)
+}
+
+#[tokio::test]
+async fn a_master_that_greets_and_then_falls_silent_costs_its_timeouts_and_no_more() {
+    let began = Instant::now();
+    let found = inspect_hostile(None).await;
+    assert_eq!(found.fault, Some(Fault::Timeout(ms(300))), "{found:?}");
+    assert!(found.connecting.is_some());
+    // Nothing waits but the one question; the margin is for busy machines.
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn no_answer_makes_an_inspection_panic_or_miss_what_is_not_missing() {
+    let answers: [&'static [u8]; 8] = [
+        b"+OK\r\n",
+        b"*2\r\n$20\r\n99999999999999999999\r\n$1\r\n0\r\n",
+        b"*2\r\n$19\r\n9223372036854775807\r\n$2\r\n-1\r\n",
+        b"*0\r\n",
+        b"_\r\n",
+        b"$-1\r\n",
+        b"-\r\n",
+        b"%1\r\n+a\r\n*1\r\n:1\r\n",
+    ];
+    for answer in answers {
+        let found = inspect_hostile(Some(answer)).await;
+        assert_eq!(found.fault, None, "{found:?}");
+        assert!(found.missing.is_empty() && !found.wake_ups, "{found:?}");
+        assert_eq!(found.clock_offset_ms, None, "{found:?}");
+    }
+    let found = inspect_hostile(Some(b"!!\r\n")).await;
+    let kind = found.fault.as_ref().map(Fault::kind);
+    assert_eq!(kind, Some("down"), "{found:?}");
+    let denied = inspect_hostile(Some(b"-NOPERM no\r\n")).await;
+    let all: Vec<&str> = denied.missing.iter().map(MissingRight::rule).collect();
+    assert!(
+        all.contains(&"+evalsha") && all.contains(&"+time"),
+        "{all:?}"
+    );
+}

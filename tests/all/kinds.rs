@@ -1,0 +1,142 @@
+//! The table of the kinds in `docs/kinds.md`: what each can do in memory, without order, and without numbers.
+
+use std::future::Future;
+use std::time::Duration;
+
+use crate::support::{self, ms, secs};
+use quorate::{LockRequest, LossCause, Owner, Redlock, RedlockBuilder, StatusVerdict};
+
+/// The kinds of the table, each on a resource of its own.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Several,
+    Reader,
+    Owner,
+    Permit,
+}
+
+const KINDS: [Kind; 4] = [Kind::Several, Kind::Reader, Kind::Owner, Kind::Permit];
+
+impl Kind {
+    fn request<'a>(self, redlock: &'a Redlock, owner: &'a Owner) -> LockRequest<'a> {
+        match self {
+            Self::Several => redlock.lock_all(["a", "b"]),
+            Self::Reader => redlock.lock("doc").shared(),
+            Self::Owner => owner.lock("stock"),
+            Self::Permit => redlock.semaphore("api", 2),
+        }
+    }
+
+    /// How many locks of it a list shows, and the name of one.
+    fn listed(self) -> (usize, &'static str) {
+        match self {
+            Self::Several => (2, "a"),
+            Self::Reader => (1, "doc"),
+            Self::Owner => (1, "stock"),
+            Self::Permit => (1, "api"),
+        }
+    }
+}
+
+fn memory() -> RedlockBuilder {
+    Redlock::builder().in_memory(3)
+}
+
+/// Both ways of waiting.
+fn both() -> [Redlock; 2] {
+    [memory(), memory().order(quorate::Order::Unordered)]
+        .map(|builder| builder.build().expect("good settings"))
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    let outcome = tokio::time::timeout(support::PATIENCE, what).await;
+    outcome.unwrap_or_else(|_| panic!("not within {:?}", support::PATIENCE))
+}
+
+#[tokio::test]
+async fn every_kind_is_had_in_memory_shown_extended_and_told_that_it_was_broken() {
+    for redlock in both() {
+        let owner = redlock.owner("o").expect("an id");
+        for kind in KINDS {
+            let guard = kind.request(&redlock, &owner).acquire().await;
+            let guard = guard.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+            let (count, name) = kind.listed();
+            let listing = redlock.list("").await;
+            assert_eq!(listing.locks.len(), count, "{kind:?}: {listing:?}");
+            let held =
+                |status: &quorate::Status| matches!(status.verdict(), StatusVerdict::Held(_));
+            assert!(held(&listing.locks[0].status), "{kind:?}: {listing:?}");
+            guard.extend(secs(20)).await.expect("ours");
+            let was = match guard.slot() {
+                Some(slot) => redlock.break_permit(name, slot).await,
+                None => redlock.break_lock(name).await,
+            };
+            assert!(held(&was.expect("a good name")), "{kind:?}");
+            assert!(guard.extend(secs(20)).await.is_err(), "{kind:?}");
+            assert_eq!(soon(guard.lost()).await, LossCause::TakenAway, "{kind:?}");
+            guard.release().await;
+            assert!(redlock.list("").await.locks.is_empty(), "{kind:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_kind_is_bounded_by_max_hold_and_dropped_without_a_trace() {
+    for redlock in both() {
+        let owner = redlock.owner("o").expect("an id");
+        for kind in KINDS {
+            let bounded = kind.request(&redlock, &owner).max_hold(ms(100));
+            let guard = bounded.acquire().await.expect("free");
+            assert_eq!(soon(guard.lost()).await, LossCause::MaxHold, "{kind:?}");
+            drop(guard);
+            // Begun, and dropped at its first await.
+            let begun = kind.request(&redlock, &owner).acquire();
+            assert!(futures::FutureExt::now_or_never(begun).is_none_or(|lock| lock.is_ok()));
+            redlock.flush().await;
+            assert!(redlock.list("").await.locks.is_empty(), "{kind:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_kind_is_renewed() {
+    let redlock = memory().ttl(secs(2)).build().expect("good settings");
+    let owner = redlock.owner("o").expect("an id");
+    let held = KINDS.map(|kind| kind.request(&redlock, &owner).acquire());
+    let held = futures::future::join_all(held).await;
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    for (kind, guard) in KINDS.iter().zip(held) {
+        assert!(guard.expect("free").is_valid(), "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_numbers_every_kind_is_refused_in_its_own_words() {
+    let redlock = memory().fencing(false).build().expect("good settings");
+    let owner = redlock.owner("o").expect("an id");
+    let mut said = Vec::new();
+    for kind in KINDS {
+        let error = kind.request(&redlock, &owner).acquire().await;
+        said.push(error.expect_err("no numbers").to_string());
+    }
+    let line =
+        |what| format!("{what} need fencing numbers: leave `fencing(false)` out of this Redlock");
+    let words = [
+        "several resources in one lock",
+        "readers",
+        "the holds of an owner",
+        "semaphores",
+    ];
+    assert_eq!(said, words.map(line));
+    let quota = redlock.quota("prizes").create(1).await;
+    assert!(
+        matches!(quota, Err(quorate::ValueError::NoFencing)),
+        "{quota:?}"
+    );
+    let once = redlock.once("nightly", secs(60)).create().await;
+    assert!(
+        matches!(once, Err(quorate::ValueError::NoFencing)),
+        "{once:?}"
+    );
+    assert!(redlock.list("").await.locks.is_empty());
+}

@@ -1,0 +1,548 @@
+//! How long a lock lasts: renewal, its end, and what the holder is told of it.
+
+use std::time::Duration;
+
+use crate::support::asking::{Ears, acquire, ask, claim, release};
+use crate::support::{
+    self, PATIENCE, ask_server, eventually, has_key, holders, masters, ms, redlock, secs, settings,
+    take,
+};
+use quorate::node::Answer;
+use quorate::{
+    AcquireError, ExtendError, Fault, Instant, LockGuard, LossCause, NodeOutcome, Redlock,
+    RedlockBuilder, RestartGuard, ScopeError, TryAcquire, Wait,
+};
+use quorate_testbed::{Fault as Harm, Masters, Proxy, Server, Way};
+
+/// How much later than due something may be noticed, on a machine with other work.
+const MARGIN: Duration = secs(2);
+
+async fn held(redlock: &Redlock, ttl: Duration) -> LockGuard {
+    let guard = redlock.lock("job").ttl(ttl).acquire().await;
+    guard.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Waits for the end of the lock.
+async fn end(guard: &LockGuard) -> LossCause {
+    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    let cause = lost.expect("it ends");
+    assert!(!guard.is_valid());
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    cause
+}
+
+/// Not before `due`, and not long after.
+#[track_caller]
+fn assert_at(due: Instant) {
+    let now = Instant::now();
+    assert!(now >= due, "{:?} too early", due.saturating_since(now));
+    let late = now.saturating_since(due);
+    assert!(late < MARGIN, "{late:?} too late");
+}
+
+/// How long the master keeps the lock.
+fn left(server: &Server) -> Duration {
+    let left = ask_server(server, &["PTTL", "job"])
+        .int()
+        .expect("a number");
+    ms(u64::try_from(left).unwrap_or(0))
+}
+
+#[tokio::test]
+async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let guard = held(&redlock, secs(2)).await;
+    let token = guard.fencing_token();
+    let mut refused = 0;
+    for _ in 0..12 {
+        tokio::time::sleep(ms(500)).await;
+        assert!(guard.is_valid());
+        assert!(guard.valid_until() > Instant::now());
+        match redlock.try_acquire("job").await {
+            Ok(TryAcquire::Held(_)) => refused += 1,
+            Ok(TryAcquire::Acquired(second)) => panic!("two holders: {guard:?}, {second:?}"),
+            // A master was slow; nothing is said of the lock.
+            Err(error) => println!("{error}"),
+        }
+    }
+    assert!(refused > 0, "nobody was told that it is held");
+    assert_eq!(guard.fencing_token(), token, "renewed, not taken anew");
+    eventually("every master holds it", || holders(&masters, "job") == 3).await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_ends_at_its_deadline() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
+    let guard = lease.acquire().await.expect("free");
+    let deadline = guard.valid_until();
+    assert_eq!(end(&guard).await, LossCause::Expired);
+    assert_eq!(guard.valid_until(), deadline, "nothing has moved it");
+    assert_at(deadline);
+    eventually("the key is gone", || holders(&masters, "job") == 0).await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock() {
+    let masters = masters(1);
+    let redlock = redlock(&masters);
+    let renewed = held(&redlock, secs(2)).await;
+    let fixed = redlock.lock("other").renewal(false).acquire().await;
+    drop(fixed.expect("free"));
+    tokio::time::sleep(secs(4)).await;
+    assert!(renewed.is_valid(), "renewed beyond its first ttl");
+}
+
+#[tokio::test]
+async fn max_hold_ends_a_lock_however_well_it_is_renewed() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let began = Instant::now();
+    let short = redlock.lock("job").ttl(secs(2)).max_hold(secs(5));
+    let guard = short.acquire().await.expect("free");
+    assert!(guard.remaining() <= secs(2));
+    tokio::time::sleep(secs(3)).await;
+    assert!(guard.is_valid(), "renewed until then");
+    assert_eq!(end(&guard).await, LossCause::MaxHold);
+    assert_at(began + secs(5));
+    // It is let go, not left to its ttl, and never comes back.
+    eventually("the key is gone", || holders(&masters, "job") == 0).await;
+    assert_eq!(
+        guard.extend(secs(2)).await,
+        Err(ExtendError::Lost(LossCause::MaxHold))
+    );
+}
+
+#[tokio::test]
+async fn the_loss_is_told_at_the_deadline_though_every_renewal_hangs() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let guard = held(&redlock, secs(3)).await;
+    let first = guard.valid_until();
+    eventually("renewed once", || guard.valid_until() > first).await;
+    for master in &masters {
+        master.stop().expect("stopped");
+    }
+    // A renewal may just have been counted.
+    tokio::time::sleep(ms(100)).await;
+    let deadline = guard.valid_until();
+    assert_eq!(end(&guard).await, LossCause::Expired);
+    assert_eq!(guard.valid_until(), deadline);
+    assert_at(deadline);
+    for master in &masters {
+        master.cont().expect("continued");
+    }
+    let next = redlock.lock("job").wait(Wait::Forever).acquire();
+    let next = tokio::time::timeout(PATIENCE, next).await.expect("in time");
+    assert!(next.expect("free").fencing_token() > guard.fencing_token());
+    let released = guard.release().await;
+    assert!(!released.was_valid);
+    assert_eq!(released.on, 0, "{released:?}");
+}
+
+#[tokio::test]
+async fn renewal_outlives_an_outage_that_is_shorter_than_the_ttl() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let guard = held(&redlock, secs(6)).await;
+    masters[0].stop().expect("stopped");
+    masters[1].stop().expect("stopped");
+    tokio::time::sleep(secs(3)).await;
+    masters[0].cont().expect("continued");
+    masters[1].cont().expect("continued");
+    tokio::time::sleep(secs(4)).await;
+    assert!(guard.is_valid());
+    assert!(guard.remaining() > ms(100));
+}
+
+#[tokio::test]
+async fn a_majority_that_says_not_yours_is_a_loss_at_once() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let guard = held(&redlock, secs(12)).await;
+    for master in masters.iter().take(2) {
+        ask_server(master, &["SET", "job", "a thief"]);
+    }
+    let cause = end(&guard).await;
+    assert_eq!(cause, LossCause::TakenAway);
+    let early = guard.valid_until().saturating_since(Instant::now());
+    assert!(early > secs(3), "told {early:?} before the deadline");
+    eventually("let go on the third", || !has_key(&masters[2], "job")).await;
+    guard.release().await;
+    for master in masters.iter().take(2) {
+        let value = ask_server(master, &["GET", "job"]);
+        assert_eq!(value, "a thief".into(), "another's key is left alone");
+    }
+}
+
+#[tokio::test]
+async fn a_minority_that_says_not_yours_changes_nothing() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let guard = held(&redlock, secs(2)).await;
+    ask_server(&masters[0], &["SET", "job", "a thief"]);
+    tokio::time::sleep(secs(5)).await;
+    assert!(guard.is_valid());
+}
+
+#[tokio::test]
+async fn a_key_that_a_minority_lost_is_put_back() {
+    let masters = masters(5);
+    let redlock = redlock(&masters);
+    let guard = held(&redlock, secs(6)).await;
+    eventually("on all", || holders(&masters, "job") == 5).await;
+    masters[0].restart_empty().expect("restarted");
+    ask_server(&masters[1], &["DEL", "job"]);
+    let since = Instant::now();
+    eventually("on all again", || holders(&masters, "job") == 5).await;
+    let healed = Instant::now().saturating_since(since);
+    // The next renewal is due within a third of the ttl.
+    assert!(healed < secs(2) + MARGIN, "{healed:?}");
+    for master in &masters {
+        let value = ask_server(master, &["GET", "job"]);
+        assert_eq!(value, guard.token().to_string().as_str().into());
+    }
+    guard.release().await;
+    eventually("gone from all", || holders(&masters, "job") == 0).await;
+}
+
+#[tokio::test]
+async fn no_key_comes_back_after_a_release() {
+    let masters = masters(3);
+    let proxies: Vec<_> = masters
+        .iter()
+        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+        .collect();
+    // Far masters: when a lock is released, renewals are under way.
+    let _far: Vec<_> = proxies
+        .iter()
+        .map(|proxy| Harm::latency(Way::Both, ms(5)).inject(proxy))
+        .collect();
+    let urls = masters.iter().zip(&proxies);
+    let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
+    let redlock = settings(urls).node_timeout(ms(75)).build().expect("good");
+    let locks = (0..60u64).map(|n| {
+        let redlock = &redlock;
+        async move {
+            // 100 ms between renewals, and releases at every part of that.
+            let lock = redlock.lock(format!("job {n}")).ttl(ms(300));
+            let Ok(guard) = lock.acquire().await else {
+                return;
+            };
+            tokio::time::sleep(Duration::from_micros(90_000 + 700 * n)).await;
+            if n % 2 == 0 {
+                guard.release().await;
+            } else {
+                drop(guard);
+            }
+        }
+    });
+    futures::future::join_all(locks).await;
+    redlock.flush().await;
+    for _ in 0..3 {
+        for master in &masters {
+            let keys = ask_server(master, &["KEYS", "job *"]);
+            assert_eq!(keys, quorate_testbed::Reply::Array(Vec::new()));
+        }
+        tokio::time::sleep(ms(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_extension_prolongs_and_never_shortens() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let lease = redlock.lock("job").ttl(secs(10)).renewal(false);
+    let guard = lease.acquire().await.expect("free");
+    let token = guard.fencing_token();
+    guard.extend(secs(30)).await.expect("extended");
+    let long = guard.valid_until();
+    assert!(guard.remaining() > secs(15));
+    guard.extend(secs(5)).await.expect("no harm");
+    assert_eq!(guard.valid_until(), long);
+    redlock.flush().await;
+    for master in &masters {
+        assert!(left(master) > secs(15), "{:?}", left(master));
+    }
+    assert_eq!(guard.fencing_token(), token);
+}
+
+#[tokio::test]
+async fn an_extension_after_the_end_is_a_loss_and_sets_no_key() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
+    let guard = lease.acquire().await.expect("free");
+    tokio::time::sleep(ms(2200)).await;
+    let lost = Err(ExtendError::Lost(LossCause::Expired));
+    assert_eq!(guard.extend(secs(10)).await, lost);
+    redlock.flush().await;
+    assert_eq!(holders(&masters, "job"), 0);
+    assert!(!guard.is_valid());
+}
+
+#[tokio::test]
+async fn an_extension_of_a_stolen_lock_is_a_loss() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let guard = take(&redlock, "job").await;
+    for master in masters.iter().take(2) {
+        ask_server(master, &["SET", "job", "a thief"]);
+    }
+    let lost = Err(ExtendError::Lost(LossCause::TakenAway));
+    assert_eq!(guard.extend(secs(30)).await, lost);
+    assert_eq!(end(&guard).await, LossCause::TakenAway);
+}
+
+#[tokio::test]
+async fn an_extension_without_a_majority_leaves_the_old_validity() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let lease = redlock.lock("job").ttl(secs(10)).renewal(false);
+    let guard = lease.acquire().await.expect("free");
+    let before = guard.valid_until();
+    masters[0].stop().expect("stopped");
+    masters[1].kill().expect("killed");
+    let error = guard.extend(secs(30)).await.expect_err("no majority");
+    let ExtendError::NoQuorum(reports) = &error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(reports[2].outcome, NodeOutcome::Yes);
+    assert!(error.to_string().contains("old validity"), "{error}");
+    assert_eq!(guard.valid_until(), before);
+    assert!(guard.is_valid());
+    masters[0].cont().expect("continued");
+    let started = Instant::now();
+    while guard.extend(secs(30)).await.is_err() {
+        let waited = Instant::now().saturating_since(started);
+        assert!(waited < PATIENCE, "a majority is back");
+        tokio::time::sleep(ms(20)).await;
+    }
+    assert!(guard.valid_until() > before);
+}
+
+#[tokio::test]
+async fn releasing_an_expired_lock_is_an_outcome() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
+    let guard = lease.acquire().await.expect("free");
+    tokio::time::sleep(ms(2200)).await;
+    let next = take(&redlock, "job").await;
+    let released = guard.release().await;
+    assert!(!released.was_valid);
+    assert_eq!(released.on, 0);
+    assert_eq!(released.unreachable, 0);
+    assert!(released.expired_on >= 2, "{released:?}");
+    assert!(next.is_valid());
+    redlock.flush().await;
+    assert_eq!(holders(&masters, "job"), 3, "the next holder's");
+}
+
+#[tokio::test]
+async fn who_watches_learns_of_a_release() {
+    let redlock = Redlock::in_memory(3);
+    let guard = take(&redlock, "job").await;
+    let lost = guard.lost();
+    guard.release().await;
+    assert_eq!(lost.await, LossCause::Released);
+    let guard = take(&redlock, "job").await;
+    let lost = tokio::spawn(guard.lost());
+    tokio::task::yield_now().await;
+    drop(guard);
+    assert_eq!(lost.await.expect("no panic"), LossCause::Released);
+}
+
+#[tokio::test]
+async fn a_scope_stops_its_body_when_the_lock_is_lost() {
+    struct Told(Option<tokio::sync::oneshot::Sender<()>>);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.take().expect("once").send(());
+        }
+    }
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let (sender, dropped) = tokio::sync::oneshot::channel();
+    let scope = redlock.lock("job").ttl(secs(6)).scope(async |_| {
+        let _told = Told(Some(sender));
+        for master in &masters {
+            ask_server(master, &["SET", "job", "a thief"]);
+        }
+        std::future::pending::<()>().await;
+    });
+    let outcome = tokio::time::timeout(PATIENCE, scope).await.expect("ends");
+    let lost = matches!(
+        outcome,
+        Err(ScopeError::Lost {
+            cause: LossCause::TakenAway,
+            ..
+        })
+    );
+    assert!(lost, "{outcome:?}");
+    dropped.await.expect("the body was dropped");
+}
+
+#[tokio::test]
+async fn two_hundred_locks_are_kept_while_a_master_stands_still() {
+    let masters = masters(5);
+    let redlock = redlock(&masters);
+    let locks = (0..200).map(|n| {
+        let lock = redlock.lock(format!("job {n}")).ttl(secs(3));
+        lock.acquire()
+    });
+    let guards = futures::future::join_all(locks).await;
+    let guards: Vec<_> = guards.into_iter().map(|g| g.expect("free")).collect();
+    masters[0].stop().expect("stopped");
+    for second in 0..7 {
+        tokio::time::sleep(secs(1)).await;
+        let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+        assert_eq!(lost, 0, "lost after {second} s");
+    }
+    masters[0].cont().expect("continued");
+    futures::future::join_all(guards.into_iter().map(LockGuard::release)).await;
+    eventually("no key left", || {
+        masters.iter().all(|master| {
+            let keys = ask_server(master, &["KEYS", "job *"]);
+            keys == quorate_testbed::Reply::Array(Vec::new())
+        })
+    })
+    .await;
+}
+
+/// Short leases, so that the guard's time passes within a test.
+#[tokio::test]
+async fn the_report_of_a_held_lock_takes_in_answers_that_come_late() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    drop(held(&redlock, secs(20)).await);
+    redlock.flush().await;
+    masters[0].stop().expect("stopped");
+    let guard = held(&redlock, secs(20)).await;
+    let said = || guard.report().swap_remove(0);
+    assert_eq!(said().outcome, NodeOutcome::Silent);
+    eventually("its silence is noted", || {
+        matches!(said().outcome, NodeOutcome::Fault(Fault::Timeout(_))) && said().late
+    })
+    .await;
+    masters[0].cont().expect("continued");
+    eventually("its answer is noted", || said().outcome == NodeOutcome::Yes).await;
+    assert!(said().late);
+    let on_time = guard.report().split_off(1);
+    assert!(on_time.iter().all(|one| one.outcome == NodeOutcome::Yes));
+    guard.release().await;
+}
+
+fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
+    Redlock::builder()
+        .masters(masters.urls())
+        .ttl(secs(1))
+        .max_ttl(secs(4))
+        .node_timeout(ms(250))
+        .wait(Wait::None)
+        .restart_guard(guard)
+}
+
+/// Takes a lock that must be free, for as long as a busy machine may need.
+async fn take_in_time(redlock: &Redlock, resource: &str) -> LockGuard {
+    let lock = redlock.lock(resource).wait(Wait::For(PATIENCE));
+    lock.acquire()
+        .await
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn quarantined(error: &AcquireError) -> usize {
+    let is = |outcome: &NodeOutcome| matches!(outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
+    let reports = error.reports().iter();
+    reports.filter(|report| is(&report.outcome)).count()
+}
+
+#[tokio::test]
+async fn a_master_that_came_back_empty_does_not_vote_until_every_lease_is_over() {
+    let masters = masters(3);
+    let first = guarded(&masters, RestartGuard::AfterFirstContact);
+    let (first, second) = (first.clone().build(), first.build());
+    let (first, second) = (first.expect("good"), second.expect("good"));
+    // Both have met all masters, and not a majority alone: the first contact is trusted.
+    for redlock in [&first, &second] {
+        let met = async || {
+            let status = redlock.status("job").await.expect("a good name");
+            status.nodes.iter().all(|node| node.state.is_ok())
+        };
+        let started = Instant::now();
+        while !met().await {
+            let waited = Instant::now().saturating_since(started);
+            assert!(waited < PATIENCE, "not all masters answer");
+        }
+    }
+    let guard = take_in_time(&first, "job").await;
+    let mut was_quarantined = false;
+    let restarted = Instant::now();
+    masters[0].restart_empty().expect("restarted");
+    masters[1].restart_empty().expect("restarted");
+    // The two have forgotten: without the guard they would make a majority for a second holder.
+    loop {
+        match second.acquire("job").await {
+            Ok(thief) => {
+                let after = Instant::now().saturating_since(restarted);
+                assert!(after > secs(2), "voted {after:?} after the restart");
+                assert!(!guard.is_valid(), "nobody else can hold it now");
+                assert!(thief.fencing_token() > guard.fencing_token());
+                assert!(was_quarantined, "and said why not before");
+                break;
+            }
+            Err(error) => {
+                let after = Instant::now().saturating_since(restarted);
+                assert!(after < PATIENCE, "{error}");
+                if quarantined(&error) == 2 {
+                    assert!(error.to_string().contains("restart guard"), "{error}");
+                    was_quarantined = true;
+                }
+            }
+        }
+        tokio::time::sleep(ms(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn with_the_guard_on_a_young_master_does_not_vote_at_all() {
+    let masters = masters(3);
+    let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
+    // Two settle it; the third may not have been heard by then. Other faults are those of a busy machine.
+    while quarantined(&redlock.acquire("job").await.expect_err("too young")) < 2 {}
+    let patient = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
+    patient.await.expect("they grow up").release().await;
+    // Without it, or at first contact, they are trusted.
+    for guard in [RestartGuard::AfterFirstContact, RestartGuard::Off] {
+        let masters = support::masters(3);
+        let redlock = guarded(&masters, guard).build().expect("good");
+        take_in_time(&redlock, "job").await.release().await;
+    }
+}
+
+#[tokio::test]
+async fn a_guarded_master_answers_everybody_and_takes_releases() {
+    let masters = masters(1);
+    let on = Redlock::builder().restart_guard(RestartGuard::On);
+    let off = Redlock::builder().restart_guard(RestartGuard::Off);
+    let url = masters[0].url();
+    let young = quorate::testing::connect(&url, &on).expect("a good address");
+    let trusted = quorate::testing::connect(&url, &off).expect("a good address");
+    let lock = claim(b"job", 1);
+    ask(&*trusted, acquire(&lock, secs(30), 0))
+        .await
+        .expect("free");
+    let gone = ask(&*young, release(&lock)).await;
+    assert_eq!(gone, Ok(Answer::Released(true)));
+    // More at once than one message takes.
+    let mut ears = Ears::new();
+    for n in 0..3_000 {
+        let claim = claim(format!("job {n}").as_bytes(), 1);
+        ears.ask(&*young, n, acquire(&claim, secs(30), 0));
+    }
+    for (_, said) in ears.all(3_000).await {
+        assert!(matches!(said, Err(Fault::Quarantined(_))), "{said:?}");
+    }
+}

@@ -1,0 +1,87 @@
+//! How long a call waits for masters that say nothing: against the contract of a node, for nothing may
+//! hang on a single one.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::support::stubborn::Stubborn;
+use crate::support::stubborn::Treatment::{Late, Unanswered};
+use crate::support::{ms, secs, take};
+use quorate::Redlock;
+use quorate::node::Node;
+
+/// What the first call may wait for its connections: far more than any later one may take.
+const CONNECT: Duration = secs(60);
+
+fn over(nodes: &[Arc<Stubborn>]) -> Redlock {
+    let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    Redlock::builder()
+        .nodes(nodes.collect())
+        .node_timeout(ms(50))
+        .connect_timeout(CONNECT)
+        .ttl(secs(20))
+        .build()
+        .expect("good settings")
+}
+
+#[tokio::test]
+async fn only_the_first_attempt_waits_for_connections() {
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let redlock = over(&nodes);
+    take(&redlock, "job").await.release().await;
+    for node in &nodes {
+        node.change(|_| Unanswered);
+    }
+    let began = Instant::now();
+    let tried = redlock.try_acquire("job").await;
+    assert!(
+        !matches!(tried, Ok(quorate::TryAcquire::Acquired(_))),
+        "{tried:?}"
+    );
+    // A node timeout and a second for those that break their contract.
+    assert!(began.elapsed() < CONNECT / 4, "{:?}", began.elapsed());
+}
+
+/// Half a node timeout late, against the contract: what a majority said still counts.
+#[tokio::test]
+async fn an_answer_that_comes_a_moment_after_its_time_still_counts() {
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let redlock = over(&nodes);
+    take(&redlock, "job").await.release().await;
+    for node in &nodes {
+        node.change(|_| Late(ms(500)));
+    }
+    take(&redlock, "job").await.release().await;
+}
+
+#[tokio::test]
+async fn a_look_waits_longer_than_a_master_may_take() {
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(as_nodes.collect());
+    let redlock = redlock.node_timeout(secs(1)).ttl(secs(20));
+    let redlock = redlock.build().expect("good settings");
+    take(&redlock, "job").await.release().await;
+    for node in &nodes {
+        node.change(|_| Late(ms(1_500)));
+    }
+    let seen = redlock.status("job").await.expect("a good name");
+    assert!(seen.nodes.iter().all(|node| node.state.is_ok()), "{seen:?}");
+}
+
+#[tokio::test]
+async fn the_first_attempt_is_made_in_full_however_short_the_wait() {
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, |_| Late(ms(300))));
+    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(as_nodes.collect());
+    let redlock = redlock.node_timeout(secs(2)).ttl(secs(20));
+    for redlock in [redlock.clone(), redlock.order(quorate::Order::Unordered)] {
+        let redlock = redlock.build().expect("good settings");
+        let lock = redlock.lock("job").wait(quorate::Wait::For(ms(10)));
+        let guard = lock.acquire().await;
+        guard
+            .unwrap_or_else(|error| panic!("{error}"))
+            .release()
+            .await;
+    }
+}

@@ -1,0 +1,222 @@
+//! What is locked now, on real masters.
+
+use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
+use quorate::{Listing, NodeStatus, Redlock, StatusVerdict};
+
+fn names(listing: &Listing) -> Vec<String> {
+    let names = listing.locks.iter();
+    let names = names.map(|lock| String::from_utf8_lossy(&lock.resource).into_owned());
+    names.collect()
+}
+
+#[tokio::test]
+async fn what_is_locked_is_listed_with_its_holder_and_who_waits() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let held = redlock.lock("deploy:web").note("by hand").acquire().await;
+    let _held = held.expect("free");
+    let _other = take(&redlock, "deploy:api").await;
+    let _elsewhere = take(&redlock, "nightly").await;
+    drop(take(&redlock, "deploy:done").await);
+    redlock.flush().await;
+    let waiter = settings(masters.urls()).build().expect("good settings");
+    let waiter = tokio::spawn(async move { waiter.acquire("deploy:web").await });
+    eventually("it waits, and there is a note", || {
+        holders(&masters, "quorate:queue:deploy:web") == 3
+            && holders(&masters, "quorate:note:deploy:web") == 3
+    })
+    .await;
+    // By a client that knows nothing of ours.
+    for master in &masters {
+        ask_server(master, &["SET", "deploy:db", "foreign", "PX", "60000"]);
+    }
+    let listing = redlock.list("deploy:").await;
+    assert_eq!(names(&listing), ["deploy:api", "deploy:db", "deploy:web"]);
+    assert!(listing.complete && listing.faults.is_empty(), "{listing:?}");
+    let web = &listing.locks[2].status;
+    assert_eq!(
+        web.note().and_then(|note| note.text.as_deref()),
+        Some("by hand")
+    );
+    assert!(
+        web.nodes
+            .iter()
+            .all(|node| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1))
+    );
+    let db = &listing.locks[1].status;
+    // Of another client, or no lock at all: what it is stays untold.
+    let told = StatusVerdict::Held(b"not a lock of ours".to_vec());
+    assert_eq!(db.verdict(), told);
+    assert_eq!(names(&redlock.list("").await).len(), 4);
+    assert!(redlock.list("none").await.locks.is_empty());
+    waiter.abort();
+}
+
+#[tokio::test]
+async fn a_key_prefix_bounds_what_is_listed_and_signs_of_patterns_are_taken_as_they_are() {
+    let masters = masters(1);
+    let ours = settings(masters.urls()).prefix("a*b:").build();
+    let ours = ours.expect("good settings");
+    let _one = take(&ours, "x[1]").await;
+    let _two = take(&redlock(&masters), "aab:x[1]").await;
+    ask_server(&masters[0], &["LPUSH", "a*b:list", "x"]);
+    assert_eq!(names(&ours.list("").await), ["x[1]"]);
+    assert_eq!(names(&ours.list("x[").await), ["x[1]"]);
+    assert!(ours.list("x?").await.locks.is_empty());
+}
+
+#[tokio::test]
+async fn masters_that_cannot_be_asked_are_named() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).connect_timeout(ms(500)).build();
+    let redlock = redlock.expect("good settings");
+    let _guard = take(&redlock, "job").await;
+    masters[0].kill().expect("killed");
+    let listing = redlock.list("").await;
+    assert_eq!(names(&listing), ["job"]);
+    assert_eq!(listing.faults.len(), 1, "{listing:?}");
+    masters[1].stop().expect("stopped");
+    let listing = redlock.list("").await;
+    assert_eq!(listing.faults.len(), 2, "{listing:?}");
+    masters[1].cont().expect("continued");
+}
+
+#[tokio::test]
+async fn a_list_that_was_cut_short_says_so() {
+    let masters = masters(1);
+    let redlock = settings(masters.urls()).node_timeout(secs(5)).build();
+    let redlock = redlock.expect("good settings");
+    let fill = "for i = 1, 3000 do redis.call('SET', 'many:' .. i, 'x', 'PX', 600000) end";
+    ask_server(&masters[0], &["EVAL", fill, "0"]);
+    let listing = redlock.list("many:").await;
+    assert_eq!(listing.locks.len(), 1000);
+    assert!(!listing.complete);
+    let listing = redlock.list("many:29").await;
+    assert_eq!(listing.locks.len(), 111);
+    assert!(listing.complete);
+}
+
+#[tokio::test]
+async fn locks_in_memory_are_listed() {
+    let redlock = Redlock::in_memory(3);
+    let _guard = take(&redlock, "job").await;
+    assert_eq!(names(&redlock.list("j").await), ["job"]);
+    assert!(redlock.list("k").await.locks.is_empty());
+}
+
+#[tokio::test]
+async fn permits_are_listed_and_shown_with_slot_holder_and_who_waits() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let permit = |note| redlock.semaphore("deploy:api", 2).note(note).acquire();
+    let held = [
+        permit("one").await.expect("free"),
+        permit("two").await.expect("free"),
+    ];
+    let _plain = take(&redlock, "deploy:api").await;
+    let waiter = settings(masters.urls()).build().expect("good settings");
+    let waiter = tokio::spawn(async move { waiter.semaphore("deploy:api", 2).acquire().await });
+    eventually("it waits, and there are notes", || {
+        holders(&masters, "quorate:queue:quorate:slot:line:deploy:api") == 3
+            && (0..2).all(|slot| {
+                holders(
+                    &masters,
+                    &format!("quorate:note:quorate:slot:{slot}:deploy:api"),
+                ) == 3
+            })
+    })
+    .await;
+    let text_of = |slot| {
+        let mut held = held.iter().zip(["one", "two"]);
+        let held = held.find(|(guard, _)| guard.slot() == slot);
+        held.map(|(_, text)| text)
+    };
+    let listing = redlock.list("deploy:").await;
+    let slots: Vec<_> = listing.locks.iter().map(|lock| lock.slot).collect();
+    assert_eq!(slots, [None, Some(0), Some(1)], "{listing:?}");
+    assert_eq!(names(&listing), ["deploy:api"; 3]);
+    let status = redlock.semaphore_status("deploy:api").await;
+    let status = status.expect("a good name");
+    assert_eq!(status.permits.len(), 2, "{status:?}");
+    for permit in listing.locks[1..].iter().chain(&status.permits) {
+        let note = permit.status.note().and_then(|note| note.text.as_deref());
+        assert_eq!(note, text_of(permit.slot), "{permit:?}");
+        let one_waits = |node: &NodeStatus| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1);
+        assert!(permit.status.nodes.iter().all(one_waits));
+    }
+    // The plain lock of that name is another one.
+    assert!(listing.locks[0].status.nodes.iter().all(|node| {
+        let state = node.state.as_ref().expect("it answers");
+        state.queue.is_empty()
+    }));
+    assert!(redlock.list("api").await.locks.is_empty());
+    let [one, two] = held;
+    one.release().await;
+    let next = waiter.await.expect("no panic").expect("its turn");
+    two.release().await;
+    next.release().await;
+    redlock.flush().await;
+    let status = redlock.semaphore_status("deploy:api").await;
+    let status = status.expect("a good name");
+    assert!(status.permits.is_empty(), "{status:?}");
+    for slot in 0..2 {
+        let key = format!("quorate:note:quorate:slot:{slot}:deploy:api");
+        eventually("no note is left", || holders(&masters, &key) == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_permit_is_broken_alone_and_who_waits_gets_its_slot() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let permit = || redlock.semaphore("api", 2).ttl(secs(6)).acquire();
+    let (one, two) = (permit().await.expect("free"), permit().await.expect("free"));
+    let waiter = settings(masters.urls()).build().expect("good settings");
+    let waiter = tokio::spawn(async move { waiter.semaphore("api", 2).acquire().await });
+    eventually("it waits", || {
+        holders(&masters, "quorate:queue:quorate:slot:line:api") == 3
+    })
+    .await;
+    let slot = one.slot().expect("one");
+    let was = redlock.break_permit("api", slot).await.expect("a slot");
+    let value = one.token().to_string().into_bytes();
+    assert_eq!(was.verdict(), StatusVerdict::Held(value));
+    let next = tokio::time::timeout(secs(5), waiter).await.expect("woken");
+    let next = next.expect("no panic").expect("its turn");
+    assert_eq!(next.slot(), Some(slot));
+    assert_eq!(one.lost().await, quorate::LossCause::TakenAway);
+    assert!(two.is_valid() && next.is_valid());
+    let error = redlock.break_permit("api", 64).await.expect_err("no slot");
+    assert_eq!(
+        error.to_string(),
+        "the slots of a semaphore are 0 to 63, there is no 64"
+    );
+}
+
+#[tokio::test]
+async fn permits_in_memory_are_listed_and_broken() {
+    let redlock = Redlock::in_memory(3);
+    let permit = redlock.semaphore("api", 3).acquire().await.expect("free");
+    let listing = redlock.list("a").await;
+    assert_eq!(listing.locks.len(), 1);
+    assert_eq!(listing.locks[0].slot, permit.slot());
+    let slot = permit.slot().expect("one");
+    redlock.break_permit("api", slot).await.expect("a slot");
+    let status = redlock.semaphore_status("api").await;
+    assert!(status.expect("a good name").permits.is_empty());
+}
+
+#[tokio::test]
+async fn a_split_of_strangers_is_listed_as_one() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    for (master, value) in masters.iter().zip(["one", "two", "three"]) {
+        ask_server(master, &["SET", "stock", value, "PX", "60000"]);
+    }
+    let status = redlock.status("stock").await.expect("a good name");
+    assert_eq!(status.verdict(), StatusVerdict::Split);
+    let listing = redlock.list("").await;
+    assert_eq!(listing.locks[0].status.verdict(), StatusVerdict::Split);
+    let shown = format!("{listing:?}");
+    assert!(!shown.contains("two"), "{shown}");
+}

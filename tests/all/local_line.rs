@@ -1,0 +1,338 @@
+//! The line of one process: who leaves it, however that comes about, passes the turn on, and nobody
+//! overtakes.
+//!
+//! Timers are far away in all of these: where a call is forgotten, nothing comes in its place.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::support::stubborn::Stubborn;
+use crate::support::stubborn::Treatment::Honest;
+use crate::support::waiter::{Waiter, gets_it};
+use crate::support::{PATIENCE, eventually, ms, secs, take};
+use quorate::node::{Node, Request};
+use quorate::{Redlock, RedlockBuilder, Retry, TryAcquire, Wait};
+
+/// Longer than any of these tests waits for something to happen.
+const FAR: Duration = secs(600);
+
+/// Masters in memory that count how often they are asked for a lock.
+struct World {
+    nodes: [Arc<Stubborn>; 3],
+    asked: Arc<AtomicUsize>,
+}
+
+impl World {
+    fn new() -> Self {
+        let asked = Arc::<AtomicUsize>::default();
+        let nodes = ["a", "b", "c"].map(|name| {
+            let asked = asked.clone();
+            Stubborn::new(name, move |request| {
+                if matches!(request, Request::Acquire { .. }) {
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+                Honest
+            })
+        });
+        Self { nodes, asked }
+    }
+
+    fn settings(&self) -> RedlockBuilder {
+        let nodes = self.nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+        Redlock::builder()
+            .nodes(nodes.collect())
+            .max_ttl(FAR)
+            .ttl(FAR)
+            .heartbeat(FAR)
+            .wait(Wait::Forever)
+    }
+
+    /// A process that hears of a release by a wake-up, or not at all.
+    fn process(&self) -> Redlock {
+        let patient = self.settings().retry(Retry::new(FAR, FAR));
+        patient.build().expect("good settings")
+    }
+
+    /// One that also finds a lock which was let go of silently.
+    fn watchful(&self) -> Redlock {
+        let watchful = self.settings().retry(Retry::new(ms(5), ms(5)));
+        watchful.build().expect("good settings")
+    }
+
+    fn held_by_another(self) -> Self {
+        for node in &self.nodes {
+            node.clone().holding("job");
+        }
+        self
+    }
+
+    fn let_go(&self) {
+        for node in &self.nodes {
+            node.let_go("job");
+        }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+/// A waiter that has looked once: it stands in line, here or at the masters.
+async fn stands(redlock: &Redlock, wait: Wait) -> Waiter {
+    let looks = Arc::<AtomicUsize>::default();
+    let seen = looks.clone();
+    let redlock = redlock.clone();
+    let waiter = tokio::spawn(async move {
+        let lock = redlock.lock("job").wait(wait);
+        let look = move |_: &quorate::Waiting| {
+            seen.fetch_add(1, Ordering::Relaxed);
+        };
+        lock.waiting(look).acquire().await
+    });
+    eventually("it waits", || looks.load(Ordering::Relaxed) > 0).await;
+    waiter
+}
+
+async fn waits(redlock: &Redlock) -> Waiter {
+    stands(redlock, Wait::Forever).await
+}
+
+async fn all_get_it(waiters: impl IntoIterator<Item = Waiter>) {
+    for waiter in waiters {
+        gets_it(waiter).await.release().await;
+    }
+}
+
+async fn leaves(waiter: Waiter) {
+    waiter.abort();
+    assert!(waiter.await.expect_err("cut off").is_cancelled());
+}
+
+#[tokio::test]
+async fn a_front_that_is_dropped_gives_its_turn_to_the_next() {
+    let world = World::new().held_by_another();
+    let redlock = world.watchful();
+    let front = waits(&redlock).await;
+    let behind = [waits(&redlock).await, waits(&redlock).await];
+    leaves(front).await;
+    world.let_go();
+    all_get_it(behind).await;
+}
+
+#[tokio::test]
+async fn a_front_whose_wait_is_over_gives_its_turn_to_the_next() {
+    let world = World::new().held_by_another();
+    let redlock = world.watchful();
+    let front = stands(&redlock, Wait::For(ms(100))).await;
+    let behind = [waits(&redlock).await, waits(&redlock).await];
+    front.await.expect("no panic").expect_err("held");
+    world.let_go();
+    all_get_it(behind).await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_leaves_from_the_middle_or_the_end_takes_no_turn_along() {
+    let world = World::new();
+    let redlock = world.process();
+    let guard = take(&redlock, "job").await;
+    let next = waits(&redlock).await;
+    let middle = waits(&redlock).await;
+    let after = waits(&redlock).await;
+    let last = waits(&redlock).await;
+    leaves(middle).await;
+    leaves(last).await;
+    guard.release().await;
+    all_get_it([next, after]).await;
+    // Nothing of the line is left: nobody holds it here, and the next one goes straight through.
+    let before = world.asked();
+    take(&redlock, "job").await.release().await;
+    assert_eq!(world.asked(), before + 3);
+}
+
+/// The turn goes with the lock and not with the attempt.
+#[tokio::test]
+async fn behind_a_holder_of_this_process_nobody_asks_the_masters() {
+    let world = World::new();
+    let redlock = world.watchful();
+    let guard = take(&redlock, "job").await;
+    let before = world.asked();
+    let behind = [waits(&redlock).await, waits(&redlock).await];
+    // Who has a turn asks at once.
+    tokio::time::sleep(ms(200)).await;
+    assert_eq!(world.asked(), before);
+    drop(guard);
+    all_get_it(behind).await;
+    assert_eq!(world.asked(), before + 6, "one attempt each");
+}
+
+#[tokio::test]
+async fn behind_a_front_of_this_process_nobody_asks_the_masters() {
+    let world = World::new().held_by_another();
+    let redlock = world.process();
+    let front = waits(&redlock).await;
+    // Its second attempt took its place in line; it looks no more until it is woken.
+    eventually("it stands in line", || world.asked() == 6).await;
+    let behind = [waits(&redlock).await, waits(&redlock).await];
+    tokio::time::sleep(ms(200)).await;
+    assert_eq!(world.asked(), 6);
+    for waiter in behind.into_iter().chain([front]) {
+        leaves(waiter).await;
+    }
+}
+
+#[tokio::test]
+async fn waiters_have_their_turns_in_the_order_in_which_they_came() {
+    let world = World::new();
+    let redlock = world.process();
+    let guard = take(&redlock, "job").await;
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for number in 0..6 {
+        let (waiter, order) = (waits(&redlock).await, order.clone());
+        tasks.push(tokio::spawn(async move {
+            let guard = gets_it(waiter).await;
+            order.lock().expect("no panic").push(number);
+            guard.release().await;
+        }));
+    }
+    guard.release().await;
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
+}
+
+/// One thread and masters that answer at once: nobody else runs between the end of the lock and the
+/// try, so the turn has been passed on and not been taken up yet.
+#[tokio::test]
+async fn a_try_does_not_overtake_who_has_just_been_given_the_turn() {
+    for released in [true, false] {
+        let world = World::new();
+        let redlock = world.process();
+        let guard = take(&redlock, "job").await;
+        let waiting = [waits(&redlock).await, waits(&redlock).await];
+        if released {
+            guard.release().await;
+        } else {
+            drop(guard);
+        }
+        let before = world.asked();
+        let tried = redlock.try_acquire("job").await.expect("an answer");
+        assert!(matches!(tried, TryAcquire::Held(_)), "{tried:?}");
+        assert_eq!(world.asked(), before, "it is known here");
+        all_get_it(waiting).await;
+        let tried = redlock.try_acquire("job").await.expect("an answer");
+        tried.acquired().expect("free").release().await;
+    }
+}
+
+#[tokio::test]
+async fn a_try_behind_waiters_of_its_process_asks_nobody() {
+    let world = World::new().held_by_another();
+    let redlock = world.process();
+    let front = waits(&redlock).await;
+    let behind = waits(&redlock).await;
+    eventually("it stands in line", || world.asked() == 6).await;
+    let tried = redlock.try_acquire("job").await.expect("an answer");
+    let TryAcquire::Held(refusal) = tried else {
+        panic!("{tried:?}");
+    };
+    assert!(!refusal.held_here);
+    assert_eq!(world.asked(), 6);
+    for waiter in [behind, front] {
+        leaves(waiter).await;
+    }
+}
+
+/// What was in line before is not waited for any more, and what it knew is not lost.
+#[tokio::test]
+async fn a_wake_up_goes_to_whoever_is_the_front_by_now() {
+    let world = World::new();
+    let (ours, other) = (world.process(), world.process());
+    let guard = take(&other, "job").await;
+    let first = waits(&ours).await;
+    let second = waits(&ours).await;
+    eventually("it stands in line", || world.asked() == 9).await;
+    leaves(first).await;
+    eventually("the next one does", || world.asked() == 15).await;
+    guard.release().await;
+    gets_it(second).await.release().await;
+}
+
+/// A wake-up is used up by the look that it leads to, or a waiter would look for ever.
+#[tokio::test]
+async fn a_wake_up_for_nothing_leads_to_one_look() {
+    let world = World::new();
+    let (ours, other) = (world.process(), world.process());
+    let guard = take(&other, "job").await;
+    let waiter = waits(&ours).await;
+    eventually("it stands in line", || world.asked() == 9).await;
+    // Nobody else runs between the two: the waiter is woken and finds another.
+    guard.release().await;
+    for node in &world.nodes {
+        node.clone().holding("job");
+    }
+    eventually("it looks", || world.asked() == 12).await;
+    tokio::time::sleep(ms(200)).await;
+    assert_eq!(world.asked(), 12);
+    leaves(waiter).await;
+}
+
+/// In a runtime with threads, waiters that come, go and are cut off at any moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_that_comes_and_goes_leaves_nobody_behind() {
+    let world = World::new();
+    let redlock = world.process();
+    let mut tasks = Vec::new();
+    for number in 0..200_u64 {
+        let redlock = redlock.clone();
+        tasks.push(tokio::spawn(async move {
+            let brief = Duration::from_micros(number * 37 % 500);
+            match number % 3 {
+                // Dropped somewhere on its way.
+                0 => drop(tokio::time::timeout(brief, redlock.acquire("job")).await),
+                1 => drop(redlock.try_acquire("job").await),
+                _ => {
+                    let guard = redlock.acquire("job").await;
+                    let guard = guard.unwrap_or_else(|error| panic!("{error}"));
+                    tokio::time::sleep(brief).await;
+                    drop(guard);
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        let done = tokio::time::timeout(PATIENCE, task).await;
+        done.expect("its turn comes").expect("no panic");
+    }
+    take(&redlock, "job").await.release().await;
+}
+
+#[tokio::test]
+async fn each_waiter_is_told_how_many_of_its_process_stand_before_it() {
+    let world = World::new();
+    let redlock = world.process();
+    let guard = take(&redlock, "job").await;
+    let seen = Arc::<Mutex<Vec<(usize, Option<u64>)>>>::default();
+    let mut waiters = Vec::new();
+    for number in 0..3 {
+        let (redlock, notes) = (redlock.clone(), seen.clone());
+        waiters.push(tokio::spawn(async move {
+            let see = move |waiting: &quorate::Waiting| {
+                let mut notes = notes.lock().expect("no panic");
+                notes.push((number, waiting.ahead));
+            };
+            redlock.lock("job").waiting(see).acquire().await
+        }));
+        let notes = seen.clone();
+        eventually("it waits", || {
+            notes.lock().expect("no panic").len() > number
+        })
+        .await;
+    }
+    let told = [(0, Some(1)), (1, Some(2)), (2, Some(3))];
+    assert_eq!(*seen.lock().expect("no panic"), told);
+    guard.release().await;
+    all_get_it(waiters).await;
+}

@@ -1,0 +1,239 @@
+//! A lock that is lost ends alike however that is found, and says what each master said.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::stubborn::Treatment::{Fails, Honest, Late};
+use crate::support::stubborn::{Stubborn, Treatment};
+use crate::support::{
+    PATIENCE, ask_server, eventually, has_key, holders, masters, ms, secs, settings, take,
+};
+use quorate::node::{Node, Request};
+use quorate::{ExtendError, Fault, LockGuard, LossCause, NodeOutcome, Phase, Redlock, Wait};
+use quorate_testbed::{Fault as Cut, Proxy, Way};
+
+fn three(ttl: Duration) -> ([Arc<Stubborn>; 3], Redlock) {
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let redlock = Redlock::builder()
+        .nodes(
+            nodes
+                .iter()
+                .map(|node| node.clone() as Arc<dyn Node>)
+                .collect(),
+        )
+        .ttl(ttl)
+        .build()
+        .expect("good settings");
+    (nodes, redlock)
+}
+
+fn outcomes(guard: &LockGuard) -> Vec<(Phase, NodeOutcome)> {
+    let reports = guard.report().into_iter();
+    reports.map(|said| (said.phase, said.outcome)).collect()
+}
+
+/// Taken with a fixed lease: no renewal finds it out instead.
+async fn leased(redlock: &Redlock) -> LockGuard {
+    let lock = redlock.lock("job").renewal(false);
+    lock.acquire().await.expect("free")
+}
+
+/// Without the releases what is left of it stands in everybody's way until the ttl is over: for
+/// longer than this test waits.
+#[tokio::test]
+async fn an_extension_that_finds_the_lock_lost_gives_back_what_is_left_of_it() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).build().expect("good settings");
+    let guard = leased(&redlock).await;
+    for master in masters.iter().take(2) {
+        ask_server(master, &["SET", "job", "a thief"]);
+    }
+    let next = redlock.clone();
+    let next = tokio::spawn(async move {
+        let lock = next.lock("job").wait(Wait::For(PATIENCE));
+        lock.acquire().await.map(drop)
+    });
+    let lost = Err(ExtendError::Lost(LossCause::TakenAway));
+    assert_eq!(guard.extend(secs(30)).await, lost);
+    eventually("the third master's key is gone", || {
+        !has_key(&masters[2], "job")
+    })
+    .await;
+    // The local turn was passed on as well, once: the guard still lives.
+    for master in masters.iter().take(2) {
+        ask_server(master, &["DEL", "job"]);
+    }
+    next.await.expect("no panic").expect("its turn");
+    assert!(guard.extend(secs(30)).await.is_err());
+    guard.release().await;
+    take(&redlock, "job").await.release().await;
+}
+
+#[tokio::test]
+async fn an_extension_whose_future_is_dropped_still_ends_a_lost_lock() {
+    let (nodes, redlock) = three(secs(30));
+    let guard = leased(&redlock).await;
+    let thief = |node: &Arc<Stubborn>| {
+        node.clone().holding("job");
+        node.change(|request| match request {
+            Request::Extend { .. } => Treatment::Late(ms(100)),
+            _ => Honest,
+        });
+    };
+    nodes[..2].iter().for_each(thief);
+    let brief = tokio::time::timeout(ms(20), guard.extend(secs(30))).await;
+    assert!(brief.is_err(), "dropped before the answers came");
+    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    assert_eq!(lost, Ok(LossCause::TakenAway));
+}
+
+#[tokio::test]
+async fn a_lost_lock_names_what_each_master_said_to_its_renewal() {
+    let (nodes, redlock) = three(ms(900));
+    let guard = take(&redlock, "job").await;
+    let acquired = outcomes(&guard);
+    assert!(acquired.iter().all(|(phase, _)| *phase == Phase::Acquire));
+    let timeout = Fault::Timeout(ms(50));
+    let fault = timeout.clone();
+    nodes[0].change(move |_| Fails(fault.clone(), Duration::ZERO));
+    nodes[1].change(|_| Fails(Fault::Down("switched off".into()), Duration::ZERO));
+    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    assert_eq!(lost, Ok(LossCause::Expired));
+    let down = Fault::Down("switched off".into());
+    assert_eq!(
+        outcomes(&guard),
+        [
+            (Phase::Extend, NodeOutcome::Fault(timeout)),
+            (Phase::Extend, NodeOutcome::Fault(down)),
+            (Phase::Extend, NodeOutcome::Yes),
+        ]
+    );
+    // It is what they said that ended it: nothing of it came too late to count.
+    assert!(guard.report().iter().all(|said| !said.late));
+}
+
+#[tokio::test]
+async fn a_guard_tells_what_a_master_answered_after_it_was_won() {
+    let (nodes, redlock) = three(secs(30));
+    nodes[2].change(|_| Late(ms(40)));
+    let guard = take(&redlock, "job").await;
+    assert_eq!(guard.report()[2].outcome, NodeOutcome::Silent);
+    eventually("the last one answers", || {
+        let report = guard.report();
+        report[2].outcome == NodeOutcome::Yes && report[2].late && !report[1].late
+    })
+    .await;
+    guard.release().await;
+}
+
+/// What is told of a renewal is told because it failed.
+#[tokio::test]
+async fn a_renewal_without_trouble_leaves_what_was_said_to_the_acquire() {
+    let (_nodes, redlock) = three(ms(900));
+    let guard = take(&redlock, "job").await;
+    let first = guard.valid_until();
+    eventually("it is renewed", || guard.valid_until() > first).await;
+    let said = outcomes(&guard);
+    assert!(
+        said.iter().all(|(phase, _)| *phase == Phase::Acquire),
+        "{said:?}"
+    );
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn masters_that_say_not_ours_are_told_apart_from_those_that_keep_it() {
+    for extend in [false, true] {
+        let (nodes, redlock) = three(if extend { secs(30) } else { ms(900) });
+        let guard = take(&redlock, "job").await;
+        nodes[0].clone().holding("job");
+        nodes[1].clone().holding("job");
+        if extend {
+            guard.extend(secs(30)).await.expect_err("taken away");
+        }
+        let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
+        assert_eq!(lost, Ok(LossCause::TakenAway));
+        let said = outcomes(&guard);
+        let no = (Phase::Extend, NodeOutcome::No);
+        assert_eq!(said[..2], [no.clone(), no], "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_renewed_again_tells_nothing_of_the_trouble_before() {
+    let (nodes, redlock) = three(secs(3));
+    let guard = take(&redlock, "job").await;
+    for node in &nodes[..2] {
+        node.change(|_| Fails(Fault::Stalled, Duration::ZERO));
+    }
+    eventually("a renewal fails", || {
+        let stalled = NodeOutcome::Fault(Fault::Stalled);
+        guard.report()[0].outcome == stalled
+    })
+    .await;
+    for node in &nodes[..2] {
+        node.change(|_| Honest);
+    }
+    eventually("the next one does not", || {
+        outcomes(&guard)
+            .iter()
+            .all(|(_, said)| *said == NodeOutcome::Yes)
+    })
+    .await;
+    assert!(guard.is_valid());
+    guard.release().await;
+}
+
+/// An extension is waited for until the end of the lock, and a renewal beside it moves that end.
+#[tokio::test]
+async fn an_extension_that_a_renewal_overtakes_does_not_call_the_lock_lost() {
+    let (nodes, redlock) = three(secs(3));
+    let guard = take(&redlock, "job").await;
+    for node in &nodes {
+        node.change(|request| match request {
+            Request::Extend { items } if items[0].ttl == secs(7) => Treatment::Unanswered,
+            _ => Honest,
+        });
+    }
+    let extended = tokio::time::timeout(PATIENCE, guard.extend(secs(7))).await;
+    let error = extended.expect("in time").expect_err("nobody answers");
+    assert!(guard.is_valid());
+    assert!(matches!(error, ExtendError::NoQuorum(_)), "{error}");
+    guard.release().await;
+}
+
+/// A holder behind links that are down does not hear that its lock is broken, and renews when they are back. The operator's
+/// `max_ttl` is far below what the holder has left.
+#[tokio::test]
+async fn a_broken_holder_behind_links_that_were_down_does_not_come_back_behind_the_next_holder() {
+    let masters = masters(3);
+    let proxies: Vec<Proxy> = masters
+        .iter()
+        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+        .collect();
+    let urls = masters.iter().zip(&proxies);
+    let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
+    // A renewal is due every four seconds, and asked again on links that have come back.
+    let far = settings(urls).ttl(secs(12)).max_ttl(secs(60)).build();
+    let far = far.expect("good settings");
+    let near = settings(masters.urls()).node_timeout(ms(100));
+    let near = near.ttl(secs(1)).max_ttl(secs(1)).build();
+    let near = near.expect("good settings");
+    let guard = take(&far, "job").await;
+    let down: Vec<_> = proxies
+        .iter()
+        .map(|proxy| proxy.inject(Cut::Hold(Way::Both)))
+        .collect();
+    near.break_lock("job").await.expect("a good name");
+    let next = take(&near, "job").await;
+    let later = next.fencing_token();
+    assert!(later > guard.fencing_token());
+    next.release().await;
+    // Longer than the operator's clients can hold anything.
+    tokio::time::sleep(ms(1_500)).await;
+    assert!(guard.is_valid(), "it has not heard of it");
+    drop(down);
+    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    assert_eq!(lost, Ok(LossCause::TakenAway));
+    assert_eq!(holders(&masters, "job"), 0);
+}

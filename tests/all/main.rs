@@ -1,0 +1,63 @@
+//! The tests of the library, linked once.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod acquire;
+mod attempts;
+mod bad_input;
+#[cfg(feature = "blocking")]
+mod blocking;
+mod burst;
+mod cancellation;
+mod crates;
+mod deadline;
+mod election;
+mod foreign;
+mod forgotten;
+mod from_env;
+mod full;
+mod hostile;
+mod inspect;
+mod kinds;
+mod lease;
+mod limits;
+mod list;
+mod local_line;
+mod lost;
+mod marking;
+mod marks;
+mod masters;
+mod memory;
+#[cfg(feature = "metrics")]
+mod metrics;
+mod needs;
+mod notes;
+mod once;
+mod owner;
+mod pages;
+mod paused;
+mod permit_line;
+mod proposals;
+mod quota;
+mod quota_faults;
+mod readers;
+mod redis_node;
+#[cfg(feature = "redis")]
+mod redis_types;
+mod renewal;
+mod scope;
+mod semaphore;
+mod settings;
+mod several;
+mod stepping_out;
+mod store;
+mod store_faults;
+mod sweep;
+mod tidy;
+mod told;
+mod traced;
+mod undoing;
+mod waiting;
+mod waiting_faults;
+mod wakes;

@@ -1,0 +1,249 @@
+//! Masters that are marked before their first change: the step of the operator, and what it does to clients
+//! (docs/operations.md, "Generation markers").
+
+use std::time::{Duration, Instant};
+
+use crate::support::{PATIENCE, ask_server, masters, ms, secs, settings};
+use quorate::{
+    AcquireError, ChangeError, ChangeStage, Fault, NodeOutcome, Redlock, RedlockBuilder,
+    RestartGuard, Survey,
+};
+use quorate_testbed::{Masters, Server};
+
+const MAX_TTL: Duration = secs(1);
+
+const MARK: &str = "quorate:masters";
+
+fn named(servers: &Masters, which: &[usize]) -> RedlockBuilder {
+    let urls = servers.urls();
+    settings(which.iter().map(|at| urls[*at].clone()))
+        .ttl(MAX_TTL)
+        .max_ttl(MAX_TTL)
+        .node_timeout(ms(250))
+}
+
+fn client(servers: &Masters, which: &[usize]) -> Redlock {
+    named(servers, which).build().expect("good settings")
+}
+
+fn number(server: &Server) -> Option<String> {
+    let mark = ask_server(server, &["GET", MARK]);
+    let mark = mark.text()?.into_owned();
+    Some(mark.split(' ').next()?.to_owned())
+}
+
+fn numbers(servers: &Masters) -> Vec<String> {
+    servers
+        .iter()
+        .map(|server| number(server).unwrap_or_default())
+        .collect()
+}
+
+/// What is left of the lifetime of the mark; -1 where it has none.
+fn lifetime(server: &Server) -> Option<i64> {
+    ask_server(server, &["PTTL", MARK]).int()
+}
+
+fn missing(step: Result<Survey, ChangeError>) -> String {
+    match step {
+        Err(ChangeError::Missing(missing)) => missing.join("\n"),
+        other => panic!("nothing is missing: {other:?}"),
+    }
+}
+
+async fn locks(redlock: &Redlock) {
+    let guard = redlock.acquire("job").await;
+    guard.expect("a majority is there").release().await;
+}
+
+#[tokio::test]
+async fn marked_masters_bear_a_mark_for_good_and_a_lost_one_is_restored_with_a_lifetime() {
+    let servers = masters(3);
+    let all = client(&servers, &[0, 1, 2]);
+    for _ in 0..2 {
+        let survey = all.mark_masters().await.expect("all masters are there");
+        assert!(survey.is_marked());
+        assert_eq!(numbers(&servers), ["0"; 3]);
+        assert!(servers.iter().all(|server| lifetime(server) == Some(-1)));
+    }
+    locks(&client(&servers, &[0, 1, 2])).await;
+    ask_server(&servers[1], &["DEL", MARK]);
+    assert!(!all.survey().await.expect("a survey").is_marked());
+    all.mark_masters().await.expect("all masters are there");
+    assert_eq!(numbers(&servers), ["0"; 3]);
+    assert!(lifetime(&servers[1]) > Some(0));
+    assert_eq!(lifetime(&servers[0]), Some(-1));
+}
+
+/// A master that is marked later would be taken for one that has lost its mark.
+#[tokio::test]
+async fn no_master_is_marked_while_one_is_away() {
+    let servers = masters(3);
+    servers[2].kill().expect("killed");
+    let all = client(&servers, &[0, 1, 2]);
+    let missing = missing(all.mark_masters().await);
+    assert!(
+        missing.contains(&servers[2].port().to_string()),
+        "{missing}"
+    );
+    assert!(
+        servers
+            .iter()
+            .take(2)
+            .all(|server| number(server).is_none())
+    );
+}
+
+/// Otherwise processes that end soon would miss the mark until the other master is back.
+#[tokio::test]
+async fn lost_mark_is_restored_by_the_step_while_another_master_is_away() {
+    let servers = masters(3);
+    let all = client(&servers, &[0, 1, 2]);
+    all.mark_masters().await.expect("all masters are there");
+    servers[2].kill().expect("killed");
+    ask_server(&servers[0], &["DEL", MARK]);
+    all.mark_masters().await.expect("a majority is there");
+    assert!(lifetime(&servers[0]) > Some(0));
+}
+
+/// These were fine without marks: only the URLs of the clients themselves counted.
+#[tokio::test]
+async fn no_master_is_marked_while_a_client_names_the_masters_otherwise() {
+    let servers = masters(3);
+    let all = client(&servers, &[0, 1, 2]);
+    let fewer = client(&servers, &[0, 1]);
+    let later = named(&servers, &[0, 1, 2]).masters_generation(1);
+    let later = later.build().expect("good settings");
+    locks(&fewer).await;
+    assert!(later.try_acquire("job").await.is_err());
+    let started = Instant::now();
+    loop {
+        let missing = missing(all.mark_masters().await);
+        let named = |step: &str| missing.contains(&format!("quorate/{step}/"));
+        if named("0") && named("2") {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{missing}");
+    }
+    assert_eq!(numbers(&servers), [""; 3]);
+    drop((fewer, later));
+    while let Err(error) = all.mark_masters().await {
+        assert!(started.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(ms(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn masters_with_another_mark_are_not_marked() {
+    let servers = masters(4);
+    let all = client(&servers, &[0, 1, 2]);
+    for other in [
+        "not a mark",
+        "0 0123456789abcdef",
+        "1 0123456789abcdef",
+        "4 0123456789abcdef",
+    ] {
+        ask_server(&servers[2], &["SET", MARK, other]);
+        let missing = missing(all.mark_masters().await);
+        assert!(
+            missing.contains(&servers[2].port().to_string()),
+            "{missing}"
+        );
+        assert_eq!(numbers(&servers)[..2], [""; 2]);
+    }
+    // Marked for generation 0: clients of another generation would be let in, and those of this one refused.
+    ask_server(&servers[2], &["DEL", MARK]);
+    all.mark_masters().await.expect("all masters are there");
+    drop(all);
+    let later = named(&servers, &[0, 1, 2]).masters_generation(1);
+    let later = later.build().expect("good settings");
+    let said = missing(later.mark_masters().await);
+    assert!(said.contains("another generation"), "{said}");
+    // Next masters are marked by the first step of their change.
+    let next = named(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
+    let next = next.build().expect("good settings");
+    let said = missing(next.mark_masters().await);
+    assert!(said.contains("prepare"), "{said}");
+}
+
+#[tokio::test]
+async fn masters_of_a_later_generation_are_marked_for_it() {
+    let servers = masters(3);
+    let first = named(&servers, &[0, 1, 2]).masters_generation(1);
+    let first = first.build().expect("good settings");
+    assert!(first.try_acquire("job").await.is_err(), "not marked yet");
+    first.mark_masters().await.expect("all masters are there");
+    assert_eq!(numbers(&servers), ["4"; 3]);
+    locks(&first).await;
+    let forgotten = client(&servers, &[0, 1, 2]).try_acquire("job").await;
+    assert!(
+        matches!(forgotten, Err(AcquireError::OtherMasters(_))),
+        "{forgotten:?}"
+    );
+}
+
+/// New connections only: a connection that stands has read the mark before.
+#[tokio::test]
+async fn flushed_master_does_not_vote_for_new_clients_where_masters_are_marked() {
+    let servers = masters(3);
+    client(&servers, &[0, 1, 2])
+        .mark_masters()
+        .await
+        .expect("all masters are there");
+    ask_server(&servers[0], &["FLUSHALL"]);
+    // Up for long enough, as far as this client can see.
+    let new = named(&servers, &[0, 1, 2]).restart_guard(RestartGuard::AfterFirstContact);
+    let new = new.build().expect("good settings");
+    let started = Instant::now();
+    loop {
+        let guard = new.acquire("job").await.expect("a majority is there");
+        let report = guard.report();
+        guard.release().await;
+        let outcome = &report[0].outcome;
+        if matches!(outcome, NodeOutcome::Fault(Fault::Quarantined(_))) {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{report:?}");
+    }
+    assert!(lifetime(&servers[0]) > Some(0), "its mark is there again");
+}
+
+/// There and back again.
+#[tokio::test]
+async fn marked_masters_are_changed_as_unmarked_ones_are() {
+    let servers = masters(5);
+    client(&servers, &[0, 1, 2])
+        .mark_masters()
+        .await
+        .expect("all masters are there");
+    for (generation, old, next) in [(0, [0, 1, 2], [2, 3, 4]), (1, [2, 3, 4], [0, 1, 2])] {
+        let told = |which: &[usize], generation| {
+            let told = named(&servers, which).masters_generation(generation);
+            told.build().expect("good settings")
+        };
+        let before = told(&old, generation);
+        locks(&before).await;
+        let urls = servers.urls();
+        let both = named(&servers, &old)
+            .masters_generation(generation)
+            .next_masters(next.map(|at| urls[at].clone()));
+        let both = both.build().expect("good settings");
+        let change = both.change().expect("a change");
+        let started = Instant::now();
+        while let Err(error) = change.prepare().await {
+            assert!(started.elapsed() < PATIENCE, "{error}");
+            tokio::time::sleep(ms(100)).await;
+        }
+        locks(&before).await;
+        locks(&both).await;
+        change.close().await.expect("closed");
+        let closed = change.closed().await.expect("closed");
+        tokio::time::sleep(change.wait()).await;
+        let open = change.open(&closed).await.expect("open");
+        assert_eq!(open.stage(), ChangeStage::Open);
+        locks(&told(&next, generation + 1)).await;
+        change.finish().await.expect("finished");
+        assert!(before.try_acquire("job").await.is_err());
+    }
+    assert_eq!(numbers(&servers), ["8"; 5]);
+}

@@ -1,0 +1,158 @@
+//! A server that was already running takes the place of a master: whether its votes count, with and
+//! without generation markers (docs/protocol.md, "Generation markers").
+
+use std::time::{Duration, Instant};
+
+use crate::support::{PATIENCE, ask_server, masters, ms, secs};
+use quorate::{LockGuard, Redlock, RestartGuard, TryAcquire};
+use quorate_testbed::{Fault, Injected, Masters, Proxy};
+
+/// The longest lease of these tests, and the ttl of the first holder.
+const MAX_TTL: Duration = secs(5);
+
+const MARK: &str = "quorate:masters";
+
+/// Three masters, each behind an address that can lead to the fourth server.
+struct Scene {
+    servers: Masters,
+    addresses: Vec<Proxy>,
+}
+
+impl Scene {
+    /// All servers have been up for longer than the restart guard asks for.
+    async fn start() -> Self {
+        let servers = masters(4);
+        let address = |server: &quorate_testbed::Server| Proxy::start(server.addr());
+        let addresses: Result<_, _> = servers.iter().take(3).map(address).collect();
+        let scene = Self {
+            addresses: addresses.expect("proxies"),
+            servers,
+        };
+        let started = Instant::now();
+        while scene.servers.iter().any(|server| uptime(server) < 7) {
+            assert!(started.elapsed() < PATIENCE, "the servers stay young");
+            tokio::time::sleep(ms(100)).await;
+        }
+        scene
+    }
+
+    fn client(&self) -> Redlock {
+        let at = |index: usize| self.servers[index].url_at(self.addresses[index].addr());
+        Redlock::builder()
+            .masters((0..3).map(at))
+            .ttl(MAX_TTL)
+            .max_ttl(MAX_TTL)
+            .node_timeout(ms(500))
+            .connect_timeout(secs(1))
+            .restart_guard(RestartGuard::On)
+            .build()
+            .expect("good settings")
+    }
+
+    /// A master that nobody reaches.
+    fn away(&self, index: usize) -> Injected {
+        let away = self.addresses[index].inject(Fault::Refuse);
+        self.addresses[index].reset_all();
+        away
+    }
+
+    /// From now on the address of the second master leads to the fourth server.
+    fn replace(&self) -> Injected {
+        let spare = Fault::Detour(self.servers[3].addr());
+        let replaced = self.addresses[1].inject(spare);
+        self.addresses[1].reset_all();
+        replaced
+    }
+
+    /// The step of the operator.
+    async fn mark(&self) {
+        let marked = self.client().mark_masters().await;
+        assert!(marked.expect("all masters are there").is_marked());
+    }
+}
+
+fn uptime(server: &quorate_testbed::Server) -> u64 {
+    let info = ask_server(server, &["INFO", "server"]);
+    let info = info.text().unwrap_or_default().into_owned();
+    let field = |line: &str| line.strip_prefix("uptime_in_seconds:")?.trim().parse().ok();
+    info.lines().find_map(field).unwrap_or(0)
+}
+
+/// Granted by the first two masters while the third is away, and not renewed: the lease is on these two alone.
+async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
+    let away = scene.away(2);
+    let lock = client.lock("job").renewal(false);
+    let guard = lock.acquire().await.expect("a majority is there");
+    away.heal();
+    guard
+}
+
+/// Whether the client gets the lock in one attempt while the first holder still has it.
+async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
+    let second = client.try_acquire("job").await;
+    assert!(first.is_valid(), "the machine is too slow for this test");
+    matches!(second, Ok(TryAcquire::Acquired(_)))
+}
+
+/// The assumption behind unmarked masters: a server has forgotten only what its uptime says.
+#[tokio::test]
+async fn warm_server_behind_an_old_address_votes_at_once_where_masters_are_unmarked() {
+    let scene = Scene::start().await;
+    let first = held_by_two(&scene, &scene.client()).await;
+    let _replaced = scene.replace();
+    assert!(is_granted_beside(&scene.client(), &first).await);
+}
+
+#[tokio::test]
+async fn warm_server_does_not_vote_for_a_new_client_where_masters_are_marked() {
+    let scene = Scene::start().await;
+    scene.mark().await;
+    let first = held_by_two(&scene, &scene.client()).await;
+    let _replaced = scene.replace();
+    for _ in 0..5 {
+        assert!(!is_granted_beside(&scene.client(), &first).await);
+    }
+}
+
+/// The marked master that the second client reaches is the only one: no majority shows a mark.
+#[tokio::test]
+async fn warm_server_does_not_vote_while_one_marked_master_is_away() {
+    let scene = Scene::start().await;
+    scene.mark().await;
+    let first = held_by_two(&scene, &scene.client()).await;
+    let _replaced = scene.replace();
+    let _away = scene.away(0);
+    for _ in 0..5 {
+        assert!(!is_granted_beside(&scene.client(), &first).await);
+    }
+}
+
+/// The client that notices gives the server its mark at once, so that no client is let in that was closed out. Another
+/// client that connects later has to leave its votes out as well.
+#[tokio::test]
+async fn warm_server_that_was_marked_again_votes_for_no_client_until_the_longest_lease_has_passed()
+{
+    let scene = Scene::start().await;
+    scene.mark().await;
+    let notices = scene.client();
+    let first = held_by_two(&scene, &notices).await;
+    let replaced = scene.replace();
+    let started = Instant::now();
+    while ask_server(&scene.servers[3], &["GET", MARK])
+        .text()
+        .is_none()
+    {
+        let _ = notices.try_acquire("other").await;
+        assert!(started.elapsed() < PATIENCE, "nobody marks it again");
+    }
+    assert!(!is_granted_beside(&scene.client(), &first).await);
+    // And then it is a master as any other.
+    tokio::time::sleep(MAX_TTL + MAX_TTL / 50).await;
+    drop(first);
+    let _away = scene.away(0);
+    for client in [scene.client(), notices] {
+        let granted = client.acquire("job").await;
+        granted.expect("its vote counts").release().await;
+    }
+    drop(replaced);
+}

@@ -1,0 +1,732 @@
+//! Masters that change while they are in use: clients of the old ones, of both and of the next ones side by side, on
+//! real servers (docs/protocol.md, "Replacing masters").
+
+mod values;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::support::{
+    self, PATIENCE, ask_server, eventually, has_key, masters, ms, secs, settings,
+};
+use quorate::{
+    AcquireError, ChangeError, ChangeStage, Fault, LossCause, MastersChange, NodeOutcome,
+    NodeReport, NodeStatus, Redlock, RedlockBuilder, RestartGuard, StatusVerdict, TryAcquire, Wait,
+};
+use quorate_testbed::Masters;
+
+/// The longest lease of these tests: what a change has to wait for.
+const MAX_TTL: Duration = secs(1);
+
+const MARK: &str = "quorate:masters";
+
+/// Five servers: the first three are the old masters, the last three the next ones.
+struct Scene {
+    servers: Masters,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let servers = masters(5);
+        Self { servers }
+    }
+
+    fn urls(&self, which: std::ops::Range<usize>) -> Vec<String> {
+        self.servers.urls()[which].to_vec()
+    }
+
+    fn settings(&self, which: std::ops::Range<usize>) -> RedlockBuilder {
+        settings(self.urls(which))
+            .max_ttl(MAX_TTL)
+            .ttl(MAX_TTL)
+            .node_timeout(ms(250))
+    }
+
+    fn old(&self) -> Redlock {
+        self.settings(0..3).build().expect("old")
+    }
+
+    fn both(&self) -> Redlock {
+        let next = self.urls(2..5);
+        self.settings(0..3)
+            .next_masters(next)
+            .build()
+            .expect("both")
+    }
+
+    fn next(&self) -> Redlock {
+        self.settings(2..5)
+            .masters_generation(1)
+            .build()
+            .expect("next")
+    }
+
+    fn marks(&self) -> Vec<String> {
+        let mark = |server| {
+            ask_server(server, &["GET", MARK])
+                .text()
+                .map(std::borrow::Cow::into_owned)
+        };
+        let number =
+            |mark: Option<String>| mark.and_then(|mark| Some(mark.split(' ').next()?.to_owned()));
+        let marks = self.servers.iter().map(mark);
+        marks.map(|mark| number(mark).unwrap_or_default()).collect()
+    }
+}
+
+/// The next masters have been up for long enough.
+async fn prepare(change: &MastersChange<'_>) {
+    let started = Instant::now();
+    while let Err(error) = change.prepare().await {
+        assert!(started.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(ms(100)).await;
+    }
+}
+
+async fn closed_and_waited(change: &MastersChange<'_>) {
+    change.close().await.expect("closed");
+    let closed = change.closed().await.expect("closed");
+    tokio::time::sleep(change.wait()).await;
+    let open = change.open(&closed).await.expect("open");
+    assert_eq!(open.stage(), ChangeStage::Open);
+}
+
+/// Whether the masters have no votes for it. A connection that has just been ended says nothing of that.
+async fn is_refused(redlock: &Redlock) -> bool {
+    let started = Instant::now();
+    loop {
+        match redlock.try_acquire("job").await {
+            Err(AcquireError::OtherMasters(missed)) => {
+                let told = |said: &NodeReport| {
+                    matches!(&said.outcome, NodeOutcome::Fault(Fault::OtherMasters(_)))
+                };
+                assert!(missed.reports.iter().any(told), "{missed:?}");
+                assert!(!missed.passes_by_itself());
+                return true;
+            }
+            Ok(_) => return false,
+            Err(AcquireError::NoQuorum(missed)) => {
+                assert!(started.elapsed() < PATIENCE, "{missed:?}");
+                tokio::time::sleep(ms(10)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Takes it and gives its number.
+async fn number(redlock: &Redlock) -> u64 {
+    let guard = redlock
+        .acquire("job")
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
+    let number = guard.fencing_token().expect("a number");
+    guard.release().await;
+    number
+}
+
+/// The last number of these, one after the other: each above the one before.
+async fn rising(mut last: u64, redlocks: &[&Redlock]) -> u64 {
+    for redlock in redlocks {
+        let number = number(redlock).await;
+        assert!(number > last, "{number} after {last}");
+        last = number;
+    }
+    last
+}
+
+async fn is_held(redlock: &Redlock) -> bool {
+    matches!(redlock.try_acquire("job").await, Ok(TryAcquire::Held(_)))
+}
+
+#[tokio::test]
+async fn clients_of_both_sets_exclude_those_of_either_and_numbers_rise_through_the_change() {
+    let scene = Scene::start();
+    let (old, both, next) = (scene.old(), scene.both(), scene.next());
+    let mut last = number(&old).await;
+    let change = both.change().expect("a change");
+    assert_eq!(change.look().await.stage(), ChangeStage::Untouched);
+    assert!(
+        matches!(change.close().await, Err(ChangeError::Missing(_))),
+        "not prepared"
+    );
+    prepare(&change).await;
+    assert_eq!(change.look().await.stage(), ChangeStage::Prepared);
+    // Old ones beside both.
+    let guard = old.acquire("job").await.expect("free");
+    assert!(is_held(&both).await);
+    assert!(is_refused(&next).await, "not open yet");
+    guard.release().await;
+    let guard = both.acquire("job").await.expect("free");
+    assert!(is_held(&old).await);
+    guard.release().await;
+    last = rising(last, &[&old, &both, &old]).await;
+    change.close().await.expect("closed");
+    assert!(is_refused(&old).await && is_refused(&next).await);
+    assert!(number(&both).await > last);
+    closed_and_waited(&change).await;
+    // Both beside the next.
+    let guard = both.acquire("job").await.expect("free");
+    assert!(is_held(&next).await);
+    guard.release().await;
+    let guard = next.acquire("job").await.expect("free");
+    assert!(is_held(&both).await);
+    guard.release().await;
+    last = rising(last, &[&next, &both, &next]).await;
+    change.finish().await.expect("finished");
+    assert!(is_refused(&both).await && is_refused(&old).await);
+    assert!(number(&next).await > last);
+    assert_eq!(scene.marks(), ["4"; 5]);
+}
+
+#[tokio::test]
+async fn who_holds_on_closed_masters_is_not_prolonged_and_gives_back_everywhere() {
+    let scene = Scene::start();
+    let (old, both) = (scene.old(), scene.both());
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    let lasts = old.acquire("job").await.expect("free");
+    let gives_back = old.acquire("other").await.expect("free");
+    change.close().await.expect("closed");
+    gives_back.release().await;
+    eventually("given back everywhere", || {
+        scene.servers.iter().all(|server| !has_key(server, "other"))
+    })
+    .await;
+    let lost = tokio::time::timeout(PATIENCE, lasts.lost()).await;
+    assert_eq!(lost, Ok(LossCause::Expired));
+    assert!(is_refused(&old).await);
+    // What it said is what it was told.
+    let said = format!("{:?}", lasts.report());
+    assert!(said.contains("OtherMasters"), "{said}");
+}
+
+#[tokio::test]
+async fn who_goes_by_outdated_masters_sees_nothing_and_breaks_nothing() {
+    let scene = Scene::start();
+    let (old, both) = (scene.old(), scene.both());
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    old.acquire("job").await.expect("free").release().await;
+    change.close().await.expect("closed");
+    assert!(is_refused(&old).await);
+    let held = both.acquire("job").await.expect("free");
+    for said in [old.status("job").await, old.break_lock("job").await] {
+        let said = said.expect("a good name");
+        assert_eq!(said.verdict(), StatusVerdict::Unknown, "{said:?}");
+        let told = |node: &NodeStatus| matches!(node.state, Err(Fault::OtherMasters(_)));
+        assert!(said.nodes.iter().all(told), "{said:?}");
+    }
+    let listed = old.list("").await;
+    assert_eq!((listed.locks.len(), listed.faults.len()), (0, 3));
+    assert!(is_held(&both).await, "nothing was broken");
+    assert_eq!(both.list("").await.locks.len(), 1);
+    held.release().await;
+}
+
+#[tokio::test]
+async fn nothing_is_opened_where_the_old_masters_were_not_closed_all_the_time() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    assert!(
+        matches!(change.closed().await, Err(ChangeError::Missing(_))),
+        "not closed"
+    );
+    change.close().await.expect("closed");
+    let closed = change.closed().await.expect("closed");
+    let missing = missing_of(change.open(&closed).await);
+    assert!(
+        missing.iter().all(|line| line.contains("wait longer")),
+        "{missing:?}"
+    );
+    tokio::time::sleep(change.wait()).await;
+    // Two of three come back, with what they had on their disks: who knows whom they let in meanwhile.
+    for server in scene.servers.iter().take(2) {
+        server.restart_empty().expect("restarted");
+    }
+    change.close().await.map(|_| ()).unwrap_or_default();
+    let missing = missing_of(change.open(&closed).await);
+    assert!(
+        missing.iter().any(|line| line.contains("close")),
+        "{missing:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_cannot_be_refused_is_named_and_stops_the_opening() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    change.close().await.expect("closed");
+    // As a version before there were marks names itself.
+    let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
+    before
+        .command(&["CLIENT", "SETNAME", "quorate:host:1"])
+        .expect("named");
+    let missing = missing_of(change.closed().await);
+    assert!(
+        missing.iter().any(|line| line.contains("quorate:host:1")),
+        "{missing:?}"
+    );
+    drop(before);
+    eventually("gone", || {
+        let list = ask_server(&scene.servers[0], &["CLIENT", "LIST"]);
+        !list.text().unwrap_or_default().contains("quorate:host:1")
+    })
+    .await;
+    // Somebody who runs scripts of his own.
+    let mut other = scene.servers[1].connect(secs(2)).expect("a connection");
+    other.command(&["EVAL", "return 1", "0"]).expect("run");
+    assert!(matches!(
+        change.closed().await,
+        Err(ChangeError::Missing(_))
+    ));
+    let change = both.change().expect("a change").strangers_pass(true);
+    change.closed().await.expect("said to be harmless");
+}
+
+#[tokio::test]
+async fn a_master_that_lost_its_mark_is_guarded_and_given_it_again() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    change.close().await.expect("closed");
+    let next = scene.urls(2..5);
+    let guarded = scene
+        .settings(0..3)
+        .next_masters(next)
+        .restart_guard(RestartGuard::AfterFirstContact);
+    let guarded = guarded.build().expect("both");
+    guarded.acquire("job").await.expect("free").release().await;
+    // Emptied, and reached anew: the connection that stands has seen its mark.
+    ask_server(&scene.servers[0], &["FLUSHALL"]);
+    ask_server(&scene.servers[0], &["CLIENT", "KILL", "TYPE", "pubsub"]);
+    eventually("reached again", || {
+        support::connections(&scene.servers[0]) > 0
+    })
+    .await;
+    let started = Instant::now();
+    loop {
+        let guard = guarded
+            .acquire("job")
+            .await
+            .expect("a majority of each is there");
+        let said = guard.report();
+        guard.release().await;
+        let quarantined =
+            |said: &NodeReport| matches!(said.outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
+        if said.iter().any(quarantined) {
+            // Nor does it say that a lock is free.
+            let status = guarded.status("job").await.expect("a good name");
+            let state = &status.nodes[0].state;
+            assert!(matches!(state, Err(Fault::Quarantined(_))), "{state:?}");
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{said:?}");
+    }
+    eventually("its mark is there again", || scene.marks()[0] == "1").await;
+    assert!(is_refused(&scene.old()).await);
+}
+
+#[tokio::test]
+async fn a_counter_ahead_of_the_clock_is_carried() {
+    let scene = Scene::start();
+    let (both, next) = (scene.both(), scene.next());
+    let change = both.change().expect("a change");
+    // A clock once jumped, an hour ahead; nobody takes it in the joint step.
+    let hour = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("a date")
+        .as_micros()
+        + 3_600_000_000;
+    for server in scene.servers.iter().take(2) {
+        ask_server(server, &["SET", "quorate:fence:job", &hour.to_string()]);
+    }
+    prepare(&change).await;
+    closed_and_waited(&change).await;
+    assert!(u128::from(number(&next).await) > hour);
+}
+
+#[tokio::test]
+async fn clients_that_were_told_other_masters_are_refused() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    closed_and_waited(&change).await;
+    let odd = scene
+        .settings(1..4)
+        .masters_generation(1)
+        .build()
+        .expect("odd");
+    assert!(
+        is_refused(&odd).await,
+        "the right generation, other masters"
+    );
+    let classic = scene
+        .settings(2..5)
+        .masters_generation(1)
+        .fencing(false)
+        .build()
+        .expect("classic");
+    assert!(!is_refused(&classic).await);
+    let classic = scene
+        .settings(0..3)
+        .fencing(false)
+        .build()
+        .expect("classic");
+    assert!(is_refused(&classic).await);
+}
+
+/// As the users of before there were marks: without the right to read one, or to name a connection.
+#[tokio::test]
+async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_without_a_name_are_refused()
+ {
+    let scene = Scene::start();
+    let both = scene.both();
+    let user = |name: &str, rights: &[&str]| {
+        for server in &scene.servers {
+            let mut words = vec!["ACL", "SETUSER", name, "on", "nopass", "~*", "&*", "+@all"];
+            words.extend(rights);
+            assert!(ask_server(server, &words).is_ok());
+        }
+        let url = |url: &String| url.replace("redis://", &format!("redis://{name}:x@"));
+        let urls: Vec<String> = scene.urls(0..3).iter().map(url).collect();
+        settings(urls)
+            .max_ttl(MAX_TTL)
+            .ttl(MAX_TTL)
+            .node_timeout(ms(250))
+            .build()
+            .expect("good settings")
+    };
+    let unread = user("unread", &["resetkeys", "~job", "~quorate:*:*"]);
+    let unnamed = user("unnamed", &["-client|setname"]);
+    for redlock in [&unread, &unnamed] {
+        redlock.acquire("job").await.expect("free").release().await;
+    }
+    let change = both.change().expect("a change").strangers_pass(true);
+    prepare(&change).await;
+    let missing = missing_of(change.close().await);
+    assert!(
+        missing.iter().any(|line| line.contains("quorate:")),
+        "{missing:?}"
+    );
+    unread
+        .acquire("job")
+        .await
+        .expect("nobody can tell it")
+        .release()
+        .await;
+    drop(unread);
+    let started = Instant::now();
+    while let Err(error) = change.close().await {
+        assert!(started.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(ms(50)).await;
+    }
+    // Its connection stands, and nobody could end it by its name.
+    assert!(is_refused(&unnamed).await);
+    while let Err(error) = change.closed().await {
+        assert!(started.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(ms(50)).await;
+    }
+}
+
+/// The mark would close out clients that name the same masters otherwise.
+#[tokio::test]
+async fn clients_that_name_the_masters_otherwise_stop_the_change_before_it_begins() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    let fewer = scene.settings(0..2).build().expect("two of them");
+    fewer.acquire("job").await.expect("free").release().await;
+    let started = Instant::now();
+    loop {
+        let missing = missing_of(change.prepare().await);
+        if missing
+            .iter()
+            .all(|line| line.contains("was told other masters"))
+        {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{missing:?}");
+        tokio::time::sleep(ms(100)).await;
+    }
+    assert_eq!(scene.marks(), [""; 5]);
+    drop(fewer);
+    prepare(&change).await;
+}
+
+/// What the holders of all clients have in common.
+#[derive(Default)]
+struct Book {
+    /// Until when somebody believes to hold it.
+    held: Mutex<Option<Instant>>,
+    last: Mutex<u64>,
+    wrong: Mutex<Vec<String>>,
+    /// How often each client has had it.
+    had: [AtomicUsize; 5],
+}
+
+impl Book {
+    /// One acquisition of this client, written down.
+    async fn hold(&self, client: usize, redlock: &Redlock) {
+        let lock = redlock.lock("job").renewal(false).wait(Wait::For(ms(300)));
+        let Ok(guard) = lock.acquire().await else {
+            tokio::time::sleep(ms(20)).await;
+            return;
+        };
+        let number = guard.fencing_token().expect("a number");
+        let until = Instant::now() + guard.remaining();
+        if let Some(other) = self.held.lock().expect("no panic").replace(until)
+            && Instant::now() < other
+        {
+            let mut wrong = self.wrong.lock().expect("no panic");
+            wrong.push(format!("client {client} beside another"));
+        }
+        let before = std::mem::replace(&mut *self.last.lock().expect("no panic"), number);
+        if number <= before {
+            let mut wrong = self.wrong.lock().expect("no panic");
+            wrong.push(format!("client {client}: {number} after {before}"));
+        }
+        self.had[client].fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(ms(2)).await;
+        *self.held.lock().expect("no panic") = None;
+        guard.release().await;
+    }
+
+    fn had(&self) -> Vec<usize> {
+        let had = self.had.iter();
+        had.map(|had| had.load(Ordering::Relaxed)).collect()
+    }
+}
+
+/// From three to five and on to three others, while clients of all five configurations run from the first moment to the
+/// last, and an old master is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_every_step_may_run_all_the_time() {
+    let servers = masters(7);
+    let urls = |which: std::ops::Range<usize>| servers.urls()[which].to_vec();
+    let sets = [urls(0..3), urls(0..5), urls(4..7)];
+    let told = |set: usize| {
+        let settings = settings(sets[set].clone()).node_timeout(ms(250));
+        let max_ttl = secs(2);
+        settings
+            .max_ttl(max_ttl)
+            .ttl(max_ttl)
+            .masters_generation(set as u64)
+    };
+    let both = |set: usize| told(set).next_masters(sets[set + 1].clone());
+    let clients = [told(0), both(0), told(1), both(1), told(2)];
+    let clients = clients.map(|settings| settings.build().expect("good settings"));
+    let book = Arc::new(Book::default());
+    let over = Arc::new(AtomicBool::new(false));
+    let run = |(client, redlock): (usize, &Redlock)| {
+        let (redlock, book, over) = (redlock.clone(), book.clone(), over.clone());
+        tokio::spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                book.hold(client, &redlock).await;
+            }
+        })
+    };
+    let running: Vec<_> = clients.iter().enumerate().map(run).collect();
+    let have_it = async |who: &[usize]| {
+        let before = book.had();
+        let what = format!("clients {who:?} have it");
+        eventually(&what, || {
+            let now = book.had();
+            who.iter().all(|client| now[*client] > before[*client] + 3)
+        })
+        .await;
+    };
+    for (set, joint) in [(0, &clients[1]), (1, &clients[3])] {
+        let (old, step) = (2 * set, 2 * set + 1);
+        let change = joint.change().expect("a change");
+        prepare(&change).await;
+        have_it(&[old, step]).await;
+        change.close().await.expect("closed");
+        if set == 1 {
+            servers[0].kill().expect("killed");
+        }
+        have_it(&[step]).await;
+        let closed = change.closed().await.expect("closed");
+        tokio::time::sleep(change.wait()).await;
+        change.open(&closed).await.expect("open");
+        have_it(&[step, step + 1]).await;
+        change.finish().await.expect("finished");
+        have_it(&[step + 1]).await;
+    }
+    let at_last = book.had();
+    have_it(&[4]).await;
+    over.store(true, Ordering::Relaxed);
+    for client in running {
+        client.await.expect("no panic");
+    }
+    assert_eq!(*book.wrong.lock().expect("no panic"), [] as [String; 0]);
+    assert_eq!(
+        book.had()[..4],
+        at_last[..4],
+        "those that were closed out have nothing"
+    );
+}
+
+fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
+    match said {
+        Err(ChangeError::Missing(missing)) => missing,
+        other => panic!("nothing is missing: {other:?}"),
+    }
+}
+
+/// Not what was typed somewhere: a server of somebody else would be lost to its own clients, for good.
+#[tokio::test]
+async fn a_client_that_was_told_a_wrong_next_master_puts_no_mark_there() {
+    let servers = masters(6);
+    let urls = |which: &[usize]| -> Vec<String> {
+        which.iter().map(|at| servers.urls()[*at].clone()).collect()
+    };
+    let told = |which: &[usize]| {
+        let told = settings(urls(which)).max_ttl(MAX_TTL).ttl(MAX_TTL);
+        told.node_timeout(ms(250))
+    };
+    let both = told(&[0, 1, 2]).next_masters(urls(&[2, 3, 4]));
+    let both = both.build().expect("both");
+    prepare(&both.change().expect("a change")).await;
+    let wrong = told(&[0, 1, 2]).next_masters(urls(&[2, 3, 5]));
+    let wrong = wrong.build().expect("another one");
+    for _ in 0..5 {
+        wrong.acquire("job").await.expect("free").release().await;
+    }
+    assert!(ask_server(&servers[5], &["GET", MARK]).text().is_none());
+    let foreign = told(&[5]).build().expect("its own client");
+    assert!(!is_refused(&foreign).await);
+}
+
+/// Else `open` would be said while those of the other database go on without a mark.
+#[tokio::test]
+async fn clients_in_another_database_stop_the_change_before_it_begins() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    let urls = scene.urls(0..3);
+    let elsewhere = settings(urls.iter().map(|url| format!("{url}/2")));
+    let elsewhere = elsewhere.max_ttl(MAX_TTL).ttl(MAX_TTL);
+    let elsewhere = elsewhere.node_timeout(ms(250)).build();
+    let elsewhere = elsewhere.expect("good settings");
+    elsewhere
+        .acquire("job")
+        .await
+        .expect("free")
+        .release()
+        .await;
+    let started = Instant::now();
+    loop {
+        let missing = missing_of(change.prepare().await);
+        if missing
+            .iter()
+            .all(|line| line.contains("was told other masters"))
+        {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{missing:?}");
+        tokio::time::sleep(ms(100)).await;
+    }
+    // One server in two databases is in neither set what it is in the other.
+    let next = scene.urls(2..5).into_iter().map(|url| format!("{url}/1"));
+    let mixed = scene.settings(0..3).next_masters(next).build();
+    assert!(
+        matches!(mixed, Err(quorate::BuildError::SameMasterTwice(_))),
+        "{mixed:?}"
+    );
+}
+
+#[tokio::test]
+async fn nothing_is_closed_beside_a_client_that_would_go_on() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
+    before
+        .command(&["CLIENT", "SETNAME", "quorate:host:1"])
+        .expect("named");
+    let said = missing_of(change.close().await);
+    assert!(said.iter().any(|line| line.contains("quorate:host:1")));
+    assert_eq!(scene.marks(), ["0"; 5]);
+}
+
+/// The classic way to take a Redlock runs no script.
+#[tokio::test]
+async fn another_client_that_takes_locks_by_set_alone_stops_the_opening() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    change.close().await.expect("closed");
+    let mut other = scene.servers[0].connect(secs(2)).expect("a connection");
+    other
+        .command(&["SET", "job", "x", "NX", "PX", "100"])
+        .expect("set");
+    missing_of(change.closed().await);
+    let harmless = both.change().expect("a change").strangers_pass(true);
+    harmless.closed().await.expect("said to be harmless");
+}
+
+#[tokio::test]
+async fn nothing_is_opened_before_its_time_or_by_a_look_alone() {
+    let scene = Scene::start();
+    let (both, next) = (scene.both(), scene.next());
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    change.close().await.expect("closed");
+    // A look ends no connection.
+    let looked = change.look().await;
+    let closed = change.closed().await.expect("closed");
+    missing_of(change.open(&closed).await);
+    tokio::time::sleep(change.wait()).await;
+    missing_of(change.open(&looked).await);
+    assert!(is_refused(&next).await);
+    change.open(&closed).await.expect("open");
+}
+
+/// Two who change to different masters at once: the second is told.
+#[tokio::test]
+async fn masters_that_are_closed_for_others_are_not_told_as_closed() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    let others = change.look().await;
+    for server in &scene.servers {
+        ask_server(server, &["SET", MARK, "1 0123456789abcdef"]);
+    }
+    let after = change.look().await;
+    assert_eq!(others.stage(), ChangeStage::Prepared);
+    assert_eq!(after.stage(), ChangeStage::Untouched);
+}
+
+#[tokio::test]
+async fn a_change_from_masters_that_others_have_opened_does_not_begin() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    closed_and_waited(&change).await;
+    drop(both);
+    // Mistyped: the last of them is another than was opened.
+    let wrong = scene.settings(1..4).masters_generation(1);
+    let wrong = wrong
+        .next_masters(scene.urls(0..3))
+        .build()
+        .expect("good settings");
+    let change = wrong.change().expect("a change");
+    let said = missing_of(change.prepare().await);
+    assert!(
+        said.iter().any(|line| line.contains("is of other masters")),
+        "{said:?}"
+    );
+    assert_eq!(scene.marks(), ["2"; 5]);
+}

@@ -1,0 +1,74 @@
+//! What a silent master costs.
+#![cfg(target_os = "linux")]
+
+use std::process::Command;
+use std::time::Instant;
+
+use crate::support::asking::{Ears, ask, claim, look};
+use crate::support::{self, PATIENCE, ask_server, eventually, masters, ms, secs, settings};
+use quorate::node::Answer;
+
+/// The memory of this process, in kilobytes.
+fn memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let digits = line.and_then(|line| line.split_whitespace().nth(1));
+    digits.expect("a number").parse().expect("a number")
+}
+
+#[test]
+fn a_hundred_thousand_requests_to_a_stopped_master_are_all_answered_and_none_is_kept() {
+    let this = std::env::current_exe().expect("this program");
+    let alone = [
+        "memory::measured_alone",
+        "--exact",
+        "--ignored",
+        "--nocapture",
+    ];
+    let output = Command::new(this).args(alone).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("1 passed"), "{output:?}");
+}
+
+#[tokio::test]
+#[ignore = "run by the test above in a process of its own, because other tests use memory as well"]
+async fn measured_alone() {
+    let masters = masters(1);
+    let settings = settings([""; 0]).node_timeout(ms(100));
+    let node = quorate::testing::connect(&masters[0].url(), &settings).expect("a good address");
+    ask(&*node, look(b"warm")).await.expect("it answers");
+    masters[0].stop().expect("stopped");
+    let before = memory();
+    let mut ears = Ears::new();
+    for round in 0..100 {
+        let mut claims = Vec::new();
+        for n in 0..1000 {
+            let claim = claim(format!("job {round} {n}").as_bytes(), 1);
+            ears.ask(&*node, n, support::asking::acquire(&claim, secs(30), 0));
+            claims.push(claim);
+        }
+        tokio::task::yield_now().await;
+        for claim in &claims {
+            claim.withdraw();
+            ears.ask(&*node, 0, support::asking::release(claim));
+        }
+        for (_, said) in ears.all(2000).await {
+            assert!(said.is_err(), "{said:?}");
+        }
+    }
+    let grown = memory().saturating_sub(before);
+    println!("grown by {grown} kB");
+    // What is under way and owed is a few megabytes; 200,000 letters would be far more.
+    assert!(grown < 40_000, "{grown} kB");
+    masters[0].cont().expect("continued");
+    let started = Instant::now();
+    while !matches!(ask(&*node, look(b"warm")).await, Ok(Answer::State(_))) {
+        assert!(started.elapsed() < PATIENCE, "it answers again");
+        tokio::time::sleep(ms(10)).await;
+    }
+    eventually("no key left", || {
+        let keys = ask_server(&masters[0], &["KEYS", "job*"]);
+        keys == quorate_testbed::Reply::Array(Vec::new())
+    })
+    .await;
+}

@@ -1,0 +1,674 @@
+//! A user with exactly the rights that `docs/operations.md` prints: everything works, and each
+//! right that is taken away is named, by the inspection and by the lock's own errors.
+//!
+//! On the server that the machine has, and on all that `QUORATE_TEST_SERVERS` names.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::support::{PATIENCE, ask_server, eventually, has_key, secs};
+use quorate::{
+    Inspection, LockGuard, MissingRight, Order, Redlock, RedlockBuilder, RestartGuard, Take,
+    TryAcquire, Wait,
+};
+use quorate_testbed::{Masters, Reply, Server, ServerOptions, not_run};
+
+const PREFIX: &str = "lock:";
+const PASSWORD: &str = "s3cret-of-the-locker";
+
+/// The words of the command that the page tells operators to run.
+fn documented() -> Vec<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let line = page.lines().find(|line| line.starts_with("ACL SETUSER "));
+    let line = line.expect("the page prints the command");
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The rights in it: commands, key patterns, channels.
+fn rights() -> Vec<String> {
+    let right = |word: &String| word.starts_with(['+', '~', '&']);
+    documented().into_iter().filter(right).collect()
+}
+
+/// Every server program to try.
+fn programs() -> Vec<Option<PathBuf>> {
+    let named = std::env::var("QUORATE_TEST_SERVERS").unwrap_or_default();
+    let named = named.split(',').map(str::trim).filter(|p| !p.is_empty());
+    std::iter::once(None)
+        .chain(named.map(|path| Some(PathBuf::from(path))))
+        .collect()
+}
+
+fn three(program: Option<PathBuf>) -> Masters {
+    let options = |_| match &program {
+        Some(program) => ServerOptions::new().program(program),
+        None => ServerOptions::new(),
+    };
+    Masters::start_with(3, options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Runs the documented command on every master, without one of its rights.
+fn grant(masters: &Masters, without: Option<&str>) {
+    let mut words = documented();
+    words.retain(|word| Some(word.as_str()) != without);
+    for word in &mut words {
+        if word.starts_with('>') {
+            *word = format!(">{PASSWORD}");
+        }
+    }
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for master in masters {
+        let reply = ask_server(master, &words);
+        assert!(reply.is_ok(), "{words:?}: {reply:?}");
+    }
+}
+
+/// A lock factory of the documented user.
+fn locker(masters: &Masters) -> Redlock {
+    settings(masters, "").build().expect("good settings")
+}
+
+/// Its settings; `path` stands behind the address of every master.
+fn settings(masters: &Masters, path: &str) -> RedlockBuilder {
+    let user = &documented()[2];
+    let url = |master: &Server| format!("redis://{user}:{PASSWORD}@{}{path}", master.addr());
+    Redlock::builder()
+        .masters(masters.iter().map(url))
+        .prefix(PREFIX)
+        // Reads what the guard needs, and trusts servers that this test has just started.
+        .restart_guard(RestartGuard::AfterFirstContact)
+        // A busy machine may take its time.
+        .node_timeout(secs(5))
+        .connect_timeout(secs(10))
+        .ttl(secs(20))
+        .wait(Wait::For(PATIENCE))
+}
+
+/// What the user was refused, by the server's own log.
+fn refused(server: &Server) -> Vec<String> {
+    let Reply::Array(entries) = ask_server(server, &["ACL", "LOG"]) else {
+        panic!("no log")
+    };
+    let object = |entry: Reply| match entry {
+        Reply::Array(fields) => {
+            let text = |n: usize| fields.get(n).and_then(Reply::text).unwrap_or_default();
+            let at = (0..fields.len()).find(|n| text(*n) == "object");
+            text(at.expect("an object") + 1).into_owned()
+        }
+        other => panic!("{other:?}"),
+    };
+    entries.into_iter().map(object).collect()
+}
+
+/// How often a command has run.
+fn calls(server: &Server, command: &str) -> u64 {
+    let stats = ask_server(server, &["INFO", "commandstats"]);
+    let stats = stats.text().expect("text").into_owned();
+    let prefix = format!("cmdstat_{command}:calls=");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.and_then(|line| line.split(',').next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+async fn in_line(masters: &Masters, resource: &str) {
+    let queue = format!("quorate:queue:{PREFIX}{resource}");
+    eventually("somebody stands in line everywhere", || {
+        masters.iter().all(|master| has_key(master, &queue))
+    })
+    .await;
+}
+
+fn assert_well(inspections: &[Inspection]) {
+    for inspection in inspections {
+        assert_eq!(inspection.fault, None, "{inspection:?}");
+        assert!(inspection.missing.is_empty(), "{inspection:?}");
+        assert!(inspection.wake_ups, "{inspection:?}");
+    }
+}
+
+/// A master that has lost the key of the lock gets it back with an extension.
+async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
+    ask_server(master, &["DEL", key]);
+    let ours = guard.token().to_string();
+    let began = Instant::now();
+    loop {
+        guard.extend(secs(29)).await.expect("ours");
+        if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
+            return;
+        }
+        // Whoever is first in line may have been faster, and has it until its attempt is undone.
+        assert!(began.elapsed() < PATIENCE, "not seen: put back");
+    }
+}
+
+/// All masters end all connections, and are reached again.
+async fn reached_again(masters: &Masters, redlock: &Redlock) {
+    // The next connection closes the last one at the server.
+    for master in masters {
+        ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
+        ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    let began = Instant::now();
+    loop {
+        // A majority is there again at once, the others a moment later.
+        let again = redlock.acquire("job again").await.expect("free");
+        if again.release().await.unreachable == 0 {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "all are reached again");
+    }
+}
+
+/// What is kept under locks.
+async fn values(redlock: &Redlock) {
+    let quota = redlock.quota("prizes");
+    quota.create(3).await.expect("none is there");
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 2 }));
+    quota.drop_quota().await.expect("all are there");
+}
+
+/// Readers and permits, with the notes of both, and looking at them.
+async fn kinds(redlock: &Redlock) {
+    let reader = redlock.lock("doc").shared().note("reads").acquire().await;
+    let permit = redlock.semaphore("api", 2).note("calls").acquire().await;
+    let (reader, permit) = (reader.expect("free"), permit.expect("free"));
+    let began = Instant::now();
+    loop {
+        let doc = redlock.status("doc").await.expect("a good name");
+        let api = redlock.semaphore_status("api").await.expect("a good name");
+        let reads = doc.holds().into_iter().find_map(|hold| hold.note);
+        let calls = api.permits.iter().find_map(|permit| permit.status.note());
+        if let (Some(reads), Some(calls)) = (&reads, calls) {
+            let texts = [&reads.text, &calls.text].map(|text| text.as_deref());
+            assert_eq!(texts, [Some("reads"), Some("calls")]);
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{doc:?} {api:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let slot = permit.slot().expect("one");
+    let broken = redlock.break_permit("api", slot).await.expect("a slot");
+    assert!(broken.nodes.iter().all(|node| node.state.is_ok()));
+    drop((reader, permit));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_exactly_the_documented_rights_does_everything() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, None);
+        let (first, second) = (locker(&masters), locker(&masters));
+
+        let guard = first.acquire("job").await.expect("free");
+        assert!(guard.fencing_token().is_some());
+        let waiter = tokio::spawn({
+            let second = second.clone();
+            async move { second.acquire("job").await }
+        });
+        in_line(&masters, "job").await;
+        let tried = locker(&masters).try_acquire("job").await.expect("answers");
+        assert!(matches!(tried, TryAcquire::Held(_)));
+        let status = second.status("job").await.expect("a good name");
+        for node in &status.nodes {
+            let state = node.state.as_ref().expect("an answer");
+            assert_eq!(state.queue.len(), 1, "{state:?}");
+        }
+        guard.extend(secs(25)).await.expect("ours");
+        put_back(&masters[0], &guard, "lock:job").await;
+        assert_eq!(guard.release().await.unreachable, 0);
+        let guard = waiter.await.expect("no panic").expect("its turn");
+        for master in &masters {
+            // The lock is had as soon as a majority has let go; the others follow.
+            eventually("somebody is woken", || calls(master, "publish") > 0).await;
+            eventually("both listen", || {
+                let heard = ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]);
+                matches!(&heard, Reply::Array(channels) if channels.len() >= 2)
+            })
+            .await;
+        }
+
+        values(&first).await;
+        kinds(&first).await;
+        let broken = first.break_lock("job").await.expect("a good name");
+        assert!(broken.nodes.iter().all(|node| node.state.is_ok()));
+        assert!(masters.iter().all(|master| !has_key(master, "lock:job")));
+        drop(guard);
+
+        reached_again(&masters, &first).await;
+        assert_well(&first.inspect().await);
+        for master in &masters {
+            let left = ask_server(master, &["KEYS", "*quorate-doctor*"]);
+            assert_eq!(left, Reply::Array(Vec::new()), "it leaves nothing");
+        }
+
+        for master in &masters {
+            let refused: Vec<String> = refused(master)
+                .into_iter()
+                // A courtesy, which the page names as such; old servers name the container alone.
+                .filter(|what| !["client|setinfo", "client|setname", "client"].contains(&&**what))
+                // Inspections read it where they may.
+                .filter(|what| what != "config|get" && what != "config")
+                .collect();
+            assert_eq!(refused, [] as [String; 0], "the page forgets something");
+        }
+    }
+}
+
+/// What the page says in the row of the table for this: commands, and keys as the patterns that they begin.
+fn row(purpose: &str) -> (Vec<String>, Vec<String>) {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let row = page.lines().find_map(|line| {
+        let cells = line.strip_prefix("| ")?.strip_prefix(purpose)?;
+        cells.strip_prefix(" | ")
+    });
+    let mut cells = row.expect("the row").split(" | ");
+    let commands = cells.next().expect("commands").replace('\\', "");
+    let keys = cells.next().expect("keys");
+    let keys = keys.replace("the lock key", &format!("`{PREFIX}`"));
+    let words = |cell: String| {
+        cell.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let word = |word: String| word.trim_matches('`').to_owned();
+    let commands = words(commands).into_iter().map(word);
+    let keys = words(keys).into_iter().map(word);
+    let commands = commands.map(|command| format!("+{command}"));
+    (
+        commands.collect(),
+        keys.map(|key| format!("~{key}*")).collect(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_with_the_rights_of_that_row_sees_and_breaks_a_permit() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, None);
+        let permit = locker(&masters).semaphore("api", 2).acquire().await;
+        let permit = permit.expect("free");
+        let slot = permit.slot().expect("one");
+        // Whoever looks needs the commands of every script as well, and none of the keys of another row.
+        let (scripts, _) = row("taking, renewing, releasing");
+        let (commands, keys) = row("`status`, `list`, `break`, `doctor`");
+        let user = documented()[2].clone();
+        let mut words = ["ACL", "SETUSER", &user, "reset", "on"]
+            .map(str::to_owned)
+            .to_vec();
+        words.push(format!(">{PASSWORD}"));
+        words.extend(scripts.into_iter().chain(commands).chain(keys));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        for master in &masters {
+            assert!(ask_server(master, &words).is_ok(), "{words:?}");
+        }
+        let operator = locker(&masters);
+        let seen = operator.semaphore_status("api").await.expect("a good name");
+        let slots: Vec<_> = seen.permits.iter().map(|permit| permit.slot).collect();
+        assert_eq!(slots, [Some(slot)], "{seen:?}");
+        let broken = operator.break_permit("api", slot).await.expect("a slot");
+        assert!(
+            broken.nodes.iter().all(|node| node.state.is_ok()),
+            "{broken:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_documented_rights_do_no_harm() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, None);
+        let user = documented()[2].clone();
+        let mut connection = masters[0].connect(secs(5)).expect("a connection");
+        let welcome = connection.command(&["AUTH", &user, PASSWORD]);
+        assert!(welcome.expect("alive").is_ok());
+        for harm in [
+            &["FLUSHALL"][..],
+            &["FLUSHDB"],
+            &["SWAPDB", "0", "1"],
+            &["KEYS", "*"],
+            &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"],
+            &["CONFIG", "GET", "requirepass"],
+            &["SHUTDOWN", "NOSAVE"],
+            &["SCRIPT", "FLUSH"],
+            &["EVAL", "return 1", "0"],
+            &["ACL", "LIST"],
+            &["SET", "somebody", "else"],
+            &["GET", "quorate:fence:other"],
+            &["SUBSCRIBE", "news"],
+            &["PUBLISH", "news", "x"],
+        ] {
+            let reply = connection.command(harm).expect("alive");
+            let text = reply.text().unwrap_or_default().into_owned();
+            assert!(text.starts_with("NOPERM"), "{harm:?}: {reply:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_right_that_is_taken_away_is_named_by_an_inspection() {
+    for program in programs() {
+        let masters = three(program);
+        for right in rights() {
+            grant(&masters, Some(&right));
+            for inspection in locker(&masters).inspect().await {
+                let rules: Vec<&str> = inspection.missing.iter().map(MissingRight::rule).collect();
+                assert_eq!(rules, [&*right], "{inspection:?}");
+            }
+        }
+        grant(&masters, None);
+        assert_well(&locker(&masters).inspect().await);
+    }
+}
+
+/// Puts a waiter into the line on every master, alive or dead.
+fn ghost(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
+    for master in masters {
+        let of = |family: &str| format!("quorate:{family}:{PREFIX}{resource}");
+        ask_server(master, &["ZADD", &of("queue"), "1", id]);
+        ask_server(master, &["ZADD", &of("alive"), lives_until, id]);
+    }
+}
+
+/// Lives through all that can happen to a lock, and collects what is said when it does not work.
+async fn life(masters: &Masters, resource: &str) -> String {
+    let (first, second) = (locker(masters), locker(masters));
+    let mut said = String::new();
+    let mut note = |what: String| {
+        said.push_str(&what);
+        said.push('\n');
+    };
+    let guard = match first.try_acquire(resource).await {
+        Ok(TryAcquire::Acquired(guard)) => guard,
+        other => return format!("{other:?}"),
+    };
+    // Somebody stands in line, and lives.
+    ghost(masters, resource, "0123456789abcdef:1", "9999999999999");
+    for node in first.status(resource).await.expect("a good name").nodes {
+        note(format!("{:?}", node.state));
+    }
+    note(format!("{:?}", locker(masters).try_acquire(resource).await));
+    // Another comes, and goes again.
+    let wait = Wait::For(Duration::from_millis(700));
+    let waited = second.lock(resource).wait(wait).acquire().await;
+    note(format!("{waited:?}"));
+    note(format!("{:?}", guard.extend(secs(25)).await));
+    for master in masters {
+        ask_server(master, &["DEL", &format!("{PREFIX}{resource}")]);
+    }
+    note(format!("{:?}", guard.extend(secs(29)).await));
+    note(format!("{:?}", guard.release().await.reports()));
+    let quota = first.quota(format!("{resource}, pieces"));
+    note(format!("{:?}", quota.create(3).await));
+    note(format!("{:?}", quota.take(1).await));
+    note(format!("{:?}", quota.drop_quota().await));
+    // Who has died in line is cleared away.
+    ghost(masters, resource, "0123456789abcdef:1", "1");
+    note(format!("{:?}", first.try_acquire(resource).await));
+    for node in second
+        .break_lock(resource)
+        .await
+        .expect("a good name")
+        .nodes
+    {
+        note(format!("{:?}", node.state));
+    }
+    first.flush().await;
+    second.flush().await;
+    said
+}
+
+/// What a lock's error must hold when `right` is missing, for the rights that locking needs.
+fn told(right: &str) -> Option<String> {
+    match right {
+        // Wake-ups and clean reconnects are done without.
+        "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
+            None
+        }
+        // Each of many is looked at by itself.
+        "+mget"
+        // Nobody is told who holds a lock, no leader is heard of at once, and nothing is listed.
+        | "~quorate:note:lock:*"
+        | "~quorate:note:quorate:hold:*:lock:*"
+        | "&quorate:leader:*"
+        | "+unsubscribe"
+        | "+scan"
+        | "+getex"
+        // What readers, owners, permits and locks on several resources need beyond that.
+        | "~quorate:holds:lock:*"
+        // For masters that change: `tests/all/masters.rs`.
+        | "~quorate:masters"
+        | "+client|setname"
+        | "~quorate:slot:*:lock:*"
+        | "~quorate:*:quorate:slot:*:lock:*"
+        | "+zcount"
+        | "+zremrangebyscore"
+        | "+pexpireat" => None,
+        "~lock:*" => Some("the lock key".to_owned()),
+        _ => match right.strip_prefix('~') {
+            Some(keys) => Some(keys.replace(PREFIX, "")),
+            // Before Redis 7 the container of a subcommand is named, and that alone.
+            None => right[1..].split('|').next().map(str::to_owned),
+        },
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_right_that_locking_needs_is_named_by_the_locks_own_errors() {
+    let programs = programs().into_iter().map(async |program| {
+        let masters = three(program);
+        for (n, right) in rights().iter().enumerate() {
+            let Some(name) = told(right) else { continue };
+            grant(&masters, Some(right));
+            let said = life(&masters, &format!("job {n}")).await.to_lowercase();
+            assert!(said.contains("denied"), "{right}: {said}");
+            assert!(said.contains(&name), "{right} is not named: {said}");
+            assert!(!said.contains(PASSWORD), "{said}");
+        }
+        grant(&masters, None);
+        let said = life(&masters, "job at last").await.to_lowercase();
+        assert!(!said.contains("denied"), "{said}");
+    });
+    // Most of it is waiting.
+    futures::future::join_all(programs).await;
+}
+
+#[tokio::test]
+async fn a_right_taken_away_from_a_holder_is_a_fault_and_not_a_loss() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, None);
+        let redlock = locker(&masters);
+        let guard = redlock.acquire("job").await.expect("free");
+        grant(&masters, Some("+get"));
+        let said = format!("{:?}", guard.extend(secs(25)).await);
+        assert!(said.contains("Denied"), "{said}");
+        grant(&masters, None);
+        guard.extend(secs(26)).await.expect("still ours");
+    }
+}
+
+#[tokio::test]
+async fn what_goes_beyond_the_documented_command_is_named_where_it_is_in_use() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, None);
+        let database = settings(&masters, "/1").build().expect("good settings");
+        let error = database.try_acquire("job").await.expect_err("denied");
+        assert!(error.to_string().contains("select"), "{error}");
+        let unguarded = settings(&masters, "").restart_guard(RestartGuard::Off);
+        let unguarded = unguarded.build().expect("good settings");
+        for (redlock, right) in [(&database, "+select"), (&unguarded, "+config|get")] {
+            for inspection in redlock.inspect().await {
+                let rules: Vec<&str> = inspection.missing.iter().map(MissingRight::rule).collect();
+                assert_eq!(rules, [right], "{inspection:?}");
+            }
+        }
+        for master in &masters {
+            let user = &documented()[2];
+            ask_server(master, &["ACL", "SETUSER", user, "+select", "+config|get"]);
+        }
+        // The next connection is a new one.
+        let database = settings(&masters, "/1").build().expect("good settings");
+        assert_well(&database.inspect().await);
+        assert_well(&unguarded.inspect().await);
+        let guard = database.acquire("job").await.expect("free");
+        assert_eq!(guard.release().await.unreachable, 0);
+    }
+}
+
+#[tokio::test]
+async fn the_classic_algorithm_needs_less_and_is_asked_for_no_more() {
+    let masters = three(None);
+    grant(&masters, None);
+    for master in &masters {
+        let user = &documented()[2];
+        ask_server(
+            master,
+            &["ACL", "SETUSER", user, "-zadd", "-subscribe", "-zrem"],
+        );
+    }
+    let classic = settings(&masters, "").fencing(false).build();
+    let classic = classic.expect("good settings");
+    for inspection in classic.inspect().await {
+        assert_eq!(inspection.fault, None, "{inspection:?}");
+        assert!(inspection.missing.is_empty(), "{inspection:?}");
+        assert!(!inspection.wake_ups, "nobody waits in order");
+    }
+    let guard = classic.acquire("job").await.expect("free");
+    guard.extend(secs(25)).await.expect("ours");
+    assert_eq!(guard.release().await.unreachable, 0);
+}
+
+#[tokio::test]
+async fn who_may_not_ask_for_many_at_once_takes_many_locks_all_the_same() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, Some("+mget"));
+        let locker = locker(&masters);
+        for _ in 0..3 {
+            let names: Vec<String> = (0..50).map(|n| format!("one of many {n}")).collect();
+            let all = names.iter().map(|name| locker.acquire(name));
+            let held = futures::future::join_all(all).await.into_iter();
+            let held: Vec<LockGuard> = held.map(|one| one.expect("no right is missing")).collect();
+            let released = held.into_iter().map(LockGuard::release);
+            let released = format!("{:?}", futures::future::join_all(released).await);
+            assert!(!released.to_lowercase().contains("denied"), "{released}");
+        }
+        // Not by the calls that were refused: not all versions count them.
+        for master in &masters {
+            let stats = ask_server(master, &["INFO", "commandstats"]);
+            let stats = stats.text().expect("text").into_owned();
+            let calls = stats.split("cmdstat_evalsha:calls=").nth(1);
+            let calls = calls.and_then(|rest| rest.split(',').next()?.parse::<u32>().ok());
+            let fewer = calls.is_some_and(|calls| calls < 250);
+            assert!(fewer, "300 came in fewer calls: {stats}");
+        }
+    }
+}
+
+/// Whether a server has a command of its own for releases of locks without a line.
+fn deletes_by_command(server: &Server) -> bool {
+    let info = ask_server(server, &["INFO", "server"]);
+    let info = info.text().expect("text").into_owned();
+    let version = info
+        .lines()
+        .find_map(|line| line.strip_prefix("valkey_version:"));
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    major.is_some_and(|major| major >= 9)
+}
+
+/// Locks and gives back some times, with fencing tokens or without: says how often each master was asked by the command.
+async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
+    let before = by_command(masters);
+    let unordered = settings(masters, "")
+        .fencing(fencing)
+        .order(Order::Unordered);
+    let unordered = unordered.build().expect("good settings");
+    // More than one: who holds for a tenth of a second is told of in a note, which only the script takes along.
+    for _ in 0..5 {
+        let guard = unordered.acquire("job").await.expect("free");
+        let released = guard.release().await;
+        unordered.flush().await;
+        assert_eq!(released.unreachable, 0, "{released:?}");
+        assert!(!format!("{released:?}").contains("Denied"), "{released:?}");
+        for master in masters {
+            assert!(!has_key(master, "lock:job"), "released everywhere");
+        }
+    }
+    let now = by_command(masters).into_iter();
+    now.zip(before).map(|(now, before)| now - before).collect()
+}
+
+fn by_command(masters: &Masters) -> Vec<u64> {
+    masters
+        .iter()
+        .map(|master| calls(master, "delifeq"))
+        .collect()
+}
+
+#[tokio::test]
+async fn locks_without_a_line_are_released_by_the_servers_own_command_where_the_user_may() {
+    for program in programs() {
+        let masters = three(program);
+        let has = deletes_by_command(&masters[0]);
+        grant(&masters, None);
+        for fencing in [true, false] {
+            assert_eq!(give_back(&masters, fencing).await, [0; 3], "by the script");
+        }
+        for master in &masters {
+            let objects = refused(master);
+            assert_eq!(
+                objects.iter().any(|object| object == "delifeq"),
+                has,
+                "{objects:?}"
+            );
+            if has {
+                let user = &documented()[2];
+                ask_server(master, &["ACL", "SETUSER", user, "+delifeq"]);
+            }
+        }
+        for fencing in [true, false] {
+            let asked = give_back(&masters, fencing).await;
+            // Once to try it, and then for each release.
+            assert!(asked.iter().all(|times| (*times > 1) == has), "{asked:?}");
+        }
+        // Of locks with a line there is more to do.
+        let (before, ordered) = (by_command(&masters), locker(&masters));
+        let guard = ordered.acquire("job").await.expect("free");
+        assert_eq!(guard.release().await.unreachable, 0);
+        ordered.flush().await;
+        assert_eq!(by_command(&masters), before);
+    }
+}
+
+#[tokio::test]
+async fn locks_are_released_where_the_servers_own_command_was_renamed_away() {
+    let mut tried = false;
+    for program in programs() {
+        if !deletes_by_command(&three(program.clone())[0]) {
+            continue;
+        }
+        tried = true;
+        let options = |_| {
+            let options = ServerOptions::new().arg("--rename-command");
+            let options = options.arg("DELIFEQ").arg("elsewhere");
+            program.iter().fold(options, ServerOptions::program)
+        };
+        let masters = Masters::start_with(3, options).unwrap_or_else(|error| panic!("{error}"));
+        let reply = ask_server(&masters[0], &["DELIFEQ", "a", "b"]);
+        assert!(!reply.is_ok(), "{reply:?}");
+        grant(&masters, None);
+        for fencing in [true, false] {
+            assert_eq!(give_back(&masters, fencing).await, [0; 3]);
+        }
+    }
+    if !tried {
+        not_run(
+            "locks_are_released_where_the_servers_own_command_was_renamed_away",
+            "no server has DELIFEQ",
+        );
+    }
+}

@@ -1,0 +1,472 @@
+//! What holders tell those who look, on real masters: when it is written, how long it stays, and whose it is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::support::{
+    self, ask_server, eventually, holders, masters, ms, redlock, secs, settings, take,
+};
+use quorate::node::memory::MemoryNode;
+use quorate::node::{Node, Reply as Answers, Request};
+use quorate::runtime::BoxFuture;
+use quorate::{AcquireError, MAX_NOTE_LEN, NodeName, Note, Redlock, TryAcquire, Wait};
+use quorate_testbed::{Masters, Reply, Server};
+
+/// The note of the lock, once there is one.
+async fn noted(redlock: &Redlock, resource: &str) -> Note {
+    let began = std::time::Instant::now();
+    loop {
+        let status = redlock.status(resource).await.expect("a good name");
+        if let Some(note) = status.note() {
+            return note.clone();
+        }
+        assert!(began.elapsed() < support::PATIENCE, "no note: {status:?}");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+fn note_keys(masters: &Masters) -> usize {
+    holders(masters, "quorate:note:job")
+}
+
+/// How long a key lives on.
+fn left(server: &Server, key: &str) -> Duration {
+    let left = ask_server(server, &["PTTL", key]).int().expect("a number");
+    ms(u64::try_from(left).unwrap_or(0))
+}
+
+#[tokio::test]
+async fn a_lock_that_is_held_for_a_while_says_who_holds_it_and_a_release_leaves_nothing() {
+    let masters = masters(3);
+    let (holder, other) = (redlock(&masters), redlock(&masters));
+    let guard = holder.lock("job").note("by hand").acquire().await;
+    let guard = guard.expect("free");
+    let note = noted(&other, "job").await;
+    assert_eq!(note.pid, std::process::id());
+    assert!(
+        !note.host.is_empty() && note.process.contains("notes"),
+        "{note}"
+    );
+    assert_eq!(note.text.as_deref(), Some("by hand"));
+    let age = SystemTime::now().duration_since(note.since);
+    assert!(age.expect("in the past") < secs(60), "{note}");
+    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    guard.release().await;
+    holder.flush().await;
+    assert_eq!(note_keys(&masters), 0);
+    assert_eq!(other.status("job").await.expect("a good name").note(), None);
+}
+
+/// A master in memory that counts the notes it is sent.
+struct Counts {
+    node: MemoryNode,
+    sent: AtomicUsize,
+    /// Locks that were renewed, and those of them whose note was looked after.
+    renewed: AtomicUsize,
+    noted: AtomicUsize,
+}
+
+impl Counts {
+    fn new() -> Self {
+        Self {
+            node: MemoryNode::new("m"),
+            sent: AtomicUsize::new(0),
+            renewed: AtomicUsize::new(0),
+            noted: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Node for Counts {
+    fn name(&self) -> &NodeName {
+        self.node.name()
+    }
+
+    fn send(&self, request: Request, reply: Answers) {
+        if let Request::Note { items } = &request {
+            self.sent.fetch_add(items.len(), Ordering::Relaxed);
+        }
+        if let Request::Extend { items } = &request {
+            let noted = items.iter().filter(|item| item.note).count();
+            self.renewed.fetch_add(items.len(), Ordering::Relaxed);
+            self.noted.fetch_add(noted, Ordering::Relaxed);
+        }
+        self.node.send(request, reply);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.node.idle()
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_soon_given_back_sends_no_note() {
+    let node = Arc::new(Counts::new());
+    let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
+    let redlock = redlock.expect("good settings");
+    let mut quick = 0;
+    for n in 0..100 {
+        let began = Instant::now();
+        take(&redlock, &format!("job {n}")).await.release().await;
+        // On a machine that stood still it was held for long.
+        quick += usize::from(began.elapsed() < ms(90));
+    }
+    tokio::time::sleep(ms(300)).await;
+    let sent = node.sent.load(Ordering::Relaxed);
+    assert!(sent <= 100 - quick, "{sent} notes for {quick} quick locks");
+    let _guard = take(&redlock, "job").await;
+    eventually("one that is held", || {
+        node.sent.load(Ordering::Relaxed) > sent
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn renewals_keep_the_note_alive_and_put_it_back() {
+    let masters = masters(3);
+    let settings = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
+    let redlock = settings.build().expect("good settings");
+    let _guard = take(&redlock, "job").await;
+    noted(&redlock, "job").await;
+    for master in &masters {
+        ask_server(master, &["DEL", "quorate:note:job"]);
+    }
+    eventually("put back by a renewal", || note_keys(&masters) == 3).await;
+    // It is kept for four ttls, and before half of that has passed a renewal sees to it again.
+    let lives = || {
+        masters
+            .iter()
+            .map(|master| left(master, "quorate:note:job"))
+    };
+    assert!(lives().all(|left| left > secs(2) && left <= secs(8)));
+    eventually("time passes", || lives().all(|left| left < ms(7_200))).await;
+    eventually("raised again", || lives().all(|left| left > ms(7_400))).await;
+    assert_eq!(note_keys(&masters), 3);
+}
+
+#[tokio::test]
+async fn one_in_six_renewals_looks_after_the_note() {
+    let node = Arc::new(Counts::new());
+    let settings = Redlock::builder().nodes(vec![node.clone()]).ttl(secs(3));
+    let redlock = settings.node_timeout(ms(300)).build();
+    let redlock = redlock.expect("good settings");
+    let locks = (0..120).map(|n| redlock.lock(format!("job {n}")).acquire());
+    let _guards = futures::future::join_all(locks).await;
+    let sees = || {
+        let [renewed, seen] = [&node.renewed, &node.noted].map(|n| n.load(Ordering::Relaxed));
+        (renewed, seen)
+    };
+    // The first renewal of each, and not all six: which locks it concerns is drawn by chance.
+    eventually("all were renewed", || sees().0 >= 120).await;
+    let (renewed, seen) = sees();
+    assert!(seen > 0 && seen < renewed / 2, "{seen} of {renewed}");
+}
+
+#[tokio::test]
+async fn nobody_is_shown_a_dead_holders_note_while_it_is_kept() {
+    let masters = masters(3);
+    let (holder, other) = (redlock(&masters), redlock(&masters));
+    let dead = holder.lock("job").renewal(false);
+    let _dead = dead.note("the dead one").acquire().await.expect("free");
+    noted(&other, "job").await;
+    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    let mut watches = other.election("job").observe().expect("a good name");
+    // As if its machine were gone and its time over: nobody releases it.
+    for master in &masters {
+        ask_server(master, &["DEL", "job"]);
+    }
+    assert_eq!(note_keys(&masters), 3, "kept for longer than the lock");
+    let status = other.status("job").await.expect("a good name");
+    assert_eq!(status.note(), None, "{status:?}");
+    assert_eq!(watches.next().await, None);
+    // Nor for who holds it next and says nothing.
+    let new = other.lock("job").note(None).acquire().await.expect("free");
+    let status = other.status("job").await.expect("a good name");
+    assert_eq!(status.note(), None, "{status:?}");
+    let leader = watches.next().await.expect("it holds the lock");
+    assert_eq!(leader.note, None);
+    new.release().await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_has_a_note_and_an_extension_prolongs_it() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).ttl(secs(10)).build();
+    let redlock = redlock.expect("good settings");
+    let guard = redlock.lock("job").renewal(false).acquire().await;
+    let guard = guard.expect("free");
+    noted(&redlock, "job").await;
+    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    guard.extend(secs(28)).await.expect("ours");
+    eventually("as long as the lock", || {
+        let long = |master| left(master, "quorate:note:job") > secs(11);
+        masters.iter().all(long)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_note_of_who_lost_the_lock_is_not_shown_for_the_next_holder() {
+    let masters = masters(3);
+    let (first, second) = (redlock(&masters), redlock(&masters));
+    let old = first.lock("job").note("the old one").acquire().await;
+    let old = old.expect("free");
+    noted(&second, "job").await;
+    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    // As if it had been paused past its lease: its notes stay, its keys are gone.
+    for master in &masters {
+        ask_server(master, &["DEL", "job"]);
+    }
+    let new = second.lock("job").note(None).acquire().await.expect("free");
+    let status = first.status("job").await.expect("a good name");
+    assert_eq!(status.note(), None, "{status:?}");
+    // Its release takes nothing of the next holder's.
+    old.release().await;
+    assert_eq!(holders(&masters, "job"), 3);
+    new.release().await;
+    let new = second.lock("job").note("the new one").acquire().await;
+    let _new = new.expect("free");
+    let note = noted(&first, "job").await;
+    assert_eq!(note.text.as_deref(), Some("the new one"));
+}
+
+#[tokio::test]
+async fn who_waits_and_who_is_refused_is_told_who_holds_it() {
+    let masters = masters(3);
+    let (holder, other) = (redlock(&masters), redlock(&masters));
+    let guard = holder.lock("job").note("by hand").acquire().await;
+    let guard = guard.expect("free");
+    noted(&other, "job").await;
+    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    let tried = other.try_acquire("job").await.expect("answers");
+    let TryAcquire::Held(refusal) = tried else {
+        panic!("it is held")
+    };
+    assert_eq!(
+        refusal.note.and_then(|note| note.text.clone()).as_deref(),
+        Some("by hand")
+    );
+    let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let waits = other.lock("job").wait(Wait::For(ms(500)));
+    let waits = waits.waiting(move |waiting| drop(sender.send(waiting.note.clone())));
+    let error = waits.acquire().await.expect_err("held");
+    assert!(matches!(&error, AcquireError::HeldByOther(missed) if missed.note.is_some()));
+    let text = error.to_string();
+    let pid = format!("pid {}", std::process::id());
+    assert!(text.contains("by hand") && text.contains(&pid), "{text}");
+    let first = seen.recv().await.expect("it was told");
+    assert_eq!(first.and_then(|note| note.text).as_deref(), Some("by hand"));
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn no_note_is_written_where_none_is_wanted() {
+    let masters = masters(3);
+    let silent = settings(masters.urls()).note(None).build().expect("good");
+    let classic = settings(masters.urls())
+        .fencing(false)
+        .note("unseen")
+        .build();
+    let classic = classic.expect("good settings");
+    for redlock in [&silent, &classic] {
+        let guard = take(redlock, "job").await;
+        tokio::time::sleep(ms(400)).await;
+        assert_eq!(note_keys(&masters), 0);
+        guard.release().await;
+    }
+    // Unordered locks with numbers have one, and a lock may differ from its factory.
+    let unordered = settings(masters.urls())
+        .order(quorate::Order::Unordered)
+        .note(None)
+        .build();
+    let unordered = unordered.expect("good settings");
+    let guard = unordered.lock("job").note("seen").acquire().await;
+    let guard = guard.expect("free");
+    assert_eq!(noted(&silent, "job").await.text.as_deref(), Some("seen"));
+    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    guard.release().await;
+    unordered.flush().await;
+    assert_eq!(note_keys(&masters), 0);
+}
+
+#[tokio::test]
+async fn a_note_that_is_too_long_is_refused_before_anything_is_sent() {
+    let long = "x".repeat(MAX_NOTE_LEN + 1);
+    let error = Redlock::builder().in_memory(3).note(&*long).build();
+    let error = error.expect_err("too long").to_string();
+    assert!(error.contains("1025") && error.contains("1024"), "{error}");
+    let redlock = Redlock::in_memory(3);
+    let error = redlock.lock("job").note(&*long).acquire().await;
+    assert!(
+        matches!(error, Err(AcquireError::InvalidOptions(_))),
+        "{error:?}"
+    );
+    let fits = redlock.lock("job").note(&long[1..]).acquire().await;
+    drop(fits.expect("free"));
+}
+
+#[tokio::test]
+async fn connections_say_whose_they_are() {
+    let masters = masters(1);
+    let redlock = redlock(&masters);
+    take(&redlock, "job").await.release().await;
+    let list = ask_server(&masters[0], &["CLIENT", "LIST"]);
+    let list = list.text().expect("text").into_owned();
+    let pid = format!(":{} ", std::process::id());
+    let named = list
+        .lines()
+        .any(|line| line.contains("name=quorate/0/") && line.contains(&pid));
+    assert!(named, "{list}");
+}
+
+#[tokio::test]
+async fn a_thousand_locks_taken_at_once_all_say_who_holds_them() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).node_timeout(secs(5)).build();
+    let redlock = redlock.expect("good settings");
+    let locks = (0..1000).map(|n| redlock.lock(format!("many {n}")).acquire());
+    let guards = futures::future::join_all(locks).await;
+    assert!(guards.iter().all(Result::is_ok));
+    eventually("all notes are written", || {
+        masters.iter().all(|master| {
+            let keys = ask_server(master, &["KEYS", "quorate:note:*"]);
+            matches!(keys, Reply::Array(keys) if keys.len() == 1000)
+        })
+    })
+    .await;
+}
+
+/// What the holds of a class say, once so many say something.
+async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
+    let began = Instant::now();
+    loop {
+        let status = redlock.status(resource).await.expect("a good name");
+        let notes = status.holds().into_iter().filter_map(|hold| hold.note);
+        let mut texts: Vec<String> = notes.filter_map(|note| note.text).collect();
+        texts.sort_unstable();
+        if texts.len() == count {
+            return texts;
+        }
+        assert!(began.elapsed() < support::PATIENCE, "{status:?}");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn every_reader_and_every_hold_of_an_owner_has_a_note_of_its_own() {
+    let masters = masters(3);
+    let (one, two) = (redlock(&masters), redlock(&masters));
+    let readers = [
+        one.lock("doc").shared().note("one").acquire().await,
+        two.lock("doc").shared().note("two").acquire().await,
+    ];
+    assert_eq!(texts(&two, "doc", 2).await, ["one", "two"]);
+    let [first, second] = readers.map(|reader| reader.expect("a reader"));
+    let status = one.status("doc").await.expect("a good name");
+    let holds = status.holds();
+    assert!(holds.iter().all(|hold| hold.lives <= secs(30)));
+    let values = holds.iter().map(|hold| hold.value.clone());
+    let mut expected = [&first, &second].map(|reader| reader.token().to_string().into_bytes());
+    expected.sort_unstable();
+    let mut values: Vec<_> = values.collect();
+    values.sort_unstable();
+    assert_eq!(values, expected);
+    first.release().await;
+    one.flush().await;
+    assert_eq!(texts(&one, "doc", 1).await, ["two"]);
+    let second = second.release().await;
+    drop(second);
+    two.flush().await;
+    let notes = |master: &Server| match ask_server(master, &["KEYS", "quorate:note:*"]) {
+        Reply::Array(keys) => keys.len(),
+        other => panic!("{other:?}"),
+    };
+    eventually("nothing is left", || masters.iter().all(|m| notes(m) == 0)).await;
+
+    let owner = one.owner("order-1").expect("an id");
+    let outer = owner.lock("stock").note("outer").acquire().await;
+    let inner = owner.lock("stock").note("inner").acquire().await;
+    assert_eq!(texts(&two, "stock", 2).await, ["inner", "outer"]);
+    drop((outer.expect("free"), inner.expect("its own")));
+    let memory = Redlock::in_memory(3);
+    let reader = memory.lock("doc").shared().note("here").acquire().await;
+    let _reader = reader.expect("free");
+    assert_eq!(texts(&memory, "doc", 1).await, ["here"]);
+}
+
+#[tokio::test]
+async fn a_reader_that_dies_leaves_its_note_for_four_ttls_and_the_others_keep_theirs() {
+    let masters = masters(3);
+    let short = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
+    let (dies, lives) = (
+        short.clone().build().expect("good settings"),
+        short.build().expect("good settings"),
+    );
+    let dying = dies.lock("doc").shared().note("dies").renewal(false);
+    let dying = dying.acquire().await.expect("free");
+    let living = lives.lock("doc").shared().note("lives").acquire().await;
+    let _living = living.expect("a reader");
+    assert_eq!(texts(&lives, "doc", 2).await, ["dies", "lives"]);
+    let key = format!("quorate:note:quorate:hold:{}:doc", dying.token());
+    for master in &masters {
+        assert!(left(master, &key) <= secs(8));
+    }
+    // Without a word, as a crash would.
+    std::mem::forget(dying);
+    eventually("its note is gone by itself", || {
+        holders(&masters, &key) == 0
+    })
+    .await;
+    tokio::time::sleep(secs(3)).await;
+    assert_eq!(
+        texts(&lives, "doc", 1).await,
+        ["lives"],
+        "and the other stays"
+    );
+}
+
+#[tokio::test]
+async fn who_becomes_a_reader_keeps_its_note() {
+    let redlock = Redlock::in_memory(3);
+    let writer = redlock.lock("doc").note("was a writer").acquire().await;
+    let reader = writer.expect("free").downgrade().await;
+    let _reader = reader.expect("a reader");
+    assert_eq!(texts(&redlock, "doc", 1).await, ["was a writer"]);
+}
+
+/// A reply of that length would end the connection.
+#[tokio::test]
+async fn what_a_stranger_puts_beside_a_lock_is_told_in_part() {
+    let masters = masters(3);
+    let ours = redlock(&masters);
+    let patient = settings(masters.urls()).node_timeout(secs(5));
+    let other = patient.build().expect("good settings");
+    let _held = ours.lock("job").note(None).acquire().await.expect("free");
+    let fill = "return redis.call('SET', 'quorate:note:job', string.rep('x', 9000000))";
+    for master in &masters {
+        ask_server(master, &["EVAL", fill, "0"]);
+    }
+    let status = other.status("job").await.expect("a good name");
+    assert!(
+        status.nodes.iter().all(|node| node.state.is_ok()),
+        "{status:?}"
+    );
+    let refused = other.try_acquire("job").await.expect("an answer");
+    assert!(matches!(refused, TryAcquire::Held(_)));
+}
+
+#[tokio::test]
+async fn an_extension_puts_back_a_note_that_is_gone() {
+    let masters = masters(3);
+    let far = settings(masters.urls()).max_ttl(secs(600)).ttl(secs(600));
+    let redlock = far.build().expect("good settings");
+    let guard = take(&redlock, "job").await;
+    eventually("it is noted", || note_keys(&masters) == 3).await;
+    for master in &masters {
+        ask_server(master, &["DEL", "quorate:note:job"]);
+    }
+    guard.extend(secs(600)).await.expect("held");
+    eventually("it is noted again", || note_keys(&masters) == 3).await;
+    guard.release().await;
+}

@@ -1,0 +1,359 @@
+//! Once a period over all machines: at most, or at least.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::support::stubborn::{self, Treatment};
+use crate::support::{ask_server, eventually, masters, memory, ms, secs, settings};
+use quorate::node::memory::{Condition, Master};
+use quorate::{AcquireError, Due, Once, OnceOutcome, Redlock, ValueError, Wait};
+use quorate_testbed::{Fault, Proxy, Way};
+
+/// A period that does not end while a test runs: the next begins in years.
+const PERIOD: Duration = secs(10 * 365 * 24 * 3600);
+
+async fn nightly(redlock: &Redlock) -> Once {
+    let nightly = redlock.once("nightly", PERIOD);
+    nightly.create().await.expect("all masters are there");
+    nightly
+}
+
+fn is_done<T>(outcome: &Result<OnceOutcome<T>, ValueError>) -> bool {
+    matches!(outcome, Ok(OnceOutcome::AlreadyDone { .. }))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_machines_one_does_it_in_a_period() {
+    let masters = masters(3);
+    let settings = settings(masters.urls()).wait(Wait::For(secs(60)));
+    let clients: Vec<Redlock> = (0..4)
+        .map(|_| settings.clone().build().expect("good settings"))
+        .collect();
+    nightly(&clients[0]).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let machines = (0..24).map(|n| {
+        let (once, runs) = (clients[n % 4].once("nightly", PERIOD), runs.clone());
+        tokio::spawn(async move {
+            once.at_most_once(async |guard| {
+                assert!(guard.is_valid());
+                runs.fetch_add(1, Ordering::Relaxed);
+            })
+            .await
+        })
+    });
+    let mut left_out = 0;
+    for outcome in futures::future::join_all(machines).await {
+        match outcome.expect("no panic").expect("all masters are there") {
+            OnceOutcome::Done(()) => {}
+            OnceOutcome::AlreadyDone { next } => {
+                assert!(next <= PERIOD, "{next:?}");
+                left_out += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((runs.load(Ordering::Relaxed), left_out), (1, 23));
+}
+
+#[tokio::test]
+async fn a_period_that_is_over_is_followed_by_one_that_is_due() {
+    let (_, redlock) = memory(3);
+    let long = nightly(&redlock).await;
+    assert_eq!(
+        long.at_most_once(async |_| 1).await,
+        Ok(OnceOutcome::Done(1))
+    );
+    assert!(is_done(&long.at_most_once(async |_| 2).await));
+    // On a finer grid the next line has been passed since the long one began.
+    let short = redlock.once("nightly", secs(3600));
+    assert_eq!(
+        short.at_most_once(async |_| 3).await,
+        Ok(OnceOutcome::Done(3))
+    );
+    assert!(is_done(&long.at_least_once(async |_| Ok::<_, ()>(4)).await));
+}
+
+#[tokio::test]
+async fn at_most_once_leaves_a_period_out_where_its_body_was_dropped() {
+    let (_, redlock) = memory(3);
+    let nightly = nightly(&redlock).await;
+    let body = nightly.at_most_once(async |_| std::future::pending::<()>().await);
+    tokio::time::timeout(ms(50), body)
+        .await
+        .expect_err("it never ends");
+    assert!(is_done(&nightly.at_most_once(async |_| ()).await));
+}
+
+#[tokio::test]
+async fn at_least_once_does_it_again_after_an_error_a_drop_and_an_unwritten_record() {
+    let (nodes, redlock) = stubborn::three();
+    let nightly = nightly(&redlock).await;
+    let failed = nightly
+        .at_least_once(async |_| Err::<(), _>("no disk"))
+        .await;
+    assert_eq!(failed, Ok(OnceOutcome::Done(Err("no disk"))));
+    let body = nightly.at_least_once(async |_| std::future::pending::<Result<(), ()>>().await);
+    tokio::time::timeout(ms(50), body)
+        .await
+        .expect_err("it never ends");
+    for node in &nodes[1..] {
+        node.change(|request| match request {
+            quorate::node::Request::Write { .. } => {
+                Treatment::Fails(quorate::Fault::Disconnected("cut".into()), ms(0))
+            }
+            _ => Treatment::Honest,
+        });
+    }
+    match nightly.at_least_once(async |_| Ok::<_, ()>(7)).await {
+        Ok(OnceOutcome::NotRecorded(Ok(7), ValueError::Unknown(_))) => {}
+        other => panic!("{other:?}"),
+    }
+    // The one that wrote it is away: nobody else knows of it.
+    for node in &nodes {
+        node.change(|_| Treatment::Honest);
+    }
+    nodes[0].master.set_condition(Condition::Down);
+    let done = nightly.at_least_once(async |_| Ok::<_, ()>(8)).await;
+    assert_eq!(done, Ok(OnceOutcome::Done(Ok(8))));
+    assert!(is_done(
+        &nightly.at_least_once(async |_| Ok::<_, ()>(9)).await
+    ));
+}
+
+#[tokio::test]
+async fn a_body_whose_lock_is_lost_is_dropped_and_it_is_said_whether_the_period_counts() {
+    let (nodes, redlock) = stubborn::three();
+    let nightly = nightly(&redlock).await;
+    for recorded in [false, true] {
+        let away = async || {
+            for node in &nodes[1..] {
+                node.master.set_condition(Condition::Down);
+            }
+            std::future::pending::<()>().await;
+        };
+        let error = if recorded {
+            let done = nightly.at_most_once(async |_| away().await).await;
+            done.expect_err("lost")
+        } else {
+            let done = nightly.at_least_once(async |_| {
+                away().await;
+                Ok::<_, ()>(())
+            });
+            done.await.expect_err("lost")
+        };
+        let said = error.to_string();
+        match error {
+            ValueError::Stopped { recorded: told, .. } => assert_eq!(told, recorded, "{said}"),
+            other => panic!("{other}"),
+        }
+        for node in &nodes {
+            node.master.set_condition(Condition::Up);
+        }
+    }
+    assert!(is_done(&nightly.at_most_once(async |_| ()).await));
+}
+
+#[tokio::test]
+async fn nothing_runs_where_the_record_is_missing_lost_or_there_already() {
+    let (nodes, redlock) = memory(3);
+    let nightly = redlock.once("nightly", PERIOD);
+    let ran = async |_: &_| -> Result<(), ()> { panic!("it must not run") };
+    let error = nightly.at_most_once(ran).await.expect_err("none");
+    assert!(matches!(error, ValueError::Missing(_)), "{error}");
+    let error = nightly.at_least_once(ran).await.expect_err("none");
+    assert!(matches!(error, ValueError::Missing(_)), "{error}");
+    nightly.create().await.expect("all are there");
+    let error = nightly.create().await.expect_err("there is one");
+    assert!(matches!(error, ValueError::Exists(_)), "{error}");
+    nodes[0].forget();
+    nodes[1].forget();
+    let error = nightly.at_least_once(ran).await.expect_err("lost");
+    assert!(matches!(error, ValueError::Lost(_)), "{error}");
+    nightly.drop_record().await.expect("all are there");
+    nightly.create().await.expect("none is left");
+}
+
+#[tokio::test]
+async fn a_period_of_nothing_is_refused_and_nothing_is_sent() {
+    let (nodes, redlock) = memory(3);
+    for period in [Duration::ZERO, Duration::from_micros(900), Duration::MAX] {
+        let once = redlock.once("nightly", period);
+        for error in [
+            once.create().await.expect_err("no period"),
+            once.at_most_once(async |_| ())
+                .await
+                .expect_err("no period"),
+        ] {
+            assert!(matches!(error, ValueError::Invalid(_)), "{error}");
+        }
+    }
+    for node in &nodes {
+        assert!(node.with_master(Master::is_empty));
+    }
+}
+
+#[tokio::test]
+async fn who_holds_the_lock_itself_asks_whether_it_is_due_and_records_it() {
+    let (_, redlock) = memory(3);
+    let nightly = nightly(&redlock).await;
+    let other = redlock.acquire("other").await.expect("free");
+    let error = nightly.due(&other).await.expect_err("another lock");
+    assert!(matches!(error, ValueError::Invalid(_)), "{error}");
+    let shared = redlock
+        .lock("nightly")
+        .shared()
+        .acquire()
+        .await
+        .expect("free");
+    let error = nightly.due(&shared).await.expect_err("a reader");
+    assert!(matches!(error, ValueError::Invalid(_)), "{error}");
+    shared.release().await;
+
+    let guard = redlock
+        .lock("nightly")
+        .max_hold(secs(60))
+        .acquire()
+        .await
+        .expect("free");
+    match nightly.due(&guard).await.expect("all are there") {
+        Due::Now(turn) => turn.record().await.expect("all are there"),
+        Due::AlreadyDone { .. } => panic!("nobody has done it"),
+    }
+    let again = nightly.due(&guard).await.expect("all are there");
+    assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
+    // Under one number there is one write: a late copy of the first would undo a second.
+    let hourly = redlock.once("nightly", secs(3600));
+    let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
+        panic!("it is due on a finer grid");
+    };
+    let error = turn.record().await.expect_err("the lock has written");
+    assert!(matches!(error, ValueError::Invalid(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_lock_that_finds_its_period_done_records_the_next_one() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).build().expect("good settings");
+    let long = nightly(&redlock).await;
+    let done = long.at_most_once(async |_| ()).await;
+    assert_eq!(done, Ok(OnceOutcome::Done(())));
+    let last = |command| ask_server(&masters[2], &[command, "quorate:value:nightly"]).int();
+    eventually("all have it", || last("EXISTS") == Some(1)).await;
+    assert_eq!(last("DEL"), Some(1));
+    // On a finer grid the next line has been passed since the long one began.
+    let short = redlock.once("nightly", secs(3600));
+    for refilled in [false, true] {
+        let guard = redlock.acquire("nightly").await.expect("free");
+        let due = long.due(&guard).await.expect("two have it");
+        assert!(matches!(due, Due::AlreadyDone { .. }), "{due:?}");
+        if refilled {
+            long.refill(&guard).await.expect("two have it");
+            eventually("it was given it", || last("EXISTS") == Some(1)).await;
+        } else {
+            let Ok(Due::Now(turn)) = short.due(&guard).await else {
+                panic!("it is due on a finer grid");
+            };
+            turn.record().await.expect("the first write of this lock");
+            eventually("it has it again", || last("EXISTS") == Some(1)).await;
+            assert_eq!(last("DEL"), Some(1));
+        }
+        guard.release().await;
+    }
+}
+
+#[tokio::test]
+async fn whoever_does_it_now_keeps_the_others_waiting() {
+    let (_, redlock) = memory(3);
+    let nightly = nightly(&redlock).await;
+    let (begun, runs) = (Arc::new(AtomicUsize::new(0)), nightly.clone());
+    let first = tokio::spawn({
+        let begun = begun.clone();
+        async move {
+            runs.at_most_once(async |_| {
+                begun.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(ms(300)).await;
+            })
+            .await
+        }
+    });
+    eventually("the first runs", || begun.load(Ordering::Relaxed) == 1).await;
+    let hasty = nightly.clone().wait(Wait::None);
+    let error = hasty.at_most_once(async |_| ()).await.expect_err("busy");
+    assert!(
+        matches!(error, ValueError::NotAcquired(AcquireError::HeldByOther(_))),
+        "{error}"
+    );
+    assert!(is_done(&nightly.at_most_once(async |_| ()).await));
+    assert_eq!(first.await.expect("no panic"), Ok(OnceOutcome::Done(())));
+}
+
+#[tokio::test]
+async fn a_permit_or_a_lock_on_other_masters_is_not_the_lock_that_a_period_stands_under() {
+    let ((_, here), (_, there)) = (memory(3), memory(3));
+    let once = nightly(&here).await;
+    nightly(&there).await;
+    let permit = here.semaphore("nightly", 3).acquire().await.expect("free");
+    let elsewhere = there.acquire("nightly").await.expect("free");
+    for other in [&permit, &elsewhere] {
+        let error = once.due(other).await.expect_err("another lock");
+        assert!(matches!(error, ValueError::Invalid(_)), "{error}");
+    }
+    let clone = here.clone();
+    let guard = clone.acquire("nightly").await.expect("free");
+    assert!(matches!(once.due(&guard).await, Ok(Due::Now(_))));
+}
+
+#[tokio::test]
+async fn a_record_that_no_clock_has_come_to_is_told_and_can_be_dropped() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).build().expect("good settings");
+    let once = redlock.once("nightly", secs(3600));
+    once.create().await.expect("all there");
+    for master in &masters {
+        let text = ask_server(master, &["GET", "quorate:value:nightly"]);
+        let text = text.text().expect("a value");
+        let text = text.replace("never", &u64::MAX.to_string());
+        ask_server(master, &["SET", "quorate:value:nightly", &text]);
+    }
+    let outcome = once.at_most_once(async |_| ()).await;
+    assert!(
+        matches!(outcome, Err(ValueError::Ahead { recorded: true, .. })),
+        "{outcome:?}"
+    );
+    once.drop_record().await.expect("all there");
+    once.create().await.expect("all there");
+    let outcome = once.at_most_once(async |_| ()).await;
+    assert_eq!(outcome, Ok(OnceOutcome::Done(())));
+}
+
+#[tokio::test]
+async fn a_long_body_outlives_any_one_master_of_three() {
+    for victim in 0..3 {
+        let masters = masters(3);
+        let slow = Proxy::start(masters[(victim + 1) % 3].addr()).expect("a proxy");
+        slow.inject(Fault::latency(Way::Both, ms(10))).keep();
+        let urls = masters.iter().enumerate().map(|(at, master)| {
+            let slowed = at == (victim + 1) % 3;
+            if slowed {
+                master.url_at(slow.addr())
+            } else {
+                master.url()
+            }
+        });
+        let redlock = settings(urls).build().expect("good settings");
+        let once = nightly(&redlock).await;
+        let outcome = once.at_least_once(async |_| {
+            // All have answered the read by now.
+            tokio::time::sleep(ms(300)).await;
+            masters[victim].kill().expect("killed");
+            Ok::<_, ()>(())
+        });
+        let outcome = outcome.await;
+        assert_eq!(
+            outcome,
+            Ok(OnceOutcome::Done(Ok(()))),
+            "{victim} was killed"
+        );
+    }
+}

@@ -1,0 +1,185 @@
+//! Holds of one owner join each other, and nobody else stands beside them.
+
+use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
+use quorate::{AcquireError, InvalidResource, LossCause, TryAcquire, Wait};
+
+#[tokio::test]
+async fn holds_of_one_owner_join_across_processes_with_one_number() {
+    let masters = masters(3);
+    let (here, there) = (redlock(&masters), redlock(&masters));
+    let (one, two) = (
+        here.owner("order-1").expect("an id"),
+        there.owner("order-1").expect("an id"),
+    );
+    let outer = one.acquire("stock").await.expect("free");
+    let inner = two.acquire("stock").await.expect("its own");
+    assert_eq!(outer.fencing_token(), inner.fencing_token());
+    assert_ne!(outer.token(), inner.token());
+    let other = there.owner("order-2").expect("an id");
+    let other = other.lock("stock").try_acquire().await.expect("an answer");
+    assert!(matches!(other, TryAcquire::Held(_)));
+    let plain = there.try_acquire("stock").await.expect("an answer");
+    assert!(matches!(plain, TryAcquire::Held(_)));
+    outer.release().await.expect("the last of its process");
+    assert!(
+        inner.is_valid(),
+        "the release of the first ended the second"
+    );
+    let plain = here.try_acquire("stock").await.expect("an answer");
+    assert!(matches!(plain, TryAcquire::Held(_)));
+    inner.release().await.expect("the last");
+    take(&here, "stock").await.release().await;
+}
+
+#[tokio::test]
+async fn a_further_hold_passes_all_who_wait() {
+    let masters = masters(3);
+    let (here, there) = (redlock(&masters), redlock(&masters));
+    let outer = here
+        .owner("o")
+        .expect("an id")
+        .acquire("stock")
+        .await
+        .expect("free");
+    let waiting = {
+        let there = settings(masters.urls())
+            .wait(Wait::For(secs(60)))
+            .build()
+            .expect("good");
+        tokio::spawn(async move { there.acquire("stock").await.expect("its turn") })
+    };
+    let line = || {
+        let master = masters.iter().next().expect("three");
+        ask_server(master, &["ZCARD", "quorate:queue:stock"])
+            .int()
+            .unwrap_or(0)
+    };
+    eventually("somebody waits", || line() == 1).await;
+    let inner = there.owner("o").expect("an id");
+    let inner = tokio::time::timeout(secs(5), inner.acquire("stock")).await;
+    let inner = inner.expect("at once").expect("its own");
+    assert!(!waiting.is_finished());
+    drop((outer, inner));
+    let next = tokio::time::timeout(secs(10), waiting).await.expect("soon");
+    next.expect("no panic").release().await;
+    eventually("nothing is left", || holders(&masters, "stock") == 0).await;
+}
+
+#[tokio::test]
+async fn within_a_process_clones_share_one_hold_and_say_what_it_says() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let owner = redlock.owner("o").expect("an id");
+    let first = owner.acquire("stock").await.expect("free");
+    let members = || {
+        let master = masters.iter().next().expect("three");
+        ask_server(master, &["ZCARD", "quorate:holds:stock"])
+            .int()
+            .unwrap_or(0)
+    };
+    eventually("one hold", || members() == 1).await;
+    let second = owner.acquire("stock").await.expect("its own");
+    assert_eq!(first.token(), second.token());
+    assert_eq!(members(), 1, "no message was sent");
+    assert!(first.release().await.is_none(), "another clone is left");
+    assert!(second.is_valid());
+    // The lock is taken away: every clone says so, and the count does not answer for the masters.
+    let third = second.clone();
+    for master in &masters {
+        ask_server(master, &["SET", "stock", "a foreign value", "PX", "1000"]);
+    }
+    let refused = second.extend(secs(20)).await;
+    assert!(refused.is_err(), "{refused:?}");
+    assert!(!second.is_valid() && !third.is_valid());
+    assert_eq!(third.lost().await, LossCause::TakenAway);
+    let again = redlock.owner("o").expect("an id");
+    tokio::time::sleep(ms(1_100)).await;
+    let anew = owner.acquire("stock").await.expect("a new one");
+    assert!(anew.is_valid() && !third.is_valid());
+    assert!(anew.fencing_token() > third.fencing_token());
+    drop(again);
+}
+
+#[tokio::test]
+async fn an_id_that_cannot_be_one_is_refused() {
+    let masters = masters(1);
+    let redlock = redlock(&masters);
+    let long = "x".repeat(65);
+    for (id, bytes) in [("", 0), (long.as_str(), 65), ("a\nb", 3)] {
+        let refused = redlock.owner(id).expect_err("no id");
+        assert_eq!(refused, InvalidResource::Owner(bytes), "{id:?}");
+    }
+    let value = redlock.owner("0123456789abcdef0123456789abcdef");
+    assert_eq!(value.expect_err("a value"), InvalidResource::OwnerIsValue);
+    assert!(redlock.owner("0123456789abcdef").is_ok());
+}
+
+/// As a crash leaves it: a hold of the owner `o` on `stock`, with another number on each master.
+fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
+    for (at, master) in masters.iter().enumerate() {
+        let counter = format!("{}", 1_000 + at);
+        ask_server(master, &["SET", "stock", "quorate:owner:o", "PX", "60000"]);
+        ask_server(master, &["SET", "quorate:fence:stock", &counter]);
+        let holds = "quorate:holds:stock";
+        let value = "f".repeat(32);
+        ask_server(master, &["ZADD", holds, "9999999999999", &value]);
+        ask_server(master, &["PEXPIRE", holds, "60000"]);
+    }
+}
+
+#[tokio::test]
+async fn an_owner_that_cannot_be_joined_now_is_told_so_and_not_that_another_holds_it() {
+    let masters = masters(3);
+    leave_a_crashed_hold(&masters);
+    let redlock = redlock(&masters);
+    let owner = redlock.owner("o").expect("an id");
+    let error = match owner.lock("stock").try_acquire().await {
+        Err(error) => error,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(error, AcquireError::NotJoinable(_)), "{error:?}");
+    let text = error.to_string();
+    for part in [
+        "held by its owner",
+        "cannot be joined now",
+        "nothing is held",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(!text.contains("another"), "{text}");
+    let waits = owner.lock("stock").wait(Wait::For(ms(300))).acquire().await;
+    assert!(
+        matches!(waits, Err(AcquireError::NotJoinable(_))),
+        "{waits:?}"
+    );
+    // Whoever is another hears what it is to them.
+    let other = redlock.owner("p").expect("an id");
+    let other = other.lock("stock").try_acquire().await.expect("an answer");
+    assert!(matches!(other, TryAcquire::Held(_)));
+    // Nothing of ours is left beside the crashed hold.
+    let count = |master| ask_server(master, &["ZCARD", "quorate:holds:stock"]).int();
+    eventually("the attempts are undone", || {
+        masters.iter().all(|master| count(master) == Some(1))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_cannot_agree_pauses_before_it_asks_again() {
+    let masters = masters(3);
+    leave_a_crashed_hold(&masters);
+    let redlock = settings(masters.urls())
+        .node_timeout(secs(2))
+        .retry(quorate::Retry::new(ms(200), ms(200)))
+        .build()
+        .expect("good settings");
+    let owner = redlock.owner("o").expect("an id");
+    let began = std::time::Instant::now();
+    let error = owner.lock("stock").try_acquire().await;
+    assert!(
+        matches!(error, Err(AcquireError::NotJoinable(_))),
+        "{error:?}"
+    );
+    // Twice between half of the step and all of it.
+    assert!(began.elapsed() >= ms(200), "{:?}", began.elapsed());
+}

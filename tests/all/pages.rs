@@ -1,0 +1,494 @@
+//! What the pages say is so: their code is compiled and run here, word for word, and their figures are computed.
+
+use std::path::Path;
+
+fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The rows of the first table of a page, cell by cell, without its head.
+fn table(text: &str) -> Vec<Vec<String>> {
+    let rows = text.lines().skip_while(|line| !line.starts_with('|'));
+    let rows = rows.take_while(|line| line.starts_with('|')).skip(2);
+    rows.map(|row| {
+        let cells = row.trim_matches('|').split('|');
+        cells.map(|cell| cell.trim().to_owned()).collect()
+    })
+    .collect()
+}
+
+mod quorum_size {
+    use super::{page, table};
+
+    /// How long in a year fewer than a majority of `n` masters are up, each of which is up for this share of the time.
+    fn without_quorum(n: u32, up: f64) -> f64 {
+        let majority = n / 2 + 1;
+        let ways = |k: u32| (0..k).fold(1.0, |ways, i| ways * f64::from(n - i) / f64::from(i + 1));
+        let of = |k: u32| ways(k) * up.powi(k as i32) * (1.0 - up).powi((n - k) as i32);
+        (0..majority).map(of).sum::<f64>() * 365.0 * 24.0 * 3600.0
+    }
+
+    /// Three digits and a unit.
+    fn text(seconds: f64) -> String {
+        let units = [
+            (3600.0, "h"),
+            (60.0, "min"),
+            (1.0, "s"),
+            (1e-3, "ms"),
+            (1e-6, "us"),
+        ];
+        let (size, unit) = units
+            .into_iter()
+            .find(|(size, _)| seconds >= *size)
+            .expect("long");
+        let value = seconds / size;
+        let digits = if value >= 99.95 {
+            0
+        } else if value >= 9.995 {
+            1
+        } else {
+            2
+        };
+        format!("{value:.digits$} {unit}")
+    }
+
+    /// One cell of the row `quorate default` below this heading of the measurements.
+    fn measured(masters: u32, table: &str, cell: usize) -> String {
+        let text = page("docs/benchmarks/measurements.md");
+        let head = match masters {
+            1 => "\n1 master, ".to_owned(),
+            n => format!("\n{n} masters, "),
+        };
+        let part = text.split(&head).nth(1).expect("measured");
+        let part = part.split(table).nth(1).expect("the table");
+        let row = part
+            .lines()
+            .find(|line| line.starts_with("quorate default"));
+        let row = row.expect("a row").split_whitespace();
+        row.filter(|word| !word.contains('-'))
+            .nth(cell)
+            .expect("a cell")
+            .to_owned()
+    }
+
+    #[test]
+    fn the_page_on_quorum_sizes_prints_what_is_computed_and_what_was_measured() {
+        let rows = table(&page("docs/quorum-size.md"));
+        assert_eq!(rows.len(), 9);
+        for (row, n) in rows.iter().zip(1..) {
+            let majority = n / 2 + 1;
+            let numbers = [n, majority, n - majority].map(|number| number.to_string());
+            assert_eq!(row[..3], numbers, "{row:?}");
+            let down = [0.99, 0.999].map(|up| text(without_quorum(n, up)));
+            assert_eq!(row[3..5], down, "{n} masters");
+            if n % 2 == 0 {
+                assert!(row[5..].iter().all(String::is_empty), "{row:?}");
+                continue;
+            }
+            let together = "One client, all rounds together";
+            let times = [
+                measured(n, together, 2),
+                measured(n, together, 8),
+                measured(n, "64 tasks on distinct resources", 7),
+            ];
+            assert_eq!(
+                row[5..],
+                times.map(|time| format!("{time} us")),
+                "{n} masters"
+            );
+        }
+    }
+
+    #[test]
+    fn a_majority_of_one_is_as_good_as_its_only_master() {
+        assert_eq!(text(without_quorum(1, 0.99)), "87.6 h");
+        assert_eq!(text(without_quorum(3, 0.5)), text(365.0 * 12.0 * 3600.0));
+    }
+}
+
+mod benchmarks {
+    use super::{page, table};
+
+    /// The cells of a contender's row below this heading, ranges left out. `text` begins with the runs in question.
+    fn cells<'a>(text: &'a str, heading: &str, contender: &str) -> Vec<&'a str> {
+        let part = text.split(heading).nth(1).expect("a heading");
+        let row = part.lines().find_map(|line| line.strip_prefix(contender));
+        let row = row.expect("a row").split_whitespace();
+        row.filter(|word| !word.starts_with('[')).collect()
+    }
+
+    #[test]
+    fn results_on_five_masters_are_those_of_the_measurements() {
+        let measurements = page("docs/benchmarks/measurements.md");
+        let five = measurements.split("\n5 masters, ").nth(1).expect("a run");
+        let text = page("docs/benchmarks.md");
+        let results = text.split("\n## Results on five masters\n").nth(1);
+        let rows = table(results.expect("a heading"));
+        assert_eq!(rows.len(), 7);
+        for row in rows {
+            let contender = row[0].trim_matches('`');
+            let one = cells(five, "Latency of one client", contender);
+            let few = cells(five, "64 tasks on distinct resources", contender);
+            let many = cells(five, "512 tasks on distinct resources", contender);
+            let wanted = [one[0], few[0], many[0], many[2], many[4]];
+            assert_eq!(row[1..], wanted, "{contender}");
+        }
+    }
+
+    #[test]
+    fn goals_of_the_kinds_are_counted_as_measured() {
+        let measurements = page("docs/benchmarks/measurements.md");
+        let kinds = measurements.split("\nWhat the kinds cost\n").nth(1);
+        let kinds = kinds.expect("a table").split("```").next();
+        let lines: Vec<_> = kinds.expect("its end").lines().skip(1).collect();
+        let count = |end: &str| lines.iter().filter(|line| line.ends_with(end)).count();
+        let row = format!(
+            "| kinds of locks, {} figures | | {} met, {} missed, {} without a goal |",
+            lines.len(),
+            count(" met"),
+            count(" MISSED"),
+            count(" stated"),
+        );
+        assert!(page("docs/benchmarks.md").contains(&row), "{row}");
+    }
+}
+
+mod track_record {
+    use super::page;
+
+    /// The rows of all tables that have this many columns, heads left out.
+    fn rows(text: &str, columns: usize) -> Vec<Vec<&str>> {
+        let rows = text.lines().filter(|line| line.starts_with('|'));
+        let rows = rows.map(|row| {
+            let cells = row.trim_matches('|').split('|');
+            cells.map(str::trim).collect::<Vec<_>>()
+        });
+        let wanted = |row: &Vec<&str>| row.len() == columns && row[2].parse::<u32>().is_ok();
+        rows.filter(wanted).collect()
+    }
+
+    fn sum(rows: &[Vec<&str>], column: usize) -> u32 {
+        let numbers = rows.iter().map(|row| row[column].parse::<u32>());
+        numbers.map(|number| number.expect("a number")).sum()
+    }
+
+    fn with_commas(number: u32) -> String {
+        match number / 1000 {
+            0 => number.to_string(),
+            thousands => format!("{},{:03}", with_commas(thousands), number % 1000),
+        }
+    }
+
+    #[test]
+    fn figures_of_the_matrix_are_the_sums_of_its_tables() {
+        let matrix = page("docs/track-record/matrix.md");
+        let (_, matrix) = matrix.split_once("<!-- matrix: ").expect("its beginning");
+        let (matrix, _) = matrix.split_once("<!-- end of matrix").expect("its end");
+        let (workloads, faults) = (rows(matrix, 7), rows(matrix, 12));
+        let (landed, acquisitions) = (sum(&faults, 2), sum(&workloads, 4));
+        let (violations, allowed) = (sum(&faults, 10), sum(&faults, 11));
+        let [invalid, unavailable] = ["| INVALID |", "| unavailable: "].map(|verdict| {
+            let lines = matrix.lines().filter(|line| line.contains(verdict));
+            u32::try_from(lines.count()).expect("a few")
+        });
+        let runs = sum(&faults, 1) + unavailable;
+        let valid = runs - invalid - unavailable;
+        let head = format!(
+            "{runs} cells: {valid} valid, {invalid} not, {unavailable} unavailable. {landed} faults landed, \
+             {acquisitions} acquisitions, {violations} violations, {allowed} overlaps"
+        );
+        assert!(matrix.contains(&head), "{head}");
+        let row = format!(
+            "| {runs} runs, {} faults, {} acquisitions | {valid} valid, {unavailable} unavailable, \
+             {invalid} INVALID; {} allowed overlaps |",
+            with_commas(landed),
+            with_commas(acquisitions),
+            with_commas(allowed),
+        );
+        assert!(page("docs/track-record.md").contains(&row), "{row}");
+    }
+}
+
+/// The code of `docs/testing.md`.
+mod testing {
+    use std::error::Error;
+    use std::time::Duration;
+
+    use quorate::testing::{Condition, Masters};
+    use quorate::{AcquireError, LossCause, Redlock};
+
+    async fn nightly_report(redlock: &Redlock) -> Result<bool, AcquireError> {
+        let Some(guard) = redlock.try_acquire("nightly-report").await?.acquired() else {
+            return Ok(false); // another machine is doing it
+        };
+        // .. the work ..
+        guard.release().await;
+        Ok(true)
+    }
+
+    #[tokio::test]
+    async fn one_machine_writes_the_report() -> Result<(), Box<dyn Error>> {
+        let redlock = Redlock::in_memory(3);
+        assert!(nightly_report(&redlock).await?);
+        let elsewhere = redlock.acquire("nightly-report").await?;
+        assert!(!nightly_report(&redlock).await?);
+        drop(elsewhere);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn the_next_machine_goes_on() -> Result<(), Box<dyn Error>> {
+        let masters = Masters::new(3);
+        let here = Redlock::builder().in_memory_on(&masters).build()?;
+        let there = Redlock::builder().in_memory_on(&masters).build()?;
+
+        let first = here.acquire("stock").await?;
+        assert!(there.try_acquire("stock").await?.acquired().is_none());
+        let number = first.fencing_token();
+        first.release().await;
+
+        let second = there.acquire("stock").await?;
+        assert!(second.fencing_token() > number);
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crashed_machine_is_replaced_after_its_ttl() -> Result<(), Box<dyn Error>> {
+        let masters = Masters::new(3);
+        let here = Redlock::builder().in_memory_on(&masters).build()?;
+        let there = Redlock::builder().in_memory_on(&masters).build()?;
+
+        // Neither released nor renewed, like after a crash.
+        let crashed = here.lock("stock").renewal(false).acquire().await?;
+        std::mem::forget(crashed);
+
+        let started = tokio::time::Instant::now();
+        let next = there.acquire("stock").await?; // waits, as in production
+        assert!(started.elapsed() >= Duration::from_secs(9));
+        assert!(next.is_valid());
+
+        // The lock is renewed for as long as the guard lives.
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(next.is_valid());
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_job_stops_when_its_lock_is_lost() -> Result<(), Box<dyn Error>> {
+        let masters = Masters::new(3);
+        let redlock = Redlock::builder().in_memory_on(&masters).build()?;
+        let guard = redlock.acquire("stock").await?;
+
+        // One of three masters is down: the holder notices nothing.
+        masters[0].set_condition(Condition::Down);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(guard.is_valid());
+
+        // A majority executes requests, but never answers. The holder learns of the loss before the keys expire.
+        masters[1].set_condition(Condition::Mute);
+        assert_eq!(guard.lost().await, LossCause::Expired);
+
+        // Without a majority, `try_acquire` reports an outage, not "held by another".
+        let refused = redlock.try_acquire("other").await;
+        assert!(matches!(refused, Err(AcquireError::NoQuorum(_))));
+
+        // Both masters are back, one of them with an empty memory.
+        masters[0].set_condition(Condition::Up);
+        masters[0].forget();
+        masters[1].set_condition(Condition::Up);
+        assert!(redlock.acquire("other").await?.is_valid());
+        Ok(())
+    }
+}
+
+/// The text between single backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    let lines = text.lines().filter(|line| !line.starts_with("```"));
+    lines.flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+#[test]
+fn paths_and_tests_on_the_pages_for_contributors_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tests = std::fs::read_dir(root.join("tests/all")).expect("a folder");
+    let tests = tests.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok());
+    let tests: String = tests.collect();
+    for (name, least) in [("ARCHITECTURE.md", 80), ("CONTRIBUTING.md", 100)] {
+        let text = page(name);
+        let mut seen = 0;
+        for word in quoted(&text) {
+            let is_name = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+            if !word.chars().all(is_name) {
+                continue;
+            }
+            let ends = [".rs", ".lua", ".md", ".toml", ".txt", "/"];
+            if ends.iter().any(|end| word.ends_with(end)) {
+                let found = root.join(word).exists() || root.join("src").join(word).exists();
+                assert!(found, "{name} names {word}, which does not exist");
+                seen += 1;
+            } else if word.matches('_').count() > 3 {
+                let test = format!("fn {word}(");
+                assert!(tests.contains(&test), "{name}: no test is called {word}");
+                seen += 1;
+            }
+        }
+        assert!(seen >= least, "{name} names {seen}");
+    }
+}
+
+/// What a page's code of this file is compared by: everything but white space.
+fn dense(text: &str) -> String {
+    text.chars().filter(|c| !c.is_whitespace()).collect()
+}
+
+#[test]
+fn the_code_of_the_pages_stands_here_word_for_word() {
+    let here = dense(include_str!("pages.rs"));
+    for (name, least) in [
+        ("README.md", 3),
+        ("docs/testing.md", 4),
+        ("docs/kinds.md", 7),
+    ] {
+        let text = page(name);
+        let blocks: Vec<_> = text.split("```rust\n").skip(1).collect();
+        assert!(blocks.len() >= least, "{name} has {}", blocks.len());
+        for block in blocks {
+            let code = block.split("```").next().unwrap_or_default();
+            assert!(
+                here.contains(&dense(code)),
+                "{name}: copy this into tests/all/pages.rs, where it is compiled:\n{code}"
+            );
+        }
+    }
+}
+
+/// The code of `README.md`: compiled, and not run.
+#[allow(unused, clippy::pedantic)]
+#[rustfmt::skip]
+mod readme {
+    use std::error::Error;
+    use std::time::Duration;
+
+    use quorate::{Redlock, Take, TryAcquire, Wait};
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    async fn write_report(fence: Option<u64>) {}
+    async fn report() {}
+    async fn sum_up(fence: Option<u64>) -> u64 { 0 }
+
+    async fn snippet_0() -> Result<(), Box<dyn Error>> {
+        use quorate::Redlock;
+
+        let redlock = Redlock::builder()
+            .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+            .build()?;                                   // does not connect, so it succeeds while masters are down
+
+        let guard = redlock.acquire("nightly-report").await?;    // waits if another client holds the lock
+        write_report(guard.fencing_token()).await;               // the lock is renewed in the background
+        if !guard.is_valid() { /* the lock was lost; `guard.lost().await` returns as soon as that happens */ }
+        guard.release().await;
+        Ok(())
+    }
+
+    async fn snippet_1(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        // A lock that another client holds is a normal answer, not an error.
+        match redlock.try_acquire("invoice-42").await? {
+            TryAcquire::Acquired(guard) => { /* ... */ }
+            TryAcquire::Held(refusal) => println!("free in {:?} at the latest", refusal.ttl_left),
+        }
+
+        // The lock is held while the body runs. If it is lost, the body is dropped and `scope` returns an error.
+        let total = redlock.scope("month-end", async |guard| sum_up(guard.fencing_token()).await).await?;
+
+        // Options for a single lock.
+        let guard = redlock.lock("leader").ttl(Duration::from_secs(5)).wait(Wait::Forever)
+            .max_hold(Duration::from_secs(3600)).acquire().await?;
+        Ok(())
+    }
+
+    async fn snippet_2(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        // A quota: hands out at most as many units as were created, despite wrong clocks, crashes and late messages.
+        if let Take::Taken { left } = redlock.quota("prizes").take(1).await? { /* one unit is yours */ }
+
+        // A job that starts at most once in each period, here a day.
+        redlock.once("nightly", DAY).at_most_once(async |_| report().await).await?;
+        Ok(())
+    }
+}
+
+/// The code of `docs/kinds.md`: compiled, and not run.
+#[allow(unused, clippy::pedantic)]
+#[rustfmt::skip]
+mod kinds {
+    use std::error::Error;
+    use std::time::Duration;
+
+    use quorate::{LossCause, Redlock, Take};
+
+    async fn transfer(fence: Option<u64>) {}
+    async fn call(slot: Option<usize>, fence: Option<u64>) {}
+    fn hand_out(left: u64) {}
+    fn sorry(left: u64) {}
+    async fn report() {}
+    async fn schedule_until(lost: impl Future<Output = LossCause>, term: u64) {}
+
+    async fn snippet_0(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        let both = redlock.lock_all(["account:1", "account:2"]).acquire().await?;
+        transfer(both.fencing_token()).await;
+        Ok(())
+    }
+
+    async fn snippet_1(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        let reading = redlock.lock("doc").shared().acquire().await?;
+        // A writer can become a reader, with a new fencing token. A reader cannot become a writer.
+        let reading = redlock.acquire("doc").await?.downgrade().await?;
+        Ok(())
+    }
+
+    async fn snippet_2(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        let permit = redlock.semaphore("api", 5).acquire().await?;
+        call(permit.slot(), permit.fencing_token()).await;
+        Ok(())
+    }
+
+    async fn snippet_3(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        let order = redlock.owner("order-4711")?;
+        let outer = order.acquire("stock").await?;
+        let inner = order.acquire("stock").await?;   // granted at once; in another process as well
+        Ok(())
+    }
+
+    async fn snippet_4(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        let prizes = redlock.quota("prizes");
+        prizes.create(10).await?;              // an operator does this once, while all masters are up
+        match prizes.take(1).await? {
+            Take::Taken { left } => hand_out(left),
+            Take::SoldOut { left } => sorry(left),
+        }
+        Ok(())
+    }
+
+    async fn snippet_5(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        let nightly = redlock.once("nightly", Duration::from_secs(24 * 3600));
+        nightly.create().await?;               // an operator does this once
+        nightly.at_most_once(async |_| report().await).await?;
+        Ok(())
+    }
+
+    async fn snippet_6(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        // A candidate: waits until it is the leader, first come, first served.
+        let leadership = redlock.election("scheduler").campaign("10.0.0.1:9000").await?;
+        schedule_until(leadership.lost(), leadership.term()).await;
+        leadership.resign().await;
+
+        // Everybody else: follows who leads.
+        let mut observation = redlock.election("scheduler").observe()?;
+        loop {
+            match observation.next().await {
+                Some(leader) => println!("term {}: {:?}", leader.term, leader.note),
+                None => println!("no leader known"),
+            }
+        }
+    }
+}

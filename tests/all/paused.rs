@@ -1,0 +1,158 @@
+//! Masters in memory follow tokio's clock: where a test stops it, hours pass in no time.
+
+use std::time::{Duration, Instant};
+
+use quorate::testing::Masters;
+use quorate::{LossCause, OnceOutcome, Redlock, ScopeError};
+
+use crate::support::{PATIENCE, secs};
+
+const LONG: Duration = secs(20 * 60);
+
+fn over(masters: &Masters) -> Redlock {
+    let settings = Redlock::builder().in_memory_on(masters);
+    let settings = settings.max_ttl(2 * LONG).ttl(LONG);
+    settings.build().expect("good settings")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_twenty_minutes_is_over_in_no_time_and_not_too_soon() {
+    let (really, began) = (Instant::now(), tokio::time::Instant::now());
+    let masters = Masters::new(3);
+    let (here, there) = (over(&masters), over(&masters));
+    let lock = here.lock("r").renewal(false);
+    let guard = lock.acquire().await.expect("free");
+    let lost = guard.lost();
+    std::mem::forget(guard);
+    assert_eq!(lost.await, LossCause::Expired);
+    let told = began.elapsed();
+    assert!(told > LONG / 2 && told <= LONG, "{told:?}");
+    let waits = there.lock("r").wait(quorate::Wait::Forever);
+    let next = waits.acquire().await.expect("its turn comes");
+    assert!(began.elapsed() >= told, "not before it was over");
+    tokio::time::sleep(10 * LONG).await;
+    assert!(next.is_valid(), "it is renewed");
+    assert!(really.elapsed() < PATIENCE, "{:?}", really.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_of_the_clock_is_a_pause_of_the_process() {
+    let masters = Masters::new(3);
+    let redlock = over(&masters);
+    let guard = redlock.acquire("r").await.expect("free");
+    tokio::time::advance(LONG / 2).await;
+    assert!(guard.is_valid());
+    tokio::time::advance(2 * LONG).await;
+    assert!(!guard.is_valid(), "the process was paused past its lease");
+    assert!(redlock.acquire("r").await.is_ok(), "and the masters know");
+}
+
+/// Stands still for longer than the lease, and is the first that goes on: as in a process that is stopped.
+async fn stand_still() {
+    let (wake, woken) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let _ = wake.send(());
+        tokio::time::advance(3 * LONG).await;
+    });
+    let _ = woken.await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn scope_whose_lock_ended_before_its_body_is_lost_and_hands_over_the_value() {
+    let masters = Masters::new(3);
+    let here = over(&masters);
+    let owner = here.owner("order-1").expect("a good id");
+    let kinds = || {
+        [
+            here.lock("r"),
+            here.lock("r").shared(),
+            owner.lock("r"),
+            here.lock_all(["r", "s"]),
+            here.semaphore("r", 2),
+        ]
+    };
+    for lock in kinds() {
+        let ended = lock
+            .scope(async |_| {
+                stand_still().await;
+                42
+            })
+            .await;
+        let (cause, value) = (LossCause::Expired, Some(42));
+        assert_eq!(ended, Err(ScopeError::Lost { cause, value }));
+    }
+    // A body in time, and one that is dropped.
+    assert_eq!(here.scope("r", async |_| 42).await, Ok(42));
+    let brief = here.lock("r").renewal(false);
+    let dropped = brief.scope(async |_| std::future::pending::<()>().await);
+    let (cause, value) = (LossCause::Expired, None);
+    assert_eq!(dropped.await, Err(ScopeError::Lost { cause, value }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn scope_of_a_body_that_fails_is_lost_only_where_the_body_did_not_fail() {
+    let here = over(&Masters::new(3));
+    let lost = |error: Box<dyn std::error::Error>| {
+        matches!(
+            error.downcast_ref::<ScopeError>(),
+            Some(ScopeError::Lost { value: None, .. })
+        )
+    };
+    let scope = here.try_scope("r", async |_| {
+        stand_still().await;
+        Ok(42)
+    });
+    assert!(scope.await.is_err_and(lost));
+    let scope = here.try_scope("r", async |_| {
+        stand_still().await;
+        Err::<(), Box<dyn std::error::Error>>("no paper".into())
+    });
+    let error = scope.await.expect_err("its own");
+    assert_eq!(error.to_string(), "no paper");
+}
+
+#[tokio::test(start_paused = true)]
+async fn once_whose_lock_ended_before_its_body_says_so() {
+    let masters = Masters::new(3);
+    let (here, there) = (over(&masters), over(&masters));
+    let day = secs(24 * 3600);
+    let nightly = here.once("nightly", day);
+    nightly.create().await.expect("new");
+    let late = nightly.at_most_once(async |_| {
+        stand_still().await;
+        42
+    });
+    let outlived = OnceOutcome::Outlived(42, LossCause::Expired);
+    assert_eq!(late.await, Ok(outlived));
+    let again = there.once("nightly", day).at_most_once(async |_| ()).await;
+    assert!(
+        matches!(again, Ok(OnceOutcome::AlreadyDone { .. })),
+        "{again:?}"
+    );
+    tokio::time::sleep(day).await;
+    let late = nightly.at_least_once(async |_| {
+        stand_still().await;
+        Ok::<_, ()>(42)
+    });
+    let late = late.await;
+    assert!(
+        matches!(late, Ok(OnceOutcome::NotRecorded(Ok(42), _))),
+        "{late:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_day_passes_for_what_is_done_once_a_day() {
+    let day = secs(24 * 3600);
+    let nightly = Redlock::in_memory(3).once("nightly", day);
+    nightly.create().await.expect("new");
+    let mut done = 0;
+    for _ in 0..3 {
+        let outcome = nightly.at_most_once(async |_| ()).await.expect("a quorum");
+        done += u32::from(outcome == OnceOutcome::Done(()));
+        let again = nightly.at_most_once(async |_| ()).await;
+        assert!(matches!(again, Ok(OnceOutcome::AlreadyDone { .. })));
+        tokio::time::sleep(day).await;
+    }
+    assert_eq!(done, 3);
+}

@@ -1,0 +1,428 @@
+//! The tasks of one process that want permits of one semaphore: they ask for different slots at the same time, are
+//! served in the order in which they came, and leave nothing noted that they do not ask for any more.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::support::asking::{ask, look};
+use crate::support::slow::SlowNode;
+use crate::support::waiter::{Waiter, gets_it};
+use crate::support::{PATIENCE, eventually, ms, secs};
+use quorate::node::memory::MemoryNode;
+use quorate::node::{Answer, Node, NodeName, Reply, Request, Subscriber};
+use quorate::runtime::BoxFuture;
+use quorate::{LockGuard, Redlock, RedlockBuilder, Retry, Wait};
+
+/// Longer than any of these tests waits for something to happen.
+const FAR: Duration = secs(600);
+
+/// A way there or back, where the masters are far away.
+const WAY: Duration = ms(3);
+
+/// A master that counts how often it is asked for a slot, and may keep its wake-ups to itself.
+struct Counting {
+    node: Arc<dyn Node>,
+    asked: Arc<AtomicUsize>,
+    wakes: bool,
+}
+
+impl Node for Counting {
+    fn name(&self) -> &NodeName {
+        self.node.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        if matches!(request, Request::Acquire { .. }) {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+        }
+        self.node.send(request, reply);
+    }
+
+    fn subscribe(&self, subscriber: Subscriber) {
+        if self.wakes {
+            self.node.subscribe(subscriber);
+        }
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.node.idle()
+    }
+}
+
+/// Three masters, and how often this process has asked them.
+struct World {
+    masters: Vec<Arc<dyn Node>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl World {
+    /// They answer at once.
+    fn near() -> Self {
+        let master = |name| Arc::new(MemoryNode::new(name)) as Arc<dyn Node>;
+        Self::of(["a", "b", "c"].map(master).into())
+    }
+
+    /// They are so far away.
+    fn far(way: Duration) -> Self {
+        let master = |name| SlowNode::new(name, way, way) as Arc<dyn Node>;
+        Self::of(["a", "b", "c"].map(master).into())
+    }
+
+    fn of(masters: Vec<Arc<dyn Node>>) -> Self {
+        Self {
+            masters,
+            asked: Arc::default(),
+        }
+    }
+
+    fn settings(nodes: Vec<Arc<dyn Node>>) -> RedlockBuilder {
+        // Timers are far away: where a call is forgotten, nothing comes in its place.
+        Redlock::builder()
+            .nodes(nodes)
+            .max_ttl(FAR)
+            .ttl(FAR)
+            .heartbeat(FAR)
+            .wait(Wait::Forever)
+            .retry(Retry::new(FAR, FAR))
+    }
+
+    fn counted(&self, wakes: bool, fair: bool) -> RedlockBuilder {
+        let counting = |node: &Arc<dyn Node>| {
+            let (node, asked) = (node.clone(), self.asked.clone());
+            Arc::new(Counting { node, asked, wakes }) as Arc<dyn Node>
+        };
+        let settings = Self::settings(self.masters.iter().map(counting).collect());
+        if fair {
+            settings
+        } else {
+            settings.order(quorate::Order::Unordered)
+        }
+    }
+
+    /// The process whose requests are counted.
+    fn process(&self) -> Redlock {
+        self.counted(true, true).build().expect("good settings")
+    }
+
+    /// Another one.
+    fn other(&self) -> Redlock {
+        let settings = Self::settings(self.masters.clone());
+        settings.build().expect("good settings")
+    }
+
+    /// How many stand in line on a master.
+    async fn lined(&self) -> usize {
+        let look = look(b"quorate:slot:line:api");
+        match ask(&*self.masters[0], look).await {
+            Ok(Answer::State(state)) => state.queue.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// How many attempts there have been.
+    fn attempts(&self) -> usize {
+        self.asked.load(Ordering::Relaxed) / self.masters.len()
+    }
+}
+
+async fn permit(redlock: &Redlock, permits: usize) -> LockGuard {
+    let permit = tokio::time::timeout(PATIENCE, redlock.semaphore("api", permits).acquire());
+    permit.await.expect("its turn comes").expect("a permit")
+}
+
+async fn all_permits(redlock: &Redlock, permits: usize) -> Vec<LockGuard> {
+    let mut all = Vec::new();
+    for _ in 0..permits {
+        all.push(permit(redlock, permits).await);
+    }
+    all
+}
+
+/// A waiter that has looked once: it stands in line, here or at the masters.
+async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
+    let looks = Arc::<AtomicUsize>::default();
+    let seen = looks.clone();
+    let redlock = redlock.clone();
+    let waiter = tokio::spawn(async move {
+        let look = move |_: &quorate::Waiting| {
+            seen.fetch_add(1, Ordering::Relaxed);
+        };
+        let permit = redlock.semaphore("api", permits).waiting(look);
+        permit.acquire().await
+    });
+    eventually("it waits", || looks.load(Ordering::Relaxed) > 0).await;
+    waiter
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_as_there_are_permits_are_asked_for_at_the_same_time() {
+    for fair in [true, false] {
+        let world = World::far(WAY);
+        let redlock = world.counted(true, fair).build().expect("good settings");
+        for _ in 0..3 {
+            let before = world.attempts();
+            let all = futures::future::join_all((0..5).map(|_| permit(&redlock, 5)));
+            let looks = async {
+                tokio::time::sleep(WAY).await;
+                world.attempts() - before
+            };
+            let (all, asked) = futures::future::join(all, looks).await;
+            assert_eq!(asked, 5, "none has been answered; in order: {fair}");
+            assert_eq!(world.attempts(), before + 5, "one attempt each");
+            for permit in all {
+                permit.release().await;
+            }
+        }
+    }
+}
+
+/// One is given back at a time; who has it holds it.
+async fn are_served_in_order(ours: &Redlock, mut held: Vec<LockGuard>) {
+    let permits = held.len();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for number in 0..4 * permits {
+        let (waiter, order) = (waits(ours, permits).await, order.clone());
+        tasks.push(tokio::spawn(async move {
+            let permit = gets_it(waiter).await;
+            order.lock().expect("no panic").push(number);
+            permit
+        }));
+    }
+    let mut tasks = tasks.into_iter();
+    for number in 0..4 * permits {
+        held.remove(number * 7 % permits).release().await;
+        let next = tokio::time::timeout(PATIENCE, tasks.next().expect("one each")).await;
+        held.push(next.expect("the first of all").expect("no panic"));
+        assert_eq!(order.lock().expect("no panic").len(), number + 1);
+    }
+    let order = order.lock().expect("no panic");
+    assert!(order.is_sorted(), "{order:?}");
+}
+
+#[tokio::test]
+async fn permits_of_this_process_go_to_its_tasks_in_the_order_in_which_they_came() {
+    let world = World::near();
+    let redlock = world.process();
+    are_served_in_order(&redlock, all_permits(&redlock, 3).await).await;
+}
+
+#[tokio::test]
+async fn permits_of_another_process_go_to_the_tasks_in_the_order_in_which_they_came() {
+    let world = World::near();
+    let redlock = world.process();
+    are_served_in_order(&redlock, all_permits(&world.other(), 3).await).await;
+}
+
+/// All of them ask at the same time, and all in vain.
+#[tokio::test]
+async fn who_asked_in_vain_beside_others_is_served_in_the_order_in_which_it_came() {
+    let world = World::far(WAY);
+    let redlock = world.process();
+    let mut held = all_permits(&world.other(), 3).await;
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for number in 0..6 {
+        let (redlock, order) = (redlock.clone(), order.clone());
+        tasks.push(tokio::spawn(async move {
+            let permit = permit(&redlock, 3).await;
+            order.lock().expect("no panic").push(number);
+            permit.release().await;
+        }));
+    }
+    // However many of them have asked by now, none of them has one.
+    eventually("they ask", || world.attempts() >= 4).await;
+    tokio::time::sleep(40 * WAY).await;
+    assert_eq!(world.lined().await, 1, "one waits at the masters, for all");
+    held.pop().expect("three").release().await;
+    for task in tasks {
+        tokio::time::timeout(PATIENCE, task)
+            .await
+            .expect("its turn comes")
+            .expect("no panic");
+    }
+    assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
+}
+
+#[tokio::test]
+async fn who_waits_here_hears_of_a_release_here_without_the_masters() {
+    let world = World::near();
+    let deaf = world.counted(false, true).build().expect("good settings");
+    for end in [true, false] {
+        let mut held = all_permits(&deaf, 2).await;
+        let waiters = [waits(&deaf, 2).await, waits(&deaf, 2).await];
+        for waiter in waiters {
+            let given_back = held.remove(0);
+            if end {
+                given_back.release().await;
+            } else {
+                drop(given_back);
+            }
+            held.push(gets_it(waiter).await);
+        }
+    }
+}
+
+/// What other processes hold is not asked for by everybody each time that one of them gives one back.
+#[tokio::test]
+async fn only_one_of_a_crowd_asks_when_another_process_gives_a_permit_back() {
+    let world = World::far(WAY);
+    let redlock = world.process();
+    let mut held = all_permits(&world.other(), 8).await;
+    let mut waiters = Vec::new();
+    for _ in 0..20 {
+        waiters.push(waits(&redlock, 8).await);
+    }
+    let mut waiters = waiters.into_iter();
+    let mut ours = Vec::new();
+    for number in 0..3 {
+        tokio::time::sleep(40 * WAY).await;
+        let before = world.attempts();
+        held.pop().expect("one of eight").release().await;
+        ours.push(gets_it(waiters.next().expect("one of twenty")).await);
+        // The next one takes its place at the masters.
+        tokio::time::sleep(40 * WAY).await;
+        let attempts = world.attempts() - before;
+        assert!(
+            attempts <= 5,
+            "{attempts} attempts for permit {number}: two for the slot, and those of who is next"
+        );
+    }
+}
+
+/// Polls a future `polls` times, as it is woken, and then drops it. True when it had completed.
+async fn polled<F: Future>(future: F, polls: usize) -> bool {
+    let mut future = pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(move |cx: &mut Context<'_>| {
+        if left == 0 {
+            return Poll::Ready(false);
+        }
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(_) => Poll::Ready(true),
+            Poll::Pending if left == 0 => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Whichever of two slots another process holds, a try finds the other one: none is taken to be asked for.
+async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
+    redlock.flush().await;
+    for slot in 0..2 {
+        let mut held = all_permits(other, 2).await;
+        held.sort_by_key(LockGuard::slot);
+        held.remove(1 - slot).release().await;
+        other.flush().await;
+        let tried = redlock.semaphore("api", 2).try_acquire().await;
+        let got = tried
+            .unwrap_or_else(|error| panic!("{what}: {error}"))
+            .acquired();
+        let got = got.unwrap_or_else(|| panic!("{what}: slot {} is free", 1 - slot));
+        assert_eq!(got.slot(), Some(1 - slot), "{what}");
+        got.release().await;
+        for permit in held {
+            permit.release().await;
+        }
+    }
+}
+
+/// Both processes, and what the other one of them holds of two permits.
+struct Both {
+    redlock: Redlock,
+    other: Redlock,
+    held: Vec<LockGuard>,
+}
+
+impl Both {
+    async fn new(fair: bool, taken: usize) -> Self {
+        let world = World::far(WAY);
+        let settings = world.counted(true, fair).retry(Retry::new(ms(1), ms(3)));
+        let redlock = settings.build().expect("good settings");
+        let other = world.other();
+        let mut held = Vec::new();
+        while held.len() < taken {
+            held.push(permit(&other, 2).await);
+        }
+        Self {
+            redlock,
+            other,
+            held,
+        }
+    }
+
+    async fn ask(&self, tries: bool) {
+        let semaphore = self.redlock.semaphore("api", 2);
+        if tries {
+            drop(semaphore.try_acquire().await.expect("an answer"));
+        } else {
+            drop(semaphore.wait(Wait::For(5 * WAY)).acquire().await);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_stops_asking_anywhere_leaves_no_slot_noted() {
+    for (fair, taken, tries) in [
+        (true, 0, false),
+        (true, 1, false),
+        (true, 2, false),
+        (true, 1, true),
+        (false, 1, false),
+        (false, 1, true),
+    ] {
+        for polls in 1.. {
+            let both = Both::new(fair, taken).await;
+            // Another of its process goes on meanwhile.
+            let cut_off = polled(both.ask(tries), polls);
+            let (done, ()) = futures::future::join(cut_off, both.ask(tries)).await;
+            for permit in both.held {
+                permit.release().await;
+            }
+            let what = format!("in order: {fair}, {taken} taken, a try: {tries}, {polls} polls");
+            nothing_is_noted(&both.redlock, &both.other, &what).await;
+            if done {
+                assert!(polls > 1, "it has rested somewhere");
+                break;
+            }
+            assert!(polls < 400, "it never completes: {what}");
+        }
+    }
+}
+
+/// In a runtime with threads, tasks that come, go and are cut off at any moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_that_comes_and_goes_leaves_all_permits_behind() {
+    let world = World::near();
+    let redlock = world.process();
+    let mut tasks = Vec::new();
+    for number in 0..200_u64 {
+        let redlock = redlock.clone();
+        tasks.push(tokio::spawn(async move {
+            let brief = Duration::from_micros(number * 37 % 500);
+            let semaphore = redlock.semaphore("api", 2);
+            match number % 3 {
+                // Dropped somewhere on its way.
+                0 => drop(tokio::time::timeout(brief, semaphore.acquire()).await),
+                1 => drop(semaphore.try_acquire().await),
+                _ => {
+                    let permit = semaphore.acquire().await;
+                    let permit = permit.unwrap_or_else(|error| panic!("{error}"));
+                    tokio::time::sleep(brief).await;
+                    drop(permit);
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        let done = tokio::time::timeout(PATIENCE, task).await;
+        done.expect("its turn comes").expect("no panic");
+    }
+    nothing_is_noted(&redlock, &world.other(), "after the crowd").await;
+}

@@ -1,0 +1,118 @@
+//! What numbers a process proposes to the masters: near their own clocks, or its locks need a second round
+//! each.
+
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::support::stubborn::Stubborn;
+use crate::support::stubborn::Treatment::Honest;
+use crate::support::take;
+use quorate::Redlock;
+use quorate::node::{Node, Request};
+
+fn wall_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.expect("after 1970").as_micros() as u64
+}
+
+/// Another client's clock is ahead, by less than a master holds against it: whether all of them agree on that
+/// number, or a second round does.
+#[tokio::test]
+async fn a_process_draws_level_with_numbers_that_are_ahead_of_its_own() {
+    const AHEAD: u64 = 400_000;
+    for apart in [0, 20_000] {
+        let proposed = Arc::<Mutex<Vec<u64>>>::default();
+        let nodes = ["a", "b", "c"].map(|name| {
+            let proposed = proposed.clone();
+            Stubborn::new(name, move |request| {
+                if let Request::Acquire { proposal, .. } = request {
+                    let ahead = proposal.saturating_sub(wall_micros());
+                    proposed.lock().expect("no panic").push(ahead);
+                }
+                Honest
+            })
+        });
+        let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+        let redlock = Redlock::builder().nodes(as_nodes.collect());
+        let redlock = redlock.build().expect("good settings");
+        let ahead = wall_micros() + AHEAD;
+        for (number, node) in nodes.iter().enumerate() {
+            let counter = (ahead + apart * number as u64).to_string();
+            node.master.with_master(|master, now| {
+                master.put_text(now, b"quorate:fence:job", counter.as_bytes(), None);
+            });
+        }
+        take(&redlock, "job").await.release().await;
+        take(&redlock, "another").await.release().await;
+        let proposed = proposed.lock().expect("no panic").clone();
+        let (before, after) = proposed.split_at(3);
+        assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
+        // Some of it has passed since.
+        assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
+    }
+}
+
+/// Somebody else was granted a number in between: the token must be above it.
+#[tokio::test]
+async fn a_number_that_was_passed_by_another_is_raised_before_it_is_a_token() {
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let passed = wall_micros() + 700_000;
+    for (number, node) in nodes.iter().enumerate() {
+        let counter = wall_micros() + 100_000 * (number as u64 + 1);
+        let put = |node: &Stubborn, counter: u64| {
+            let counter = counter.to_string();
+            node.master.with_master(|master, now| {
+                master.put_text(now, b"quorate:fence:job", counter.as_bytes(), None);
+            });
+        };
+        put(node, counter);
+        let (this, mut first) = (Arc::downgrade(node), true);
+        node.change(move |request| {
+            if let (Request::Confirm { .. }, Some(node)) = (request, this.upgrade())
+                && std::mem::replace(&mut first, false)
+            {
+                put(&node, passed + number as u64);
+            }
+            Honest
+        });
+    }
+    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(as_nodes.collect());
+    let redlock = redlock.build().expect("good settings");
+    let guard = take(&redlock, "job").await;
+    assert_eq!(guard.fencing_token(), Some(passed + 2));
+    guard.release().await;
+}
+
+/// The number that others had before says nothing of the masters' clocks.
+#[tokio::test]
+async fn who_joins_others_goes_on_proposing_its_own_time() {
+    let behind = Arc::<Mutex<Vec<u64>>>::default();
+    let nodes = ["a", "b", "c"].map(|name| {
+        let behind = behind.clone();
+        Stubborn::new(name, move |request| {
+            if let Request::Acquire { proposal, .. } = request {
+                let now = wall_micros();
+                behind
+                    .lock()
+                    .expect("no panic")
+                    .push(now.saturating_sub(*proposal));
+            }
+            Honest
+        })
+    });
+    let process = || {
+        let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+        let redlock = Redlock::builder().nodes(nodes.collect());
+        redlock.build().expect("good settings")
+    };
+    let (first, second) = (process(), process());
+    let read = first.lock("doc").shared().acquire().await.expect("free");
+    let beside = second.lock("doc").shared().acquire().await.expect("beside");
+    assert_eq!(read.fencing_token(), beside.fencing_token());
+    behind.lock().expect("no panic").clear();
+    take(&second, "job").await.release().await;
+    let behind = behind.lock().expect("no panic").clone();
+    // It was a second; what passes until a request is there is less.
+    assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
+}

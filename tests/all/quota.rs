@@ -1,0 +1,610 @@
+//! Pieces under a lock: never more than there are, whatever happens to masters and callers.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::support::slow::SlowNode;
+use crate::support::stubborn::{self, Treatment};
+use crate::support::{
+    self, PATIENCE, ask_server, eventually, has_key, masters, memory, ms, secs, settings,
+};
+use quorate::node::memory::{Condition, Master, MemoryNode};
+use quorate::node::{Fault, Node, Reply, Request};
+use quorate::runtime::BoxFuture;
+use quorate::{
+    AcquireError, NodeName, NodeOutcome, Quota, Redlock, RestartGuard, Take, ValueError, Wait,
+};
+use quorate_testbed::{Fault as Trouble, Proxy, Way};
+
+async fn quota(redlock: &Redlock, pieces: u64) -> Quota {
+    let quota = redlock.quota("prizes");
+    quota.create(pieces).await.expect("all masters are there");
+    quota
+}
+
+#[tokio::test]
+async fn so_many_pieces_are_handed_out_and_no_more() {
+    let (_, redlock) = memory(3);
+    let quota = quota(&redlock, 3).await;
+    assert_eq!(quota.left().await, Ok(3));
+    assert_eq!(quota.take(2).await, Ok(Take::Taken { left: 1 }));
+    assert_eq!(quota.take(2).await, Ok(Take::SoldOut { left: 1 }));
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 0 }));
+    assert_eq!(quota.take(1).await, Ok(Take::SoldOut { left: 0 }));
+    assert_eq!(quota.left().await, Ok(0));
+}
+
+#[tokio::test]
+async fn a_quota_that_nobody_created_hands_out_nothing() {
+    let (_, redlock) = memory(3);
+    let quota = redlock.quota("prizes");
+    let error = quota.take(1).await.expect_err("there is none");
+    assert!(matches!(error, ValueError::Missing(_)), "{error}");
+    assert!(error.to_string().contains("create it"), "{error}");
+    let error = quota.left().await.expect_err("there is none");
+    assert!(matches!(error, ValueError::Missing(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_quota_is_created_once_and_only_where_all_masters_have_none() {
+    let (nodes, redlock) = memory(3);
+    let quota = redlock.quota("prizes");
+    nodes[1].set_condition(Condition::Down);
+    let error = quota.create(10).await.expect_err("one is away");
+    assert!(matches!(error, ValueError::Incomplete(_)), "{error}");
+    assert!(error.to_string().contains("m1: down"), "{error}");
+    nodes[1].set_condition(Condition::Up);
+    let error = quota.take(1).await.expect_err("nothing was written");
+    assert!(matches!(error, ValueError::Missing(_)), "{error}");
+
+    quota.create(10).await.expect("all are there");
+    let error = quota.create(10).await.expect_err("there is one");
+    assert!(matches!(error, ValueError::Exists(_)), "{error}");
+    assert!(error.to_string().contains("m0"), "{error}");
+    // Also where only one remembers.
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
+    nodes[0].forget();
+    nodes[2].forget();
+    let error = quota.create(10).await.expect_err("one remembers");
+    assert!(matches!(error, ValueError::Exists(_)), "{error}");
+    assert!(error.to_string().contains("m1"), "{error}");
+}
+
+#[tokio::test]
+async fn masters_that_forget_one_after_another_forget_nothing_together() {
+    let (nodes, redlock) = memory(3);
+    let quota = quota(&redlock, 10).await;
+    for (taken, node) in nodes.iter().chain(&nodes).enumerate() {
+        node.forget();
+        let left = 9 - taken as u64;
+        assert_eq!(quota.take(1).await, Ok(Take::Taken { left }));
+    }
+    assert_eq!(quota.left().await, Ok(4));
+}
+
+#[tokio::test]
+async fn who_only_looks_gives_a_master_back_what_it_forgot() {
+    let (nodes, redlock) = memory(3);
+    let quota = quota(&redlock, 1).await;
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 0 }));
+    for (n, node) in nodes.iter().chain(&nodes).enumerate() {
+        if n % 2 == 0 {
+            node.forget();
+            assert_eq!(quota.take(1).await, Ok(Take::SoldOut { left: 0 }));
+        } else {
+            node.restart();
+            assert_eq!(quota.left().await, Ok(0));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_majority_that_forgets_at_once_is_a_loss_and_nothing_is_handed_out() {
+    let (nodes, redlock) = memory(5);
+    let quota = quota(&redlock, 10).await;
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
+    for node in &nodes[..3] {
+        node.forget();
+    }
+    for _ in 0..3 {
+        let error = quota.take(1).await.expect_err("nobody knows what is left");
+        assert!(matches!(error, ValueError::Lost(_)), "{error}");
+        let said = error.reports().iter();
+        let none = said.filter(|said| said.outcome == NodeOutcome::NoValue);
+        assert_eq!(none.count(), 3, "{error}");
+    }
+    // The way out is an operator's.
+    quota.drop_quota().await.expect("all are there");
+    quota.create(9).await.expect("none is left");
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 8 }));
+}
+
+#[tokio::test]
+async fn what_was_on_disk_at_a_restart_has_no_vote() {
+    let (nodes, redlock) = memory(3);
+    let quota = quota(&redlock, 10).await;
+    nodes[0].restart();
+    nodes[1].restart();
+    let error = quota.take(1).await.expect_err("it may be an old one");
+    assert!(matches!(error, ValueError::Lost(_)), "{error}");
+    let said = error.to_string();
+    assert!(
+        said.contains("m1: has a value from before it restarted"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_minority_that_is_away_is_not_missed_and_a_majority_is() {
+    let (nodes, redlock) = memory(3);
+    let quota = quota(&redlock, 10).await;
+    nodes[2].set_condition(Condition::Down);
+    let left = quota.take(1).await;
+    assert_eq!(left, Ok(Take::Taken { left: 9 }), "a majority is enough");
+    nodes[1].set_condition(Condition::Down);
+    let error = quota.take(1).await.expect_err("no majority");
+    assert!(
+        matches!(error, ValueError::NotAcquired(AcquireError::NoQuorum(_))),
+        "{error}"
+    );
+}
+
+/// Treats writes so, and all else as it should be.
+fn writes(treatment: Treatment) -> impl FnMut(&Request) -> Treatment + Send + 'static {
+    move |request| match request {
+        Request::Write { .. } => treatment.clone(),
+        _ => Treatment::Honest,
+    }
+}
+
+fn lost_on_the_way() -> Fault {
+    Fault::Disconnected("cut".into())
+}
+
+#[tokio::test]
+async fn a_write_that_too_few_masters_confirm_is_unknown_and_hands_out_nothing() {
+    let cut = || Treatment::Fails(lost_on_the_way(), ms(0));
+    for (treatment, then_left) in [(Treatment::Unanswered, 8), (cut(), 9)] {
+        let (nodes, redlock) = stubborn::three();
+        let quota = quota(&redlock, 10).await;
+        for node in &nodes[..2] {
+            node.change(writes(treatment.clone()));
+        }
+        // The third may or may not have it, and is not asked the next time.
+        nodes[2].change(writes(cut()));
+        let error = quota.take(1).await.expect_err("unknown");
+        assert!(matches!(error, ValueError::Unknown(_)), "{error}");
+        for node in &nodes {
+            node.change(|_| Treatment::Honest);
+        }
+        let left = then_left;
+        assert_eq!(quota.take(1).await, Ok(Take::Taken { left }));
+    }
+}
+
+#[tokio::test]
+async fn a_write_counts_only_on_masters_that_were_read() {
+    let (nodes, redlock) = stubborn::three();
+    let quota = quota(&redlock, 10).await;
+    // The second is read and not written, the third written and not read.
+    nodes[1].change(writes(Treatment::Fails(lost_on_the_way(), ms(0))));
+    nodes[2].change(|request| match request {
+        Request::Read { .. } => Treatment::Fails(lost_on_the_way(), ms(0)),
+        _ => Treatment::Honest,
+    });
+    let error = quota.take(1).await.expect_err("one of those read has it");
+    assert!(matches!(error, ValueError::Unknown(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_write_counts_only_in_the_run_of_the_server_that_was_read() {
+    let (nodes, redlock) = stubborn::three();
+    let quota = quota(&redlock, 10).await;
+    for (n, node) in nodes[..2].iter().enumerate() {
+        let master = node.master.clone();
+        node.change(move |request| {
+            if matches!(request, Request::Write { .. }) {
+                // Restarted between read and write: empty, or with all it had.
+                if n == 0 {
+                    master.forget();
+                } else {
+                    master.restart();
+                }
+            }
+            Treatment::Honest
+        });
+    }
+    let error = quota.take(1).await.expect_err("two are in another run");
+    assert!(matches!(error, ValueError::Unknown(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_lock_that_ends_between_read_and_write_writes_nothing() {
+    let (nodes, redlock) = stubborn::three();
+    let quota = quota(&redlock, 10).await;
+    for node in &nodes {
+        node.change(|request| match request {
+            Request::Read { .. } => Treatment::Late(ms(600)),
+            Request::Extend { .. } => Treatment::Fails(lost_on_the_way(), ms(0)),
+            _ => Treatment::Honest,
+        });
+    }
+    let error = quota.take(1).await.expect_err("the lock is over");
+    assert!(matches!(error, ValueError::LockLost(_)), "{error}");
+    for node in &nodes {
+        node.change(|_| Treatment::Honest);
+    }
+    assert_eq!(quota.left().await, Ok(10));
+}
+
+/// Polls a future `polls` times, as it is woken, and drops it where it rests. What it gave, where it has ended.
+async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(move |cx| {
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_take_that_is_dropped_anywhere_wastes_one_at_most_and_none_is_taken_twice() {
+    const PIECES: u64 = 4;
+    let mut wasted = 0;
+    for distances in [[0, 0, 0], [1, 2, 4], [9, 1, 3]] {
+        let far = |(n, way): (usize, &u64)| SlowNode::new(&format!("far {n}"), ms(*way), ms(*way));
+        for polls in 1.. {
+            let nodes: Vec<_> = distances.iter().enumerate().map(far).collect();
+            let as_nodes = nodes.into_iter().map(|node| node as Arc<dyn Node>);
+            let redlock = Redlock::builder().nodes(as_nodes.collect());
+            let redlock = redlock.build().expect("good settings");
+            let quota = quota(&redlock, PIECES).await;
+            let done = polled(quota.take(1), polls).await;
+            let mut taken = u64::from(done.is_some());
+            loop {
+                match quota.take(1).await.expect("all are there") {
+                    Take::Taken { .. } => taken += 1,
+                    Take::SoldOut { left } => break assert_eq!(left, 0),
+                }
+            }
+            assert!(
+                taken <= PIECES,
+                "{distances:?} after {polls} polls: {taken}"
+            );
+            assert!(
+                taken + 1 >= PIECES,
+                "{distances:?} after {polls} polls: {taken}"
+            );
+            wasted += PIECES - taken;
+            if done.is_some() {
+                break;
+            }
+        }
+    }
+    assert!(wasted > 0, "none was dropped behind its write");
+}
+
+/// A master that has lost its memory gets the value back with the next write, also while its votes do not count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn real_masters_that_lose_their_memory_one_after_another_lose_nothing_together() {
+    const PIECES: u64 = 500;
+    let masters = masters(3);
+    let redlock = Redlock::builder()
+        .masters(masters.urls())
+        .ttl(secs(1))
+        .max_ttl(secs(2))
+        .node_timeout(ms(250))
+        .wait(Wait::For(PATIENCE))
+        .restart_guard(RestartGuard::AfterFirstContact)
+        .build()
+        .expect("good settings");
+    let quota = quota(&redlock, PIECES).await;
+    let mut taken = 0;
+    for (n, master) in masters.iter().chain(&masters).enumerate().take(5) {
+        master.restart_empty().expect("restarted");
+        let restarted = Instant::now();
+        let mut successes = 0;
+        loop {
+            assert!(restarted.elapsed() < PATIENCE, "{n}: it is not refilled");
+            match quota.take(1).await {
+                Ok(Take::Taken { .. }) => (taken, successes) = (taken + 1, successes + 1),
+                Ok(sold_out) => panic!("{sold_out:?}"),
+                Err(error @ (ValueError::Lost(_) | ValueError::Missing(_))) => {
+                    panic!("{n}: {error}")
+                }
+                // A connection that broke just now.
+                Err(_) => {}
+            }
+            if successes > 0 && has_key(master, "quorate:value:prizes") {
+                break;
+            }
+            tokio::time::sleep(ms(20)).await;
+        }
+    }
+    let left = loop {
+        if let Ok(left) = quota.left().await {
+            break left;
+        }
+    };
+    assert!(taken + left <= PIECES, "{taken} taken, {left} left");
+    // And all but one at once: nothing is left to tell it.
+    masters[0].restart_empty().expect("restarted");
+    masters[1].restart_empty().expect("restarted");
+    let asked = Instant::now();
+    let error = loop {
+        match quota.take(1).await {
+            Ok(take) => panic!("{take:?}"),
+            Err(error @ ValueError::Lost(_)) => break error,
+            Err(error) => assert!(asked.elapsed() < PATIENCE, "{error}"),
+        }
+    };
+    assert!(error.to_string().contains("is lost"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_four_takers_get_what_there_is_and_no_more() {
+    const PIECES: u64 = 40;
+    let masters = masters(3);
+    let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
+    let guarded = guarded.wait(Wait::For(secs(60)));
+    let clients: Vec<Redlock> = (0..4)
+        .map(|_| guarded.clone().build().expect("good settings"))
+        .collect();
+    quota(&clients[0], PIECES).await;
+    let taken = Arc::new(AtomicU64::new(0));
+    let takers = (0..64).map(|n| {
+        let (quota, taken) = (clients[n % clients.len()].quota("prizes"), taken.clone());
+        tokio::spawn(async move {
+            match quota.take(1).await {
+                Ok(Take::Taken { .. }) => drop(taken.fetch_add(1, Ordering::Relaxed)),
+                Ok(Take::SoldOut { left }) => assert_eq!(left, 0),
+                Err(error) => panic!("{error}"),
+            }
+        })
+    });
+    for taker in futures::future::join_all(takers).await {
+        taker.expect("no panic");
+    }
+    assert_eq!(taken.load(Ordering::Relaxed), PIECES);
+    assert_eq!(clients[1].quota("prizes").left().await, Ok(0));
+}
+
+#[tokio::test]
+async fn on_real_servers_a_value_of_an_earlier_run_has_no_vote() {
+    let masters = masters(3);
+    let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
+    let redlock = guarded.build().expect("good settings");
+    let quota = quota(&redlock, 10).await;
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
+    // As it stands after a restart from disk: written in a run that is over.
+    for master in masters.iter().take(2) {
+        let text = ask_server(master, &["GET", "quorate:value:prizes"]);
+        let text = text.text().expect("a value").into_owned();
+        let parts: Vec<&str> = text.splitn(3, ' ').collect();
+        assert_eq!(parts[2], "quota 9");
+        let old = format!("{} {} quota 10", parts[0], "0".repeat(40));
+        ask_server(master, &["SET", "quorate:value:prizes", &old]);
+    }
+    let error = quota.take(1).await.expect_err("two may be old");
+    assert!(matches!(error, ValueError::Lost(_)), "{error}");
+    // Who says that the masters lose nothing takes the largest.
+    let unguarded = settings(masters.urls()).restart_guard(RestartGuard::Off);
+    let unguarded = unguarded.build().expect("good settings").quota("prizes");
+    let left = unguarded.left().await.expect("three have one");
+    assert!(left >= 9, "{left}");
+}
+
+#[tokio::test]
+async fn a_quota_that_a_clock_ahead_has_written_can_be_taken_from_the_second_time() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).build().expect("good settings");
+    let quota = quota(&redlock, 10).await;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let ahead = (now.expect("after 1970") + secs(86_400)).as_micros();
+    // What a master whose clock was a day ahead leaves, a day after the last call: the counter is gone.
+    for master in &masters {
+        let text = ask_server(master, &["GET", "quorate:value:prizes"]);
+        let text = text.text().expect("a value").into_owned();
+        let (_, rest) = text.split_once(' ').expect("a number");
+        let text = format!("{ahead} {rest}");
+        ask_server(master, &["SET", "quorate:value:prizes", &text]);
+        ask_server(master, &["DEL", "quorate:fence:prizes"]);
+    }
+    let _ = quota.take(1).await;
+    let taken = quota.take(1).await;
+    assert!(matches!(taken, Ok(Take::Taken { .. })), "{taken:?}");
+}
+
+#[tokio::test]
+async fn a_value_of_another_type_or_kind_is_left_alone() {
+    let masters = masters(3);
+    let redlock = support::redlock(&masters);
+    for master in &masters {
+        ask_server(master, &["RPUSH", "quorate:value:prizes", "a", "b"]);
+    }
+    let quota = redlock.quota("prizes");
+    for error in [
+        quota.take(1).await.expect_err("a list"),
+        quota.create(10).await.expect_err("a list"),
+        quota.drop_quota().await.expect_err("a list"),
+    ] {
+        assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+    }
+    for master in &masters {
+        let length = ask_server(master, &["LLEN", "quorate:value:prizes"]);
+        assert_eq!(length.int(), Some(2));
+    }
+    let nightly = redlock.once("nightly", secs(3600));
+    nightly.create().await.expect("all are there");
+    let other = redlock.quota("nightly");
+    for error in [
+        other.take(1).await.expect_err("another kind"),
+        other.drop_quota().await.expect_err("another kind"),
+    ] {
+        assert!(matches!(error, ValueError::OtherKind { .. }), "{error}");
+    }
+    let done = nightly.at_most_once(async |_| ()).await;
+    assert!(done.is_ok(), "it is still there: {done:?}");
+    quota_is_no_record_to_refill(&redlock).await;
+}
+
+async fn quota_is_no_record_to_refill(redlock: &quorate::Redlock) {
+    redlock.quota("seats").create(10).await.expect("new");
+    let guard = redlock.acquire("seats").await.expect("free");
+    let record = redlock.once("seats", secs(3600));
+    let error = record.refill(&guard).await.expect_err("another kind");
+    assert!(matches!(error, ValueError::OtherKind { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
+    let (nodes, redlock) = memory(3);
+    let quota = redlock.quota("prizes");
+    for error in [
+        quota.create(0).await.expect_err("none"),
+        quota.take(0).await.expect_err("none").clone(),
+    ] {
+        assert!(matches!(error, ValueError::Invalid(_)), "{error}");
+    }
+    let error = redlock.quota("").take(1).await.expect_err("no name");
+    assert!(error.to_string().contains("empty"), "{error}");
+    for node in &nodes {
+        assert!(node.with_master(Master::is_empty));
+    }
+    let classic = Redlock::builder().in_memory(3).fencing(false);
+    let classic = classic.build().expect("good settings").quota("prizes");
+    let error = classic.create(1).await.expect_err("no numbers");
+    assert_eq!(error, ValueError::NoFencing);
+}
+
+#[tokio::test]
+async fn a_take_asks_each_master_twice_beyond_the_lock_and_a_look_once() {
+    let (nodes, redlock) = stubborn::three();
+    let quota = quota(&redlock, 10).await;
+    let asked = Arc::new(AtomicU64::new(0));
+    for node in &nodes {
+        let asked = asked.clone();
+        node.change(move |request| {
+            if matches!(request, Request::Read { .. } | Request::Write { .. }) {
+                asked.fetch_add(1, Ordering::Relaxed);
+            }
+            Treatment::Honest
+        });
+    }
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
+    assert_eq!(asked.swap(0, Ordering::Relaxed), 2 * 3);
+    assert_eq!(quota.left().await, Ok(9));
+    assert_eq!(asked.swap(0, Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn a_quota_waits_for_its_lock_as_long_as_it_is_told() {
+    let (_, redlock) = memory(3);
+    let quota = quota(&redlock, 3).await;
+    let guard = redlock.acquire("prizes").await.expect("free");
+    let busy = quota.clone().wait(Wait::For(ms(50))).take(1).await;
+    let error = busy.expect_err("held");
+    assert!(
+        matches!(error, ValueError::NotAcquired(AcquireError::HeldByOther(_))),
+        "{error}"
+    );
+    guard.release().await;
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 2 }));
+}
+
+/// A master in memory that carries a write out, and answers it when a release comes behind it.
+struct AnswersLate {
+    node: MemoryNode,
+    writes: Mutex<Vec<(Request, Reply)>>,
+}
+
+impl Node for AnswersLate {
+    fn name(&self) -> &NodeName {
+        self.node.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        let mut writes = self.writes.lock().expect("no panic");
+        match &request {
+            Request::Write { value, .. } if value.run.is_some() => writes.push((request, reply)),
+            Request::Release { .. } => {
+                for (request, reply) in writes.drain(..) {
+                    self.node.send(request, reply);
+                }
+                self.node.send(request, reply);
+            }
+            _ => self.node.send(request, reply),
+        }
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.node.idle()
+    }
+}
+
+/// Five masters that answer a write when the release is there, on which `quota` has been created.
+async fn answering_late() -> (Vec<MemoryNode>, Quota) {
+    let (nodes, plain) = memory(5);
+    quota(&plain, 10).await;
+    let late = |node: &MemoryNode| {
+        Arc::new(AnswersLate {
+            node: node.clone(),
+            writes: Mutex::default(),
+        }) as Arc<dyn Node>
+    };
+    let redlock = Redlock::builder().nodes(nodes.iter().map(late).collect());
+    let redlock = redlock.node_timeout(ms(200)).build();
+    (nodes, redlock.expect("good settings").quota("prizes"))
+}
+
+#[tokio::test]
+async fn the_lock_is_given_back_right_behind_the_write() {
+    let (_, quota) = answering_late().await;
+    for left in [9, 8, 7] {
+        assert_eq!(quota.take(1).await, Ok(Take::Taken { left }));
+    }
+}
+
+#[tokio::test]
+async fn the_lock_is_kept_until_the_write_is_answered_where_a_master_was_not_read() {
+    let (nodes, quota) = answering_late().await;
+    nodes[4].set_condition(Condition::Down);
+    // Nobody answers before the release, and that waits.
+    let error = quota.take(1).await.expect_err("no answer in time");
+    assert!(matches!(error, ValueError::Unknown(_)), "{error}");
+    nodes[4].set_condition(Condition::Up);
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 8 }));
+}
+
+#[tokio::test]
+async fn a_slow_master_is_given_back_what_it_forgot_by_who_only_looks() {
+    let masters = masters(3);
+    let proxy = Proxy::start(masters[2].addr()).expect("a proxy");
+    proxy.inject(Trouble::latency(Way::Both, ms(10))).keep();
+    let urls = [
+        masters[0].url(),
+        masters[1].url(),
+        masters[2].url_at(proxy.addr()),
+    ];
+    let redlock = settings(urls).build().expect("good settings");
+    let quota = redlock.quota("prizes");
+    quota.create(10).await.expect("all there");
+    let has_it = || has_key(&masters[2], "quorate:value:prizes");
+    eventually("it was written to all", has_it).await;
+    let forgets = |master| ask_server(master, &["DEL", "quorate:value:prizes"]);
+    forgets(&masters[2]);
+    assert_eq!(quota.left().await.expect("two have it"), 10);
+    eventually("it was given it again", has_it).await;
+    forgets(&masters[1]);
+    let left = quota.left().await;
+    assert_eq!(left, Ok(10), "a look stood between the two losses");
+}

@@ -1,0 +1,390 @@
+//! A quota beside everything that can go wrong, from one seed a run: messages that are lost, late and repeated, answers
+//! that never come, callers that are dropped, masters that lose their memory or come back with an old one.
+//!
+//! Time is tokio's, which stands still while nothing is to be done: a run of a minute takes milliseconds.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::support::{self, ms, secs};
+use quorate::node::memory::Master;
+use quorate::node::{Fault, Node, NodeName, Reply, Request, ServerRun};
+use quorate::runtime::{BoxFuture, Runtime};
+use quorate::{Instant, Redlock, Retry, Take, ValueError, Wait};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+const NODE_TIMEOUT: Duration = ms(50);
+const TTL: Duration = secs(1);
+/// More than twice what a proposal may be off, so that numbers rise over a loss of memory as well.
+const MAX_TTL: Duration = secs(4);
+
+/// A plain generator: a run is made of one seed.
+#[derive(Clone)]
+struct Dice(Arc<AtomicU64>);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(seed)))
+    }
+
+    fn roll(&self) -> u64 {
+        let state = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&self, limit: u64) -> u64 {
+        self.roll() % limit
+    }
+
+    /// Once in so many times.
+    fn once_in(&self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    fn up_to(&self, most: Duration) -> Duration {
+        Duration::from_micros(self.below(most.as_micros() as u64 + 1))
+    }
+}
+
+/// The outside world, in tokio's time.
+#[derive(Clone)]
+struct World {
+    began: tokio::time::Instant,
+    dice: Dice,
+}
+
+impl World {
+    fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+}
+
+impl Runtime for World {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(1_000_000_000 + self.elapsed().as_nanos() as u64)
+    }
+
+    fn wall_micros(&self) -> u64 {
+        1_700_000_000_000_000 + self.elapsed().as_micros() as u64
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        let left = at.saturating_since(self.now());
+        // A timer that is far off would end the run there.
+        let at = tokio::time::Instant::now() + left.min(secs(3600));
+        Box::pin(tokio::time::sleep_until(at))
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        tokio::spawn(task);
+        true
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        bytes.fill_with(|| self.dice.roll() as u8);
+    }
+}
+
+/// A server: its memory, which run of it this is, and until when it does not vote.
+struct Server {
+    master: Master,
+    run: u64,
+    /// What a restart brings back from the disk.
+    disk: Master,
+    silent_until: Duration,
+}
+
+impl Server {
+    fn run(&self) -> ServerRun {
+        ServerRun::new(self.run.to_string())
+    }
+
+    fn restart(&mut self, with: Master, now: Duration) {
+        self.master = with;
+        self.run += 1;
+        let run = self.run();
+        self.master.set_run(run);
+        self.silent_until = now + MAX_TTL;
+    }
+}
+
+/// Until when a client does not get through to a server.
+type Away = Arc<Mutex<Duration>>;
+
+/// One client's way to a server. What is sent is carried out in order, in the run of the server to which it was sent.
+struct Line {
+    name: NodeName,
+    post: UnboundedSender<(Request, Reply)>,
+}
+
+impl Line {
+    fn to(name: &str, server: &Arc<Mutex<Server>>, world: &World, rough: u64) -> (Self, Away) {
+        let (post, mut queue) = unbounded_channel::<(Request, Reply)>();
+        let (server, world) = (server.clone(), world.clone());
+        let away = Away::default();
+        let until = away.clone();
+        tokio::spawn(async move {
+            while let Some((request, reply)) = queue.recv().await {
+                if world.elapsed() < *until.lock().expect("no panic") {
+                    reply.answer(Err(Fault::Down("no way through".into())));
+                } else {
+                    deliver(&server, &world, request, reply, rough).await;
+                }
+            }
+        });
+        let name = NodeName::new(name);
+        (Self { name, post }, away)
+    }
+}
+
+impl Node for Line {
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        let _ = self.post.send((request, reply));
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// Carries one request out, or not, once or more often, and answers, or not. `rough` is how often all goes well.
+async fn deliver(
+    server: &Arc<Mutex<Server>>,
+    world: &World,
+    request: Request,
+    mut reply: Reply,
+    rough: u64,
+) {
+    let dice = &world.dice;
+    let cut = || Err(Fault::Disconnected("cut".into()));
+    // What the driver asks itself before it sends.
+    let run = {
+        let server = server.lock().expect("no panic");
+        let now = world.elapsed();
+        let silent = server.silent_until.saturating_sub(now);
+        if request.is_withdrawn() || request.is_void(world.now(), &server.run()) {
+            return reply.answer(Err(Fault::Withdrawn));
+        }
+        if request.is_vote() && !silent.is_zero() {
+            return reply.answer(Err(Fault::Quarantined(silent)));
+        }
+        server.run
+    };
+    let carry_out = {
+        let (server, world) = (server.clone(), world.clone());
+        move |request: &Request| {
+            let mut server = server.lock().expect("no panic");
+            let wall = world.wall_micros();
+            // A connection does not outlive the run that it was made to.
+            (server.run == run).then(|| server.master.apply(wall, request))
+        }
+    };
+    tokio::time::sleep(dice.up_to(ms(2))).await;
+    if dice.once_in(rough) {
+        return reply.answer(cut());
+    }
+    let again = |most: Duration| {
+        let (carry_out, request, late) = (carry_out.clone(), request.clone(), dice.up_to(most));
+        tokio::spawn(async move {
+            tokio::time::sleep(late).await;
+            carry_out(&request)
+        })
+    };
+    if dice.once_in(rough) {
+        // Carried out much later.
+        again(secs(3));
+        tokio::time::sleep(NODE_TIMEOUT).await;
+        return reply.time_out(Fault::Timeout(NODE_TIMEOUT));
+    }
+    let said = carry_out(&request);
+    if dice.once_in(rough) {
+        again(secs(6));
+    }
+    if dice.once_in(rough) {
+        return reply.answer(cut());
+    }
+    tokio::time::sleep(dice.up_to(ms(2))).await;
+    reply.answer(said.unwrap_or_else(cut));
+}
+
+/// How much of a run came about, to see that there was something to be seen.
+#[derive(Debug, Default)]
+struct Seen {
+    /// What was left after each piece that was taken: each once, for each piece is handed out once.
+    left: Vec<u64>,
+    unknown: u64,
+    dropped: u64,
+    restarts: u64,
+    lost: u64,
+    sold_out: u64,
+}
+
+const PIECES: u64 = 30;
+
+/// Something happens to a way or to a server; whether a server was restarted.
+fn change(world: &World, servers: &[Arc<Mutex<Server>>], ways: &[Away]) -> bool {
+    let (dice, now) = (&world.dice, world.elapsed());
+    let any = |count: usize| dice.below(count as u64) as usize;
+    if dice.once_in(2) {
+        *ways[any(ways.len())].lock().expect("no panic") = now + dice.up_to(secs(10));
+        return false;
+    }
+    let mut server = servers[any(servers.len())].lock().expect("no panic");
+    match dice.below(4) {
+        0 => server.restart(Master::default(), now),
+        1 => {
+            let disk = server.disk.clone();
+            server.restart(disk, now);
+        }
+        _ => {
+            server.disk = server.master.clone();
+            return false;
+        }
+    }
+    true
+}
+
+async fn one_run(seed: u64) -> Seen {
+    let dice = Dice::new(seed);
+    let world = World {
+        began: tokio::time::Instant::now(),
+        dice: dice.clone(),
+    };
+    let masters = if dice.once_in(3) { 5 } else { 3 };
+    let rough = 6 + dice.below(60);
+    let servers: Vec<_> = (0..masters)
+        .map(|_| {
+            let server = Server {
+                master: Master::default(),
+                run: 1,
+                disk: Master::default(),
+                silent_until: Duration::ZERO,
+            };
+            Arc::new(Mutex::new(server))
+        })
+        .collect();
+    let mut ways: Vec<Away> = Vec::new();
+    let mut client = |rough: u64| {
+        let lines = servers.iter().enumerate().map(|(n, server)| {
+            let (line, away) = Line::to(&format!("m{n}"), server, &world, rough);
+            ways.push(away);
+            Arc::new(line) as Arc<dyn Node>
+        });
+        let lines: Vec<_> = lines.collect();
+        Redlock::builder()
+            .nodes(lines)
+            .runtime(Arc::new(world.clone()))
+            .ttl(TTL)
+            .max_ttl(MAX_TTL)
+            .node_timeout(NODE_TIMEOUT)
+            .retry(Retry::new(ms(5), ms(50)).seed(seed))
+            .wait(Wait::For(secs(3)))
+            .build()
+            .expect("good settings")
+    };
+    client(u64::MAX)
+        .quota("prizes")
+        .create(PIECES)
+        .await
+        .expect("all is well so far");
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let callers: Vec<_> = (0..3)
+        .map(|_| {
+            tokio::spawn(caller(
+                client(rough).quota("prizes"),
+                world.clone(),
+                seen.clone(),
+            ))
+        })
+        .collect();
+    // How often the world changes: seldom enough for a write in between, or not.
+    let pace = secs(1 + dice.below(8));
+    let mut restarts = 0;
+    while !callers.iter().all(tokio::task::JoinHandle::is_finished) {
+        tokio::time::sleep(dice.up_to(pace)).await;
+        restarts += u64::from(change(&world, &servers, &ways));
+    }
+    for caller in callers {
+        caller.await.expect("no panic");
+    }
+    let mut seen = std::mem::take(&mut *seen.lock().expect("no panic"));
+    seen.restarts += restarts;
+    seen.is_right(seed);
+    seen
+}
+
+impl Seen {
+    /// No piece is taken twice, and none that was not there.
+    fn is_right(&self, seed: u64) {
+        let mut each = self.left.clone();
+        each.sort_unstable();
+        each.dedup();
+        let taken = self.left.len();
+        assert_eq!(
+            each.len(),
+            taken,
+            "seed {seed}: one is taken twice: {self:?}"
+        );
+        let all_were_there = each.iter().all(|left| *left < PIECES);
+        assert!(all_were_there, "seed {seed}: {self:?}");
+    }
+}
+
+/// Takes pieces until there are none, or nobody knows, or a minute is over; drops every few of its calls.
+async fn caller(quota: quorate::Quota, world: World, seen: Arc<Mutex<Seen>>) {
+    let count = |what: fn(&mut Seen)| what(&mut seen.lock().expect("no panic"));
+    while world.elapsed() < secs(60) {
+        let dice = &world.dice;
+        tokio::time::sleep(dice.up_to(ms(400))).await;
+        let patience = if dice.once_in(4) {
+            dice.up_to(ms(30))
+        } else {
+            secs(30)
+        };
+        match tokio::time::timeout(patience, quota.take(1)).await {
+            Err(_) => count(|seen| seen.dropped += 1),
+            Ok(Ok(Take::Taken { left })) => seen.lock().expect("no panic").left.push(left),
+            Ok(Ok(Take::SoldOut { .. })) => return count(|seen| seen.sold_out += 1),
+            Ok(Err(ValueError::Unknown(_))) => count(|seen| seen.unknown += 1),
+            Ok(Err(ValueError::Lost(_) | ValueError::Missing(_))) => {
+                return count(|seen| seen.lost += 1);
+            }
+            Ok(Err(_)) => {}
+        }
+    }
+}
+
+#[test]
+fn never_more_are_taken_than_there_are_whatever_goes_wrong() {
+    const RUNS: u64 = 60;
+    let first = support::seed::seed();
+    let mut all = Seen::default();
+    let mut taken = 0;
+    for seed in first..first + RUNS {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        let seen = runtime.block_on(one_run(seed));
+        taken += seen.left.len() as u64;
+        all.unknown += seen.unknown;
+        all.dropped += seen.dropped;
+        all.restarts += seen.restarts;
+        all.lost += seen.lost;
+        all.sold_out += seen.sold_out;
+    }
+    println!("{RUNS} runs from {first}: {taken} taken, {all:?}");
+    let enough = taken > RUNS && all.unknown > RUNS / 4 && all.dropped > RUNS / 4;
+    assert!(
+        enough && all.restarts > RUNS && all.lost > 0 && all.sold_out > 0,
+        "{all:?}"
+    );
+}

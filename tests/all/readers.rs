@@ -1,0 +1,390 @@
+//! Readers and writers on one resource.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
+use quorate::{
+    AcquireError, DowngradeError, InvalidResource, LossCause, Redlock, TryAcquire, Wait,
+};
+use quorate_testbed::{Masters, Server};
+
+fn waits(masters: &Masters) -> Redlock {
+    settings(masters.urls())
+        .wait(Wait::For(secs(60)))
+        .build()
+        .expect("good settings")
+}
+
+#[tokio::test]
+async fn readers_stand_beside_each_other_and_no_writer_beside_them() {
+    let masters = masters(3);
+    let (here, there) = (redlock(&masters), redlock(&masters));
+    let one = here.lock("doc").shared().acquire().await.expect("free");
+    let two = there.lock("doc").shared().acquire().await.expect("beside");
+    let three = here.lock("doc").shared().acquire().await.expect("beside");
+    assert!(one.is_valid() && two.is_valid() && three.is_valid());
+    let writer = there.try_acquire("doc").await.expect("an answer");
+    assert!(matches!(writer, TryAcquire::Held(_)));
+    one.release().await;
+    let writer = there.try_acquire("doc").await.expect("an answer");
+    assert!(matches!(writer, TryAcquire::Held(_)), "two still read");
+    two.release().await;
+    three.release().await;
+    let writer = take(&there, "doc").await;
+    let reader = here.lock("doc").shared().try_acquire().await;
+    assert!(matches!(reader, Ok(TryAcquire::Held(_))), "{reader:?}");
+    writer.release().await;
+    eventually("nothing is left", || holders(&masters, "doc") == 0).await;
+}
+
+#[tokio::test]
+async fn a_readers_number_lies_between_those_of_the_writers() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let number = |guard: &quorate::LockGuard| guard.fencing_token().expect("fenced");
+    let writer = take(&redlock, "doc").await;
+    let before = number(&writer);
+    writer.release().await;
+    let one = redlock.lock("doc").shared().acquire().await.expect("free");
+    let two = redlock.lock("doc").shared().acquire().await.expect("free");
+    let read = [number(&one), number(&two)];
+    one.release().await;
+    two.release().await;
+    let writer = take(&redlock, "doc").await;
+    let after = number(&writer);
+    for read in read {
+        assert!(before < read && read < after, "{before} {read} {after}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn neither_side_starves_and_nobody_meets_the_other() {
+    let masters = masters(3);
+    let handles = [waits(&masters), waits(&masters)];
+    // Readers count up, a writer stands for a thousand.
+    let inside = Arc::new(AtomicI64::new(0));
+    let mut tasks = Vec::new();
+    for task in 0..10 {
+        let redlock = handles[task % 2].clone();
+        let inside = inside.clone();
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..6 {
+                if task < 7 {
+                    let guard = redlock.lock("doc").shared().acquire().await;
+                    let guard = guard.unwrap_or_else(|error| panic!("reader: {error}"));
+                    assert!(
+                        inside.fetch_add(1, Ordering::SeqCst) < 1_000,
+                        "beside a writer"
+                    );
+                    tokio::time::sleep(ms(3)).await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.release().await;
+                } else {
+                    let guard = redlock.acquire("doc").await;
+                    let guard = guard.unwrap_or_else(|error| panic!("writer: {error}"));
+                    assert_eq!(inside.fetch_add(1_000, Ordering::SeqCst), 0, "alone");
+                    tokio::time::sleep(ms(3)).await;
+                    inside.fetch_sub(1_000, Ordering::SeqCst);
+                    guard.release().await;
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+}
+
+#[tokio::test]
+async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_together() {
+    let masters = masters(3);
+    let redlock = [waits(&masters), waits(&masters), waits(&masters)];
+    let first = redlock[0]
+        .lock("doc")
+        .shared()
+        .acquire()
+        .await
+        .expect("free");
+    let line = || {
+        let master = masters.iter().next().expect("three");
+        ask_server(master, &["ZCARD", "quorate:queue:doc"])
+            .int()
+            .unwrap_or(0)
+    };
+    let writing = {
+        let redlock = redlock[1].clone();
+        tokio::spawn(async move { redlock.acquire("doc").await.expect("its turn") })
+    };
+    eventually("the writer stands in line", || line() == 1).await;
+    let reading: Vec<_> = (0..4)
+        .map(|at| {
+            let redlock = redlock[at % 3].clone();
+            tokio::spawn(async move { redlock.lock("doc").shared().acquire().await.expect("turn") })
+        })
+        .collect();
+    // One of them stands behind the writer of its own process, and comes to the masters after it.
+    eventually("the readers stand behind it", || line() == 4).await;
+    assert!(!writing.is_finished() && reading.iter().all(|one| !one.is_finished()));
+    first.release().await;
+    let writer = tokio::time::timeout(secs(5), writing)
+        .await
+        .expect("soon")
+        .expect("no panic");
+    tokio::time::sleep(ms(100)).await;
+    assert!(
+        reading.iter().all(|one| !one.is_finished()),
+        "beside a writer"
+    );
+    let released = std::time::Instant::now();
+    writer.release().await;
+    let mut guards = Vec::new();
+    for one in reading {
+        let guard = tokio::time::timeout(secs(5), one).await.expect("soon");
+        guards.push(guard.expect("no panic"));
+    }
+    // Their timers alone would take seconds; all four are in at once.
+    assert!(released.elapsed() < secs(1), "{:?}", released.elapsed());
+    assert!(guards.iter().all(quorate::LockGuard::is_valid));
+}
+
+#[tokio::test]
+async fn readers_are_renewed_each_for_itself_and_keep_plain_clients_out() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let short = redlock
+        .lock("doc")
+        .shared()
+        .ttl(secs(2))
+        .acquire()
+        .await
+        .expect("free");
+    let long = redlock
+        .lock("doc")
+        .shared()
+        .ttl(secs(3))
+        .acquire()
+        .await
+        .expect("free");
+    tokio::time::sleep(secs(4)).await;
+    assert!(short.is_valid() && long.is_valid(), "renewed");
+    let plain = ask_server(
+        masters.iter().next().expect("three"),
+        &["SET", "doc", "x", "NX"],
+    );
+    assert_eq!(plain.text(), None, "a plain client was let in");
+    short.release().await;
+    tokio::time::sleep(secs(2)).await;
+    assert!(long.is_valid());
+    let plain = ask_server(
+        masters.iter().next().expect("three"),
+        &["SET", "doc", "x", "NX"],
+    );
+    assert_eq!(plain.text(), None, "a plain client was let in");
+    long.release().await;
+    eventually("nothing is left", || holders(&masters, "doc") == 0).await;
+}
+
+#[tokio::test]
+async fn a_reader_is_kept_out_by_a_plain_client() {
+    let masters = masters(3);
+    for master in &masters {
+        ask_server(master, &["SET", "doc", "x", "NX", "PX", "30000"]);
+    }
+    let reader = redlock(&masters).lock("doc").shared().try_acquire().await;
+    assert!(matches!(reader, Ok(TryAcquire::Held(_))), "{reader:?}");
+    for master in &masters {
+        assert_eq!(
+            ask_server(master, &["GET", "doc"]).text().as_deref(),
+            Some("x")
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_writer_becomes_a_reader_without_letting_another_writer_in() {
+    let masters = masters(3);
+    let (here, there) = (waits(&masters), waits(&masters));
+    let writer = take(&here, "doc").await;
+    let old = writer.fencing_token();
+    // Another writer and a reader stand in line already.
+    let next = {
+        let there = there.clone();
+        tokio::spawn(async move { there.acquire("doc").await.expect("its turn") })
+    };
+    let line = || {
+        let master = masters.iter().next().expect("three");
+        ask_server(master, &["ZCARD", "quorate:queue:doc"])
+            .int()
+            .unwrap_or(0)
+    };
+    eventually("it stands in line", || line() >= 1).await;
+    let reader = writer.downgrade().await.expect("still ours");
+    assert!(reader.is_valid() && reader.fencing_token() > old);
+    tokio::time::sleep(ms(200)).await;
+    assert!(!next.is_finished(), "a writer beside a reader");
+    reader.release().await;
+    let next = tokio::time::timeout(secs(5), next)
+        .await
+        .expect("soon")
+        .expect("no panic");
+    assert!(next.is_valid());
+    next.release().await;
+    eventually("nothing is left", || holders(&masters, "doc") == 0).await;
+}
+
+#[tokio::test]
+async fn a_writer_that_lost_its_lock_or_is_none_does_not_become_a_reader() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let reader = redlock.lock("doc").shared().acquire().await.expect("free");
+    let refused = reader.downgrade().await.expect_err("a reader");
+    assert_eq!(refused, DowngradeError::NotAWriter);
+    eventually("given back", || holders(&masters, "doc") == 0).await;
+    let lease = redlock.lock("doc").ttl(secs(2)).renewal(false);
+    let writer = lease.acquire().await.expect("free");
+    writer.lost().await;
+    let refused = writer.downgrade().await.expect_err("over");
+    assert_eq!(refused, DowngradeError::Lost(LossCause::Expired));
+    let writer = take(&redlock, "doc").await;
+    for master in masters.iter().take(2) {
+        ask_server(master, &["SET", "doc", "a foreign value"]);
+    }
+    let refused = writer.downgrade().await.expect_err("taken away");
+    assert_eq!(refused, DowngradeError::Lost(LossCause::TakenAway));
+}
+
+/// For how long anything that is dropped may need to be gone.
+const SOON: Duration = secs(20);
+
+#[tokio::test]
+async fn a_reader_that_is_dropped_anywhere_leaves_nothing() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    for after in 0..30 {
+        let acquire = redlock.lock("doc").shared().acquire();
+        let _ = tokio::time::timeout(Duration::from_micros(100 * after), acquire).await;
+    }
+    let writer = tokio::time::timeout(SOON, redlock.lock("doc").wait(Wait::For(SOON)).acquire());
+    let writer = writer.await.expect("in time").expect("nobody is left");
+    writer.release().await;
+    for master in &masters {
+        let left = ask_server(master, &["EXISTS", "doc", "quorate:holds:doc"]).int();
+        assert_eq!(left, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn what_has_no_readers_is_refused_and_not_taken_for_something_else() {
+    let redlock = Redlock::in_memory(3);
+    let owner = redlock.owner("order").expect("an id");
+    for request in [
+        redlock.lock_all(["a", "b"]),
+        redlock.semaphore("a", 2),
+        owner.lock("a"),
+    ] {
+        let refused = request.shared().try_acquire().await;
+        assert!(
+            matches!(
+                refused,
+                Err(AcquireError::InvalidResource(InvalidResource::NoReaders(_)))
+            ),
+            "{refused:?}"
+        );
+    }
+    let alone = redlock.lock_all(["a"]).shared().acquire().await;
+    let _alone = alone.expect("free");
+    let beside = redlock.lock("a").shared().acquire().await;
+    let _beside = beside.expect("readers beside each other");
+}
+
+/// How many connections a master has been asked for, with the one that this question comes on.
+fn connections_ever(master: &Server) -> u64 {
+    let stats = ask_server(master, &["INFO", "stats"]);
+    let stats = stats.text().expect("text").into_owned();
+    let mut lines = stats.lines();
+    let count = lines.find_map(|line| line.strip_prefix("total_connections_received:"));
+    count.expect("a count").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn a_counter_that_is_gone_costs_no_connection_and_comes_back_with_a_renewal() {
+    let masters = masters(3);
+    let settings = settings(masters.urls()).ttl(secs(6)).build();
+    let redlock = settings.expect("good settings");
+    let reading = redlock.lock("doc").shared().acquire().await.expect("free");
+    let plain = redlock.acquire("other").await.expect("free");
+    for master in &masters {
+        ask_server(master, &["DEL", "quorate:fence:doc"]);
+    }
+    let before: Vec<_> = masters.iter().map(connections_ever).collect();
+    let joined = redlock.lock("doc").shared().wait(Wait::For(secs(60)));
+    let joined = joined.acquire().await.expect("after the next renewal");
+    for (master, before) in masters.iter().zip(before) {
+        assert_eq!(connections_ever(master), before + 1);
+    }
+    assert!(joined.fencing_token().is_some());
+    assert!(reading.is_valid() && plain.is_valid());
+}
+
+/// The next one may have written since.
+#[tokio::test]
+async fn a_writer_that_was_broken_becomes_no_reader() {
+    let masters = masters(3);
+    let (ours, other) = (redlock(&masters), redlock(&masters));
+    for readers_came in [false, true] {
+        let guard = take(&ours, "doc").await;
+        other.break_lock("doc").await.expect("a good name");
+        take(&other, "doc").await.release().await;
+        let mut reader = None;
+        if readers_came {
+            let came = other.lock("doc").shared().acquire().await;
+            reader = Some(came.expect("free"));
+        }
+        match guard.downgrade().await {
+            Err(DowngradeError::Lost(LossCause::TakenAway)) => {}
+            odd => panic!("{odd:?}"),
+        }
+        drop(reader);
+        other.flush().await;
+        ours.flush().await;
+    }
+}
+
+#[tokio::test]
+async fn a_downgraded_lock_leaves_no_note_of_the_writer() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let guard = take(&redlock, "doc").await;
+    let noted = || holders(&masters, "quorate:note:doc");
+    eventually("it is noted", || noted() == 3).await;
+    let reader = guard.downgrade().await.expect("held");
+    redlock.flush().await;
+    assert_eq!(noted(), 0);
+    drop(reader);
+}
+
+#[tokio::test]
+async fn a_break_of_readers_takes_their_notes_along() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let reader = redlock.lock("doc").shared().acquire().await.expect("free");
+    let note = format!(
+        "quorate:note:quorate:hold:{}:doc",
+        String::from_utf8_lossy(&reader.token().to_hex())
+    );
+    eventually("it is noted", || holders(&masters, &note) == 3).await;
+    redlock.break_lock("doc").await.expect("a good name");
+    assert_eq!(holders(&masters, &note), 0);
+    drop(reader);
+}
+
+#[tokio::test]
+async fn writer_without_a_number_does_not_become_a_reader() {
+    let redlock = Redlock::builder().in_memory(3).fencing(false);
+    let redlock = redlock.build().expect("good settings");
+    let writer = redlock.acquire("doc").await.expect("free");
+    let refused = writer.downgrade().await.expect_err("it has no number");
+    assert_eq!(refused, quorate::DowngradeError::NeedsFencing);
+}

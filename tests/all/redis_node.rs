@@ -1,0 +1,790 @@
+//! The Redis node under faults: a master's fault is that master's, is named as such, and costs
+//! the others nothing.
+
+use std::thread;
+use std::time::Instant;
+
+use crate::support::asking::{Ears, ask, claim, look};
+use crate::support::listener::Listener;
+use crate::support::{
+    self, PATIENCE, ask_server, connections, eventually, has_key, holders, masters, ms, redlock,
+    secs, settings, take,
+};
+use quorate::node::{self, Answer};
+use quorate::{AcquireError, Fault, NodeOutcome, Redlock, RedlockBuilder, TryAcquire, Wait};
+use quorate_testbed::{Fault as Harm, Masters, Proxy, Server, ServerOptions, Way};
+
+/// Settings for tests in which slowness is not the subject.
+fn patient(masters: &Masters) -> RedlockBuilder {
+    settings(masters.urls())
+        .node_timeout(secs(2))
+        .connect_timeout(secs(5))
+}
+
+/// Takes the lock and says what the master at place `n` made of it.
+async fn outcome_at(redlock: &Redlock, n: usize) -> NodeOutcome {
+    let guard = take(redlock, "job").await;
+    eventually("an answer of every master", || {
+        guard.report()[n].outcome != NodeOutcome::Silent
+    })
+    .await;
+    let outcome = guard.report()[n].outcome.clone();
+    guard.release().await;
+    outcome
+}
+
+/// Takes the lock on a majority in spite of the master at place `n`, and names its fault.
+async fn fault_at(redlock: &Redlock, n: usize) -> Fault {
+    match outcome_at(redlock, n).await {
+        NodeOutcome::Fault(fault) => fault,
+        other => panic!("no fault but {other:?}"),
+    }
+}
+
+/// Waits until every master grants again.
+async fn healed(redlock: &Redlock, n: usize) {
+    let started = Instant::now();
+    while outcome_at(redlock, n).await != NodeOutcome::Yes {
+        assert!(started.elapsed() < PATIENCE, "master {n} does not recover");
+        tokio::time::sleep(ms(10)).await;
+    }
+}
+
+/// Waits until no master holds `key`.
+async fn nothing_left(masters: &Masters, key: &str) {
+    eventually("no key left", || holders(masters, key) == 0).await;
+}
+
+#[tokio::test]
+async fn build_never_connects_and_a_majority_is_enough_as_soon_as_it_is_up() {
+    let masters = masters(5);
+    for master in &masters {
+        master.kill().expect("killed");
+    }
+    let redlock = redlock(&masters);
+    masters[0].restart().expect("restarted");
+    tokio::time::sleep(ms(100)).await;
+    assert_eq!(connections(&masters[0]), 0);
+    let error = redlock.lock("job").wait(Wait::None).acquire().await;
+    assert!(matches!(error, Err(AcquireError::NoQuorum(_))), "{error:?}");
+    let waiting = tokio::spawn({
+        let redlock = redlock.clone();
+        async move { redlock.lock("job").wait(Wait::Forever).acquire().await }
+    });
+    masters[1].restart().expect("restarted");
+    tokio::time::sleep(ms(100)).await;
+    assert!(!waiting.is_finished(), "two of five are no majority");
+    masters[2].restart().expect("restarted");
+    let guard = tokio::time::timeout(PATIENCE, waiting).await;
+    let guard = guard.expect("in time").expect("no panic").expect("free");
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn a_restarted_master_grants_again_soon_after_it_accepts_connections() {
+    let masters = masters(1);
+    let redlock = redlock(&masters);
+    take(&redlock, "job").await.release().await;
+    for _ in 0..3 {
+        masters[0].kill().expect("killed");
+        tokio::time::sleep(ms(700)).await; // the pauses have grown as long as they get
+        masters[0].restart().expect("restarted");
+        let up = Instant::now();
+        loop {
+            match redlock.try_acquire("job").await {
+                Ok(TryAcquire::Acquired(guard)) => {
+                    guard.release().await;
+                    break;
+                }
+                Ok(TryAcquire::Held(refusal)) => panic!("{refusal:?}"),
+                Err(AcquireError::NoQuorum(_)) => tokio::time::sleep(ms(1)).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        println!("recovered {:?} after the start", up.elapsed());
+        // The promise is 250 ms; the rest is for a machine with other work.
+        assert!(up.elapsed() < secs(3), "{:?}", up.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn scripts_that_a_master_forgot_are_loaded_again() {
+    let masters = masters(3);
+    let redlock = patient(&masters).build().expect("good settings");
+    let flush = || {
+        for master in &masters {
+            assert!(ask_server(master, &["SCRIPT", "FLUSH"]).is_ok());
+        }
+    };
+    for _ in 0..3 {
+        assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
+        flush();
+        let guard = take(&redlock, "job").await;
+        flush();
+        guard.extend(secs(30)).await.expect("extended");
+        flush();
+        let status = redlock.status("job").await.expect("a good name");
+        assert!(status.nodes.iter().all(|node| node.state.is_ok()));
+        flush();
+        let released = guard.release().await;
+        assert_eq!(released.unreachable, 0, "{released:?}");
+        nothing_left(&masters, "job").await;
+        flush();
+    }
+}
+
+#[tokio::test]
+async fn many_at_once_survive_a_flush_of_the_scripts_in_between() {
+    let masters = masters(3);
+    let redlock = patient(&masters).build().expect("good settings");
+    let flusher = async {
+        for _ in 0..20 {
+            for master in &masters {
+                ask_server(master, &["SCRIPT", "FLUSH"]);
+            }
+            tokio::time::sleep(ms(2)).await;
+        }
+    };
+    let lockers = (0..200).map(|n| {
+        let redlock = &redlock;
+        async move {
+            for _ in 0..5 {
+                take(redlock, &format!("job {n}")).await.release().await;
+            }
+        }
+    });
+    futures::future::join(flusher, futures::future::join_all(lockers)).await;
+    redlock.flush().await;
+    for master in &masters {
+        let keys = ask_server(master, &["KEYS", "job*"]);
+        assert_eq!(keys, quorate_testbed::Reply::Array(Vec::new()));
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_that_is_put_right_on_the_server_heals() {
+    let locked = Server::start(ServerOptions::new().password("new-secret")).expect("a server");
+    let open = masters(2);
+    let mut urls = open.urls();
+    urls.push(format!("redis://:old-secret@{}", locked.addr()));
+    let redlock = settings(urls).node_timeout(secs(2)).build().expect("good");
+    let fault = fault_at(&redlock, 2).await;
+    assert!(matches!(fault, Fault::Denied(_)), "{fault:?}");
+    let mut control = locked.connect(PATIENCE).expect("the right password");
+    control
+        .command(&["CONFIG", "SET", "requirepass", "old-secret"])
+        .expect("put right");
+    healed(&redlock, 2).await;
+}
+
+/// Sends a command that takes long, from a thread of its own.
+fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinHandle<()> {
+    let mut control = server.connect(secs(60)).expect("alive");
+    thread::spawn(move || {
+        // Its answer may be that it was killed.
+        let _ = control.command(command);
+    })
+}
+
+/// Waits until the master at place 0 shows the wanted fault. What comes before it is that the
+/// master does not answer yet.
+async fn shows(redlock: &Redlock, wanted: &Fault) {
+    let started = Instant::now();
+    loop {
+        match outcome_at(redlock, 0).await {
+            NodeOutcome::Fault(fault) if fault == *wanted => return,
+            NodeOutcome::Yes | NodeOutcome::Fault(Fault::Timeout(_) | Fault::Stalled) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(started.elapsed() < PATIENCE, "never {wanted:?}");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_master_that_loads_its_data_is_at_fault_by_itself() {
+    let masters = Masters::start_with(3, |_| {
+        ServerOptions::new()
+            .arg("--enable-debug-command")
+            .arg("yes")
+    })
+    .expect("three masters");
+    let redlock = patient(&masters).build().expect("good settings");
+    assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
+    for (name, value) in [
+        ("loading-process-events-interval-bytes", "1024"),
+        ("key-load-delay", "200"),
+    ] {
+        let set = ask_server(&masters[0], &["CONFIG", "SET", name, value]);
+        assert!(set.is_ok(), "{name}: {set:?}");
+    }
+    ask_server(&masters[0], &["DEBUG", "POPULATE", "8000", "filler", "100"]);
+    let loading = meanwhile(&masters[0], &["DEBUG", "RELOAD"]);
+    shows(&redlock, &Fault::Loading).await;
+    loading.join().expect("no panic");
+    healed(&redlock, 0).await;
+}
+
+#[tokio::test]
+async fn a_replica_among_the_masters_is_at_fault_by_itself() {
+    let masters = masters(3);
+    let redlock = patient(&masters).build().expect("good settings");
+    assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
+    ask_server(&masters[0], &["REPLICAOF", "127.0.0.1", "1"]);
+    assert_eq!(fault_at(&redlock, 0).await, Fault::ReadOnly);
+    ask_server(&masters[0], &["REPLICAOF", "NO", "ONE"]);
+    healed(&redlock, 0).await;
+}
+
+#[tokio::test]
+async fn a_master_out_of_memory_is_at_fault_by_itself() {
+    let masters = masters(3);
+    let redlock = patient(&masters).build().expect("good settings");
+    assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
+    ask_server(&masters[0], &["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(fault_at(&redlock, 0).await, Fault::OutOfMemory);
+    ask_server(&masters[0], &["CONFIG", "SET", "maxmemory", "0"]);
+    healed(&redlock, 0).await;
+}
+
+#[tokio::test]
+async fn a_master_that_cannot_save_is_at_fault_by_itself() {
+    let masters = masters(3);
+    let redlock = patient(&masters).build().expect("good settings");
+    assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
+    let in_the_way = masters[0].dir().join("data/dump.rdb");
+    std::fs::create_dir_all(in_the_way.join("x")).expect("a directory");
+    ask_server(&masters[0], &["CONFIG", "SET", "save", "3600 1"]);
+    ask_server(&masters[0], &["BGSAVE"]);
+    shows(&redlock, &Fault::Misconf).await;
+    ask_server(&masters[0], &["CONFIG", "SET", "save", ""]);
+    healed(&redlock, 0).await;
+}
+
+const ENDLESS: &[&str] = &["EVAL", "while true do end", "0"];
+
+#[tokio::test]
+async fn a_master_busy_with_a_script_is_at_fault_by_itself() {
+    let masters = masters(3);
+    let redlock = patient(&masters).build().expect("good settings");
+    assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
+    ask_server(&masters[0], &["CONFIG", "SET", "lua-time-limit", "20"]);
+    let script = meanwhile(&masters[0], ENDLESS);
+    shows(&redlock, &Fault::Busy).await;
+    ask_server(&masters[0], &["SCRIPT", "KILL"]);
+    script.join().expect("no panic");
+    healed(&redlock, 0).await;
+}
+
+#[tokio::test]
+async fn a_release_that_a_master_refuses_for_the_moment_is_delivered_later() {
+    let masters = masters(3);
+    let redlock = patient(&masters).build().expect("good settings");
+    let guard = redlock.lock("job").ttl(secs(30)).acquire().await;
+    let guard = guard.expect("free");
+    eventually("on all", || holders(&masters, "job") == 3).await;
+    ask_server(&masters[0], &["CONFIG", "SET", "lua-time-limit", "20"]);
+    let script = meanwhile(&masters[0], ENDLESS);
+    // Busy, and it says so.
+    says_busy(&masters[0]).await;
+    guard.release().await;
+    redlock.flush().await;
+    ask_server(&masters[0], &["SCRIPT", "KILL"]);
+    script.join().expect("no panic");
+    nothing_left(&masters, "job").await;
+}
+
+async fn says_busy(server: &Server) {
+    eventually("busy", || {
+        let reply = ask_server(server, &["PING"]);
+        reply.text().is_some_and(|text| text.starts_with("BUSY"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_foreign_value_is_that_masters_fault_and_stays_as_it_is() {
+    let masters = masters(3);
+    let redlock = patient(&masters).build().expect("good settings");
+    ask_server(&masters[0], &["RPUSH", "job", "somebody's"]);
+    assert_eq!(fault_at(&redlock, 0).await, Fault::WrongType);
+    ask_server(&masters[1], &["RPUSH", "job", "somebody's"]);
+    let error = redlock.try_acquire("job").await.expect_err("no majority");
+    assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+    redlock.break_lock("job").await.expect("a good name");
+    redlock.flush().await;
+    for master in masters.iter().take(2) {
+        let length = ask_server(master, &["LLEN", "job"]).int();
+        assert_eq!(length, Some(1));
+    }
+    assert!(!has_key(&masters[2], "job"));
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_run_scripts_is_denied_by_name() {
+    let masters = Masters::start_with(3, |n| match n {
+        0 => ServerOptions::new()
+            .acl("app on >app-secret ~* &* +@all -evalsha")
+            .login("app", "app-secret"),
+        _ => ServerOptions::new(),
+    })
+    .expect("three masters");
+    let redlock = patient(&masters).build().expect("good settings");
+    let fault = fault_at(&redlock, 0).await;
+    assert!(
+        matches!(&fault, Fault::Denied(why) if why.contains("evalsha")),
+        "{fault:?}"
+    );
+    assert!(!fault.to_string().contains("app-secret"), "{fault}");
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_listen_still_locks() {
+    let masters = Masters::start_with(3, |_| {
+        ServerOptions::new()
+            .acl("app on >app-secret ~* resetchannels +@all -subscribe -publish")
+            .login("app", "app-secret")
+    })
+    .expect("three masters");
+    let redlock = patient(&masters).build().expect("good settings");
+    assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
+    // Without wake-ups a waiter goes by its timer.
+    let guard = take(&redlock, "job").await;
+    let second = tokio::spawn({
+        let other = patient(&masters).build().expect("good settings");
+        async move { take(&other, "job").await.fencing_token() }
+    });
+    tokio::time::sleep(ms(100)).await;
+    guard.release().await;
+    let second = tokio::time::timeout(PATIENCE, second).await;
+    second
+        .expect("in time")
+        .expect("no panic")
+        .expect("a token");
+}
+
+#[tokio::test]
+async fn a_stopped_master_costs_its_callers_one_timeout() {
+    let masters = masters(3);
+    let limit = secs(1);
+    let redlock = settings(masters.urls()).node_timeout(limit).build();
+    let redlock = redlock.expect("good settings");
+    assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
+    masters[0].stop().expect("stopped");
+    let started = Instant::now();
+    for n in 0..100 {
+        take(&redlock, &format!("job {n}")).await.release().await;
+    }
+    // Each on its own would wait a second or more for the third answer.
+    assert!(started.elapsed() < secs(20), "{:?}", started.elapsed());
+    // Its fault is a fault of its own while it lasts.
+    let fault = fault_at(&redlock, 0).await;
+    assert!(
+        matches!(fault, Fault::Timeout(_) | Fault::Stalled | Fault::Down(_)),
+        "{fault:?}"
+    );
+    masters[0].cont().expect("continued");
+    healed(&redlock, 0).await;
+    redlock.flush().await;
+    eventually("no key left", || {
+        let keys = ask_server(&masters[0], &["KEYS", "job*"]);
+        keys == quorate_testbed::Reply::Array(Vec::new())
+    })
+    .await;
+}
+
+/// The name of a script.
+const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
+
+/// What a master answers to a handshake: to HELLO, three courtesies, INFO, the mark of the masters, eight scripts, CLIENT ID.
+const GREETING: [&str; 15] = [
+    "%1\r\n+proto\r\n:3\r\n",
+    "+OK\r\n",
+    "+OK\r\n",
+    "+OK\r\n",
+    "$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
+    "_\r\n",
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    ":1\r\n",
+];
+
+/// A master that needs half a second for a thousand commands, at the other end of a pipe.
+fn slow_master() -> node::Dial {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let serve = |mut stream: tokio::io::DuplexStream| async move {
+        let mut input = vec![0; 1 << 16];
+        let mut asked = 0;
+        let mut handshakes = 0;
+        let mut last = 0;
+        while let Ok(count @ 1..) = stream.read(&mut input).await {
+            // A command begins with a star and a digit, and no word of these tests has both.
+            for &byte in &input[..count] {
+                asked += usize::from(last == b'*' && byte.is_ascii_digit());
+                last = byte;
+            }
+            while asked > 0 {
+                let greets = handshakes < GREETING.len();
+                let most = asked.min(if greets { 1 } else { 10 });
+                asked -= most;
+                let said = if greets {
+                    GREETING[handshakes].as_bytes().to_vec()
+                } else {
+                    tokio::time::sleep(ms(5)).await;
+                    b"*5\r\n_\r\n:0\r\n_\r\n*0\r\n*0\r\n".repeat(most)
+                };
+                handshakes += most;
+                if stream.write_all(&said).await.is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    std::sync::Arc::new(move |_: &str, _: u16| {
+        Box::pin(async move {
+            // As much as the two buffers of a socket hold.
+            let (ours, theirs) = tokio::io::duplex(1 << 21);
+            tokio::spawn(serve(theirs));
+            Ok(Box::new(ours) as Box<dyn node::Stream>)
+        })
+    })
+}
+
+#[tokio::test]
+async fn a_crowd_that_outruns_a_master_waits_and_does_not_time_out() {
+    // 12,000 take it six seconds or more; asked all at once, half of them would be overdue. The timeout is long
+    // enough for a machine that does not come round to this test for a second.
+    let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
+    let node = quorate::testing::connect("redis://pipe", &settings).expect("a good address");
+    ask(&*node, look(b"warm")).await.expect("it answers");
+    let mut ears = Ears::new();
+    for n in 0..12_000 {
+        ears.ask(&*node, n, look(b"job"));
+    }
+    for (n, said) in ears.all(12_000).await {
+        assert!(said.is_ok(), "request {n}: {said:?}");
+    }
+}
+
+#[tokio::test]
+async fn connections_that_an_operator_kills_come_back() {
+    let masters = masters(3);
+    let redlock = patient(&masters).build().expect("good settings");
+    for _ in 0..5 {
+        let guard = take(&redlock, "job").await;
+        for master in &masters {
+            // Also those that the wake-ups come over.
+            ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
+            ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
+        }
+        guard.release().await;
+        nothing_left(&masters, "job").await;
+        healed(&redlock, 0).await;
+    }
+}
+
+/// Three masters, the first behind a proxy.
+fn behind_a_proxy(masters: &Masters) -> (Proxy, Vec<String>) {
+    let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
+    let mut urls = masters.urls();
+    urls[0] = masters[0].url_at(proxy.addr());
+    (proxy, urls)
+}
+
+#[tokio::test]
+async fn a_half_open_connection_is_given_up_for_a_new_one() {
+    let masters = masters(3);
+    let (proxy, urls) = behind_a_proxy(&masters);
+    let redlock = settings(urls).node_timeout(ms(100)).build().expect("good");
+    healed(&redlock, 0).await;
+    let half_open = Harm::HalfOpen.inject(&proxy);
+    let fault = fault_at(&redlock, 0).await;
+    assert!(matches!(fault, Fault::Timeout(_)), "{fault:?}");
+    healed(&redlock, 0).await;
+    half_open.heal();
+    nothing_left(&masters, "job").await;
+}
+
+#[tokio::test]
+async fn a_connection_reset_in_the_middle_of_a_reply_leaves_nothing_behind() {
+    let masters = masters(3);
+    let (proxy, urls) = behind_a_proxy(&masters);
+    let redlock = settings(urls).node_timeout(secs(1)).build().expect("good");
+    for bytes in [0, 1, 2, 5, 17, 18, 19, 20, 30, 200, 700, 900] {
+        healed(&redlock, 0).await;
+        let reset = Harm::ResetAfter(bytes).inject(&proxy);
+        for _ in 0..3 {
+            take(&redlock, "job").await.release().await;
+        }
+        reset.heal();
+        nothing_left(&masters, "job").await;
+    }
+}
+
+#[tokio::test]
+async fn the_first_lock_waits_for_a_slow_handshake_but_not_beyond_its_limit() {
+    let masters = masters(1);
+    let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
+    let far = Harm::latency(Way::Both, ms(30)).inject(&proxy);
+    let urls = || [masters[0].url_at(proxy.addr())];
+    let slow = settings(urls())
+        .node_timeout(secs(2))
+        .connect_timeout(secs(5));
+    let slow = slow.build().expect("good settings");
+    let guard = slow.try_acquire("job").await.expect("an answer");
+    guard.acquired().expect("free").release().await;
+    let hasty = settings(urls()).connect_timeout(ms(40));
+    let hasty = hasty.build().expect("good settings");
+    let error = hasty.try_acquire("job").await.expect_err("no handshake");
+    assert!(error.to_string().contains("within 40ms"), "{error}");
+    far.heal();
+    let started = Instant::now();
+    while hasty.try_acquire("job").await.is_err() {
+        assert!(started.elapsed() < PATIENCE, "it connects now");
+        tokio::time::sleep(ms(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_the_server_closes_costs_nothing() {
+    let idle = |_| ServerOptions::new().arg("--timeout").arg("1");
+    let masters = Masters::start_with(3, idle).expect("three masters");
+    // Raw: a connection that listens for wake-ups is never idle to the server.
+    let redlock = patient(&masters)
+        .order(quorate::Order::Unordered)
+        .build()
+        .expect("good settings");
+    assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
+    tokio::time::sleep(ms(2500)).await;
+    for n in 0..3 {
+        assert_eq!(outcome_at(&redlock, n).await, NodeOutcome::Yes);
+    }
+}
+
+#[tokio::test]
+async fn one_server_behind_two_addresses_has_one_vote_and_the_second_names_the_first() {
+    let masters = masters(2);
+    let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
+    let again = masters[0].url_at(proxy.addr());
+    let urls = [masters[0].url(), again, masters[1].url()];
+    let redlock = settings(urls).node_timeout(secs(1)).build();
+    let redlock = redlock.expect("good settings");
+    let guard = take(&redlock, "job").await;
+    let names = [masters[0].addr(), proxy.addr()].map(|addr| addr.to_string());
+    let refused = |n: usize| match &guard.report()[n].outcome {
+        NodeOutcome::Fault(Fault::SameServer(other)) => Some(other.to_string()),
+        _ => None,
+    };
+    eventually("one of the two is refused", || {
+        (refused(0), refused(1)) == (None, Some(names[0].clone()))
+            || (refused(0), refused(1)) == (Some(names[1].clone()), None)
+    })
+    .await;
+    guard.release().await;
+    // Two addresses of three answer, and one server of two: that is no majority.
+    masters[1].kill().expect("killed");
+    let error = redlock.try_acquire("job").await.expect_err("no quorum");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    assert!(error.to_string().contains("the same server as"), "{error}");
+}
+
+#[tokio::test]
+async fn a_password_shows_nowhere() {
+    const SECRET: &str = "s3cret-passw0rd";
+    let heard = Listener::default();
+    let _listening = heard.listen();
+    let with_password = |_| ServerOptions::new().password(SECRET);
+    let masters = Masters::start_with(3, with_password).expect("three masters");
+    let builder = patient(&masters).retry(quorate::Retry::default());
+    let mut shown = format!("{builder:?}");
+    let mut show = |text: String| {
+        shown.push_str(&text);
+        shown.push('\n');
+    };
+    let redlock = builder.build().expect("good settings");
+    show(format!("{redlock:?}"));
+    let guard = take(&redlock, "job").await;
+    show(format!("{guard:?} {:?}", guard.report()));
+    let status = redlock.status("job").await;
+    show(format!("{status:?}"));
+    for master in masters.iter().take(2) {
+        ask_server(master, &["CONFIG", "SET", "requirepass", "another"]);
+        master.kill().expect("killed");
+    }
+    show(format!("{:?}", guard.extend(secs(30)).await));
+    let released = guard.release().await;
+    show(format!("{released:?} {:?}", released.reports()));
+    let error = redlock.try_acquire("job").await.expect_err("no quorum");
+    show(format!("{error} {error:?}"));
+    // Where it is wrong as well.
+    let wrong = masters[2].url().replace(SECRET, "s3cret-wrong");
+    let wrong = settings([wrong.clone()]).connect_timeout(PATIENCE);
+    let wrong = wrong.build().expect("good settings");
+    let error = wrong.try_acquire("job").await.expect_err("denied");
+    show(format!("{error} {error:?}"));
+    assert!(matches!(
+        error.reports()[0].outcome,
+        NodeOutcome::Fault(Fault::Denied(_))
+    ));
+    show(heard.heard());
+    assert!(heard.heard().contains("connection lost"), "it is traced");
+    assert!(!shown.contains("s3cret"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_dropped_redlock_ends_its_tasks_and_its_connections() {
+    let masters = masters(3);
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let before = tasks();
+    let first = patient(&masters).build().expect("good settings");
+    let guard = take(&first, "job").await;
+    eventually("connected", || masters.iter().all(|m| connections(m) == 1)).await;
+    assert!(tasks() > before);
+    drop(first);
+    eventually("on all: the guard keeps it alive", || {
+        holders(&masters, "job") == 3
+    })
+    .await;
+    drop(guard);
+    eventually("all tasks ended", || tasks() == before).await;
+    eventually("all connections closed", || {
+        masters.iter().all(|master| connections(master) == 0)
+    })
+    .await;
+    assert_eq!(holders(&masters, "job"), 0);
+}
+
+#[tokio::test]
+async fn a_redlock_dropped_beside_a_stopped_master_ends_as_well() {
+    let masters = masters(3);
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let before = tasks();
+    let redlock = redlock(&masters);
+    let guard = take(&redlock, "job").await;
+    eventually("on all", || holders(&masters, "job") == 3).await;
+    masters[0].stop().expect("stopped");
+    drop(guard);
+    drop(redlock);
+    eventually("all tasks ended", || tasks() == before).await;
+    masters[0].cont().expect("continued");
+    assert_eq!(holders(&masters, "job"), 0, "it had been sent");
+}
+
+#[test]
+fn a_redlock_goes_on_in_another_runtime() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    for round in 0..5 {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let guard = tokio::time::timeout(support::PATIENCE, take(&redlock, "job"));
+            let guard = guard
+                .await
+                .unwrap_or_else(|_| panic!("round {round}: no answer"));
+            guard.release().await;
+            // Guards that go down with the runtime, some before and some after its actors.
+            for n in 0..20 {
+                let guard = take(&redlock, &format!("{round} {n}")).await;
+                tokio::spawn(async move {
+                    std::future::pending::<()>().await;
+                    drop(guard);
+                });
+            }
+        });
+    }
+}
+
+/// The builder refuses such a ttl as well. But masters are told the longest by each client, and a restarted
+/// one trusts in it.
+#[tokio::test]
+async fn a_ttl_above_the_longest_is_refused_by_the_master_itself() {
+    let masters = masters(1);
+    let settings = settings([""; 0]).node_timeout(secs(5)).max_ttl(secs(30));
+    let node = quorate::testing::connect(&masters[0].url(), &settings).expect("a good address");
+    for (asked, name) in [
+        (claim(b"job", 1), "job"),
+        (support::asking::in_line(b"line", 1, 7), "line"),
+    ] {
+        let above = support::asking::acquire(&asked, secs(30) + ms(1), 0);
+        let said = ask(&*node, above).await;
+        let Err(Fault::Server(why)) = &said else {
+            panic!("{said:?}");
+        };
+        assert!(why.contains("ttl above max_ttl"), "{why}");
+        let left = ask_server(&masters[0], &["KEYS", "*"]);
+        assert_eq!(left, quorate_testbed::Reply::Array(Vec::new()), "{name}");
+        let said = ask(&*node, support::asking::acquire(&asked, secs(30), 0)).await;
+        assert!(matches!(said, Ok(Answer::Granted { .. })), "{said:?}");
+        ask_server(&masters[0], &["FLUSHALL"]);
+    }
+}
+
+/// What lies in the buffers of a connection that was given up is executed when the master gets to it, unless
+/// the next connection has ended that one: here it gets to it when the releases have long been answered.
+#[tokio::test]
+async fn no_acquire_comes_after_its_release_by_way_of_an_old_connection() {
+    let masters = masters(1);
+    let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
+    let settings = settings([""; 0]).node_timeout(ms(200));
+    let url = masters[0].url_at(proxy.addr());
+    let node = quorate::testing::connect(&url, &settings).expect("a good address");
+    for round in 0..3 {
+        eventually_answers(&*node).await;
+        let strand = Harm::Strand.inject(&proxy);
+        let mut ears = Ears::new();
+        let names: Vec<_> = (0..20).map(|n| format!("job {round} {n}")).collect();
+        let claims: Vec<_> = names.iter().map(|name| claim(name.as_bytes(), 1)).collect();
+        for (n, claim) in claims.iter().enumerate() {
+            ears.ask(&*node, n, support::asking::acquire(claim, secs(30), 0));
+        }
+        for (_, said) in ears.all(claims.len()).await {
+            assert!(said.is_err(), "{said:?}");
+        }
+        // Over a new connection, and before anything else arrives there.
+        for claim in &claims {
+            claim.withdraw();
+            ears.ask(&*node, 0, support::asking::release(claim));
+        }
+        ears.all(claims.len()).await;
+        eventually_answers(&*node).await;
+        let kept = proxy.counters().to_server;
+        assert!(
+            kept.received > kept.delivered,
+            "the acquires are on their way"
+        );
+        strand.heal();
+        eventually("all that was kept has arrived, or found nobody", || {
+            let flow = proxy.counters().to_server;
+            flow.received == flow.delivered + flow.dropped
+        })
+        .await;
+        // What has arrived is executed by the time that two later questions are answered.
+        for _ in 0..2 {
+            tokio::time::sleep(ms(50)).await;
+            let keys = ask_server(&masters[0], &["KEYS", "job*"]);
+            assert_eq!(keys, quorate_testbed::Reply::Array(Vec::new()));
+        }
+    }
+}
+
+async fn eventually_answers(node: &dyn node::Node) {
+    let started = Instant::now();
+    while !matches!(ask(node, look(b"warm")).await, Ok(Answer::State(_))) {
+        assert!(started.elapsed() < PATIENCE, "it answers again");
+        tokio::time::sleep(ms(10)).await;
+    }
+}

@@ -1,0 +1,51 @@
+//! Masters named by what the `redis` crate holds: its clients go to the same servers with the same passwords.
+
+use quorate::{AcquireError, BuildError, Redlock, Wait};
+
+use crate::support::{ask_server, has_key, masters, settings};
+
+#[tokio::test]
+async fn masters_are_taken_over_from_clients_with_their_passwords() {
+    let masters = masters(3);
+    for server in &*masters {
+        ask_server(server, &["CONFIG", "SET", "requirepass", "s3cret"]);
+    }
+    let clients = |password: &str| {
+        let urls = masters.urls().into_iter();
+        let urls = urls.map(|url| url.replace("://", &format!("://{password}")));
+        let open = |url: String| redis::Client::open(url).expect("a good URL");
+        urls.map(open).collect::<Vec<_>>()
+    };
+    let over = |clients: &[redis::Client]| {
+        let none = settings([""; 0]);
+        let builder = clients
+            .iter()
+            .fold(none, quorate::RedlockBuilder::redis_client);
+        builder.build().expect("good settings")
+    };
+    let redlock = over(&clients(":s3cret@"));
+    let guard = redlock.acquire("r").await.expect("the password is right");
+    drop(guard);
+    let without = over(&clients(""));
+    let refused = without.lock("r").wait(Wait::None).acquire().await;
+    assert!(
+        matches!(refused, Err(AcquireError::NoQuorum(_))),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_database_goes_along_and_one_server_twice_is_seen() {
+    let masters = masters(1);
+    let url = format!("{}/3", masters.urls()[0]);
+    let client = redis::Client::open(url).expect("a good URL");
+    let builder = settings([""; 0]).redis_connection(client.get_connection_info().clone());
+    let redlock = builder.build().expect("good settings");
+    let guard = redlock.acquire("r").await.expect("free");
+    assert!(!has_key(&masters[0], "r"), "it stands in another database");
+    drop(guard);
+    let twice = Redlock::builder()
+        .redis_client(&client)
+        .master(masters.urls()[0].clone());
+    assert!(matches!(twice.build(), Err(BuildError::SameMasterTwice(_))));
+}

@@ -1,0 +1,279 @@
+//! The renewal of held locks, looked at from the masters' side: that it is asked for, from when its
+//! validity counts, and how soon a loss is told.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::support::stubborn::Treatment::{Fails, Honest, Late, Unanswered};
+use crate::support::stubborn::{Stubborn, Treatment};
+use crate::support::{PATIENCE, eventually, ms, secs};
+use quorate::node::{Node, Request};
+use quorate::{Drift, ExtendError, Fault, Instant, LockGuard, LossCause, Redlock};
+
+/// A renewal is due three seconds after the last, and again six: what is to come at once is looked
+/// for within two.
+const TTL: Duration = secs(9);
+const SOON: Duration = secs(2);
+
+/// What one extension asked for, and when it came to a master.
+#[derive(Clone, Debug)]
+struct Asked {
+    resources: Vec<Vec<u8>>,
+    at: Instant,
+}
+
+/// The extensions that the masters were asked for, all of them.
+#[derive(Clone, Default)]
+struct Extensions(Arc<Mutex<Vec<Asked>>>);
+
+impl Extensions {
+    fn note(&self, request: &Request) {
+        if let Request::Extend { items } = request {
+            let resources = items.iter().map(|item| item.claim.resource().to_vec());
+            let resources = resources.collect();
+            let at = Instant::now();
+            self.0
+                .lock()
+                .expect("no panic")
+                .push(Asked { resources, at });
+        }
+    }
+
+    fn all(&self) -> Vec<Asked> {
+        self.0.lock().expect("no panic").clone()
+    }
+
+    /// Whether a renewal of it was asked for.
+    fn name(&self, resource: &str) -> bool {
+        let is_it = |name: &Vec<u8>| name == resource.as_bytes();
+        self.all()
+            .iter()
+            .any(|asked| asked.resources.iter().any(is_it))
+    }
+}
+
+struct World {
+    nodes: [Arc<Stubborn>; 3],
+    redlock: Redlock,
+    extensions: Extensions,
+}
+
+impl World {
+    fn new() -> Self {
+        let extensions = Extensions::default();
+        let nodes = ["a", "b", "c"].map(Stubborn::honest);
+        let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+        let redlock = Redlock::builder().nodes(as_nodes.collect()).ttl(TTL);
+        let redlock = redlock.build().expect("good settings");
+        let world = Self {
+            nodes,
+            redlock,
+            extensions,
+        };
+        world.extensions_are(|_| Honest);
+        world
+    }
+
+    /// How each master, by its number, treats extensions from now on; anything else it does honestly.
+    fn extensions_are(&self, rule: impl Fn(usize) -> Treatment + Clone + Send + 'static) {
+        for (number, node) in self.nodes.iter().enumerate() {
+            let (rule, extensions) = (rule.clone(), self.extensions.clone());
+            node.change(move |request| {
+                extensions.note(request);
+                match request {
+                    Request::Extend { .. } => rule(number),
+                    _ => Honest,
+                }
+            });
+        }
+    }
+
+    async fn take(&self, resource: &str, ttl: Duration) -> LockGuard {
+        let guard = self.redlock.lock(resource).ttl(ttl).acquire().await;
+        guard.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn stolen(&self, from: &[usize]) {
+        for node in from {
+            self.nodes[*node].clone().holding("job");
+        }
+    }
+}
+
+/// The validity that a lease has which was asked for at `asked`, and not a moment later.
+fn valid_from(asked: Instant, ttl: Duration) -> Instant {
+    asked + ttl.saturating_sub(Drift::default().of(ttl))
+}
+
+#[tokio::test]
+async fn a_lock_taken_after_all_others_were_given_back_is_renewed() {
+    let world = World::new();
+    for _ in 0..2 {
+        world.take("first", ms(900)).await.release().await;
+        // Its renewal would have been due by now, and there is nothing left to renew.
+        tokio::time::sleep(ms(700)).await;
+    }
+    let _guard = world.take("second", TTL).await;
+    eventually("it is renewed", || world.extensions.name("second")).await;
+}
+
+#[test]
+fn locks_are_renewed_in_another_runtime_when_the_first_is_gone() {
+    let world = World::new();
+    let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
+    let first = runtime();
+    let kept = first.block_on(world.take("first", TTL));
+    drop(first);
+    runtime().block_on(async {
+        let _guard = world.take("second", TTL).await;
+        eventually("both are renewed", || {
+            world.extensions.name("first") && world.extensions.name("second")
+        })
+        .await;
+        drop(kept);
+    });
+}
+
+#[tokio::test]
+async fn a_lost_guard_that_is_dropped_late_does_not_end_the_renewal_of_another() {
+    let world = World::new();
+    let lost = world.take("first", ms(900)).await;
+    world.redlock.break_lock("first").await.expect("broken");
+    let cause = tokio::time::timeout(PATIENCE, lost.lost()).await;
+    assert_eq!(cause, Ok(LossCause::TakenAway));
+    // It sits where the other one sat.
+    let _guard = world.take("second", TTL).await;
+    drop(lost);
+    eventually("it is renewed", || world.extensions.name("second")).await;
+}
+
+/// Sending takes its time here, and so do the answers: neither may make the lease longer.
+fn slow(_: usize) -> Treatment {
+    std::thread::sleep(ms(30));
+    Late(ms(300))
+}
+
+#[tokio::test]
+async fn the_validity_of_a_renewal_counts_from_before_it_was_asked_for() {
+    let world = World::new();
+    let guard = world.take("job", TTL).await;
+    world.extensions_are(slow);
+    let before = guard.valid_until();
+    eventually("it is renewed", || guard.valid_until() > before).await;
+    let renewed = guard.valid_until();
+    let asked = world.extensions.all();
+    // Three masters an extension: the first of the last three came right behind the look at the clock.
+    let asked = asked[asked.len() - 3].at;
+    assert!(renewed <= valid_from(asked, TTL), "{renewed:?} {asked:?}");
+}
+
+#[tokio::test]
+async fn the_validity_of_an_extension_counts_from_before_it_was_asked_for() {
+    let world = World::new();
+    let lease = world.redlock.lock("job").renewal(false);
+    let guard = lease.acquire().await.expect("free");
+    world.extensions_are(slow);
+    guard.extend(TTL * 2).await.expect("extended");
+    let asked = world.extensions.all()[0].at;
+    let extended = guard.valid_until();
+    assert!(extended <= valid_from(asked, TTL * 2), "{extended:?}");
+    // Nor does it end before.
+    assert!(extended + ms(300) > valid_from(asked, TTL * 2));
+}
+
+#[tokio::test]
+async fn the_validity_of_a_lock_counts_from_before_it_was_asked_for() {
+    let world = World::new();
+    let first = Arc::<Mutex<Option<Instant>>>::default();
+    for node in &world.nodes {
+        let first = first.clone();
+        node.change(move |request| match request {
+            Request::Acquire { .. } => {
+                first
+                    .lock()
+                    .expect("no panic")
+                    .get_or_insert(Instant::now());
+                slow(0)
+            }
+            _ => Honest,
+        });
+    }
+    let guard = world.take("job", TTL).await;
+    let asked = first.lock().expect("no panic").expect("asked");
+    assert!(guard.valid_until() <= valid_from(asked, TTL));
+}
+
+/// A majority is enough: not the third master's word is waited for, nor another renewal, nor the end.
+#[tokio::test]
+async fn a_loss_is_told_when_a_majority_has_said_so() {
+    let world = World::new();
+    let guard = world.take("job", TTL).await;
+    let lost = tokio::spawn(guard.lost());
+    world.stolen(&[0, 1]);
+    world.extensions_are(|node| if node == 2 { Unanswered } else { Honest });
+    eventually("it is asked for", || world.extensions.all().len() == 3).await;
+    let told = tokio::time::timeout(SOON, lost).await;
+    let cause = told.expect("told at once").expect("no panic");
+    assert_eq!(cause, LossCause::TakenAway);
+    assert!(!guard.is_valid());
+}
+
+#[tokio::test]
+async fn an_extension_is_told_of_a_loss_when_a_majority_has_said_so() {
+    let world = World::new();
+    let guard = world.take("job", TTL).await;
+    world.stolen(&[1, 2]);
+    world.extensions_are(|node| if node == 0 { Unanswered } else { Honest });
+    let lost = tokio::spawn(guard.lost());
+    let told = tokio::time::timeout(SOON, guard.extend(TTL)).await;
+    let taken_away = Err(ExtendError::Lost(LossCause::TakenAway));
+    assert_eq!(told.expect("told at once"), taken_away);
+    let told = tokio::time::timeout(SOON, lost).await;
+    told.expect("told at once").expect("no panic");
+}
+
+#[tokio::test]
+async fn a_renewal_that_finds_no_majority_is_tried_again_before_the_next_is_due() {
+    let world = World::new();
+    let guard = world.take("job", TTL).await;
+    let fault = Fault::Down("switched off".into());
+    world.extensions_are(move |node| match node {
+        0 => Honest,
+        _ => Fails(fault.clone(), Duration::ZERO),
+    });
+    eventually("it is asked for twice", || {
+        world.extensions.all().len() >= 6
+    })
+    .await;
+    world.extensions_are(|_| Honest);
+    let asked = world.extensions.all();
+    let pause = asked[3].at.saturating_since(asked[0].at);
+    assert!(pause < SOON, "{pause:?}");
+    assert!(guard.is_valid());
+}
+
+#[tokio::test]
+async fn a_longest_hold_below_the_ttl_bounds_the_first_validity() {
+    let world = World::new();
+    let most = ms(500);
+    let lock = world.redlock.lock("job").max_hold(most);
+    let guard = lock.acquire().await.expect("free");
+    assert!(guard.valid_until() <= Instant::now() + most);
+    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    assert_eq!(lost, Ok(LossCause::MaxHold));
+    // It is given back then, and not left to its ttl, though the guard lives.
+    eventually("the keys are gone", || {
+        world.nodes.iter().all(|node| {
+            let free = |master: &mut quorate::node::memory::Master, now| {
+                master.peek(now, b"job").holder.is_none()
+            };
+            node.master.with_master(free)
+        })
+    })
+    .await;
+    assert!(guard.extend(TTL).await.is_err());
+    assert!(
+        world.extensions.all().is_empty(),
+        "nothing was to be renewed"
+    );
+}

@@ -1,0 +1,124 @@
+//! Scopes in services: wrapped by helpers, spawned, with one error for lock and body.
+
+use std::future::Future;
+use std::io;
+
+use futures::future::BoxFuture;
+use quorate::{LockGuard, Redlock, ScopeError};
+
+use crate::support::{ms, secs};
+
+#[expect(clippy::manual_async_fn, reason = "that it is `Send` is the point")]
+/// A helper as a service writes it: the lock of a tenant around a body, as a future that can be spawned. What a
+/// generic async closure returns cannot be named, so the body hands its future over in a box.
+fn for_tenant<'a, T: Send + 'a>(
+    redlock: &'a Redlock,
+    tenant: &'a str,
+    body: impl for<'g> FnOnce(&'g LockGuard) -> BoxFuture<'g, T> + Send + 'a,
+) -> impl Future<Output = Result<T, ScopeError<T>>> + Send + 'a {
+    async move {
+        let resource = format!("tenant:{tenant}");
+        let body = async move |guard: &LockGuard| body(guard).await;
+        redlock.scope(resource, body).await
+    }
+}
+
+#[tokio::test]
+async fn a_generic_helper_around_a_scope_can_be_spawned() {
+    let redlock = Redlock::in_memory(3);
+    let spawned = tokio::spawn(async move {
+        for_tenant(&redlock, "7", |guard| {
+            Box::pin(async move {
+                tokio::time::sleep(ms(1)).await;
+                guard.fencing_token()
+            })
+        })
+        .await
+    });
+    assert!(matches!(spawned.await, Ok(Ok(Some(_)))));
+}
+
+#[expect(clippy::manual_async_fn, reason = "that it is `Send` is the point")]
+/// What needs nothing of the guard but its number needs no box.
+fn with_number<T, Body, Work>(
+    redlock: Redlock,
+    body: Body,
+) -> impl Future<Output = Result<T, ScopeError<T>>> + Send
+where
+    T: Send,
+    Body: FnOnce(Option<u64>) -> Work + Send,
+    Work: Future<Output = T> + Send,
+{
+    async move {
+        redlock
+            .scope("r", async move |guard| body(guard.fencing_token()).await)
+            .await
+    }
+}
+
+#[tokio::test]
+async fn a_helper_that_hands_on_the_number_alone_can_be_spawned() {
+    let spawned = tokio::spawn(with_number(Redlock::in_memory(3), async |number| number));
+    assert!(matches!(spawned.await, Ok(Ok(Some(_)))));
+}
+
+#[derive(Debug)]
+enum ReportError {
+    Lock(ScopeError),
+    Disk(io::Error),
+}
+
+impl From<ScopeError> for ReportError {
+    fn from(error: ScopeError) -> Self {
+        Self::Lock(error)
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_fails_and_a_lock_that_does_are_told_apart_in_one_error() {
+    let redlock = Redlock::in_memory(3);
+    let disk = || ReportError::Disk(io::ErrorKind::StorageFull.into());
+    let failed: Result<(), _> = redlock.try_scope("r", async |_| Err(disk())).await;
+    let full = |error: &ReportError| matches!(error, ReportError::Disk(why) if why.kind() == io::ErrorKind::StorageFull);
+    assert!(failed.as_ref().is_err_and(full), "{failed:?}");
+
+    let guard = redlock.acquire("r").await.expect("free again");
+    let lock = redlock.lock("r").wait(quorate::Wait::For(ms(20)));
+    let held = lock.try_scope(async |_| Ok::<_, ReportError>(())).await;
+    let not_acquired =
+        |error: &ReportError| matches!(error, ReportError::Lock(ScopeError::NotAcquired(_)));
+    assert!(held.as_ref().is_err_and(not_acquired), "{held:?}");
+    guard.release().await;
+
+    // Lost on the way: the body is dropped.
+    let brief = redlock.lock("r").ttl(secs(1)).renewal(false);
+    let lost = brief
+        .try_scope(async |_| {
+            std::future::pending::<()>().await;
+            Ok::<_, Box<dyn std::error::Error>>(())
+        })
+        .await;
+    let error = lost.expect_err("its lease is over");
+    assert!(matches!(
+        error.downcast_ref::<ScopeError>(),
+        Some(ScopeError::Lost {
+            cause: quorate::LossCause::Expired,
+            value: None
+        })
+    ));
+}
+
+#[tokio::test]
+async fn scope_whose_body_blocks_its_thread_past_the_end_of_the_lock_is_lost() {
+    let redlock = Redlock::in_memory(3);
+    let lock = redlock.lock("r").ttl(secs(1));
+    let ended = lock
+        .scope(async |_| {
+            std::thread::sleep(ms(1_200));
+            "done"
+        })
+        .await;
+    let lost = ended.expect_err("it ended before");
+    assert!(lost.to_string().contains("lost"), "{lost}");
+    assert_eq!(lost.into_value(), Some("done"));
+}

@@ -1,0 +1,267 @@
+//! So many holders at most, each with a slot and a number of its own.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use crate::support::{
+    PATIENCE, ask_server, eventually, masters, ms, redlock, secs, settings, take,
+};
+use quorate::node::memory::MemoryNode;
+use quorate::node::{Node, Reply, Request};
+use quorate::runtime::BoxFuture;
+use quorate::{
+    AcquireError, DowngradeError, InvalidResource, NodeName, Redlock, Retry, TryAcquire, Wait,
+};
+use quorate_testbed::Masters;
+
+fn waits(masters: &Masters) -> Redlock {
+    settings(masters.urls())
+        .wait(Wait::For(secs(60)))
+        .build()
+        .expect("good settings")
+}
+
+#[tokio::test]
+async fn so_many_and_no_more_each_in_a_slot_of_its_own() {
+    let masters = masters(3);
+    let handles = [redlock(&masters), redlock(&masters)];
+    let mut held = Vec::new();
+    for at in 0..3 {
+        let permit = handles[at % 2].semaphore("api", 3).acquire().await;
+        held.push(permit.unwrap_or_else(|error| panic!("permit {at}: {error}")));
+    }
+    let slots: BTreeSet<_> = held
+        .iter()
+        .map(|permit| permit.slot().expect("one"))
+        .collect();
+    assert_eq!(slots, BTreeSet::from([0, 1, 2]));
+    let more = handles[0].semaphore("api", 3).try_acquire().await;
+    assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");
+    let freed = held.pop().expect("three");
+    let slot = freed.slot();
+    freed.release().await;
+    let again = handles[1].semaphore("api", 3).try_acquire().await;
+    let again = again.expect("an answer").acquired().expect("one is free");
+    assert_eq!(again.slot(), slot);
+    // Another key than the plain lock of that name.
+    assert_eq!(again.resource(), b"api");
+    take(&handles[0], "api").await.release().await;
+}
+
+#[tokio::test]
+async fn each_slot_has_numbers_of_its_own_that_rise() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let mut last = [0; 2];
+    for _ in 0..10 {
+        let permit = redlock.semaphore("api", 2).acquire().await.expect("free");
+        let slot = permit.slot().expect("one");
+        let number = permit.fencing_token().expect("fenced");
+        assert!(number > last[slot], "{number} after {}", last[slot]);
+        last[slot] = number;
+        permit.release().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_share_the_permits_and_all_get_theirs() {
+    let masters = masters(3);
+    let handles = [waits(&masters), waits(&masters), waits(&masters)];
+    let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let tasks: Vec<_> = (0..12)
+        .map(|task| {
+            let redlock = handles[task % 3].clone();
+            let (inside, most) = (inside.clone(), most.clone());
+            tokio::spawn(async move {
+                for _ in 0..5 {
+                    let permit = redlock.semaphore("api", 3).acquire().await;
+                    let permit = permit.unwrap_or_else(|error| panic!("task {task}: {error}"));
+                    let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(now, Ordering::SeqCst);
+                    assert!(now <= 3, "{now} hold a permit");
+                    tokio::time::sleep(ms(3)).await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    permit.release().await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 3, "never all at once");
+}
+
+#[tokio::test]
+async fn a_slot_is_renewed_and_a_release_wakes_who_waits() {
+    let masters = masters(3);
+    let (here, there) = (redlock(&masters), waits(&masters));
+    let permit = here.semaphore("api", 1).ttl(secs(2)).acquire().await;
+    let permit = permit.expect("free");
+    tokio::time::sleep(secs(3)).await;
+    assert!(permit.is_valid(), "renewed");
+    let waiting = tokio::spawn(async move { there.semaphore("api", 1).acquire().await });
+    let line = || {
+        let master = masters.iter().next().expect("three");
+        let line = ask_server(master, &["ZCARD", "quorate:queue:quorate:slot:line:api"]);
+        line.int().unwrap_or(0)
+    };
+    eventually("it stands in line", || line() == 1).await;
+    let released = std::time::Instant::now();
+    permit.release().await;
+    let next = waiting.await.expect("no panic").expect("its turn");
+    assert!(released.elapsed() < secs(1), "{:?}", released.elapsed());
+    next.release().await;
+    eventually("the line is empty", || line() == 0).await;
+}
+
+#[tokio::test]
+async fn a_minority_that_is_down_takes_no_permit_away() {
+    let masters = masters(3);
+    let redlock = waits(&masters);
+    masters[0].kill().expect("it was there");
+    let mut held = Vec::new();
+    for at in 0..4 {
+        let permit = redlock.semaphore("api", 4).acquire().await;
+        held.push(permit.unwrap_or_else(|error| panic!("permit {at}: {error}")));
+    }
+}
+
+#[tokio::test]
+async fn sixty_four_permits_are_sixty_four() {
+    let masters = masters(3);
+    let redlock = waits(&masters);
+    let mut held = Vec::new();
+    for at in 0..64 {
+        let got = redlock.semaphore("api", 64).acquire().await;
+        held.push(got.unwrap_or_else(|error| panic!("permit {at}: {error}")));
+    }
+    let more = redlock.semaphore("api", 64).try_acquire().await;
+    assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");
+}
+
+#[tokio::test]
+async fn a_number_of_permits_that_cannot_be_is_refused() {
+    let masters = masters(1);
+    let redlock = redlock(&masters);
+    for permits in [0, 65] {
+        let error = redlock.semaphore("api", permits).acquire().await;
+        match error.expect_err("no semaphore") {
+            AcquireError::InvalidResource(InvalidResource::Permits(told)) => {
+                assert_eq!(told, permits);
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+/// A master in memory that counts how often it is asked for a slot.
+struct Asked(MemoryNode, AtomicUsize);
+
+impl Node for Asked {
+    fn name(&self) -> &NodeName {
+        self.0.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        if let Request::Acquire { .. } = &request {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+        self.0.send(request, reply);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.0.idle()
+    }
+}
+
+#[tokio::test]
+async fn a_process_asks_for_no_slot_that_it_holds_itself() {
+    let node = Arc::new(Asked(MemoryNode::new("m"), AtomicUsize::new(0)));
+    let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
+    let redlock = redlock.expect("good settings");
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
+    }
+    // One slot is free, another each time.
+    for at in 0..8 {
+        held.remove(at % 3).release().await;
+        held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
+    }
+    assert_eq!(node.1.load(Ordering::Relaxed), 16, "one attempt each");
+    // Where it holds all of them the masters are asked all the same.
+    let more = redlock.semaphore("api", 8).try_acquire().await;
+    assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");
+    assert_eq!(node.1.load(Ordering::Relaxed), 17);
+}
+
+#[tokio::test]
+async fn a_permit_that_is_given_back_does_not_lie_idle_while_somebody_waits_for_another_slot() {
+    let masters = masters(3);
+    let rare = || settings(masters.urls()).ttl(secs(30)).heartbeat(secs(30));
+    let [holder, waiter] = [rare(), rare()].map(|rare| rare.build().expect("good settings"));
+    // A waiter begins at a slot of its own, which is seldom the one that is given back.
+    for _ in 0..4 {
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            held.push(holder.semaphore("api", 4).acquire().await.expect("free"));
+        }
+        let waiter = waiter.clone();
+        let waits = tokio::spawn(async move {
+            let permit = waiter.semaphore("api", 4).wait(Wait::For(secs(25)));
+            permit.acquire().await.expect("one is free").release().await;
+            Instant::now()
+        });
+        let line = ["ZCARD", "quorate:queue:quorate:slot:line:api"];
+        let lined = || ask_server(&masters[0], &line).int() == Some(1);
+        eventually("it waits", lined).await;
+        // Its attempt that drew the place has been answered everywhere.
+        tokio::time::sleep(ms(200)).await;
+        held.pop().expect("four").release().await;
+        let freed = Instant::now();
+        let idle = waits
+            .await
+            .expect("no panic")
+            .saturating_duration_since(freed);
+        assert!(idle < secs(3), "idle for {idle:?}: nobody woke it");
+        for permit in held {
+            permit.release().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_permit_becomes_no_reader() {
+    let masters = masters(3);
+    let permit = redlock(&masters).semaphore("api", 1).acquire().await;
+    let refused = permit.expect("free").downgrade().await;
+    assert!(
+        matches!(refused, Err(DowngradeError::NotAWriter)),
+        "{refused:?}"
+    );
+}
+
+/// However long a pause between two attempts is.
+#[tokio::test]
+async fn without_order_another_slot_is_asked_for_at_once() {
+    let masters = masters(3);
+    let pauses = settings(masters.urls()).order(quorate::Order::Unordered);
+    let pauses = pauses.retry(Retry::new(secs(600), secs(600)));
+    let redlocks = [(); 2].map(|()| pauses.clone().build().expect("good settings"));
+    // Each begins at a slot by chance: half of the time at that of the other.
+    for _ in 0..12 {
+        let (one, two) = (
+            redlocks[0].semaphore("api", 2),
+            redlocks[1].semaphore("api", 2),
+        );
+        let one = one.acquire().await.expect("free");
+        let two = tokio::time::timeout(PATIENCE, two.wait(Wait::Forever).acquire()).await;
+        let two = two.expect("at once").expect("free");
+        assert_ne!(one.slot(), two.slot());
+        one.release().await;
+        two.release().await;
+    }
+}

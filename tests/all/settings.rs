@@ -1,0 +1,289 @@
+//! Bad input: each gives its own error, in one line that names the culprit and what would be
+//! right, and nothing is touched.
+
+use std::time::Duration;
+
+use quorate::{
+    AcquireError, BuildError, Drift, ExtendError, InvalidResource, MAX_RESOURCE_LEN, Redlock,
+    RedlockBuilder, Retry, Wait,
+};
+
+use crate::support::{ms, secs};
+
+fn good() -> RedlockBuilder {
+    Redlock::builder().in_memory(3)
+}
+
+fn refused(builder: RedlockBuilder) -> BuildError {
+    builder.build().expect_err("bad settings")
+}
+
+/// One line, and each of these words in it.
+#[track_caller]
+fn assert_says(error: &dyn std::error::Error, words: &[&str]) {
+    let text = error.to_string();
+    assert_eq!(text.lines().count(), 1, "{text:?}");
+    for word in words {
+        assert!(text.contains(word), "{text:?} does not say {word:?}");
+    }
+}
+
+/// A bad duration of `what`.
+#[track_caller]
+fn assert_duration(builder: RedlockBuilder, setting: &str, words: &[&str]) {
+    let error = refused(builder);
+    assert!(
+        matches!(&error, BuildError::BadDuration { what, .. } if *what == setting),
+        "{error:?}"
+    );
+    assert_says(&error, words);
+    assert_says(&error, &[setting]);
+}
+
+#[test]
+fn no_master_is_refused_with_an_example() {
+    let error = refused(Redlock::builder());
+    assert_eq!(error, BuildError::NoMasters);
+    assert_says(&error, &["no master", "redis://"]);
+}
+
+#[test]
+fn an_address_that_is_none_is_named_and_its_password_is_not() {
+    for (url, name) in [
+        ("", "\"\""),
+        ("10.0.0.1:6379", "10.0.0.1:6379"),
+        ("http://user:s3cret@host", "http://host"),
+        ("redis://", "redis://"),
+        ("redis://user:s3cret@host:notaport", "redis://host:notaport"),
+        ("redis://user:s3cret@host:99999", "redis://host:99999"),
+        ("redis://user:s3cret@host/notadb", "redis://host/notadb"),
+        ("user:s3cret@host", "number 2"),
+        ("unix://?pass=s3cret", "unix://"),
+    ] {
+        let error = refused(Redlock::builder().master("redis://10.9.9.9").master(url));
+        assert!(matches!(error, BuildError::BadMaster { .. }), "{error:?}");
+        assert_says(&error, &[name, "redis://host:port"]);
+        let shown = format!("{error} {error:?}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn tls_without_the_feature_names_the_feature() {
+    let error = refused(Redlock::builder().master("rediss://user:s3cret@host"));
+    assert_says(&error, &["rediss://host", "tls-rustls"]);
+}
+
+#[test]
+fn one_master_twice_is_refused_however_it_is_spelled() {
+    for again in [
+        "redis://10.0.0.1",
+        "redis://10.0.0.1:6379/3",
+        "redis://user:s3cret@10.0.0.1:6379",
+        " redis://10.0.0.1 ",
+    ] {
+        let list = ["redis://10.0.0.1", "redis://10.0.0.2", again];
+        let error = refused(Redlock::builder().masters(list));
+        assert_eq!(error, BuildError::SameMasterTwice("10.0.0.1:6379".into()));
+        assert_says(&error, &["10.0.0.1:6379", "twice", "server of its own"]);
+    }
+    let list = ["redis://localhost:7001", "redis://127.0.0.1:7001"];
+    let error = refused(Redlock::builder().masters(list));
+    assert!(matches!(error, BuildError::SameMasterTwice(_)), "{error:?}");
+    let list = ["unix:///run/a.sock", "unix:///run/a.sock?db=1"];
+    let error = refused(Redlock::builder().masters(list));
+    assert!(matches!(error, BuildError::SameMasterTwice(_)), "{error:?}");
+}
+
+#[test]
+fn more_masters_than_a_quorum_is_good_for_are_refused() {
+    let urls = (1..=65).map(|n| format!("redis://10.0.0.{n}"));
+    let error = refused(Redlock::builder().masters(urls));
+    assert_eq!(error, BuildError::TooManyMasters(65));
+    assert_says(&error, &["65", "at most 64", "3 or 5"]);
+}
+
+#[test]
+fn a_ttl_that_cannot_hold_a_lock_is_refused() {
+    assert_duration(good().ttl(Duration::ZERO), "ttl", &["0s", "raise it"]);
+    assert_duration(good().ttl(ms(2)), "ttl", &["2ms", "drift", "raise it"]);
+    assert_duration(
+        good().ttl(secs(31)),
+        "ttl",
+        &["31s", "max_ttl (30s)", "lower it"],
+    );
+    assert_duration(good().ttl(Duration::MAX), "ttl", &["max_ttl (30s)"]);
+    let slow = good().ttl(secs(1)).node_timeout(ms(300));
+    assert_duration(slow, "ttl", &["1s", "300ms", "1s 200ms"]);
+    let drifting = good().ttl(secs(1)).node_timeout(ms(200)).drift(Drift {
+        factor: 0.7,
+        floor: ms(1),
+    });
+    assert_duration(drifting, "ttl", &["two rounds", "raise it"]);
+}
+
+#[test]
+fn a_max_ttl_beyond_the_life_of_a_counter_is_refused() {
+    assert_duration(good().max_ttl(secs(86_401)), "max_ttl", &["1day"]);
+    assert_duration(good().max_ttl(Duration::MAX), "max_ttl", &["1day"]);
+    assert!(good().max_ttl(secs(86_400)).build().is_ok());
+    // The ttl that nobody has set is no longer than that.
+    assert!(good().max_ttl(secs(2)).build().is_ok());
+    assert_duration(
+        good().max_ttl(secs(2)).ttl(secs(10)),
+        "ttl",
+        &["max_ttl (2s)"],
+    );
+}
+
+#[test]
+fn timeouts_that_leave_no_time_are_refused() {
+    let none = Duration::ZERO;
+    assert_duration(good().node_timeout(none), "node_timeout", &["50ms"]);
+    assert_duration(good().connect_timeout(none), "connect_timeout", &["500ms"]);
+    // The system takes no such number, and nothing would ever connect.
+    for longer in [secs(3601), Duration::MAX] {
+        assert_duration(good().connect_timeout(longer), "connect_timeout", &["1h"]);
+    }
+    assert_duration(good().node_timeout(Duration::MAX), "ttl", &["node_timeout"]);
+}
+
+#[test]
+fn a_drift_that_is_none_is_refused() {
+    for factor in [-0.1, 1.0, 7.0, f64::NAN, f64::INFINITY] {
+        let floor = ms(2);
+        let error = refused(good().drift(Drift { factor, floor }));
+        assert_says(&error, &["drift", "from 0 to below 1"]);
+    }
+    let (factor, floor) = (0.01, Duration::MAX);
+    assert_duration(good().drift(Drift { factor, floor }), "ttl", &["drift"]);
+}
+
+#[test]
+fn a_max_hold_of_nothing_is_refused() {
+    assert_duration(
+        good().max_hold(Duration::ZERO),
+        "max_hold",
+        &["leave it out"],
+    );
+}
+
+#[test]
+fn prefixes_that_are_not_ours_to_give_are_refused() {
+    let error = refused(good().prefix("quorate:fence:"));
+    assert_eq!(error, BuildError::ReservedPrefix("quorate:fence:".into()));
+    assert_says(&error, &["quorate:fence:", "reserved"]);
+    let error = refused(good().prefix("p".repeat(70_000)));
+    assert_eq!(error, BuildError::PrefixTooLong(70_000));
+    assert_says(&error, &["70000", "1024"]);
+}
+
+#[test]
+fn build_needs_no_runtime_and_touches_nothing() {
+    // Nobody listens there; this thread has no runtime.
+    let redlock = Redlock::builder()
+        .masters([
+            "redis://192.0.2.1",
+            "redis://192.0.2.2",
+            "redis://192.0.2.3",
+        ])
+        .build();
+    assert!(redlock.is_ok());
+}
+
+async fn invalid(redlock: &Redlock, resource: &[u8]) -> InvalidResource {
+    let error = redlock.acquire(resource).await.expect_err("a bad name");
+    assert!(error.reports().is_empty(), "nothing was sent");
+    assert_eq!(error.to_string().lines().count(), 1);
+    match (error, redlock.status(resource).await) {
+        (AcquireError::InvalidResource(why), Err(same)) if why == same => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_bad_resource_name_is_told_with_its_limit() {
+    let redlock = good().build().expect("good settings");
+    assert_eq!(invalid(&redlock, b"").await, InvalidResource::Empty);
+    let long = vec![b'x'; MAX_RESOURCE_LEN + 1];
+    let why = invalid(&redlock, &long).await;
+    assert_eq!(why, InvalidResource::TooLong(1025));
+    assert_says(&why, &["1025", "1024"]);
+    let why = invalid(&redlock, b"quorate:fence:job").await;
+    assert_eq!(why, InvalidResource::Reserved);
+    assert_says(&why, &["quorate:", "reserved"]);
+    assert!(redlock.break_lock("").await.is_err());
+    // The key counts, not how it came about.
+    let split = good().prefix("quor").build().expect("good settings");
+    assert_eq!(invalid(&split, b"ate:x").await, InvalidResource::Reserved);
+    let longest = vec![b'x'; MAX_RESOURCE_LEN];
+    redlock
+        .acquire(&longest)
+        .await
+        .expect("just right")
+        .release()
+        .await;
+}
+
+#[tokio::test]
+async fn bad_options_of_one_lock_are_told_before_anything_is_sent() {
+    let redlock = good().build().expect("good settings");
+    let bad = [
+        ("ttl", redlock.lock("job").ttl(Duration::ZERO)),
+        ("ttl", redlock.lock("job").ttl(secs(31))),
+        ("ttl", redlock.lock("job").ttl(ms(100))),
+        ("max_hold", redlock.lock("job").max_hold(Duration::ZERO)),
+    ];
+    for (culprit, request) in bad {
+        let error = request.acquire().await.expect_err(culprit);
+        let AcquireError::InvalidOptions(why @ BuildError::BadDuration { .. }) = &error else {
+            panic!("{error:?}")
+        };
+        assert_says(why, &[culprit]);
+        assert!(error.reports().is_empty());
+    }
+    let error = redlock.lock("").try_acquire().await;
+    assert!(matches!(error, Err(AcquireError::InvalidResource(_))));
+}
+
+#[tokio::test]
+async fn a_bad_ttl_of_an_extension_is_told_and_the_lock_stands() {
+    let redlock = good().build().expect("good settings");
+    let guard = redlock.acquire("job").await.expect("free");
+    for ttl in [Duration::ZERO, secs(31), Duration::MAX] {
+        let error = guard.extend(ttl).await.expect_err("a bad ttl");
+        assert!(matches!(error, ExtendError::InvalidTtl(_)), "{error:?}");
+        assert_says(&error, &["ttl"]);
+    }
+    assert!(guard.is_valid());
+}
+
+#[tokio::test]
+async fn waits_and_holds_of_any_length_are_taken_as_they_are() {
+    let redlock = good()
+        .wait(Wait::For(Duration::MAX))
+        .max_hold(Duration::MAX)
+        .connect_timeout(secs(3600))
+        .build()
+        .expect("good settings");
+    let guard = redlock.acquire("job").await.expect("free");
+    assert!(guard.remaining() <= secs(10));
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn pauses_of_any_length_are_survived() {
+    for retry in [
+        Retry::new(Duration::MAX, Duration::MAX),
+        Retry::new(ms(10), Duration::MAX).factor(1e300),
+        Retry::new(Duration::ZERO, Duration::ZERO).factor(f64::NAN),
+    ] {
+        assert_eq!(retry.delays(1).take(50).count(), 50);
+        let redlock = good().retry(retry).build().expect("good settings");
+        let _held = redlock.acquire("job").await.expect("free");
+        let waiting = redlock.lock("job").wait(Wait::For(ms(30))).acquire();
+        let error = waiting.await.expect_err("held");
+        assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
+    }
+}

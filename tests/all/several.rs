@@ -1,0 +1,189 @@
+//! Several resources in one lock: all or nothing, one number, and no deadlock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
+use quorate::{AcquireError, InvalidResource, LossCause, Redlock, TryAcquire, Wait};
+
+fn waits(masters: &quorate_testbed::Masters, most: Duration) -> Redlock {
+    settings(masters.urls())
+        .wait(Wait::For(most))
+        .build()
+        .expect("good settings")
+}
+
+#[tokio::test]
+async fn all_are_held_and_all_are_let_go() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let guard = redlock.lock_all(["a", "b", "c"]).acquire().await;
+    let guard = guard.expect("free");
+    for resource in ["a", "b", "c"] {
+        eventually("held everywhere", || holders(&masters, resource) == 3).await;
+        let other = redlock.try_acquire(resource).await.expect("an answer");
+        assert!(matches!(other, TryAcquire::Held(_)), "{resource}");
+    }
+    let released = guard.release().await;
+    assert!(released.was_valid);
+    for resource in ["a", "b", "c"] {
+        eventually("let go everywhere", || holders(&masters, resource) == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_taken_where_one_of_them_is_held() {
+    let masters = masters(3);
+    let (one, other) = (redlock(&masters), redlock(&masters));
+    let held = take(&one, "b").await;
+    let all = other.lock_all(["a", "b", "c"]).try_acquire().await;
+    assert!(matches!(all, Ok(TryAcquire::Held(_))), "{all:?}");
+    other.flush().await;
+    for resource in ["a", "c"] {
+        assert_eq!(holders(&masters, resource), 0, "{resource}");
+    }
+    held.release().await;
+}
+
+#[tokio::test]
+async fn its_number_is_larger_than_that_of_every_earlier_holder_and_smaller_than_of_later_ones() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let mut last = 0;
+    for round in 0..6 {
+        let resources: &[&str] = match round % 3 {
+            0 => &["a"],
+            1 => &["b", "a"],
+            _ => &["b"],
+        };
+        let guard = redlock.lock_all(resources).acquire().await.expect("free");
+        let number = guard.fencing_token().expect("fenced");
+        // Each shares a resource with the one before it.
+        assert!(number > last, "{number} after {last}");
+        last = number;
+        guard.release().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_the_order_of_the_names_nobody_waits_for_ever() {
+    let masters = masters(3);
+    let handles = [waits(&masters, secs(60)), waits(&masters, secs(60))];
+    let inside = Arc::new([const { AtomicU64::new(0) }; 3]);
+    let names = ["a", "b", "c"];
+    let mut tasks = Vec::new();
+    for task in 0..9usize {
+        let redlock = handles[task % 2].clone();
+        let inside = inside.clone();
+        tasks.push(tokio::spawn(async move {
+            for round in 0..5 {
+                let (first, second) = ((task + round) % 3, (task + 2 * round + 1) % 3);
+                let wanted: Vec<usize> = if first == second {
+                    vec![first]
+                } else {
+                    vec![first, second]
+                };
+                let guard = redlock
+                    .lock_all(wanted.iter().map(|at| names[*at]))
+                    .acquire()
+                    .await
+                    .unwrap_or_else(|error| panic!("task {task}, round {round}: {error}"));
+                for at in &wanted {
+                    assert_eq!(inside[*at].fetch_add(1, Ordering::SeqCst), 0, "alone");
+                }
+                tokio::time::sleep(ms(2)).await;
+                for at in &wanted {
+                    inside[*at].fetch_sub(1, Ordering::SeqCst);
+                }
+                guard.release().await;
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+}
+
+#[tokio::test]
+async fn it_is_renewed_as_one_and_lost_with_one_key() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let guard = redlock.lock_all(["a", "b"]).ttl(secs(2)).acquire().await;
+    let guard = guard.expect("free");
+    tokio::time::sleep(secs(3)).await;
+    assert!(guard.is_valid(), "renewed beyond its ttl");
+    guard.extend(secs(4)).await.expect("still ours");
+    // Somebody takes one of them away on a majority.
+    for master in masters.iter().take(2) {
+        ask_server(master, &["SET", "b", "a foreign value"]);
+    }
+    let cause = tokio::time::timeout(secs(10), guard.lost()).await;
+    assert_eq!(cause.expect("told"), LossCause::TakenAway);
+    eventually("the other is given back", || holders(&masters, "a") == 0).await;
+}
+
+#[tokio::test]
+async fn a_master_that_lost_one_of_the_keys_gets_it_back() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let guard = redlock.lock_all(["a", "b"]).ttl(secs(2)).acquire().await;
+    let guard = guard.expect("free");
+    eventually("held everywhere", || holders(&masters, "b") == 3).await;
+    let first = masters.iter().next().expect("three");
+    ask_server(first, &["DEL", "b"]);
+    eventually("put back", || holders(&masters, "b") == 3).await;
+    assert!(guard.is_valid());
+}
+
+#[tokio::test]
+async fn what_cannot_be_asked_for_is_refused_before_anything_is_sent() {
+    let masters = masters(1);
+    let redlock = redlock(&masters);
+    let refused = |error: AcquireError| match error {
+        AcquireError::InvalidResource(why) => why,
+        other => panic!("{other}"),
+    };
+    let many: Vec<String> = (0..17).map(|n| n.to_string()).collect();
+    let error = redlock.lock_all(&many).acquire().await.expect_err("17");
+    assert_eq!(refused(error), InvalidResource::TooMany(17));
+    let error = redlock.lock_all(["a", "b", "a"]).acquire().await;
+    let why = refused(error.expect_err("twice"));
+    assert_eq!(why, InvalidResource::Twice("a".into()));
+    let none: [&str; 0] = [];
+    let error = redlock.lock_all(none).acquire().await.expect_err("none");
+    assert_eq!(refused(error), InvalidResource::Empty);
+    let unfenced = settings(masters.urls()).fencing(false).build();
+    let unfenced = unfenced.expect("good settings");
+    let error = unfenced.lock_all(["a", "b"]).acquire().await;
+    assert!(
+        error
+            .expect_err("no numbers")
+            .to_string()
+            .contains("fencing")
+    );
+    assert_eq!(holders(&masters, "a"), 0);
+}
+
+#[tokio::test]
+async fn one_alone_is_the_plain_lock() {
+    let masters = masters(1);
+    let redlock = redlock(&masters);
+    let guard = redlock.lock_all(["a"]).acquire().await.expect("free");
+    let first = masters.iter().next().expect("one");
+    let held = ask_server(first, &["GET", "a"]);
+    assert_eq!(held.text().as_deref(), Some(&*guard.token().to_string()));
+}
+
+#[tokio::test]
+async fn guard_names_each_of_its_resources_without_the_key_prefix() {
+    let redlock = Redlock::builder().in_memory(1).prefix("shop:");
+    let redlock = redlock.build().expect("good settings");
+    let named = |guard: &quorate::LockGuard| -> Vec<Vec<u8>> {
+        guard.resources().map(<[u8]>::to_vec).collect()
+    };
+    let one = redlock.acquire("a").await.expect("free");
+    assert_eq!(named(&one), [b"a"]);
+    let both = redlock.lock_all(["c", "b"]).acquire().await.expect("free");
+    assert_eq!(named(&both), [b"c", b"b"]);
+}

@@ -1,0 +1,190 @@
+//! A waiter that steps out of the line for a while keeps its ticket, and so its place before all who came
+//! later.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::support::stubborn::Stubborn;
+use crate::support::stubborn::Treatment::{Fails, Honest};
+use crate::support::{PATIENCE, ms, secs};
+use quorate::node::memory::MemoryNode;
+use quorate::node::{Node, NodeName, Reply, Request, Subscriber};
+use quorate::runtime::BoxFuture;
+use quorate::{Fault, Redlock, StatusVerdict, Wait};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+#[tokio::test]
+async fn a_waiter_that_stepped_out_comes_back_to_its_place() {
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
+    let redlock = |wait| {
+        let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+        let settings = Redlock::builder().nodes(nodes.collect()).ttl(secs(30));
+        let settings = settings.wait(Wait::For(wait));
+        settings.build().expect("good settings")
+    };
+    let order: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let waiting = |name: &'static str, wait| {
+        let (redlock, order) = (redlock(wait), order.clone());
+        tokio::spawn(async move {
+            if let Ok(guard) = redlock.acquire("x").await {
+                order.lock().expect("no panic").push(name);
+                guard.release().await;
+            }
+        })
+    };
+    let status = redlock(secs(1));
+    let in_line = |wanted: usize| {
+        let status = &status;
+        async move {
+            let began = Instant::now();
+            loop {
+                let seen = status.status("x").await.expect("a good name");
+                let stands = |queue: usize| queue == wanted;
+                let mut states = seen.nodes.iter().map(|node| node.state.as_ref());
+                if states.all(|state| state.is_ok_and(|state| stands(state.queue.len()))) {
+                    return;
+                }
+                assert!(began.elapsed() < PATIENCE, "{wanted} in line: {seen:?}");
+                tokio::time::sleep(ms(5)).await;
+            }
+        }
+    };
+    // It draws the first ticket, and gives up: so the line is empty when the next one steps out.
+    let first = waiting("first", secs(2));
+    in_line(1).await;
+    let old = waiting("old", secs(60));
+    in_line(2).await;
+    first.await.expect("no panic");
+    in_line(1).await;
+    // A majority does not answer for a moment: its next sign of life finds that, and it steps out.
+    for node in &nodes[..2] {
+        node.change(|request| match request {
+            Request::Acquire { .. } => Fails(Fault::Stalled, Duration::ZERO),
+            _ => Honest,
+        });
+    }
+    in_line(0).await;
+    for node in &nodes {
+        node.change(|_| Honest);
+    }
+    let young = waiting("young", secs(60));
+    in_line(2).await;
+    for node in &nodes {
+        node.let_go("x");
+    }
+    old.await.expect("no panic");
+    young.await.expect("no panic");
+    assert_eq!(*order.lock().expect("no panic"), ["old", "young"]);
+}
+
+/// A master to which some requests leave late, one behind the other: what was withdrawn by then is not sent.
+struct LeavesLate {
+    node: MemoryNode,
+    waits: fn(&Request) -> bool,
+    post: UnboundedSender<(Request, Reply)>,
+}
+
+impl LeavesLate {
+    fn over(node: &MemoryNode, late: Duration, waits: fn(&Request) -> bool) -> Arc<Self> {
+        let (post, mut letters) = unbounded_channel::<(Request, Reply)>();
+        let sender = node.clone();
+        tokio::spawn(async move {
+            while let Some((request, reply)) = letters.recv().await {
+                tokio::time::sleep(late).await;
+                sender.send(request, reply);
+            }
+        });
+        let node = node.clone();
+        Arc::new(Self { node, waits, post })
+    }
+}
+
+impl Node for LeavesLate {
+    fn name(&self) -> &NodeName {
+        self.node.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        if (self.waits)(&request) {
+            let _ = self.post.send((request, reply));
+        } else {
+            self.node.send(request, reply);
+        }
+    }
+
+    fn subscribe(&self, subscriber: Subscriber) {
+        self.node.subscribe(subscriber);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.node.idle()
+    }
+}
+
+/// Of two masters one refusal decides. The other one was then not asked any more, was taken for one that fails, and who
+/// waited left the line: whoever came later went first. So it was with masters of two sets, also of three each.
+#[tokio::test]
+async fn who_is_refused_before_it_has_asked_all_keeps_its_place_in_line() {
+    let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
+    let client = |second: Arc<dyn Node>| {
+        let nodes: Vec<Arc<dyn Node>> = vec![Arc::new(masters[0].clone()), second];
+        let settings = Redlock::builder().nodes(nodes).ttl(secs(30));
+        settings
+            .wait(Wait::For(PATIENCE))
+            .build()
+            .expect("good settings")
+    };
+    let direct = || client(Arc::new(masters[1].clone()));
+    let late = LeavesLate::over(&masters[1], ms(5), |_| true);
+    let (holder, late, next) = (direct(), client(late), direct());
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let waits = |who: &'static str, redlock: Redlock| {
+        let served = served.clone();
+        tokio::spawn(async move {
+            let guard = redlock.acquire("job").await.expect("its turn");
+            served.lock().expect("no panic").push(who);
+            guard.release().await;
+        })
+    };
+    let guard = holder.acquire("job").await.expect("free");
+    let first = waits("first", late);
+    tokio::time::sleep(ms(500)).await;
+    let second = waits("second", next);
+    tokio::time::sleep(ms(500)).await;
+    guard.release().await;
+    first.await.expect("no panic");
+    second.await.expect("no panic");
+    assert_eq!(*served.lock().expect("no panic"), ["first", "second"]);
+}
+
+/// Refused by one of two, and asked again by the other behind its own release: also where nobody waits for the outcome.
+#[tokio::test]
+async fn what_is_granted_behind_its_own_release_is_given_back() {
+    for cut_short in [false, true] {
+        let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
+        let client = |nodes: Vec<Arc<dyn Node>>| {
+            let settings = Redlock::builder().nodes(nodes).ttl(secs(30));
+            settings.build().expect("good settings")
+        };
+        let first = client(vec![Arc::new(masters[0].clone())]);
+        let _held = first.acquire("job").await.expect("free");
+        // A master that has lost its scripts: an acquire comes again behind what was sent meanwhile.
+        let acquires = |request: &Request| matches!(request, Request::Acquire { .. });
+        let again: Arc<dyn Node> = LeavesLate::over(&masters[1], ms(20), acquires);
+        let both = client(vec![Arc::new(masters[0].clone()), again]);
+        let tried = tokio::time::timeout(ms(5), both.try_acquire("job"));
+        if cut_short {
+            assert!(tried.await.is_err(), "the second has not answered yet");
+        } else {
+            drop(both.try_acquire("job").await);
+        }
+        tokio::time::sleep(ms(100)).await;
+        let second = client(vec![Arc::new(masters[1].clone())]);
+        let status = second.status("job").await.expect("a good name");
+        assert_eq!(
+            status.verdict(),
+            StatusVerdict::Free,
+            "cut short: {cut_short}"
+        );
+    }
+}

@@ -1,0 +1,424 @@
+//! Locks over masters that are stores, alone and mixed with others.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use quorate::node::memory::MemoryNode;
+use quorate::node::store::{
+    Clocked, Commit, Committed, Greeting, NamedRecord, Record, Session, Store, StoreNode, Table,
+    Traits, Wake,
+};
+use quorate::node::{Fault, NodeName};
+use quorate::runtime::{BoxFuture, Runtime};
+use quorate::{Inspection, Instant, Redlock, RedlockBuilder, Take, ValueError, Wait};
+
+use crate::support::secs;
+
+/// Three stores in memory, with a clock of their own or without.
+fn tables(clocked: bool) -> Vec<Table> {
+    (1..=3)
+        .map(|n| Table::new(&format!("table-{n}"), clocked))
+        .collect()
+}
+
+fn over(tables: &[Table]) -> RedlockBuilder {
+    let patient = Redlock::builder().ttl(secs(5)).wait(Wait::For(secs(10)));
+    let add = |builder: RedlockBuilder, table: &Table| builder.node(StoreNode::new(table.clone()));
+    tables.iter().fold(patient, add)
+}
+
+#[tokio::test]
+async fn a_lock_over_stores_excludes_is_numbered_and_given_back() {
+    for clocked in [true, false] {
+        let tables = tables(clocked);
+        let (one, other) = (over(&tables).build(), over(&tables).build());
+        let (one, other) = (one.expect("good settings"), other.expect("good settings"));
+        let mut last = 0;
+        for _ in 0..10 {
+            for redlock in [&one, &other] {
+                let guard = redlock.acquire("nightly").await.expect("free");
+                let number = guard.fencing_token().expect("fenced");
+                assert!(number > last, "{number} after {last}");
+                last = number;
+                let refused = one.try_acquire("nightly").await;
+                assert!(refused.expect("no fault").acquired().is_none());
+                guard.release().await;
+            }
+        }
+    }
+}
+
+/// A reader that joins sees the readers' marker end later than a client that has seen it before. It rests on that marker.
+#[tokio::test]
+async fn writer_does_not_come_in_beside_a_reader_that_joined_when_the_first_reader_was_nearly_over()
+{
+    for clocked in [true, false] {
+        let tables = tables(clocked);
+        let redlock = || over(&tables).ttl(secs(1)).build().expect("good settings");
+        let (dies, reader, writer) = (redlock(), redlock(), redlock());
+        // Its process ends, and releases nothing.
+        let first = std::thread::spawn(move || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().build().expect("a runtime");
+            let read = dies.lock("page").shared().acquire();
+            std::mem::forget(runtime.block_on(read).expect("free"));
+            runtime.shutdown_background();
+        });
+        first.join().expect("no panic");
+        let write = writer.try_acquire("page").await.expect("no fault");
+        assert!(write.acquired().is_none());
+        tokio::time::sleep(Duration::from_millis(850)).await;
+        let read = reader.lock("page").shared().renewal(false).acquire();
+        let reads = read.await.expect("readers do not exclude readers");
+        tokio::time::sleep(Duration::from_millis(350)).await;
+        let write = writer.try_acquire("page").await.expect("no fault");
+        let writes = write.acquired().is_some();
+        assert!(!(writes && reads.is_valid()), "clocked: {clocked}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_at_stores_is_woken_by_the_release() {
+    for clocked in [true, false] {
+        let tables = tables(clocked);
+        let redlock = || {
+            over(&tables)
+                .ttl(secs(20))
+                .wait(Wait::For(secs(19)))
+                .build()
+        };
+        let (one, other) = (redlock().expect("good"), redlock().expect("good"));
+        let guard = one.acquire("nightly").await.expect("free");
+        let waits = tokio::spawn(async move { other.acquire("nightly").await });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let began = std::time::Instant::now();
+        guard.release().await;
+        let guard = waits.await.expect("no panic").expect("its turn has come");
+        // Without a wake-up a third of a heartbeat passes, more than three seconds.
+        assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
+        guard.release().await;
+    }
+}
+
+/// A store with a listener that looks, which counts the commits that came too late and keeps what was told to whom.
+#[derive(Clone)]
+struct Counting {
+    table: Table,
+    counted: Arc<Counted>,
+}
+
+#[derive(Default)]
+struct Counted {
+    stale: AtomicUsize,
+    told: Mutex<Vec<Vec<Wake>>>,
+    /// The next commit ends its session.
+    ends: AtomicBool,
+}
+
+struct CountingSession(<Table as Store>::Session, Arc<Counted>);
+
+impl Store for Counting {
+    type Session = CountingSession;
+    type Listener = <Table as Store>::Listener;
+
+    fn name(&self) -> &NodeName {
+        self.table.name()
+    }
+
+    fn traits(&self) -> Traits {
+        self.table.traits().looks()
+    }
+
+    async fn connect(&self) -> Result<(CountingSession, Greeting), Fault> {
+        let (session, greeting) = self.table.connect().await?;
+        Ok((CountingSession(session, self.counted.clone()), greeting))
+    }
+
+    async fn listen(&self, process: Arc<str>) -> Result<Self::Listener, Fault> {
+        self.table.listen(process).await
+    }
+
+    async fn inspect(&self) -> Inspection {
+        self.table.inspect().await
+    }
+}
+
+impl Session for CountingSession {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
+        self.0.load(names).await
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
+        if self.1.ends.swap(false, Ordering::Relaxed) {
+            return Err(Fault::Disconnected("it has ended".into()));
+        }
+        let said = self.0.commit(commits).await?;
+        let stale = said.what.iter().filter(|it| **it == Committed::Stale);
+        self.1.stale.fetch_add(stale.count(), Ordering::Relaxed);
+        let done = commits.iter().zip(&said.what);
+        let done = done.filter(|(commit, it)| !commit.wakes.is_empty() && **it != Committed::Stale);
+        let told = done.map(|(commit, _)| commit.wakes.clone());
+        self.1.told.lock().expect("no panic").extend(told);
+        Ok(said)
+    }
+
+    async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
+        self.0.page(from, count).await
+    }
+
+    fn date(&self) -> Option<u64> {
+        self.0.date()
+    }
+
+    async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
+        self.0.remove(records).await
+    }
+}
+
+#[tokio::test]
+async fn who_is_woken_reads_before_it_writes() {
+    for clocked in [true, false] {
+        let (redlock, counted) = counting(clocked);
+        let (one, other) = (redlock(), redlock());
+        for _ in 0..5 {
+            let guard = one.acquire("nightly").await.expect("free");
+            let other = other.clone();
+            let waits = tokio::spawn(async move { other.acquire("nightly").await });
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let before = counted.stale.load(Ordering::Relaxed);
+            guard.release().await;
+            let guard = waits.await.expect("no panic").expect("its turn has come");
+            // The holder does not know that another stands in line since; who is woken knows that it knows nothing.
+            let late = counted.stale.load(Ordering::Relaxed) - before;
+            assert!(
+                late <= 1,
+                "{late} commits came too late, clocked: {clocked}"
+            );
+            guard.release().await;
+        }
+    }
+}
+
+/// Opens locks over one such store, each as another process would.
+fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
+    let (table, counted) = (Table::new("table", clocked), Arc::<Counted>::default());
+    let shown = counted.clone();
+    let open = move || {
+        let (table, counted) = (table.clone(), counted.clone());
+        let patient = Redlock::builder().ttl(secs(20)).wait(Wait::For(secs(19)));
+        let node = StoreNode::new(Counting { table, counted });
+        patient.node(node).build().expect("good")
+    };
+    (open, shown)
+}
+
+#[tokio::test]
+async fn where_listeners_look_the_two_behind_who_is_woken_are_told_that_they_are_near() {
+    let (redlock, counted) = counting(true);
+    let guard = redlock().acquire("nightly").await.expect("free");
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        let other = redlock();
+        waits.push(tokio::spawn(async move {
+            other.acquire("nightly").await?.release().await;
+            Ok::<(), quorate::AcquireError>(())
+        }));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    guard.release().await;
+    for wait in waits {
+        wait.await.expect("no panic").expect("its turn comes");
+    }
+    let told = counted.told.lock().expect("no panic");
+    let woken: Vec<&Wake> = told.iter().map(|told| &told[0]).collect();
+    assert_eq!(woken.len(), 4, "{told:?}");
+    assert!(
+        woken.iter().all(|wake| wake.word.starts_with(b"w")),
+        "{told:?}"
+    );
+    for (number, told) in told.iter().enumerate() {
+        let near: Vec<_> = told[1..].iter().map(|wake| &wake.process).collect();
+        let behind: Vec<_> = woken[number + 1..]
+            .iter()
+            .take(2)
+            .map(|wake| &wake.process)
+            .collect();
+        assert_eq!(near, behind);
+        assert!(
+            told[1..].iter().all(|wake| wake.word.starts_with(b"n")),
+            "{told:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn where_no_quorum_wakes_anybody_waiters_look_again_and_again() {
+    let all = tables(true).into_iter().enumerate();
+    let wake = |(n, table): (usize, Table)| if n == 0 { table } else { table.without_wakes() };
+    let tables: Vec<Table> = all.map(wake).collect();
+    let redlock = || {
+        over(&tables)
+            .ttl(secs(30))
+            .wait(Wait::For(secs(29)))
+            .build()
+    };
+    let (one, other) = (redlock().expect("good"), redlock().expect("good"));
+    let guard = one.acquire("nightly").await.expect("free");
+    let waits = tokio::spawn(async move { other.acquire("nightly").await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let began = std::time::Instant::now();
+    guard.release().await;
+    let guard = waits.await.expect("no panic").expect("its turn has come");
+    // A third of a heartbeat would be five seconds.
+    assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn kinds_of_masters_are_mixed() {
+    let memory = MemoryNode::new("memory");
+    let tables = tables(true);
+    let both = |process: RedlockBuilder| process.node(memory.clone()).build();
+    let (one, other) = (both(over(&tables[..2])), both(over(&tables[..2])));
+    let (one, other) = (one.expect("good"), other.expect("good"));
+    let readers = [
+        one.lock("doc").shared().acquire().await.expect("free"),
+        other.lock("doc").shared().acquire().await.expect("shared"),
+    ];
+    let writer = other
+        .lock("doc")
+        .wait(Wait::For(Duration::from_millis(200)));
+    assert!(writer.acquire().await.is_err(), "readers are there");
+    for reader in readers {
+        reader.release().await;
+    }
+    let account = one.lock_all(["a", "b"]).acquire().await.expect("free");
+    assert!(
+        other
+            .lock("b")
+            .try_acquire()
+            .await
+            .expect("no fault")
+            .acquired()
+            .is_none()
+    );
+    account.release().await;
+    memory.set_condition(quorate::node::memory::Condition::Down);
+    let guard = other.acquire("doc").await.expect("two of three");
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn one_master_is_not_named_twice_and_a_slow_one_needs_a_longer_ttl() {
+    let table = Table::new("table", true);
+    let twice = over(&[table.clone(), table.clone()]).build();
+    assert!(twice.unwrap_err().to_string().contains("table"));
+    let short = over(&[table]).ttl(Duration::from_millis(500)).build();
+    let why = short.unwrap_err().to_string();
+    assert!(
+        why.contains("of table is more than a quarter of the ttl"),
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn prizes_are_handed_out_once_over_stores() {
+    for clocked in [true, false] {
+        let tables = tables(clocked);
+        let redlock = over(&tables).build().expect("good settings");
+        let quota = redlock.quota("prizes");
+        quota.create(10).await.expect("new");
+        let mut takers = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            let redlock = over(&tables).build().expect("good settings");
+            takers.spawn(async move {
+                let mut taken = 0;
+                while let Ok(take) = redlock.quota("prizes").take(1).await {
+                    match take {
+                        Take::Taken { .. } => taken += 1,
+                        Take::SoldOut { .. } => break,
+                    }
+                }
+                taken
+            });
+        }
+        assert_eq!(takers.join_all().await.into_iter().sum::<u32>(), 10);
+    }
+}
+
+/// A machine whose wall clock is ahead by a month.
+struct Ahead(AtomicU64);
+
+const MONTH: Duration = secs(30 * 86_400);
+
+fn wall_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.expect("after 1970").as_micros() as u64
+}
+
+impl Runtime for Ahead {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        wall_micros() + MONTH.as_micros() as u64
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        Box::pin(tokio::time::sleep(at.saturating_since(self.now())))
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        tokio::spawn(task);
+        true
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let drawn = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+            chunk.copy_from_slice(&drawn.to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn numbers_at_a_store_that_dates_its_changes_ignore_the_clients_clock_also_in_a_new_session()
+{
+    let counted = Arc::new(Counted::default());
+    let store = Counting {
+        // One session for all locks.
+        table: Table::new("table", false).lanes(1),
+        counted: counted.clone(),
+    };
+    let builder = Redlock::builder().node(StoreNode::new(store));
+    let builder = builder.runtime(Arc::new(Ahead(AtomicU64::new(1))));
+    let redlock = builder
+        .wait(Wait::For(secs(10)))
+        .build()
+        .expect("good settings");
+    let taken = async |resource: &str| {
+        let guard = redlock.acquire(resource).await.expect("free");
+        let number = guard.fencing_token().expect("fenced");
+        guard.release().await;
+        number
+    };
+    let near = |number: u64| number < wall_micros() + secs(3_600).as_micros() as u64;
+    assert!(near(taken("nightly").await), "in the first session");
+    counted.ends.store(true, Ordering::Relaxed);
+    let _ = redlock.try_acquire("other").await;
+    assert!(near(taken("nightly").await), "in the next session");
+    assert!(near(taken("other").await));
+    let nightly = redlock.once("report", secs(3_600));
+    nightly.create().await.expect("all there");
+    let outcome = nightly.at_most_once(async |_| ()).await;
+    let refused = matches!(
+        outcome,
+        Err(ValueError::Ahead {
+            recorded: false,
+            ..
+        })
+    );
+    assert!(refused, "{outcome:?}");
+}

@@ -1,0 +1,418 @@
+//! Locks over stores that answer late, forget what they were told last, or lose records.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
+
+use quorate::node::store::{
+    Change, Clocked, Commit, Committed, Greeting, NamedRecord, Record, Session, Store, StoreNode,
+    Table, Traits,
+};
+use quorate::node::{Fault, NodeName, ServerRun};
+use quorate::{Inspection, Redlock, RedlockBuilder, RestartGuard, Take, ValueError};
+
+use crate::support::{eventually, ms, secs};
+
+/// A store that counts versions as a database does: from a number that no record had before, one by one.
+#[derive(Clone)]
+struct Books {
+    name: NodeName,
+    clocked: bool,
+    /// How long an answer takes after the clock was read, in milliseconds.
+    late: Arc<AtomicU64>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    records: BTreeMap<Vec<u8>, Record>,
+    last: u64,
+    run: u64,
+    /// So many commits are carried out; before the next the server closes.
+    closes_after: Option<usize>,
+    /// It has been up for a second only.
+    young: bool,
+    /// It names no records.
+    pageless: bool,
+    /// Connecting takes this many milliseconds.
+    connects_in: u64,
+}
+
+/// A connection to one run of it.
+struct BooksSession(Books, u64);
+
+impl Books {
+    fn new(clocked: bool) -> Self {
+        Self {
+            name: NodeName::new("books"),
+            clocked,
+            late: Arc::default(),
+            state: Arc::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic")
+    }
+
+    /// Crashes, and comes back with what was on its disk.
+    fn restart_with(&self, disk: State) {
+        let run = self.state().run + 1;
+        *self.state() = State { run, ..disk };
+    }
+
+    /// Where a test does not say otherwise, all leases from before have ended by now.
+    fn uptime(&self) -> Duration {
+        secs(if self.state().young { 1 } else { 3600 })
+    }
+
+    fn redlock(&self) -> RedlockBuilder {
+        Redlock::builder()
+            .ttl(secs(4))
+            .max_ttl(secs(4))
+            .node(StoreNode::new(self.clone()))
+    }
+}
+
+impl Store for Books {
+    type Session = BooksSession;
+    type Listener = <Table as Store>::Listener;
+
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn traits(&self) -> Traits {
+        Traits::new(secs(1)).without_wakes()
+    }
+
+    async fn connect(&self) -> Result<(BooksSession, Greeting), Fault> {
+        let connects_in = self.state().connects_in;
+        tokio::time::sleep(ms(connects_in)).await;
+        let run = self.state().run;
+        let greeting = Greeting::new(ServerRun::new(run.to_string()));
+        let session = BooksSession(self.clone(), run);
+        Ok((session, greeting.uptime(self.uptime())))
+    }
+
+    async fn listen(&self, _: Arc<str>) -> Result<Self::Listener, Fault> {
+        Err(Fault::Unsupported("nobody is woken".into()))
+    }
+
+    async fn inspect(&self) -> Inspection {
+        let mut found = Inspection::new(self.name.clone());
+        found.run_id = Some(self.state().run.to_string());
+        found.identity = Some("the server of the books".into());
+        found.uptime = Some(self.uptime());
+        found
+    }
+}
+
+impl BooksSession {
+    async fn ask<T>(&self, ask: impl FnOnce(&mut State) -> T) -> Result<Clocked<T>, Fault> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let clock = since.expect("a clock").as_micros() as u64;
+        let what = {
+            let mut state = self.0.state();
+            if state.run != self.1 {
+                return Err(Fault::Disconnected("it has restarted".into()));
+            }
+            ask(&mut state)
+        };
+        let late = self.0.late.load(Ordering::Relaxed);
+        if late > 0 {
+            tokio::time::sleep(Duration::from_millis(late)).await;
+        }
+        let clock = self.0.clocked.then_some(clock);
+        Ok(Clocked { what, clock })
+    }
+}
+
+impl State {
+    fn record(&self, name: &[u8]) -> Record {
+        self.records.get(name).cloned().unwrap_or_default()
+    }
+
+    fn commit(&mut self, commit: &Commit) -> Committed {
+        let fits = |change: &Change| self.record(&change.name).version == change.version;
+        if !commit.changes.iter().all(fits) {
+            return Committed::Stale;
+        }
+        let mut versions = Vec::new();
+        for Change {
+            name,
+            version,
+            state,
+        } in &commit.changes
+        {
+            let mut version = *version;
+            if let Some(state) = state {
+                if version == 0 {
+                    self.last += 1_000;
+                    version = self.last;
+                }
+                version += 1;
+                let state = state.clone();
+                let record = Record { version, state };
+                self.records.insert(name.to_vec(), record);
+            }
+            versions.push(version);
+        }
+        Committed::Done(versions)
+    }
+}
+
+impl Session for BooksSession {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
+        let all = |state: &mut State| names.iter().map(|name| state.record(name)).collect();
+        self.ask(all).await
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
+        let done = self.ask(|state| {
+            if let Some(left) = &mut state.closes_after {
+                *left = left.checked_sub(commits.len()).ok_or(())?;
+            }
+            Ok(commits.iter().map(|commit| state.commit(commit)).collect())
+        });
+        let Clocked { what, clock } = done.await?;
+        let what = what.map_err(|()| Fault::Down("closing".into()))?;
+        Ok(Clocked { what, clock })
+    }
+
+    async fn page(&mut self, _: u64, _: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
+        if self.0.state().pageless {
+            return Err(Fault::Server("no names today".into()));
+        }
+        self.ask(|_| Vec::new()).await
+    }
+
+    async fn remove(&mut self, _: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+/// Takes it as soon as it can be had, without standing in line.
+async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
+    let began = std::time::Instant::now();
+    loop {
+        let tried = redlock.lock(resource).renewal(false).try_acquire().await;
+        if let Ok(Some(guard)) = tried.map(quorate::TryAcquire::acquired) {
+            return guard;
+        }
+        assert!(began.elapsed() < secs(20), "{resource} is never free");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn who_prolongs_at_once_has_it_for_as_long_as_it_is_told_where_answers_come_late() {
+    let slow = Books::new(true);
+    let quick = Books {
+        late: Arc::default(),
+        ..slow.clone()
+    };
+    slow.late.store(300, Ordering::Relaxed);
+    let (one, other) = (slow.redlock().build(), quick.redlock().build());
+    let (one, other) = (one.expect("good"), other.expect("good"));
+    let guard = one.lock("nightly").renewal(false).acquire().await;
+    let guard = guard.expect("free");
+    guard.extend(secs(4)).await.expect("ours");
+    let _next = seize(&other, "nightly").await;
+    assert!(!guard.is_valid(), "{:?} are left", guard.remaining());
+}
+
+#[tokio::test]
+async fn what_was_known_before_a_restart_is_read_again_for_the_server_may_have_forgotten_it() {
+    let books = Books::new(true);
+    let (one, other) = (books.redlock().build(), books.redlock().build());
+    let (one, other) = (one.expect("good"), other.expect("good"));
+    seize(&one, "nightly").await.release().await;
+    let disk = books.state().clone();
+    seize(&one, "nightly").await.release().await;
+    // Its last two changes were not on the disk.
+    books.restart_with(disk);
+    seize(&one, "of this run").await.release().await;
+    let guard = seize(&other, "nightly").await;
+    guard.extend(secs(4)).await.expect("ours");
+    // As many changes as were forgotten.
+    let tried = one.try_acquire("nightly").await.expect("no fault");
+    assert!(
+        tried.acquired().is_none(),
+        "{:?} are left",
+        guard.remaining()
+    );
+    assert!(guard.is_valid(), "or this has shown nothing");
+}
+
+#[tokio::test]
+async fn a_record_that_was_removed_and_made_anew_is_not_taken_for_the_old_one() {
+    let books = Books::new(false);
+    let reader = || books.redlock().build().expect("good");
+    let writer = reader();
+    let crashed = reader();
+    let first = crashed.lock("doc").shared().renewal(false).acquire().await;
+    let first = first.expect("free");
+    let tried = writer.try_acquire("doc").await.expect("no fault");
+    assert!(tried.acquired().is_none(), "a reader is there");
+    eventually("the end of the lease", || !first.is_valid()).await;
+    std::mem::forget(first);
+    books.state().records.clear();
+    tokio::time::sleep(ms(500)).await;
+    let other = reader();
+    let second = other.lock("doc").shared().renewal(false).acquire().await;
+    let second = second.expect("free");
+    let tried = writer.try_acquire("doc").await.expect("no fault");
+    assert!(tried.acquired().is_none(), "a reader is there again");
+    assert!(second.is_valid(), "or this has shown nothing");
+}
+
+#[tokio::test]
+async fn a_record_of_somebody_else_is_named_whatever_its_name_is() {
+    let books = Books::new(true);
+    let redlock = books.redlock().build().expect("good");
+    for name in [&b"text"[..], b"\xff\xfe", b"\x1b[2J"] {
+        let (version, state) = (7, b"\x09junk".to_vec());
+        let record = Record { version, state };
+        books.state().records.insert(name.to_vec(), record);
+        let why = redlock.try_acquire(name).await.unwrap_err().to_string();
+        assert!(why.contains("none of ours"), "{why}");
+        assert!(!why.contains('\x1b'), "{why:?}");
+    }
+}
+
+#[tokio::test]
+async fn lock_whose_record_was_overwritten_ends_no_other_renewal() {
+    let books = Books::new(true);
+    let redlock = books.redlock().ttl(secs(4)).build().expect("good");
+    let bad = redlock.acquire("bad").await.expect("free");
+    let good = redlock.acquire("good").await.expect("free");
+    let junk = b"\x09junk".to_vec();
+    let (version, state) = (books.state().last + 1, junk);
+    let record = Record { version, state };
+    books.state().records.insert(b"bad".to_vec(), record);
+    // The second renewal is over; without one 1.2 s would be left.
+    tokio::time::sleep(ms(2_800)).await;
+    assert!(good.remaining() > ms(1_800), "{:?}", good.report());
+    let said = format!("{:?}", bad.report());
+    assert!(said.contains("none of ours"), "{said}");
+}
+
+#[tokio::test]
+async fn what_was_done_before_the_store_closed_is_given_back_though_it_was_not_answered() {
+    let books = Books::new(true);
+    let redlock = books.redlock().build().expect("good");
+    redlock.acquire("warm").await.expect("free").release().await;
+    books.state().closes_after = Some(1);
+    // Both are asked for at once, and are a commit each.
+    let (one, other) = (redlock.lock("one"), redlock.lock("other"));
+    let both = tokio::join!(one.try_acquire(), other.try_acquire());
+    assert!(both.0.is_err() && both.1.is_err(), "{both:?}");
+    books.state().closes_after = None;
+    let began = std::time::Instant::now();
+    drop(seize(&redlock, "one").await);
+    drop(seize(&redlock, "other").await);
+    // Without its release it would be there for the rest of its ttl.
+    assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn restart_guard_after_first_contact_lets_the_first_run_vote_and_no_later_one() {
+    let books = Books::new(true);
+    books.state().young = true;
+    let guard = RestartGuard::AfterFirstContact;
+    let redlock = books.redlock().restart_guard(guard).build().expect("good");
+    let quarantined = async || redlock.inspect().await[0].quarantined;
+    assert_eq!(quarantined().await, None);
+    let first = redlock.try_acquire("nightly").await;
+    let first = first.expect("first contact").acquired().expect("free");
+    first.release().await;
+    let disk = books.state().clone();
+    books.restart_with(disk);
+    let began = std::time::Instant::now();
+    loop {
+        let why = redlock.try_acquire("nightly").await.unwrap_err();
+        if why.to_string().contains("restart guard") {
+            break;
+        }
+        // The first request finds that the connection is lost.
+        assert!(began.elapsed() < secs(2), "{why}");
+        tokio::time::sleep(ms(5)).await;
+    }
+    let left = quarantined().await.expect("it restarted a moment ago");
+    assert!(left > secs(1) && left <= secs(4), "{left:?}");
+}
+
+#[tokio::test]
+async fn inspection_of_a_store_names_its_twin_its_timeout_and_its_quarantine() {
+    let (books, mut twin) = (Books::new(true), Books::new(true));
+    twin.name = NodeName::new("twin");
+    let guarded = |guard| {
+        let builder = books.redlock().node(StoreNode::new(twin.clone()));
+        builder.restart_guard(guard).build().expect("good")
+    };
+    let found = guarded(RestartGuard::On).inspect().await;
+    for one in &found {
+        assert!(one.records && one.timeout == Some(secs(1)), "{one:?}");
+        assert_eq!(one.quarantined, None, "up for an hour");
+    }
+    let twins = found.iter().filter_map(|one| one.fault.clone());
+    let twins: Vec<_> = twins.map(|fault| fault.kind()).collect();
+    assert_eq!(twins, ["same_server"], "{found:?}");
+    books.state().young = true;
+    let quarantined = async |guard| guarded(guard).inspect().await[0].quarantined;
+    let left = quarantined(RestartGuard::On)
+        .await
+        .expect("up for a second");
+    assert!(left > secs(2) && left <= secs(4), "{left:?}");
+    assert_eq!(quarantined(RestartGuard::Off).await, None);
+}
+
+#[tokio::test]
+async fn listing_over_a_store_that_cannot_name_records_reports_why() {
+    let books = Books::new(true);
+    let redlock = books.redlock().build().expect("good");
+    redlock.acquire("warm").await.expect("free").release().await;
+    books.state().pageless = true;
+    let listing = redlock.list("").await;
+    let why = format!("{listing:?}");
+    assert!(why.contains("no names today"), "{why}");
+}
+
+#[tokio::test]
+async fn value_of_an_earlier_run_of_a_store_that_may_forget_is_not_vouched_for() {
+    let books = Books::new(true);
+    let redlock = books.redlock().build().expect("good");
+    let quota = redlock.quota("prizes");
+    quota.create(10).await.expect("new");
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
+    let disk = books.state().clone();
+    books.restart_with(disk);
+    let began = std::time::Instant::now();
+    let error = loop {
+        match quota.take(1).await.expect_err("written in another run") {
+            // The first request finds that the connection is lost.
+            ValueError::NotAcquired(_) if began.elapsed() < secs(2) => {}
+            error => break error,
+        }
+    };
+    assert!(matches!(error, ValueError::Lost(_)), "{error}");
+}
+
+#[tokio::test]
+async fn store_that_takes_a_while_to_connect_is_waited_for_and_no_longer_than_allowed() {
+    let books = Books::new(true);
+    books.state().connects_in = 100;
+    let redlock = books.redlock().connect_timeout(secs(10));
+    let redlock = redlock.build().expect("good");
+    drop(redlock.acquire("nightly").await.expect("free"));
+    books.state().connects_in = 60_000;
+    let redlock = books.redlock().connect_timeout(ms(100)).build();
+    let why = redlock.expect("good").try_acquire("nightly").await;
+    let why = why.unwrap_err().to_string();
+    assert!(
+        why.contains("no connection within 100ms") || why.contains("connecting"),
+        "{why}"
+    );
+}

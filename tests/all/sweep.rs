@@ -1,0 +1,384 @@
+//! What a store is asked for while nobody asks for anything: records in which nothing is of use any more are removed,
+//! and no others; news of leaders are asked for again; releases are delivered after the handle is gone.
+//!
+//! Time is tokio's, which stands still while nothing is to be done: days pass in seconds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use quorate::node::store::{
+    Clocked, Commit, Committed, Greeting, NamedRecord, Record, Session, Store, StoreNode, Table,
+    Traits,
+};
+use quorate::node::{Fault, NodeName};
+use quorate::runtime::{BoxFuture, Runtime};
+use quorate::{Inspection, Instant, Redlock, Take};
+
+use crate::support::secs;
+
+/// The outside world, in tokio's time.
+struct World {
+    began: tokio::time::Instant,
+    /// What the wall clock showed then: that of the stores shows it as well.
+    wall: u64,
+    drawn: AtomicU64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            began: tokio::time::Instant::now(),
+            wall: wall_micros(),
+            drawn: AtomicU64::new(1),
+        }
+    }
+}
+
+fn wall_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.expect("after 1970").as_micros() as u64
+}
+
+impl Runtime for World {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(1_000_000_000 + self.began.elapsed().as_nanos() as u64)
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.wall + self.began.elapsed().as_micros() as u64
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        let at = tokio::time::Instant::now() + at.saturating_since(self.now()).min(secs(3600));
+        Box::pin(tokio::time::sleep_until(at))
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        tokio::spawn(task);
+        true
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let drawn = self
+                .drawn
+                .fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+            chunk.copy_from_slice(&drawn.to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+const HOUR: Duration = secs(3600);
+
+async fn records(table: &Table) -> Vec<String> {
+    let all = table.clone().page(0, 10_000).await.expect("in memory").what;
+    let shown = |name: &[u8]| name.escape_ascii().to_string();
+    all.iter().map(|(name, _)| shown(name)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_of_no_use_any_more_is_removed_by_who_is_there_and_nothing_else_is() {
+    let world = Arc::new(World::new());
+    // Without a clock at the store a record has to be seen for as long as it is kept.
+    let table = Table::new("table", false);
+    let redlock = || {
+        let builder = Redlock::builder().ttl(secs(30)).runtime(world.clone());
+        builder
+            .node(StoreNode::new(table.clone()))
+            .build()
+            .expect("good")
+    };
+    let (gone, stays) = (redlock(), redlock());
+    let mut numbers = Vec::new();
+    for i in 0..150 {
+        let guard = gone.acquire(format!("invoice-{i}")).await.expect("free");
+        numbers.push(guard.fencing_token().expect("fenced"));
+        guard.release().await;
+    }
+    drop(gone);
+    let held = stays.acquire("held").await.expect("free");
+    let prizes = stays.quota("prizes");
+    prizes.create(10).await.expect("new");
+    assert_eq!(records(&table).await.len(), 152);
+
+    tokio::time::sleep(23 * HOUR).await;
+    assert_eq!(
+        records(&table).await.len(),
+        152,
+        "the counters are kept for a day"
+    );
+    assert!(held.is_valid());
+
+    tokio::time::sleep(4 * HOUR).await;
+    let left = records(&table).await;
+    assert_eq!(left, ["held", "prizes"]);
+    assert!(held.is_valid());
+    assert_eq!(prizes.take(1).await.expect("kept"), Take::Taken { left: 9 });
+
+    for (i, before) in numbers.into_iter().enumerate() {
+        let guard = stays.acquire(format!("invoice-{i}")).await.expect("free");
+        assert!(guard.fencing_token().expect("fenced") > before, "{i}");
+        guard.release().await;
+    }
+    held.release().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn observer_hears_of_a_new_leader_at_once_after_minutes_without_one() {
+    let world = Arc::new(World::new());
+    // Without a clock of its own its time is the one that is stopped here.
+    let table = Table::new("table", false);
+    let redlock = || {
+        let builder = Redlock::builder().ttl(secs(1200)).max_ttl(secs(1200));
+        let builder = builder.runtime(world.clone());
+        let node = StoreNode::new(table.clone());
+        builder.node(node).build().expect("good")
+    };
+    let (observer, candidate) = (redlock(), redlock());
+    let mut seen = observer.election("boss").observe().expect("a good name");
+    assert_eq!(seen.next().await, None);
+    let seen = tokio::spawn(async move { seen.next().await.map(|leader| leader.term) });
+    // The store forgets a watcher after a minute, and the observer looks by itself every 400 s.
+    tokio::time::sleep(secs(150)).await;
+    let began = tokio::time::Instant::now();
+    let leads = candidate.election("boss").campaign("here").await;
+    let leads = leads.expect("nobody leads");
+    assert_eq!(seen.await.expect("no panic"), Some(leads.term()));
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+}
+
+/// A store that can be reached or not.
+#[derive(Clone)]
+struct Reachable {
+    table: Table,
+    away: Arc<AtomicBool>,
+    /// By how many microseconds the dates of its changes are ahead.
+    ahead: Arc<AtomicI64>,
+}
+
+/// And the date of its last change.
+struct ReachableSession(Reachable, Option<u64>);
+
+impl Reachable {
+    fn ask(&self) -> Result<(), Fault> {
+        if self.away.load(Ordering::Relaxed) {
+            return Err(Fault::Down("away".into()));
+        }
+        Ok(())
+    }
+
+    fn date(&self) -> Option<u64> {
+        let date = Session::date(&self.table)?;
+        Some(date.saturating_add_signed(self.ahead.load(Ordering::Relaxed)))
+    }
+}
+
+impl Store for Reachable {
+    type Session = ReachableSession;
+    type Listener = <Table as Store>::Listener;
+
+    fn name(&self) -> &NodeName {
+        self.table.name()
+    }
+
+    fn traits(&self) -> Traits {
+        // One session for all locks.
+        let traits = Traits::new(Duration::from_millis(250)).lanes(1);
+        traits.without_wakes()
+    }
+
+    async fn connect(&self) -> Result<(ReachableSession, Greeting), Fault> {
+        self.ask()?;
+        let (_, greeting) = self.table.connect().await?;
+        Ok((ReachableSession(self.clone(), self.date()), greeting))
+    }
+
+    async fn listen(&self, process: Arc<str>) -> Result<Self::Listener, Fault> {
+        self.table.listen(process).await
+    }
+
+    async fn inspect(&self) -> Inspection {
+        self.table.inspect().await
+    }
+}
+
+impl Session for ReachableSession {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
+        self.0.ask()?;
+        self.0.table.load(names).await
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
+        self.0.ask()?;
+        let said = self.0.table.commit(commits).await?;
+        let done = said
+            .what
+            .iter()
+            .any(|one| matches!(one, Committed::Done(_)));
+        if done {
+            self.1 = self.0.date();
+        }
+        Ok(said)
+    }
+
+    async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
+        self.0.ask()?;
+        self.0.table.page(from, count).await
+    }
+
+    fn date(&self) -> Option<u64> {
+        self.1
+    }
+
+    async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
+        self.0.ask()?;
+        self.0.table.remove(records).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pending_release_of_a_dropped_handle_is_tried_for_a_second_and_no_longer() {
+    for (back_after, delivered) in [(Duration::from_millis(500), true), (secs(3), false)] {
+        let world = Arc::new(World::new());
+        let store = Reachable {
+            table: Table::new("table", false),
+            away: Arc::default(),
+            ahead: Arc::default(),
+        };
+        let redlock = || {
+            let builder = Redlock::builder().ttl(secs(600)).max_ttl(secs(600));
+            let builder = builder.runtime(world.clone());
+            let node = StoreNode::new(store.clone());
+            builder.node(node).build().expect("good")
+        };
+        let (gone, other) = (redlock(), redlock());
+        let guard = gone.acquire("nightly").await.expect("free");
+        store.away.store(true, Ordering::Relaxed);
+        drop(guard);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(gone);
+        tokio::time::sleep(back_after).await;
+        store.away.store(false, Ordering::Relaxed);
+        tokio::time::sleep(secs(10)).await;
+        let tried = other.try_acquire("nightly").await.expect("it answers");
+        assert_eq!(tried.acquired().is_some(), delivered, "{back_after:?}");
+    }
+}
+
+/// The same outside world, with a wall clock that is behind.
+struct Behind(Arc<World>, Duration);
+
+impl Runtime for Behind {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.0.wall_micros() - self.1.as_micros() as u64
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        self.0.sleep_until(at)
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        self.0.spawn(task)
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        self.0.random(bytes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_counter_without_use_is_not_followed_by_a_smaller_one_of_a_client_whose_clock_is_behind()
+{
+    let world = Arc::new(World::new());
+    for table in [
+        Table::new("dated", false),
+        Table::new("undated", false).undated(),
+    ] {
+        let redlock = |runtime: Arc<dyn Runtime>| {
+            let builder = Redlock::builder().ttl(secs(30)).runtime(runtime);
+            let builder = builder.node(StoreNode::new(table.clone()));
+            builder.build().expect("good")
+        };
+        let first = redlock(world.clone());
+        let guard = first.acquire("nightly").await.expect("free");
+        let before = guard.fencing_token().expect("fenced");
+        guard.release().await;
+        let stays = first.acquire("held").await.expect("free");
+        // The first one has seen it unchanged for longer than a day.
+        tokio::time::sleep(27 * HOUR).await;
+        let next = redlock(Arc::new(Behind(world.clone(), 30 * HOUR)));
+        let guard = next.acquire("nightly").await.expect("free");
+        let number = guard.fencing_token().expect("fenced");
+        assert!(number > before, "{number} after {before}");
+        guard.release().await;
+        stays.release().await;
+    }
+}
+
+fn client(world: &Arc<World>, store: &Reachable) -> Redlock {
+    let builder = Redlock::builder().ttl(secs(30)).runtime(world.clone());
+    let builder = builder.node(StoreNode::new(store.clone()));
+    builder.build().expect("good")
+}
+
+/// The number of a lock that is taken and released.
+async fn taken(redlock: &Redlock, resource: &str) -> u64 {
+    let guard = redlock.acquire(resource).await.expect("free");
+    let number = guard.fencing_token().expect("fenced");
+    guard.release().await;
+    number
+}
+
+/// Its date was behind when the session began, and has been put right since. Nothing was changed in that session.
+#[tokio::test(start_paused = true)]
+async fn session_without_changes_draws_no_number_by_a_date_of_long_ago() {
+    let world = Arc::new(World::new());
+    let store = Reachable {
+        table: Table::new("table", false),
+        away: Arc::default(),
+        ahead: Arc::new(AtomicI64::new(-((30 * HOUR).as_micros() as i64))),
+    };
+    let (idle, busy) = (client(&world, &store), client(&world, &store));
+    taken(&idle, "other").await;
+    store.ahead.store(0, Ordering::Relaxed);
+    let held = busy.acquire("held").await.expect("free");
+    let last = taken(&busy, "nightly").await;
+    tokio::time::sleep(27 * HOUR).await;
+    assert_eq!(records(&store.table).await, ["held"]);
+    let number = taken(&idle, "nightly").await;
+    assert!(number > last, "{number} after {last}");
+    held.release().await;
+}
+
+/// A member of an ensemble leads whose clock is ahead; then one leads whose clock is right.
+#[tokio::test(start_paused = true)]
+async fn number_drawn_by_a_wrong_date_of_the_store_is_kept_until_a_day_after_that_date() {
+    let world = Arc::new(World::new());
+    let store = Reachable {
+        table: Table::new("table", false),
+        away: Arc::default(),
+        ahead: Arc::new(AtomicI64::new((48 * HOUR).as_micros() as i64)),
+    };
+    let redlock = || client(&world, &store);
+    let first = redlock();
+    let mut last = taken(&first, "nightly").await;
+    taken(&first, "idle").await;
+    store.ahead.store(0, Ordering::Relaxed);
+    // It learns the date again from a change.
+    taken(&first, "other").await;
+    tokio::time::sleep(27 * HOUR).await;
+    for client in [first.clone(), redlock()] {
+        let number = taken(&client, "nightly").await;
+        assert!(number > last, "{number} after {last}");
+        last = number;
+    }
+    tokio::time::sleep(40 * HOUR).await;
+    assert_eq!(records(&store.table).await, ["idle", "nightly", "other"]);
+    tokio::time::sleep(8 * HOUR).await;
+    assert_eq!(records(&store.table).await, [""; 0]);
+}

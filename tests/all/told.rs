@@ -1,0 +1,296 @@
+//! What a waiter is told while it waits, and what the error says of it afterwards.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::support::stubborn::Treatment::{Fails, Honest};
+use crate::support::stubborn::{Stubborn, Treatment};
+use crate::support::{self, PATIENCE, masters, ms, secs};
+use quorate::node::{Fault, Node, Request};
+use quorate::{AcquireError, Redlock, RedlockBuilder, TryAcquire, Wait, Waiting};
+use quorate_testbed::ServerOptions;
+
+fn over(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
+    let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    Redlock::builder()
+        .nodes(nodes.collect())
+        .ttl(secs(30))
+        .wait(Wait::For(ms(300)))
+}
+
+fn fails(fault: Fault) -> impl FnMut(&Request) -> Treatment + Send {
+    move |request| match request {
+        Request::Acquire { .. } => Fails(fault.clone(), Duration::ZERO),
+        _ => Honest,
+    }
+}
+
+/// Waits in vain, and returns what it saw and what it was told.
+async fn in_vain(redlock: &Redlock) -> (Vec<Waiting>, AcquireError) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let notes = seen.clone();
+    let see = move |waiting: &Waiting| notes.lock().expect("no panic").push(waiting.clone());
+    let outcome = redlock.lock("x").waiting(see).acquire().await;
+    let error = outcome.map(drop).expect_err("not to be had");
+    let seen = std::mem::take(&mut *seen.lock().expect("no panic"));
+    (seen, error)
+}
+
+#[tokio::test]
+async fn five_healthy_masters_are_five_that_answer() {
+    let masters = masters(5);
+    let holder = support::redlock(&masters);
+    let guard = support::take(&holder, "x").await;
+    let waiter = support::settings(masters.urls()).wait(Wait::For(ms(300)));
+    let (seen, error) = in_vain(&waiter.build().expect("good settings")).await;
+    assert!(!seen.is_empty());
+    for waiting in seen {
+        assert_eq!((waiting.answering, waiting.masters), (5, 5), "{waiting:?}");
+        assert!(waiting.trouble.is_empty(), "{waiting:?}");
+    }
+    assert!(!error.to_string().contains("no answer yet"), "{error}");
+    let TryAcquire::Held(_) = holder.try_acquire("x").await.expect("a quorum") else {
+        panic!("it is held");
+    };
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn the_masters_that_fail_are_named_the_most_telling_first() {
+    let quarantined = Fault::Quarantined(secs(27));
+    let nodes = [
+        Stubborn::new("a", fails(Fault::Stalled)),
+        Stubborn::new("b", fails(quarantined.clone())),
+        Stubborn::honest("c"),
+    ];
+    let (seen, error) = in_vain(&over(&nodes).build().expect("good settings")).await;
+    let last = seen.last().expect("it looked");
+    assert_eq!((last.answering, last.masters), (1, 3));
+    let said: Vec<_> = last.trouble.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        ["b: restart guard: can vote in 28s", "a: not answering"]
+    );
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    assert!(error.to_string().contains("can vote in 28s"), "{error}");
+}
+
+#[tokio::test]
+async fn a_refusal_that_does_not_pass_by_itself_ends_a_wait_after_one_look() {
+    for fault in [
+        Fault::Denied("NOPERM no permissions to run the 'time' command".into()),
+        Fault::Unsupported("no RESP3".into()),
+    ] {
+        let nodes = ["a", "b"].map(|name| Stubborn::new(name, fails(fault.clone())));
+        let nodes = [nodes[0].clone(), nodes[1].clone(), Stubborn::honest("c")];
+        for settings in [over(&nodes), over(&nodes).order(quorate::Order::Unordered)] {
+            let redlock = settings.wait(Wait::Forever).build().expect("good settings");
+            let outcome = tokio::time::timeout(PATIENCE, redlock.acquire("x")).await;
+            let error = outcome.expect("ends").map(drop).expect_err("refused");
+            let said = error.to_string();
+            assert!(said.contains("does not pass by itself"), "{said}");
+            assert!(said.contains(&format!("a: {fault}")), "{said}");
+            let AcquireError::NoQuorum(missed) = error else {
+                panic!("{error}");
+            };
+            assert_eq!(missed.attempts, 1);
+            assert!(!missed.passes_by_itself());
+            // Put right, the next one has it.
+            nodes[0].change(|_| Honest);
+            let guard = redlock.acquire("x").await.expect("put right");
+            guard.release().await;
+            nodes[0].change(fails(fault.clone()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_minority_that_refuses_for_good_does_not_end_a_wait() {
+    let denied = || fails(Fault::Denied("NOPERM".into()));
+    let nodes = [
+        Stubborn::new("a", denied()),
+        Stubborn::new("b", fails(Fault::Stalled)),
+        Stubborn::honest("c"),
+    ];
+    let redlock = over(&nodes)
+        .wait(Wait::For(PATIENCE))
+        .build()
+        .expect("good settings");
+    let waiting = tokio::spawn(async move { redlock.acquire("x").await.map(drop) });
+    tokio::time::sleep(ms(200)).await;
+    nodes[1].change(|_| Honest);
+    waiting.await.expect("no panic").expect("two of three");
+}
+
+#[tokio::test]
+async fn a_user_that_real_masters_refuse_ends_a_wait_for_ever() {
+    let masters = quorate_testbed::Masters::start_with(3, |_| {
+        ServerOptions::new().acl("lock on >right ~* &* +@all")
+    })
+    .expect("three masters");
+    let wrong = masters.urls().into_iter().map(|url| {
+        let (scheme, rest) = url.split_once("://").expect("a URL");
+        let host = rest.rsplit('@').next().expect("a host");
+        format!("{scheme}://lock:wrong@{host}")
+    });
+    let redlock = support::settings(wrong)
+        .wait(Wait::Forever)
+        .build()
+        .expect("good settings");
+    let outcome = tokio::time::timeout(PATIENCE, redlock.acquire("x")).await;
+    let error = outcome.expect("ends").map(drop).expect_err("refused");
+    assert!(matches!(&error, AcquireError::NoQuorum(missed) if !missed.passes_by_itself()));
+    assert!(error.to_string().contains("access denied"), "{error}");
+    assert!(!error.to_string().contains("wrong"), "{error}");
+}
+
+#[tokio::test]
+async fn who_waits_for_what_its_own_process_holds_is_told_so() {
+    for unordered in [false, true] {
+        let settings = Redlock::builder().in_memory(3).wait(Wait::For(ms(200)));
+        let settings = if unordered {
+            settings.order(quorate::Order::Unordered)
+        } else {
+            settings
+        };
+        let redlock = settings.build().expect("good settings");
+        let guard = redlock.acquire("x").await.expect("free");
+        let (seen, error) = in_vain(&redlock).await;
+        assert!(seen.iter().all(|waiting| waiting.held_here), "{seen:?}");
+        assert!(!seen.is_empty());
+        let said = error.to_string();
+        assert!(said.contains("held by this process itself"), "{said}");
+        assert!(said.contains("not re-entrant"), "{said}");
+        let AcquireError::HeldByOther(missed) = error else {
+            panic!("{said}");
+        };
+        assert!(missed.held_here);
+        let TryAcquire::Held(refusal) = redlock.try_acquire("x").await.expect("a quorum") else {
+            panic!("it is held");
+        };
+        assert!(refusal.held_here);
+        // Another resource, and the same one once it is given back, are another matter.
+        redlock.acquire("y").await.expect("free").release().await;
+        guard.release().await;
+        redlock
+            .acquire("x")
+            .await
+            .expect("free again")
+            .release()
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn what_another_process_holds_is_not_told_as_held_here() {
+    for unordered in [false, true] {
+        let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
+        let settings = if unordered {
+            over(&nodes).order(quorate::Order::Unordered)
+        } else {
+            over(&nodes)
+        };
+        let redlock = settings.build().expect("good settings");
+        let (first, second) = tokio::join!(in_vain(&redlock), in_vain(&redlock));
+        for (seen, error) in [first, second] {
+            assert!(seen.iter().all(|waiting| !waiting.held_here), "{seen:?}");
+            let held = matches!(&error, AcquireError::HeldByOther(missed) if !missed.held_here);
+            assert!(held, "{error}");
+            assert!(
+                error.to_string().contains("is held by another ("),
+                "{error}"
+            );
+        }
+    }
+}
+
+/// What is traced, as it is commonly written: one line an event, behind the fields of its span.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is recorded in a span again does not take the place of what was recorded before, it stands
+/// beside it: a waiter's span grew with every attempt.
+#[tokio::test]
+async fn the_span_of_a_waiter_records_each_field_once() {
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
+    for unordered in [false, true] {
+        let settings = over(&nodes)
+            .retry(quorate::Retry::new(ms(5), ms(5)))
+            .heartbeat(ms(30));
+        let settings = if unordered {
+            settings.order(quorate::Order::Unordered)
+        } else {
+            settings
+        };
+        let redlock = settings.build().expect("good settings");
+        let lines = Lines::default();
+        let pen = lines.clone();
+        let writer = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_writer(move || pen.clone());
+        {
+            let _listening = support::listener::listen(writer.finish());
+            redlock.acquire("x").await.map(drop).expect_err("held");
+        }
+        let lines = String::from_utf8(lines.0.lock().expect("no panic").clone()).expect("text");
+        let mut missed = lines.lines().filter(|line| line.contains("attempt missed"));
+        assert!(missed.clone().count() > 3, "{lines}");
+        let last = missed.next_back().expect("one of them");
+        // In the span, and what the event itself says.
+        let in_line = if unordered { 0 } else { 2 };
+        assert_eq!(last.matches("answering=").count(), 2, "{last}");
+        assert_eq!(last.matches("ahead=").count(), in_line, "{last}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_behind_a_waiter_for_several_is_not_told_of_the_holder_of_another() {
+    let masters = masters(3);
+    let (holder, redlock) = (support::redlock(&masters), support::redlock(&masters));
+    let held = holder.lock("b").note("of b alone").acquire().await;
+    let held = held.expect("free");
+    let noted = async || {
+        holder
+            .status("b")
+            .await
+            .expect("a good name")
+            .note()
+            .is_some()
+    };
+    while !noted().await {
+        tokio::time::sleep(ms(10)).await;
+    }
+    let (seen, sees) = tokio::sync::mpsc::unbounded_channel();
+    let both = tokio::spawn({
+        let redlock = redlock.clone();
+        async move {
+            let both = redlock.lock_all(["a", "b"]).wait(Wait::Forever);
+            let waits = both.waiting(move |waiting| drop(seen.send(waiting.clone())));
+            waits.acquire().await.map(drop)
+        }
+    });
+    let mut sees = sees;
+    let waiting = tokio::time::timeout(PATIENCE, sees.recv()).await;
+    let waiting = waiting.expect("an attempt").expect("it waits");
+    assert!(waiting.note.is_some(), "{waiting:?}");
+    // Nobody holds it: who stands in the way is of this process, and says nothing.
+    let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
+    let error = error.map(drop).expect_err("the other stands before it");
+    let AcquireError::HeldByOther(missed) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(missed.note, None, "{error}");
+    held.release().await;
+    both.await.expect("no panic").expect("its turn");
+}

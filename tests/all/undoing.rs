@@ -1,0 +1,178 @@
+//! What a lost attempt and a waiter that steps out leave to be done, and that it is waited for.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::support::stubborn::Treatment::{Fails, Honest, Late};
+use crate::support::stubborn::{Stubborn, Treatment};
+use crate::support::{self, eventually, ms, secs};
+use quorate::node::{Node, Request};
+use quorate::{Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
+
+/// Longer than any of these tests waits for something to happen.
+const FAR: Duration = secs(600);
+
+/// How long the last master takes over what is to be waited for.
+const SLOW: Duration = ms(400);
+
+fn eager(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
+    let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    Redlock::builder()
+        .nodes(nodes.collect())
+        .max_ttl(FAR)
+        .ttl(FAR)
+        .heartbeat(FAR)
+        .retry(Retry::new(ms(1), ms(1)))
+        .wait(Wait::Forever)
+}
+
+/// When something came to a master, in order.
+#[derive(Clone, Default)]
+struct Times(Arc<Mutex<Vec<Instant>>>);
+
+impl Times {
+    fn note(&self) {
+        self.0.lock().expect("no panic").push(Instant::now());
+    }
+
+    fn all(&self) -> Vec<Instant> {
+        self.0.lock().expect("no panic").clone()
+    }
+}
+
+/// An acquire that still waits in a mailbox is not to be sent for nothing.
+#[tokio::test]
+async fn an_attempt_is_withdrawn_before_its_releases_are_sent() {
+    let released = Arc::<Mutex<Vec<bool>>>::default();
+    let seen = released.clone();
+    let grants = Stubborn::new("a", move |request| {
+        if let Request::Release { claim, .. } = request {
+            seen.lock().expect("no panic").push(claim.is_withdrawn());
+        }
+        Honest
+    });
+    let held = ["b", "c"].map(|name| Stubborn::honest(name).holding("job"));
+    let [b, c] = held;
+    let nodes = [grants, b, c];
+    for settings in [
+        eager(&nodes),
+        eager(&nodes).order(quorate::Order::Unordered),
+    ] {
+        let redlock = settings.build().expect("good settings");
+        let tried = redlock.try_acquire("job").await.expect("an answer");
+        assert!(matches!(tried, quorate::TryAcquire::Held(_)), "{tried:?}");
+    }
+    assert_eq!(*released.lock().expect("no panic"), [true, true]);
+}
+
+/// An extension that still waits in a mailbox would put the key back behind the release.
+#[tokio::test]
+async fn a_lock_that_is_given_back_is_withdrawn_before_its_releases_are_sent() {
+    let released = Arc::<Mutex<Vec<bool>>>::default();
+    let nodes = ["a", "b", "c"].map(|name| {
+        let seen = released.clone();
+        Stubborn::new(name, move |request| {
+            if let Request::Release { claim, .. } = request {
+                seen.lock().expect("no panic").push(claim.is_withdrawn());
+            }
+            Honest
+        })
+    });
+    let redlock = eager(&nodes).build().expect("good settings");
+    let guard = redlock.acquire("job").await.expect("free");
+    guard.release().await;
+    assert_eq!(*released.lock().expect("no panic"), [true; 3]);
+    drop(redlock.acquire("job").await.expect("free"));
+    assert_eq!(*released.lock().expect("no panic"), [true; 6]);
+}
+
+/// Not only until a majority has: the last one is where two waiters would meet.
+#[tokio::test]
+async fn an_attempt_is_waited_for_until_every_master_has_undone_it() {
+    for unordered in [false, true] {
+        let (asked, undone) = (Times::default(), Times::default());
+        let late = || Fault::Timeout(ms(1));
+        let (attempts, undos) = (asked.clone(), undone.clone());
+        let slow = Stubborn::new("c", move |request| match request {
+            Request::Acquire { .. } => {
+                attempts.note();
+                Fails(late(), Duration::ZERO)
+            }
+            Request::Release { leave: false, .. } => {
+                undos.note();
+                Late(SLOW)
+            }
+            _ => Honest,
+        });
+        let quick = Stubborn::new("b", move |request| match request {
+            Request::Acquire { .. } => Fails(late(), Duration::ZERO),
+            _ => Honest,
+        });
+        let settings = eager(&[Stubborn::honest("a"), quick, slow]);
+        let settings = if unordered {
+            settings.order(quorate::Order::Unordered)
+        } else {
+            settings
+        };
+        let redlock = settings.build().expect("good settings");
+        let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
+        eventually("it attempts again and again", || asked.all().len() >= 3).await;
+        waiting.abort();
+        for (undo, next) in undone.all().iter().zip(&asked.all()[1..]) {
+            let after = next.saturating_since(*undo);
+            assert!(after >= SLOW, "{after:?}");
+        }
+    }
+}
+
+/// Or it could be back in line before it has left.
+#[tokio::test]
+async fn a_waiter_that_steps_out_waits_until_it_has_left_the_line_everywhere() {
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
+    let (asked, left) = (Times::default(), Times::default());
+    let redlock = eager(&nodes).build().expect("good settings");
+    let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
+    let line = || {
+        let look = support::asking::look(b"job");
+        let said = nodes[0]
+            .master
+            .with_master(|master, now| master.apply(now, &look));
+        match said.expect("it answers") {
+            quorate::node::Answer::State(state) => state.queue.len(),
+            other => panic!("{other:?}"),
+        }
+    };
+    eventually("it stands in line", || line() == 1).await;
+    for node in &nodes[1..] {
+        let down = |request: &Request| -> Treatment {
+            match request {
+                Request::Acquire { .. } => Fails(Fault::Down("off".into()), Duration::ZERO),
+                _ => Honest,
+            }
+        };
+        node.change(down);
+    }
+    let (attempts, leaves) = (asked.clone(), left.clone());
+    nodes[0].change(move |request| match request {
+        Request::Acquire { .. } => {
+            attempts.note();
+            Honest
+        }
+        Request::Release { leave: true, .. } => {
+            leaves.note();
+            Late(SLOW)
+        }
+        _ => Honest,
+    });
+    eventually("it comes back", || {
+        let left = left.all();
+        let back = |left: &Instant| asked.all().iter().any(|asked| asked > left);
+        left.first().is_some_and(back)
+    })
+    .await;
+    waiting.abort();
+    let left = left.all()[0];
+    let back = asked.all().into_iter().find(|asked| *asked > left);
+    let after = back.expect("it is back").saturating_since(left);
+    assert!(after >= SLOW, "{after:?}");
+}

@@ -1,0 +1,329 @@
+//! Waiting in order while waiters, holders, masters and connections die.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard, Wait};
+use quorate_testbed::{ClockShim, Fault, Masters, Proxy, ServerOptions, Skew};
+
+/// A crashed waiter or holder delays the others by a heartbeat or a ttl: seconds here. Everything
+/// beyond that is a stall; the margin is for a busy machine.
+const STALLED: Duration = Duration::from_secs(20);
+
+const TTL: Duration = Duration::from_secs(2);
+
+fn settings() -> RedlockBuilder {
+    Redlock::builder()
+        .restart_guard(RestartGuard::Off)
+        .ttl(TTL)
+        .wait(Wait::For(STALLED))
+}
+
+fn redlock(masters: &Masters) -> Redlock {
+    settings()
+        .masters(masters.urls())
+        .build()
+        .expect("good settings")
+}
+
+/// Waits until `count` waiters stand in line on the first master that answers.
+async fn in_line(redlock: &Redlock, resource: &str, count: usize) {
+    let began = Instant::now();
+    loop {
+        let status = redlock.status(resource).await.expect("a good name");
+        let lines = status
+            .nodes
+            .iter()
+            .filter_map(|node| node.state.as_ref().ok());
+        if lines.map(|state| state.queue.len()).max() >= Some(count) {
+            return;
+        }
+        assert!(
+            began.elapsed() < STALLED,
+            "{count} waiters never stood in line: {status:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Another process that takes or waits for a lock: this very test program.
+struct Process(Child);
+
+impl Process {
+    fn start(masters: &Masters, resource: &str) -> Self {
+        let child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "waiting_faults::another_process", "--nocapture"])
+            .env(
+                "QUORATE_TEST_PROCESS",
+                format!("{resource} {}", masters.urls().join(" ")),
+            )
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("another process");
+        Self(child)
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().expect("killed");
+        self.0.wait().expect("gone");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Not a test of its own: what [`Process`] runs. It takes the lock and keeps it until killed.
+#[tokio::test]
+async fn another_process() {
+    let Ok(task) = std::env::var("QUORATE_TEST_PROCESS") else {
+        return;
+    };
+    let mut words = task.split(' ');
+    let resource = words.next().expect("a resource");
+    let redlock = settings().masters(words).build().expect("good settings");
+    let guard = redlock.acquire(resource).await.expect("its turn");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    drop(guard);
+}
+
+/// Lets `count` waiters, each a `Redlock` of its own, take and release the lock; returns how many
+/// did before they stalled.
+async fn all_get_it(redlocks: Vec<Redlock>, resource: &'static str) -> usize {
+    let mut tasks = tokio::task::JoinSet::new();
+    for redlock in redlocks {
+        tasks.spawn(async move {
+            let guard = redlock.acquire(resource).await?;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            guard.release().await;
+            redlock.flush().await;
+            Ok::<(), quorate::AcquireError>(())
+        });
+    }
+    let mut served = 0;
+    while let Some(outcome) = tasks.join_next().await {
+        match outcome.expect("no panic") {
+            Ok(()) => served += 1,
+            Err(error) => eprintln!("not served: {error}"),
+        }
+    }
+    served
+}
+
+fn many(masters: &Masters, count: usize) -> Vec<Redlock> {
+    (0..count).map(|_| redlock(masters)).collect()
+}
+
+async fn held(redlock: &Redlock, resource: &str) -> LockGuard {
+    redlock.acquire(resource).await.expect("free")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_killed_at_the_head_of_the_line_delays_the_others_by_its_heartbeat() {
+    let masters = Masters::start(3).expect("three masters");
+    let holder = redlock(&masters);
+    let guard = held(&holder, "x").await;
+    let mut dead = Process::start(&masters, "x");
+    in_line(&holder, "x", 1).await;
+    let others = tokio::spawn(all_get_it(many(&masters, 5), "x"));
+    in_line(&holder, "x", 6).await;
+    dead.kill();
+    let began = Instant::now();
+    guard.release().await;
+    assert_eq!(others.await.expect("no panic"), 5);
+    // A place is kept for half a ttl without a sign of life. Where nobody strikes the dead one off the
+    // line, it stands there until the others have no sign of life left to give either.
+    let took = began.elapsed();
+    assert!(took < STALLED / 3, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_killed_while_twenty_wait_delays_them_by_its_ttl() {
+    let masters = Masters::start(5).expect("five masters");
+    let watcher = redlock(&masters);
+    let mut dead = Process::start(&masters, "x");
+    let began = Instant::now();
+    while watcher
+        .status("x")
+        .await
+        .expect("a good name")
+        .nodes
+        .iter()
+        .all(|node| {
+            node.state
+                .as_ref()
+                .is_ok_and(|state| state.holder.is_none())
+        })
+    {
+        assert!(
+            began.elapsed() < STALLED,
+            "the other process never took the lock"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let others = tokio::spawn(all_get_it(many(&masters, 20), "x"));
+    in_line(&watcher, "x", 20).await;
+    dead.kill();
+    assert_eq!(others.await.expect("no panic"), 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_restarted_empty_in_the_middle_of_a_queue_stops_nobody() {
+    let masters = Masters::start(3).expect("three masters");
+    let holder = redlock(&masters);
+    let guard = held(&holder, "x").await;
+    let others = tokio::spawn(all_get_it(many(&masters, 8), "x"));
+    in_line(&holder, "x", 8).await;
+    masters[1].kill().expect("killed");
+    guard.release().await;
+    masters[1].restart_empty().expect("restarted");
+    assert_eq!(others.await.expect("no panic"), 8);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_cut_while_waiting_stop_nobody() {
+    let masters = Masters::start(3).expect("three masters");
+    let holder = redlock(&masters);
+    let guard = held(&holder, "x").await;
+    let others = tokio::spawn(all_get_it(many(&masters, 5), "x"));
+    in_line(&holder, "x", 5).await;
+    // Commands and wake-ups share a connection: both are cut, on every master.
+    for master in &masters {
+        master
+            .command(&["CLIENT", "KILL", "TYPE", "pubsub"])
+            .expect("alive");
+        master
+            .command(&["CLIENT", "KILL", "TYPE", "normal"])
+            .expect("alive");
+    }
+    guard.release().await;
+    assert_eq!(others.await.expect("no panic"), 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_wake_up_the_timers_underneath_keep_the_line_moving() {
+    // This user may neither publish nor subscribe: every wake-up is lost.
+    let deaf = |_| {
+        ServerOptions::new()
+            .acl("deaf on >secret ~* +@all resetchannels")
+            .login("deaf", "secret")
+    };
+    let masters = Masters::start_with(3, deaf).expect("three masters");
+    let holder = redlock(&masters);
+    let guard = held(&holder, "x").await;
+    let others = tokio::spawn(all_get_it(many(&masters, 5), "x"));
+    in_line(&holder, "x", 5).await;
+    guard.release().await;
+    assert_eq!(others.await.expect("no panic"), 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn masters_whose_clocks_are_seconds_apart_serve_everybody() {
+    let shim = match ClockShim::build() {
+        Ok(shim) => shim,
+        Err(error) => {
+            eprintln!("SKIPPED: no jumping clock on this machine: {error}");
+            return;
+        }
+    };
+    let offsets: Vec<_> = (0..3)
+        .map(|_| shim.offset_file().expect("an offset file"))
+        .collect();
+    offsets[0]
+        .set(Duration::from_secs(1), Skew::Ahead)
+        .expect("set");
+    offsets[2]
+        .set(Duration::from_secs(1), Skew::Behind)
+        .expect("set");
+    let masters = Masters::start_with(3, |n| ServerOptions::new().clock(&shim, &offsets[n]))
+        .expect("three masters");
+    let holder = redlock(&masters);
+    let guard = held(&holder, "x").await;
+    let others = tokio::spawn(all_get_it(many(&masters, 6), "x"));
+    in_line(&holder, "x", 6).await;
+    let token = guard.fencing_token();
+    guard.release().await;
+    assert_eq!(others.await.expect("no panic"), 6);
+    assert!(held(&holder, "x").await.fencing_token() > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_that_reach_only_a_minority_do_not_starve_the_one_that_reaches_all() {
+    let masters = Masters::start(3).expect("three masters");
+    let mut proxies = Vec::new();
+    let mut cut_off = Vec::new();
+    for reached in 0..3 {
+        let mut urls = Vec::new();
+        for (n, master) in masters.into_iter().enumerate() {
+            let proxy = Proxy::start(master.addr()).expect("a proxy");
+            if n != reached {
+                proxy.inject(Fault::Refuse).keep();
+            }
+            urls.push(master.url_at(proxy.addr()));
+            proxies.push(proxy);
+        }
+        cut_off.push(settings().masters(urls).build().expect("good settings"));
+    }
+    let stuck: Vec<_> = cut_off
+        .into_iter()
+        .map(|redlock| tokio::spawn(async move { redlock.acquire("x").await.map(drop) }))
+        .collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let whole = redlock(&masters);
+    for _ in 0..10 {
+        let wait = Wait::For(Duration::from_secs(10));
+        let guard = whole.lock("x").wait(wait).acquire().await;
+        guard.expect("not starved").release().await;
+    }
+    // Healed, they are served as well.
+    proxies.iter().for_each(Proxy::heal);
+    for task in stuck {
+        task.await.expect("no panic").expect("served after healing");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_outlives_its_heartbeat_while_a_minority_hangs() {
+    let masters = Masters::start(3).expect("three masters");
+    let holder = redlock(&masters);
+    let guard = held(&holder, "x").await;
+    let first = redlock(&masters);
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let wait = |name: &'static str, redlock: Redlock| {
+        let order = order.clone();
+        tokio::spawn(async move {
+            let guard = redlock.acquire("x").await.expect("its turn");
+            order.lock().expect("not poisoned").push(name);
+            guard.release().await;
+        })
+    };
+    let first = wait("first", first);
+    in_line(&holder, "x", 1).await;
+    masters[2].stop().expect("stopped");
+    // Several heartbeats (half the ttl each) pass.
+    tokio::time::sleep(TTL * 2).await;
+    let second = wait("second", redlock(&masters));
+    in_line(&holder, "x", 2).await;
+    guard.release().await;
+    first.await.expect("served");
+    second.await.expect("served");
+    assert_eq!(*order.lock().expect("not poisoned"), ["first", "second"]);
+}
+
+#[tokio::test]
+async fn a_wait_shorter_than_a_round_trip_still_makes_one_honest_attempt() {
+    let masters = Masters::start(3).expect("three masters");
+    let wait = Wait::For(Duration::from_nanos(1));
+    let patient = settings()
+        .node_timeout(TTL / 4)
+        .connect_timeout(STALLED)
+        .masters(masters.urls());
+    let patient = patient.build().expect("good settings");
+    let guard = patient.lock("x").wait(wait).acquire().await;
+    guard.expect("it was free").release().await;
+}

@@ -1,0 +1,87 @@
+//! Wake-ups, of real masters: every timer is far away, so what is not called is not served.
+
+use std::time::Duration;
+
+use crate::support::waiter::{Waiter, gets_it};
+use crate::support::{ask_server, eventually, masters, secs, settings, take};
+use quorate::{Redlock, Retry, Wait};
+use quorate_testbed::{Masters, Reply};
+
+/// Longer than any of these tests waits for something to happen.
+const FAR: Duration = secs(600);
+
+fn process(masters: &Masters) -> Redlock {
+    let settings = settings(masters.urls())
+        .max_ttl(FAR)
+        .ttl(FAR)
+        .heartbeat(FAR)
+        .retry(Retry::new(FAR, FAR))
+        .node_timeout(secs(5))
+        .wait(Wait::Forever);
+    settings.build().expect("good settings")
+}
+
+/// A waiter of a process of its own, which stands in line as number `place` on every master.
+async fn waits(masters: &Masters, place: i64) -> Waiter {
+    let redlock = process(masters);
+    let waiter = tokio::spawn(async move { redlock.acquire("job").await });
+    eventually("it stands in line", || {
+        let length = |master| ask_server(master, &["ZCARD", "quorate:queue:job"]);
+        masters
+            .iter()
+            .all(|master| length(master).int() == Some(place))
+    })
+    .await;
+    waiter
+}
+
+/// How many processes listen on every master.
+fn listeners(masters: &Masters) -> usize {
+    let channels = |master| match ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]) {
+        Reply::Array(channels) => channels.len(),
+        other => panic!("{other:?}"),
+    };
+    masters.iter().map(channels).min().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn each_release_wakes_the_next_in_line() {
+    let masters = masters(3);
+    let guard = take(&process(&masters), "job").await;
+    let first = waits(&masters, 1).await;
+    let second = waits(&masters, 2).await;
+    guard.release().await;
+    let guard = gets_it(first).await;
+    drop(guard);
+    gets_it(second).await.release().await;
+}
+
+#[tokio::test]
+async fn who_waits_is_woken_also_over_connections_that_were_lost_and_came_back() {
+    let masters = masters(3);
+    let guard = take(&process(&masters), "job").await;
+    let waiter = waits(&masters, 1).await;
+    assert_eq!(listeners(&masters), 2);
+    for master in &masters {
+        ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
+        ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    // Also who has nothing to ask at present.
+    eventually("they listen again", || listeners(&masters) == 2).await;
+    guard.release().await;
+    gets_it(waiter).await.release().await;
+}
+
+#[tokio::test]
+async fn who_leaves_the_line_before_a_free_lock_wakes_the_next() {
+    let masters = masters(3);
+    let _guard = take(&process(&masters), "job").await;
+    let first = waits(&masters, 1).await;
+    let second = waits(&masters, 2).await;
+    // Silently, as a key ends that expires.
+    for master in &masters {
+        ask_server(master, &["DEL", "job"]);
+    }
+    first.abort();
+    gets_it(second).await.release().await;
+}
