@@ -18,6 +18,8 @@ pub(crate) struct Seen {
     /// Microseconds on the master's clock; zero without a key.
     pub(crate) expires: u64,
     pub(crate) counter: u64,
+    /// When the key of the counter expires, in microseconds on the master's clock; zero without a key.
+    pub(crate) counter_expires: u64,
 }
 
 impl Seen {
@@ -29,7 +31,7 @@ impl Seen {
         Self {
             holder: None,
             expires: 0,
-            counter: self.counter,
+            ..self
         }
     }
 }
@@ -149,6 +151,13 @@ pub(crate) enum Fact<'a> {
         before: Seen,
         after: Seen,
     },
+    /// A client sends the first message that writes a value.
+    WriteSent {
+        task: usize,
+        resource: usize,
+        /// The fencing token of the lock.
+        token: u64,
+    },
     /// A client asks a store to write a value.
     Writes {
         resource: usize,
@@ -181,6 +190,12 @@ pub(crate) enum Fact<'a> {
         what: Happening,
         client: Option<usize>,
         resource: Option<usize>,
+    },
+    /// The clock of a master is about to jump.
+    ClockJumps {
+        master: usize,
+        /// The last reading before the jump, in microseconds.
+        shown_us: u64,
     },
     /// A master came back.
     Restarted {

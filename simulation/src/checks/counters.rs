@@ -1,28 +1,38 @@
-//! Rule 4: on every master the counter rises with every grant and never falls between restarts. After days without use,
-//! by the master's clock, it may be gone where that clock is beyond it.
+//! Rule 4: on every master the fencing counter rises with every grant and never falls between restarts. The key of a
+//! counter is kept for a day after the grant, by the master's clock. The counter may be gone only if that clock has reached
+//! the time at which its key expires, also if the clock has gone back since then.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
-use crate::happening::Happening;
 use crate::locker::PLACES;
 use crate::scenario::Scenario;
 use quorate::node::Answer;
 
+/// The time for which a counter is kept after a grant, in microseconds.
+const DAY_US: u64 = 86_400_000_000;
+
 pub(crate) struct Counters {
     fencing: bool,
-    /// The largest counter since the last restart, per master and resource.
-    last: Vec<[u64; PLACES]>,
-    /// Which of them have not been looked at since the master's clock went on by days, per master and as bits.
-    rested: Vec<u32>,
+    /// Per master and resource.
+    last: Vec<[Last; PLACES]>,
     judged: u64,
+}
+
+/// The counter of one resource on one master after the last message about it. All zeros after a restart.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    counter: u64,
+    /// When the key expires, in microseconds on the master's clock.
+    expires: u64,
+    /// The largest reading of the master's clock before a jump since that message, in microseconds.
+    shown_us: u64,
 }
 
 impl Counters {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
             fencing: scenario.settings.fencing,
-            last: vec![[0; PLACES]; scenario.masters.len()],
-            rested: vec![0; scenario.masters.len()],
+            last: vec![[Last::default(); PLACES]; scenario.masters.len()],
             judged: 0,
         }
     }
@@ -33,11 +43,12 @@ impl Check for Counters {
 
     fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Restarted { master, .. } => self.last[*master] = [0; PLACES],
-            Fact::Happened {
-                what: Happening::Unused | Happening::Clock,
-                ..
-            } => self.rested.fill(u32::MAX),
+            Fact::Restarted { master, .. } => self.last[*master] = [Last::default(); PLACES],
+            Fact::ClockJumps { master, shown_us } => {
+                for last in &mut self.last[*master] {
+                    last.shown_us = last.shown_us.max(*shown_us);
+                }
+            }
             Fact::Applied {
                 master,
                 now_ms,
@@ -48,17 +59,20 @@ impl Check for Counters {
                 after,
                 ..
             } if self.fencing => {
-                let last = &mut self.last[*master][*resource];
-                let rested = self.rested[*master] >> resource & 1 == 1;
-                self.rested[*master] &= !(1 << resource);
-                let may_be_gone = rested && *last < now_ms * 1_000;
-                if after.counter < *last && !may_be_gone {
+                let now_us = now_ms * 1_000;
+                let next = Last {
+                    counter: after.counter,
+                    expires: after.counter_expires,
+                    shown_us: now_us,
+                };
+                let last = std::mem::replace(&mut self.last[*master][*resource], next);
+                let has_expired = last.expires <= last.shown_us.max(now_us);
+                if after.counter < last.counter && !has_expired {
                     return Err(format!(
-                        "the counter of r{resource} on master {master} fell from {last} to {}",
-                        after.counter
+                        "the counter of r{resource} on master {master} fell from {} to {} before its key expired",
+                        last.counter, after.counter
                     ));
                 }
-                *last = after.counter;
                 self.judged += 1;
                 let fresh = *verb == Verb::Acquire
                     && matches!(answer, Ok(Answer::Granted { .. }))
@@ -66,6 +80,12 @@ impl Check for Counters {
                 if fresh && after.counter <= before.counter {
                     return Err(format!(
                         "master {master} granted r{resource} and left the counter at {}",
+                        after.counter
+                    ));
+                }
+                if fresh && after.counter_expires < now_us + DAY_US {
+                    return Err(format!(
+                        "master {master} granted r{resource} and keeps the counter {} for less than a day",
                         after.counter
                     ));
                 }

@@ -51,6 +51,10 @@ struct Removals {
     gone: HashSet<usize>,
     /// How many removals may have happened or not, or not be over.
     open: HashMap<usize, usize>,
+    /// The fencing token under which the last confirmed removal was written.
+    written: HashMap<usize, u64>,
+    /// The largest fencing token under which a creation writes.
+    creations: HashMap<usize, u64>,
 }
 
 impl Removals {
@@ -58,6 +62,19 @@ impl Removals {
     fn cover(&self, resource: usize, ask: Ask) -> bool {
         let since = self.since.get(&resource).copied().unwrap_or(0);
         since > ask.began || self.open.get(&resource).is_some_and(|open| *open > 0)
+    }
+
+    /// A creation writes its value under this fencing token. A removal under a smaller token came before it.
+    fn created_under(&mut self, resource: usize, number: u64) {
+        let last = self.creations.entry(resource).or_default();
+        *last = number.max(*last);
+        if self
+            .written
+            .get(&resource)
+            .is_some_and(|removal| *removal < number)
+        {
+            self.gone.remove(&resource);
+        }
     }
 }
 
@@ -73,6 +90,8 @@ struct Ask {
     taken: u64,
     /// How many there were before, of who asks for others.
     before: u64,
+    /// The fencing token under which the call writes.
+    number: Option<u64>,
 }
 
 impl Ask {
@@ -121,30 +140,51 @@ impl Stock {
             step,
             taken,
             before,
+            number: None,
         };
         self.asks.insert(task, ask);
     }
 
-    /// The value is gone from every master: what comes now is another one.
-    fn removed(&mut self, now: u64, resource: usize) {
+    /// A call writes under the lock with this fencing token.
+    fn writes(&mut self, task: usize, resource: usize, number: u64) {
+        let Some(ask) = self.asks.get_mut(&task) else {
+            return;
+        };
+        ask.number = Some(number);
+        if ask.creates(resource) {
+            self.removals.created_under(resource, number);
+        }
+    }
+
+    /// The value is gone from every master: what comes now is another one. The call may return after a later creation:
+    /// the fencing tokens under which both wrote show which came first.
+    fn removed(&mut self, now: u64, resource: usize, removal: Ask) {
         self.judged += 1;
+        let number = removal.number.unwrap_or(u64::MAX);
+        let creation = self.removals.creations.get(&resource);
+        let is_replaced = creation.is_some_and(|creation| *creation > number);
+        self.removals.written.insert(resource, number);
         self.taken.retain(|(of, _), _| *of != resource);
         self.done.retain(|(of, _), _| *of != resource);
         self.lost.remove(&resource);
         let asks = || self.asks.values().filter(|ask| ask.resource == resource);
-        let asked = asks().map(|ask| ask.verb.pieces()).sum();
-        let pieces = self.quotas.get(&resource).map_or(0, |quota| quota.pieces);
+        let quota = self.quotas.get(&resource).copied().unwrap_or_default();
+        let asked = if is_replaced {
+            quota.asked
+        } else {
+            asks().map(|ask| ask.verb.pieces()).sum()
+        };
         let removes = |ask: &&Ask| matches!(ask.verb, ValueStep::Remove { .. });
         let open = asks().filter(removes).count();
-        if !asks().any(|ask| matches!(ask.verb, ValueStep::Create(_))) {
+        if !is_replaced && !asks().any(|ask| matches!(ask.verb, ValueStep::Create(_))) {
             self.removals.gone.insert(resource);
         }
         self.removals.open.insert(resource, open);
         self.removals.since.insert(resource, now);
         let anew = Quota {
-            pieces,
             taken: 0,
             asked,
+            ..quota
         };
         self.quotas.insert(resource, anew);
     }
@@ -176,7 +216,7 @@ impl Stock {
         told: Told,
     ) -> Result<(), String> {
         if told == Told::Removed {
-            self.removed(now, resource);
+            self.removed(now, resource, ask);
             return Ok(());
         }
         let pieces = ask.verb.pieces();
@@ -319,6 +359,11 @@ impl Check for Stock {
                     return self.told(at.event, (*client, *resource), ask, *told);
                 }
             }
+            Fact::WriteSent {
+                task,
+                resource,
+                token,
+            } => self.writes(*task, *resource, *token),
             Fact::Writes {
                 resource,
                 token,

@@ -12,6 +12,7 @@ use quorate::testing::{Driver, Stage, Wants};
 
 use super::{Event, Shared, World};
 use crate::facts::Fact;
+use crate::locker::resource_of;
 use crate::rng::Rng;
 
 pub(crate) struct Link {
@@ -125,6 +126,15 @@ impl World {
     /// Tells the checkers of an attempt when its first message is queued.
     pub(super) fn started(&mut self, index: usize, request: &Request) {
         let (client, task) = (self.links[index].client, self.task);
+        if let Request::Write { claim, token, .. } = request {
+            let (resource, token) = (resource_of(claim.key()), *token);
+            let fact = Fact::WriteSent {
+                task,
+                resource,
+                token,
+            };
+            self.watch.fact(self.now, &fact);
+        }
         let Request::Acquire { claim, .. } = request else {
             return;
         };

@@ -115,6 +115,7 @@ impl SimMaster {
             holder: peek.holder.and_then(padded),
             expires: peek.expires.unwrap_or(0),
             counter: peek.counter.unwrap_or(0),
+            counter_expires: peek.counter_expires.unwrap_or(0),
         }
     }
 

@@ -570,9 +570,7 @@ impl World {
             }
             FaultKind::Jump { master, by_us } => {
                 self.watch.coverage.jumps += 1;
-                let master = &mut self.masters[usize::from(master)];
-                master.clock.jump(now, by_us * 1_000);
-                master.look_at_all(now);
+                self.jump(master.into(), by_us * 1_000);
             }
             // Partitions stand in the scenario: every message looks for itself.
             FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,
@@ -636,9 +634,8 @@ impl World {
         };
         self.watch.coverage.skips += 1;
         let now = self.now;
-        for master in &mut self.masters {
-            master.clock.jump(now, by as i64);
-            master.look_at_all(now);
+        for master in 0..self.masters.len() {
+            self.jump(master, by as i64);
         }
         if self.flaw == Some(Flaw::CounterForADay) {
             self.forget_counters();
@@ -652,6 +649,19 @@ impl World {
         }
         self.judge_marks();
         self.happened(Happening::Unused);
+    }
+
+    /// Moves the clock of a master by `by` nanoseconds.
+    fn jump(&mut self, index: usize, by: i64) {
+        let now = self.now;
+        let fact = Fact::ClockJumps {
+            master: index,
+            shown_us: self.masters[index].micros(now),
+        };
+        self.watch.fact(now, &fact);
+        let master = &mut self.masters[index];
+        master.clock.jump(now, by);
+        master.look_at_all(now);
     }
 
     /// Tells the checkers of something that concerns all.

@@ -3,7 +3,9 @@
 //! They stand here as scenarios and not as seeds: a seed means another scenario as soon as
 //! anything is drawn differently.
 
-use quorate_simulation::{ChangePlan, Fault, FaultKind, Kind, Outcome, Play, Scenario, Step};
+use quorate_simulation::{
+    ChangePlan, Disk, Fault, FaultKind, Kind, Outcome, Play, Scenario, Step, ValueStep,
+};
 
 const MS: u64 = 1_000_000;
 
@@ -114,4 +116,68 @@ fn operator_takes_the_steps_of_the_first_change_again_if_its_marks_are_lost() {
     scenario.faults = vec![crash(400, 0, 30), crash(400, 3, 30)];
     let outcome = passes(&scenario);
     assert!(outcome.coverage.not_yet > 0 && outcome.coverage.opened > 0);
+}
+
+/// The clock of a master jumped ahead by 30 hours and back. An observer read the lock in between, so the expired key of
+/// the counter was removed. The next client proposed a smaller number than the first, whose clock was ahead. The rule
+/// `counters` knew the clock of the master at the next message only, and took the expiry for a fall.
+#[test]
+fn counter_that_expired_while_a_clock_was_ahead_may_be_gone() {
+    const HOUR_US: i64 = 3_600_000_000;
+    let mut scenario = Scenario::quiet(1, 3, 3);
+    for master in &mut scenario.masters {
+        master.disk = Disk::Always;
+    }
+    let step = |think, kind| Step {
+        think: think * MS,
+        hold: 50 * MS,
+        kind,
+        ..Step::plain()
+    };
+    scenario.clients[0].wall_us = 5_000_000;
+    scenario.clients[0].steps = vec![step(20, Kind::Exclusive)];
+    scenario.clients[1].steps = vec![step(300, Kind::Observe)];
+    scenario.clients[2].steps = vec![step(700, Kind::Exclusive)];
+    let jump = |at, by_us| {
+        let kind = FaultKind::Jump { master: 0, by_us };
+        Fault { at: at * MS, kind }
+    };
+    scenario.faults = vec![jump(200, 30 * HOUR_US), jump(600, -30 * HOUR_US)];
+    passes(&scenario);
+}
+
+/// A removal had ended on all masters, and its caller returned only after another client had created the value again. The
+/// rule `stock` took the order of the returns for the order of the writes, and so the new value for the removed one.
+#[test]
+fn removal_that_returns_after_the_next_creation_does_not_remove_the_new_value() {
+    let value = |think, verb| Step {
+        think: think * MS,
+        wait: 1_000 * MS,
+        hold: 10 * MS,
+        kind: Kind::Value(verb),
+        ..Step::plain()
+    };
+    let mut late = 0;
+    for seed in 0..300 {
+        let mut scenario = Scenario::quiet(seed, 3, 2);
+        scenario.net.doze_ppm = 30_000;
+        scenario.net.doze = 800 * MS;
+        scenario.clients[0].steps = vec![value(100, ValueStep::Remove { record: true })];
+        let creates = |think| value(think, ValueStep::Create(0));
+        let does = value(1_000, ValueStep::AtLeast);
+        scenario.clients[1].steps = vec![creates(1), creates(150), does];
+        passes(&scenario);
+        let play = Play {
+            trace: true,
+            ..Play::default()
+        };
+        let trace = play.run(&scenario).trace;
+        let last = |told: &str| trace.iter().rposition(|line| line.contains(told));
+        let created = last("client 1 is told Created");
+        let removed = last("client 0 is told Removed");
+        let is_late =
+            created.is_some_and(|created| removed.is_some_and(|removed| removed > created));
+        late += u64::from(is_late);
+    }
+    assert!(late > 0, "no removal returned after the next creation");
 }

@@ -110,6 +110,8 @@ pub struct Peek<'a> {
     pub expires: Option<u64>,
     /// The fencing counter.
     pub counter: Option<u64>,
+    /// When the key of the fencing counter expires, in microseconds on the master's clock.
+    pub counter_expires: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -184,12 +186,12 @@ impl Master {
     pub fn peek(&self, now: u64, key: &[u8]) -> Peek<'_> {
         let standing = |key: &[u8]| self.keys.get(key).filter(|entry| entry.lives(now));
         let lock = standing(key);
+        let fence = standing(&Family::Fence.of(key));
         Peek {
             holder: lock.and_then(Entry::text),
             expires: lock.and_then(|entry| entry.expires),
-            counter: standing(&Family::Fence.of(key))
-                .and_then(Entry::text)
-                .and_then(parse),
+            counter: fence.and_then(Entry::text).and_then(parse),
+            counter_expires: fence.and_then(|entry| entry.expires),
         }
     }
 
