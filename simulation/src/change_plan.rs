@@ -1,33 +1,34 @@
-//! A change of masters in a run: which sets follow each other, who is told what, and how far the operators walk.
+//! How masters are replaced in a run: which sets follow each other, when clients are reconfigured, and how far the
+//! operators go.
 //!
-//! The words are the library's (its `protocol::mark`): a client at step `s` goes by the set `s / 2`, with the one behind it
-//! where `s` is odd; a mark of the number `m` lets it in where `2s - 2 <= m <= 2s`.
+//! Steps and generation markers are those of the library (`protocol::mark`). A client at step `s` uses the set `s / 2`,
+//! and the next set as well if `s` is odd. A generation marker `m` admits it if `2s - 2 <= m <= 2s`.
 
 use quorate::RedlockBuilder;
 
-/// A change of masters.
+/// How masters are replaced in a run.
 #[derive(Clone, Debug)]
 pub struct ChangePlan {
-    /// The sets of masters, as bits: each change leads from one to the next.
+    /// The sets of masters, as bits. Each change leads from one to the next.
     pub sets: Vec<u16>,
-    /// The mark that stands on all masters of its change from the beginning on.
+    /// The generation marker that all masters of its change have at the beginning.
     pub begins: Option<u64>,
-    /// The mark that the operators walk to.
+    /// The generation marker at which the operators are done.
     pub goal: u64,
-    /// How many of the clients, the first ones, are operators and take no locks.
+    /// The number of operators. They are the first clients, and take no locks.
     pub operators: u8,
-    /// How long an operator pauses between two steps, at the most, in nanoseconds.
+    /// The longest pause of an operator between two steps, in nanoseconds.
     pub pause: u64,
-    /// The step of each client at the beginning, and at the end.
+    /// The first and the last step of each client.
     pub steps: Vec<(u8, u8)>,
     /// How far the fencing counters of the first masters are ahead of their clocks at the beginning, in microseconds;
-    /// none where there are no counters.
+    /// `None` without counters.
     pub ahead: Option<u64>,
-    /// Masters that are left over are stopped for good.
+    /// Masters that are no longer used are stopped for good.
     pub retires: bool,
 }
 
-/// Two sets of masters, as bits: the same where nothing is changed.
+/// Two sets of masters, as bits. They are equal if no masters are being replaced.
 pub(crate) type Sets = [u16; 2];
 
 /// Whether these masters are a majority of each set.
@@ -36,18 +37,18 @@ pub(crate) fn is_majority(masters: u16, sets: Sets) -> bool {
     sets.into_iter().all(most)
 }
 
-/// The masters of a set, in their order.
+/// The masters of a set, in ascending order.
 fn listed(set: u16) -> impl Iterator<Item = usize> {
     (0..16).filter(move |master| set >> master & 1 == 1)
 }
 
-/// Whether a mark of this number gives votes to clients of a step.
+/// Whether a generation marker admits votes for clients at a step.
 pub(crate) fn admits(mark: u64, step: u8) -> bool {
     let step = u64::from(step);
     (2 * step).saturating_sub(2) <= mark && mark <= 2 * step
 }
 
-/// The masters of a client as it names them.
+/// The masters with which a client is configured.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     old: Vec<usize>,
@@ -55,11 +56,11 @@ pub(crate) struct Named {
     generation: u64,
 }
 
-/// What masters are called.
+/// The names of the masters.
 pub(crate) const NAMES: [&str; 9] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
 
 impl Named {
-    /// All of so many, which are never changed.
+    /// All masters, which are never replaced.
     pub(crate) fn all(masters: usize) -> Self {
         Self {
             old: (0..masters).collect(),
@@ -68,7 +69,7 @@ impl Named {
         }
     }
 
-    /// Those of one set that nobody marks: as if it had been in force for ever.
+    /// The masters of one set without generation markers, as if no change had ever taken place.
     pub(crate) fn unmarked(set: u16) -> Self {
         Self {
             old: listed(set).collect(),
@@ -83,7 +84,7 @@ impl Named {
         self.old.iter().chain(new).copied().collect()
     }
 
-    /// Which of them make a majority.
+    /// The sets of which the client needs a majority.
     pub(crate) fn sets(&self) -> Sets {
         let bits = |all: &[usize]| all.iter().fold(0, |bits, master| bits | 1 << master);
         let old = bits(&self.old);
@@ -94,7 +95,7 @@ impl Named {
         }
     }
 
-    /// Settings that name them.
+    /// Adds these masters to the settings.
     pub(crate) fn in_settings(&self, settings: RedlockBuilder) -> RedlockBuilder {
         let urls = |all: &[usize]| -> Vec<String> {
             let url = |master: &usize| format!("redis://{}", NAMES[*master]);
@@ -122,7 +123,7 @@ impl ChangePlan {
         }
     }
 
-    /// How many changes there are.
+    /// The number of changes.
     pub(crate) fn changes(&self) -> u8 {
         self.sets.len() as u8 - 1
     }

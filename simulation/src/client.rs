@@ -1,4 +1,4 @@
-//! What a client process does: the steps of its plan, then one lock more once all is well again.
+//! What a client process does: the steps of its plan, then one last lock once the faults have healed.
 
 mod observing;
 mod values;
@@ -24,8 +24,8 @@ use crate::locker::{Hold, Locker, Miss, Order, place_of_slot};
 use crate::process::Process;
 use crate::scenario::{COUNTED_WAIT, Step};
 
-/// Works off the plan, from where the life before it was killed, beside the other tasks of its
-/// client. The first of them takes the last lock.
+/// Runs the plan from where the previous life of the process was killed, together with the other tasks of the client.
+/// The first task takes the last lock.
 pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, first: bool) {
     let client = Client { process, locker };
     while let Some(step) = client.next_step() {
@@ -73,10 +73,10 @@ impl Client {
         self.process.shared.world().say(|| line(client));
     }
 
-    /// Every live waiter must get its lock once faults have healed.
+    /// Takes the last lock: every live waiter must get its lock once the faults have healed.
     async fn last_one(&self) {
         while !self.process.shared.world().may_lock(self.process.client) {
-            // It will be told other masters, by a process of its own.
+            // The client will be reconfigured, and restarted for that.
             self.sleep(100 * MS).await;
         }
         while !self.has_last_one().await {
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// Waits for the last lock; an end without it counts only where masters change.
+    /// Waits for the last lock. Failing to get it is allowed only while masters are replaced.
     async fn has_last_one(&self) -> bool {
         let kind = self.last_kind();
         let order = Order {
@@ -111,7 +111,7 @@ impl Client {
         self.process.shared.world().scenario.change.is_none()
     }
 
-    /// What the last lock is: of the kind of the last step.
+    /// The kind of the last lock: that of the last step.
     fn last_kind(&self) -> Kind {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;
@@ -138,7 +138,7 @@ impl Client {
 
     async fn lock(&self, step: &Step) {
         let (wait, renew) = match step.kind {
-            // By the owner's own verb, which waits as long as the settings say and renews.
+            // The library call for counted owners waits as long as the settings say, and renews.
             Kind::Counted(_) => (COUNTED_WAIT, true),
             Kind::Lead(_) => (step.wait, true),
             _ => (step.wait, step.renew),
@@ -202,7 +202,7 @@ impl Client {
         call.over();
     }
 
-    /// Tells the checkers what a holder says of itself.
+    /// Reports the note of a holder to the checkers.
     fn says(&self, step: &Step, value: Token) {
         if let Some(note) = step.kind.note() {
             let resource = step.resource.into();
@@ -214,7 +214,7 @@ impl Client {
         }
     }
 
-    /// A call begins.
+    /// Reports that a call begins.
     fn call(&self, call: Call) -> UnderWay<'_> {
         if let Call::Acquire { resource, wait } = call {
             self.tell(|task| Fact::Asked {
@@ -230,7 +230,7 @@ impl Client {
         }
     }
 
-    /// Tells the checkers what this task does.
+    /// Reports a fact about this task to the checkers.
     fn tell<'a>(&self, fact: impl FnOnce(usize) -> Fact<'a>) {
         let mut world = self.process.shared.world();
         let (now, task) = (world.now, world.task);
@@ -263,7 +263,7 @@ impl Client {
         self.sleep(step.hold / 2).await;
     }
 
-    /// Writes for a while, and goes on as a reader: it is no writer any more before anything is sent.
+    /// Writes for a while and downgrades to a reader. It stops to be a writer before anything is sent.
     async fn downgraded(
         &self,
         step: &Step,
@@ -302,7 +302,7 @@ impl Client {
         reader
     }
 
-    /// A canary: who becomes a reader believes to be a writer until it is answered.
+    /// For a seeded bug: a client that downgrades believes to be a writer until the downgrade is confirmed.
     fn believe_on(&self, id: u64, hold: &Arc<dyn Hold>) {
         let as_it_stands = Arc::new(AsItStands::of(&**hold));
         let mut world = self.process.shared.world();
@@ -363,7 +363,7 @@ impl Client {
     }
 }
 
-/// A call of the library, for the rules about those who wait.
+/// A call of the library, for the rules about waiting.
 struct UnderWay<'a> {
     client: &'a Client,
     call: Call,
@@ -383,7 +383,7 @@ impl UnderWay<'_> {
     }
 }
 
-/// A future that is dropped when it has been polled some times and is not ready.
+/// A future that is dropped after a number of polls, unless it is ready by then.
 struct Cut<F> {
     future: Option<Pin<Box<F>>>,
     polls: u8,

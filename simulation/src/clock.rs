@@ -1,25 +1,25 @@
-//! Clocks that stand wrong, run wrong and jump.
+//! Clocks with an offset and a rate, which can jump.
 
-/// Where simulated time begins, in nanoseconds: far enough from zero for clocks that lag.
+/// The beginning of simulated time, in nanoseconds: far enough from zero for clocks that lag.
 pub(crate) const BEGIN: u64 = 1_000_000_000_000;
 
 /// The wall clock's reading at [`BEGIN`], in microseconds since 1970.
 pub(crate) const EPOCH_US: u64 = 1_790_000_000_000_000;
 
-/// One millisecond of simulated time.
+/// One millisecond of simulated time, in nanoseconds.
 pub(crate) const MS: u64 = 1_000_000;
 
-/// A clock in nanoseconds, by its distance from the true time and its rate.
+/// A clock in nanoseconds, described by its offset from the true time and its rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// The true time at which it was last set, and what it was set to.
+    /// The true time at which the clock was last set, and the reading it was set to.
     set_at: u64,
     set_to: u64,
     ppm: i64,
 }
 
 impl Clock {
-    /// Shows `begins` at the beginning of time and gains `ppm` millionths.
+    /// A clock that shows `begins` at [`BEGIN`] and gains `ppm` parts per million.
     pub(crate) fn new(begins: u64, ppm: i64) -> Self {
         Self {
             set_at: BEGIN,
@@ -28,7 +28,7 @@ impl Clock {
         }
     }
 
-    /// What it shows at the true time `now`.
+    /// The reading at the true time `now`.
     pub(crate) fn read(&self, now: u64) -> u64 {
         let passed = now.saturating_sub(self.set_at);
         let gained = passed as i64 / 1000 * self.ppm / 1000;
@@ -37,7 +37,7 @@ impl Clock {
             .saturating_add_signed(gained)
     }
 
-    /// The first true time at which it shows `reading` or more; `None` for "never".
+    /// The first true time at which the reading is `reading` or more; `None` for "never".
     pub(crate) fn when(&self, reading: u64) -> Option<u64> {
         let wanted = reading.saturating_sub(self.set_to);
         if wanted > u64::MAX / 4 {
@@ -51,7 +51,7 @@ impl Clock {
         Some(at)
     }
 
-    /// Moves it by `by` nanoseconds at the true time `now`.
+    /// Moves the clock by `by` nanoseconds at the true time `now`.
     pub(crate) fn jump(&mut self, now: u64, by: i64) {
         self.set_to = self.read(now).saturating_add_signed(by);
         self.set_at = now;

@@ -1,8 +1,8 @@
-//! What a run has seen: a simulation in which nothing happens proves nothing.
+//! Counts what happened in a run: a simulation in which nothing happens proves nothing.
 
 use std::fmt;
 
-/// What happens only where some masters are stores, or change.
+/// The groups of things that happen only if some masters are stores, or are replaced.
 const STORES: &str = "stores";
 const CHANGES: &str = "changes of masters";
 
@@ -15,12 +15,12 @@ macro_rules! counted {
         }
 
         impl Coverage {
-            /// Adds what another run has seen.
+            /// Adds the counts of another run.
             pub fn add(&mut self, other: &Self) {
                 $($(self.$name += other.$name;)*)*
             }
 
-            /// Whether anything of that group can have happened.
+            /// Whether things of this group can have happened.
             fn may(&self, group: &str) -> bool {
                 match group {
                     STORES => self.sessions > 0,
@@ -29,7 +29,7 @@ macro_rules! counted {
                 }
             }
 
-            /// Everything that never happened.
+            /// The names of everything that never happened.
             pub fn missing(&self) -> Vec<&'static str> {
                 let mut missing = Vec::new();
                 $($(if self.$name == 0 && self.may($group) { missing.push($text); })*)*
@@ -165,7 +165,7 @@ counted! {
     }
 }
 
-/// Digits in groups of three.
+/// Formats a number with its digits in groups of three.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

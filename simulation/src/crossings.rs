@@ -1,5 +1,5 @@
-//! Which kinds of locks and which values have met which happenings while a rule could complain: the faults that are
-//! found last lie where two features cross.
+//! Counts which kinds of locks and values have met which happenings while a rule could complain. The faults that are
+//! found last are where two features meet.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::kind::{Kind, ValueStep};
 use crate::locker::PLACES;
 use crate::scenario::Scenario;
 
-/// The rows of the table: the kinds of locks, and of values under locks.
+/// The rows of the table: the kinds of locks, then the kinds of values under locks.
 pub const HELD: [&str; 9] = [
     "plain", "several", "reader", "permit", "owner", "leader", "quota", "once", "register",
 ];
@@ -20,7 +20,7 @@ pub const HELD: [&str; 9] = [
 /// The first row of values.
 const VALUES: usize = 6;
 
-/// The masters of a world.
+/// The masters of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Masters {
     /// Redis alone.
@@ -32,10 +32,10 @@ pub enum Masters {
 }
 
 impl Masters {
-    /// The tables.
+    /// All tables.
     pub const ALL: [Self; 3] = [Self::Redis, Self::Clocked, Self::Clockless];
 
-    /// What they are called.
+    /// The name of a table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "Redis",
@@ -56,12 +56,12 @@ impl Masters {
 /// How often each row met each column.
 type Table = [[u64; Happening::ALL.len()]; HELD.len()];
 
-/// How often each kind of lock and value met each happening, by the masters of the world.
+/// How often each kind of lock and value met each happening, by the masters of the scenario.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crossings([Table; Masters::ALL.len()]);
 
 impl Crossings {
-    /// Adds what another run has seen.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         let cells = self.0.as_flattened_mut().as_flattened_mut();
         for (sum, cell) in cells.iter_mut().zip(other.0.as_flattened().as_flattened()) {
@@ -109,16 +109,16 @@ impl fmt::Display for Crossings {
 /// Columns, as bits.
 type Columns = u16;
 
-/// What a run has seen. A cell is judged where something happens while a lock of that kind is held, or between two holds
-/// of one resource, and the rules of exclusion or of numbers are in force; of a value, where something has happened
-/// since its last use, and its users are promised something.
+/// What a run has seen. A cell of a kind of lock is judged if its happening occurs during such a hold or between two
+/// holds of one resource, and the rules about exclusion or fencing tokens are in force. A cell of a value is judged if
+/// its happening has occurred since the last use of the value, and the rule `stock` is in force.
 pub(crate) struct Watched {
     masters: Masters,
     pub(crate) crossings: Crossings,
-    /// What has happened since each resource was taken last, and since its value was used last.
+    /// The happenings since each resource was last taken, and since its value was last used.
     since_held: [Columns; PLACES],
     since_used: [[Columns; HELD.len() - VALUES]; PLACES],
-    /// What each task is at with a value.
+    /// The row of the value that each task is using.
     asks: HashMap<usize, usize>,
 }
 
@@ -178,7 +178,7 @@ impl Watched {
     ) {
         let column: Columns = 1 << what as u32;
         for place in (0..PLACES).filter(|place| resource.is_none_or(|only| only == *place)) {
-            // A pause concerns who holds.
+            // A pause concerns the holders of the paused process only.
             if client.is_none() {
                 self.since_held[place] |= column;
             }

@@ -1,8 +1,7 @@
 //! A single-threaded executor under simulated time.
 //!
-//! Tasks are polled one at a time; when nobody is ready the world's next event happens. Which of
-//! several ready tasks comes first, and whether one is kept waiting at its await, is drawn from
-//! the seed.
+//! Tasks are polled one at a time. When no task is ready, the next event of the world happens. The seed decides the
+//! order of ready tasks, and whether a task is delayed at its await.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -41,18 +40,18 @@ struct Task {
     future: BoxFuture<()>,
     state: Arc<TaskWaker>,
     waker: Waker,
-    /// It has been kept waiting once for this wake-up.
+    /// It has been delayed once for this wake-up.
     dozed: bool,
 }
 
-/// So many polls at one moment are no progress any more.
+/// More polls than this without progress of time are taken for an endless loop.
 const BUSY: usize = 100_000;
 
 /// The tasks of all processes.
 pub(crate) struct Executor {
     shared: Arc<Shared>,
     ready: Ready,
-    /// Never used twice, so that a late wake-up cannot meet another task.
+    /// An index is never reused, so that a late wake-up cannot reach another task.
     tasks: Vec<Option<Task>>,
 }
 
@@ -84,8 +83,8 @@ impl Executor {
         }));
     }
 
-    /// Polls until nobody is ready. False when a checker has complained, or when the tasks keep
-    /// each other busy without the time going on.
+    /// Polls until no task is ready. Returns false if a checker has complained, or if the tasks wake each other
+    /// endlessly without progress of time.
     pub(crate) fn settle(&mut self) -> bool {
         for _ in 0..BUSY {
             let next = self.next_ready();
@@ -164,7 +163,7 @@ impl Executor {
         true
     }
 
-    /// Makes a task ready that was kept waiting.
+    /// Makes delayed tasks ready.
     pub(crate) fn wake(&mut self, tasks: impl IntoIterator<Item = usize>) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         ready.extend(tasks);

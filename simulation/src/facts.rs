@@ -1,4 +1,4 @@
-//! What the checkers are told, as it happens.
+//! The facts that the checkers receive, in the order in which they happen.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::happening::Happening;
 use crate::kind::{Kind, Scope, ValueStep};
 use crate::locker::Hold;
 
-/// A lock as it stands on one master.
+/// The state of a lock on one master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The value of the lock key, the marker of a class filled up with zeros.
+    /// The value of the lock key. The marker of a class is padded with zeros.
     pub(crate) holder: Option<[u8; 32]>,
-    /// Microseconds on the master's clock; zero without a key.
+    /// When the lock key expires, in microseconds on the master's clock; zero without a key.
     pub(crate) expires: u64,
     pub(crate) counter: u64,
     /// When the key of the counter expires, in microseconds on the master's clock; zero without a key.
@@ -23,7 +23,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// How it stands later, if nothing was said about it.
+    /// The state at a later time, if no message changed it.
     pub(crate) fn at(self, now_us: u64) -> Self {
         if self.holder.is_some() && now_us < self.expires {
             return self;
@@ -36,7 +36,7 @@ impl Seen {
     }
 }
 
-/// A hold of a class on one master, by its value: until when on the true time, and on the master's clock.
+/// A hold of a class on one master. `until` is in true time, `until_ms` on the master's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) value: [u8; 32],
@@ -46,7 +46,7 @@ pub(crate) struct Member {
 
 /// Something that happened.
 pub(crate) enum Fact<'a> {
-    /// A task asks for a lock, for so long; none for as long as it takes.
+    /// A task starts an acquire with this timeout; `None` waits without a limit.
     Asked {
         task: usize,
         resource: usize,
@@ -66,46 +66,45 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         claim: &'a Arc<Claim>,
         verb: Verb,
-        /// It came over a connection that was made to this very run of the server.
+        /// The connection belongs to the current run of the server.
         live: bool,
         answer: &'a Result<Answer, Fault>,
-        /// What it says of this lock, where it was asked about several.
+        /// The result for this lock, if the message concerns several.
         extended: Option<Extended>,
         before: Seen,
         after: Seen,
-        /// The true time at which the key expires if nothing more is said about it.
+        /// The true time at which the key expires if no further message changes it.
         expires: u64,
-        /// The holds that stand beside each other there now, and the true time until which each does.
+        /// The holds that share the lock there now.
         members: &'a [Member],
     },
-    /// A master executed a message by which a waiter leaves the line.
+    /// A master executed a message by which a waiter leaves the queue.
     Left {
         master: usize,
         claim: &'a Arc<Claim>,
     },
-    /// A client believes to hold a lock from now on.
+    /// A client believes from now on that it holds a lock.
     Obtained { believer: &'a Believer },
-    /// A validity moved. `old` is where it stood.
+    /// A validity was extended. `old` is its previous end.
     Prolonged { believer: &'a Believer, old: u64 },
-    /// The library says that it is held no longer; its holder may not have been told yet.
+    /// The library says that the lock is no longer held. Its holder may not have been notified yet.
     Over { believer: &'a Believer },
     /// A client is done with a lock.
     Retired { believer: &'a Believer, why: Why },
-    /// A call of the library has returned, or was dropped.
+    /// A call of the library has returned, or its future was dropped.
     Returned {
         client: usize,
         task: usize,
         call: Call,
         began: u64,
     },
-    /// What who holds by this value says of itself.
+    /// The note of the client that holds the lock with this value.
     Says {
         resource: usize,
         value: Token,
         note: &'a str,
     },
-    /// A waiter is told who stands in its way, by the value that a master shows where it is named, and what that says
-    /// of itself.
+    /// A waiter was told the lock value of the holder, if the master shows one, and the holder's note.
     Refused {
         resource: usize,
         holder: Option<&'a [u8]>,
@@ -113,13 +112,14 @@ pub(crate) enum Fact<'a> {
     },
     /// A task begins to observe an election.
     Observes { task: usize },
-    /// It was told of a term and its leader's note, or of nobody.
+    /// An observer was told the term and the note of the leader, or that there is no leader.
     Observed {
         task: usize,
         resource: usize,
         leader: Option<(u64, Option<&'a str>)>,
     },
-    /// What stands beside a lock on a master, until when on its clock in microseconds, and on the true time.
+    /// The note next to a lock on a master, with its expiry on the master's clock in microseconds. `until` is the same
+    /// in true time.
     Beside {
         master: usize,
         resource: usize,
@@ -132,10 +132,10 @@ pub(crate) enum Fact<'a> {
         task: usize,
         resource: usize,
         verb: ValueStep,
-        /// The step of the masters that it goes by.
+        /// The step of the replacement of masters at which the client is.
         step: u8,
     },
-    /// It was told this.
+    /// The result of that call.
     Told {
         client: usize,
         task: usize,
@@ -164,28 +164,28 @@ pub(crate) enum Fact<'a> {
         token: u64,
         bytes: &'a [u8],
     },
-    /// A client has heard that it stands in line at a store.
+    /// A client has been told by a store that it is in the queue.
     Stood {
         master: usize,
         claim: &'a Arc<Claim>,
     },
-    /// A client has heard from a store that a lock is not its own.
+    /// A client has been told by a store that a lock is not its own.
     Denied {
         master: usize,
         claim: &'a Arc<Claim>,
     },
-    /// A client has heard from a store that its lock is given back.
+    /// A client has been told by a store that its lock is released.
     GivenBack,
-    /// A store keeps a value of which somebody was told that it is given back.
+    /// A store keeps a value that was reported to a client as released.
     StandsAgain { master: usize, value: &'a [u8; 32] },
-    /// A stranger looks after its value under the key of a lock.
+    /// A foreign client checks its value under the key of a lock.
     Strange {
         master: usize,
         resource: usize,
-        /// It is still there.
+        /// The value is still there.
         stands: bool,
     },
-    /// Something that crosses the use of locks and values: of one process, or of one resource, where it is named.
+    /// A happening that interferes with locks and values: of one process or one resource if it is named, else of all.
     Happened {
         what: Happening,
         client: Option<usize>,
@@ -197,15 +197,15 @@ pub(crate) enum Fact<'a> {
         /// The last reading before the jump, in microseconds.
         shown_us: u64,
     },
-    /// A master came back.
+    /// A master restarted.
     Restarted {
         master: usize,
-        /// Without all that it knew.
+        /// It lost some or all of its memory.
         forgot: bool,
     },
 }
 
-/// What a message asks for.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Acquire,
@@ -217,7 +217,7 @@ pub(crate) enum Verb {
 /// A call of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// An acquire that waits for so long; none for as long as it takes.
+    /// An acquire with this timeout; `None` waits without a limit.
     Acquire {
         resource: usize,
         wait: Option<u64>,
@@ -225,7 +225,7 @@ pub(crate) enum Call {
     Extend,
     Downgrade,
     Release,
-    /// One about a value, which waits for its lock for so long.
+    /// A call about a value, which waits for its lock for at most this long.
     Value {
         wait: u64,
     },
@@ -243,24 +243,24 @@ impl Call {
     }
 }
 
-/// What a client was told of a value.
+/// The result of a call about a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// It is there from now on.
+    /// The value was created.
     Created,
-    /// It is nowhere any more.
+    /// The value was removed from every master.
     Removed,
-    /// Pieces are its own; so many are left.
+    /// Units were taken. The number is what is left.
     Taken(u64),
-    /// So many are left, and none was taken.
+    /// The number of units left. None was taken.
     Left(u64),
-    /// What is done once a period is its own to do, under the lock of this number.
+    /// The caller must do the work of this period, under the lock with this fencing token.
     Due(u64),
-    /// It has been done before.
+    /// The work of this period was done before.
     Done,
-    /// There is none, or the masters have lost it.
+    /// There is no value, or the masters have lost it.
     Lost,
-    /// It may have been written or not.
+    /// The value may have been written or not.
     Unknown,
     /// Nothing has changed.
     Nothing,
@@ -271,15 +271,15 @@ pub(crate) enum Told {
 pub(crate) enum Why {
     Released,
     Dropped,
-    /// It goes on as a reader.
+    /// It was downgraded to a reader.
     Downgraded,
-    /// It was told that the lock is lost.
+    /// The holder was notified that the lock is lost.
     Lost,
     /// Its process was killed.
     Killed,
 }
 
-/// Somebody who believes to hold a lock, until it is retired or its time is over.
+/// A hold that a client believes in, until it is retired or its validity ends.
 pub(crate) struct Believer {
     pub(crate) id: u64,
     pub(crate) client: usize,
@@ -287,17 +287,17 @@ pub(crate) struct Believer {
     /// It is renewed in the background.
     pub(crate) renewed: bool,
     pub(crate) kind: Kind,
-    /// Which masters make a majority for its client.
+    /// The sets of masters of which its client needs a majority.
     pub(crate) sets: Sets,
-    /// The resource of its step, or the slot that it has; of several, one.
+    /// The resource of its step, or the slot of the semaphore; of several resources, one.
     pub(crate) resource: usize,
-    /// All of them, and who may stand beside it.
+    /// All its resources, and its class, which decides whose holds may share them.
     pub(crate) scope: Scope,
     pub(crate) value: Token,
     pub(crate) fencing: Option<u64>,
-    /// The number of the event with which it began.
+    /// The number of the event at which it was obtained.
     pub(crate) since: u64,
-    /// The true time at which it began.
+    /// The true time at which it was obtained.
     pub(crate) obtained: u64,
     /// The end of its validity on its own clock, as last seen.
     pub(crate) until: u64,

@@ -1,32 +1,32 @@
-//! What crosses the use of locks and values.
+//! Happenings: what may interfere with the use of locks and values. They are the columns of the table of crossings.
 
 use crate::scenario::{FaultKind, Refusal};
 
-/// Something that crosses the use of a lock or of a value.
+/// A happening that may interfere with the use of a lock or of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happening {
-    /// A mark of the masters is raised.
+    /// The generation marker of a master is raised.
     Change,
     /// A master has no memory left.
     Full,
-    /// A master comes back without all that it knew.
+    /// A master restarts and has lost some or all of its memory.
     Empty,
-    /// The clock of a master jumps: also to a wrong date, and back.
+    /// The clock of a master jumps, possibly to a wrong date and back.
     Clock,
-    /// The process of a holder stands still.
+    /// The process of a holder pauses.
     Pause,
     /// A master loses its scripts.
     Flush,
     /// A user loses its rights on a master.
     Denied,
-    /// A lock is broken by hand.
+    /// A lock is force-released.
     Break,
     /// Nobody uses the masters for days.
     Unused,
 }
 
 impl Happening {
-    /// The columns of the table.
+    /// All happenings, in the order of the columns of the table.
     pub const ALL: [Self; 9] = [
         Self::Change,
         Self::Full,
@@ -39,7 +39,7 @@ impl Happening {
         Self::Unused,
     ];
 
-    /// What it is called.
+    /// The name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Change => "change",
@@ -56,7 +56,8 @@ impl Happening {
 }
 
 impl Happening {
-    /// What a fault is, and which client or resource alone it concerns; none for what crosses nothing.
+    /// The happening of a fault, with the one client or resource that it concerns; `None` for a fault that is no
+    /// happening.
     pub(crate) fn of(fault: FaultKind) -> Option<(Self, Option<usize>, Option<usize>)> {
         Some(match fault {
             FaultKind::Jump { .. } => (Self::Clock, None, None),

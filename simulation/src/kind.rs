@@ -1,60 +1,60 @@
-//! What kind of lock a step takes, and whose holds may stand beside each other.
+//! The kinds of locks, and which holds may share a resource.
 
 use crate::place::place_of_slot;
 
-/// What kind of lock a step takes.
+/// The kind of lock that a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// The resource of the step, alone.
+    /// The resource of the step, exclusively.
     #[default]
     Exclusive,
-    /// That resource and those of these bits, each alone, all or nothing.
+    /// The resource of the step and the resources of these bits, each exclusively, all or nothing.
     Several(u32),
-    /// Beside other readers.
+    /// As a reader: shared with other readers.
     Shared,
-    /// Beside other holds of the owner of this number.
+    /// As the owner of this number: shared with other holds of the same owner.
     Owner(u8),
-    /// The same, by what the process counts where it has one already.
+    /// Like `Owner`, but joins the hold that the process already has, if there is one.
     Counted(u8),
-    /// Alone, and as a reader for the second half of the hold.
+    /// Exclusively, then as a reader for the second half of the hold.
     Downgraded,
-    /// Alone, with a note of that number.
+    /// Exclusively, with the note of this number.
     Noted(u32),
-    /// Alone, as an elected leader with a note of that number.
+    /// Exclusively, as an elected leader with the note of this number.
     Lead(u32),
-    /// Not at all: it watches who leads.
+    /// Takes no lock: observes the election.
     Observe,
-    /// Alone, for the value that is kept under it.
+    /// Exclusively, for the value under the lock.
     Value(ValueStep),
-    /// One of so many permits of the semaphore that has the name of the resource.
+    /// One permit of the semaphore that goes with the resource. The number is how many permits the client configures.
     Permit(u8),
 }
 
-/// What is done with the value under a lock: pieces of a quota, or the last period done.
+/// A use of the value under a lock: a quota, or the record of the last period done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueStep {
-    /// An operator creates a quota of so many pieces; of none: a record of periods.
+    /// Create a quota with this many units; zero creates a once-per-period record.
     Create(u8),
-    /// So many pieces are taken.
+    /// Take this many units.
     Take(u8),
-    /// Somebody looks how many are left.
+    /// Read how many units are left.
     Left,
-    /// An operator removes the value: of a quota, or a record of periods.
+    /// Remove the value.
     Remove {
-        /// The record, and not the quota.
+        /// Whether the value is a once-per-period record, and not a quota.
         record: bool,
     },
-    /// Something is done, once a period.
+    /// Do something at most once per period.
     Once,
-    /// Something is done in a period until it is written down that it is: while half of the hold is over.
+    /// Do something at least once per period. The work takes half of the hold.
     AtLeast,
-    /// The same by who holds the lock itself: it looks after half of the hold, and writes down that it is done at the
-    /// end.
+    /// Do something at most once per period, by a client that holds the lock itself. It reads the record after half of
+    /// the hold and writes it at the end.
     Turn,
 }
 
 impl ValueStep {
-    /// How many pieces it asks for.
+    /// The number of units that it asks for.
     pub(crate) fn pieces(self) -> u64 {
         match self {
             Self::Take(pieces) => pieces.into(),
@@ -63,18 +63,18 @@ impl ValueStep {
     }
 }
 
-/// Whose holds may stand beside each other.
+/// A group of holds that may share a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     Readers,
     Owner(u8),
 }
 
-/// What somebody believes to hold: which resources, as bits, and beside whom.
+/// The resources of a hold, as bits, and its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope {
     resources: u32,
-    /// None for who stands alone.
+    /// `None` for an exclusive hold.
     pub(crate) class: Option<Class>,
 }
 
@@ -88,19 +88,19 @@ impl Scope {
         })
     }
 
-    /// Whether both want a resource.
+    /// Whether both include a common resource.
     pub(crate) fn meets(self, other: Self) -> bool {
         self.resources & other.resources != 0
     }
 
-    /// Whether holds of both may stand beside each other.
+    /// Whether both holds may share a resource.
     pub(crate) fn beside(self, other: Self) -> bool {
         self.class.is_some() && self.class == other.class
     }
 }
 
 impl Kind {
-    /// What its holder says of itself, where it does.
+    /// The note of the holder, if it leaves one.
     pub(crate) fn note(self) -> Option<String> {
         match self {
             Self::Noted(number) | Self::Lead(number) => Some(format!("note {number}")),
@@ -108,7 +108,7 @@ impl Kind {
         }
     }
 
-    /// Where somebody who asks for it waits: of a semaphore, at its first slot.
+    /// The place at which a client that asks for it waits: for a semaphore, its first slot.
     pub(crate) fn place(self, resource: u8) -> u8 {
         match self {
             Self::Permit(_) => place_of_slot(resource, 0),
@@ -116,7 +116,7 @@ impl Kind {
         }
     }
 
-    /// What a lock of this kind takes at `place`: the resource, or the slot.
+    /// The scope of a lock of this kind at `place`, a resource or a slot.
     pub(crate) fn scope(self, place: u8) -> Scope {
         let first = 1 << place;
         let (resources, class) = match self {

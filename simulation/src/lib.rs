@@ -1,66 +1,63 @@
-//! Deterministic simulation of quorate: millions of schedules, every one replayable.
+//! Deterministic simulation of quorate: millions of schedules, and every one can be replayed.
 //!
 //! The **real** library runs here, down to the bytes that its Redis driver writes and reads
-//! (`quorate::testing::Driver`), over a simulated network, simulated servers and clocks that stand wrong. One seed decides everything: [`Scenario::draw`]
-//! makes it into plain data, [`run`] plays it, and the checkers look after every event. The same
-//! seed gives the same run on every machine.
+//! (`quorate::testing::Driver`). The network, the servers and the clocks are simulated. One seed decides everything:
+//! [`Scenario::draw`] turns it into plain data, [`run`] plays that scenario, and the checkers look at the state after
+//! every event. The same seed gives the same run on every machine.
 //!
-//! Each run has two phases. In the first, faults happen and safety is checked all the time. Then
-//! everything heals, every client wants the lock once more, and all must have had it within a
-//! bound ([`Scenario::bound`]).
+//! Each run has two phases. In the first, faults happen, and safety is checked all the time. Then everything heals:
+//! every client asks for the lock once more, and each must get it within [`Scenario::bound`].
 //!
-//! In some worlds nothing breaks at all. There the checkers hold the library to what faults would excuse:
-//! no key is left behind, no renewed lock is lost, no lock lies idle while somebody waits, who comes
-//! first is served first, and who has lost a lock hears of it at once. Each rule counts the cases that it
-//! has judged ([`RULES`]); a rule that judged none says nothing.
+//! Some scenarios are calm: nothing breaks. There the checkers also forbid what faults would excuse. No key is left
+//! behind, no renewed lock is lost, no lock is idle while a client waits, waiters are served in order, and a holder
+//! that lost its lock is notified at once. Each rule counts the cases that it has judged ([`RULES`]), because a rule
+//! that judged no case proves nothing.
 //!
 //! # What is simulated
 //!
-//! - 1 to 9 masters with the scripts' semantics, each with a clock of its own (offset, rate,
-//!   jumps) by whose milliseconds keys expire, a disk (none, stale, always), crashes, restarts, stalls.
-//! - Servers that read commands and write replies (`world/server.rs`): they lose their scripts, are busy,
-//!   out of memory, read-only, deny, hang up at the first question, say what nobody asked for.
-//! - Per client and master a connection: two streams of bytes with delay and jitter, cut into packets
-//!   anywhere, lost, reset in the middle of a reply, forgotten by one side, partitioned in one or both
-//!   directions; what was on its way may arrive after its connection, and commands may be executed
-//!   twice. On one connection nothing overtakes anything.
-//! - Client processes with up to six tasks and twenty resources, that pause, are killed, whose tasks are kept waiting at any await, and
-//!   whose futures are dropped at any await. Time passes between two looks at a clock: a moment, or as
-//!   long as a thread may be kept from running while masters and network go on.
+//! - 1 to 9 masters with the semantics of the scripts. Each has its own clock (offset, rate, jumps), by whose
+//!   milliseconds keys expire, and a disk (none, stale, always). Masters crash, restart and stall.
+//! - Servers that read commands and write replies (`world/server.rs`). They lose their scripts, are busy, out of memory
+//!   or read-only, deny access, close the connection at the first command, and send replies that nobody asked for.
+//! - One connection for each client and master: two streams of bytes with delay and jitter. Writes are split into
+//!   packets anywhere. Packets are lost, connections are reset in the middle of a reply, forgotten by one side, or
+//!   partitioned in one or both directions. Bytes in flight may arrive after the connection has ended, and commands may
+//!   be executed twice. Bytes on one connection are never reordered.
+//! - Client processes with up to six tasks and twenty resources. They pause and are killed, their tasks are delayed at
+//!   any await, and their futures are dropped at any await. Time passes between two readings of a clock: a moment, or
+//!   as long as a preempted thread does not run while masters and network go on.
+//! - In every third scenario several kinds of locks on the same resources: exclusive locks, locks on several resources,
+//!   readers, owners, writers that downgrade to readers. In every seventh, semaphores. Their seeded bugs are faulty
+//!   masters under the real library (`canary/scripts.rs`).
+//! - In some scenarios values under locks: quotas and once-per-period records. These scenarios last longer, and masters
+//!   crash one after another (`draw/values.rs`). In others holders leave notes, leaders are elected, and elections are
+//!   observed (`draw/notes.rs`).
+//! - With `--stores`, masters that are stores, under the real driver for stores (`world/session.rs`). A commit compares
+//!   and sets several records. It may be late or partly executed when its session is lost, or wait behind others. Reads
+//!   may come from a follower that lags. Wake-ups are lost, late and doubled. Stores have their own clocks, or none.
+//!   Except for released values, the checkers do not look into the records: stores are judged by what they answer to
+//!   clients.
+//! - With `--changes`, masters that are replaced while clients take locks. Clients are at different steps of the change
+//!   and are reconfigured at any time. Generation markers are checked as the driver's handshakes and scripts ask for
+//!   it. One or two operators take the library's own steps, late, repeatedly, killed in between, over orders that get
+//!   lost. The connection of an operator is not simulated byte by byte: its orders are executed directly. Quotas,
+//!   records, leaders and observers go on meanwhile, used by clients of every step. An operator carries values over and
+//!   removes lost ones.
+//! - In some scenarios nobody uses the masters for days, often after a wrong date has left numbers far in the future
+//!   (`draw/days.rs`).
 //!
-//! - In every third world several kinds of locks on the same resources: one alone, several at once, readers,
-//!   owners, writers that become readers. In every seventh, semaphores. Their canaries are wrong masters under the real library
-//!   (`canary/scripts.rs`).
-//! - In some worlds values are kept under locks: quotas, and what is done once a period. They last longer, with
-//!   masters that crash one after another (`draw/values.rs`). In others holders say who they are, leaders are
-//!   elected, and elections are watched (`draw/notes.rs`).
+//! `crossings.rs` counts which kind of lock or value met which happening while a rule could complain.
+//! `tests/all/crossings.rs` requires that no cell of this table is empty, or names the reason.
 //!
-//! - Where asked for (`--stores`), masters that are stores, under the real driver of stores (`world/session.rs`): commits of
-//!   several records by compare-and-set, late and partly done for sessions that are lost, stuck behind others, reads by
-//!   followers that lag, wake-ups lost, late and doubled, clocks of their own or none. Their records are not looked into,
-//!   but for what was given back: they are judged by what clients are told.
+//! # What is not simulated
 //!
-//! - Where asked for (`--changes`), masters that change while clients take locks: clients of every step that are told others at
-//!   any time, marks on the masters, checked as the driver's handshakes and scripts ask for it, and one or two operators who take
-//!   the library's own steps, late, again, killed in between, over words that get lost. An operator's own connection is not
-//!   the library's: its words are executed as such. Quotas, records, leaders and observers go on meanwhile,
-//!   used by clients of every step; an operator carries values, and drops those that are lost.
+//! Sockets, TLS, name resolution, and the actor around the driver, which makes no decision of its own. Threads:
+//! everything runs on one.
 //!
-//! - In some worlds nobody uses the masters for days, often while a wrong date has left numbers far ahead (`draw/days.rs`).
+//! # Why a package
 //!
-//! Which kind of lock or value met which happening while a rule could complain is counted (`crossings.rs`) and printed;
-//! `tests/all/crossings.rs` demands that no cell is empty, or names the reason.
-//!
-//! # What is not
-//!
-//! Sockets, TLS, name look-ups and the actor around the driver, which has no decision of its own.
-//! Threads: everything runs on one.
-//!
-//! # Why a crate
-//!
-//! It is a library, a command line and tests at once: `scripts/simulate` plays a million seeds
-//! with both cores, and `cargo test` plays thousands of the same. A folder of `tests/` could be
-//! only the last of these.
+//! It is a library, a command and tests: `scripts/simulate` plays a million seeds on all cores, and `cargo test` plays
+//! thousands of the same seeds. A folder of `tests/` could only be the tests.
 
 mod canary;
 mod change_plan;

@@ -1,4 +1,4 @@
-//! The real library, as what takes locks in a workload.
+//! The real library as an implementation of locks.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::process::Process;
 pub(crate) struct Library {
     redlock: Redlock,
     owners: Vec<Owner>,
-    /// A canary: what each owner has here is counted, whether it is held or not.
+    /// For a seeded bug: holds of owners are counted in the process, even if they are lost on the masters.
     counted: Option<CountedHolds>,
     register: Option<WrongRegister>,
     process: Arc<Process>,
 }
 
-/// How many owners there are at the most.
+/// The number of owners.
 const OWNERS: u8 = 3;
 
 impl Library {
@@ -43,7 +43,7 @@ impl Library {
         }
     }
 
-    /// A hold by what the process counts.
+    /// A hold of an owner, joined with an existing one of this process.
     async fn counted(&self, id: u8, resource: u8) -> Result<Arc<dyn Hold>, Miss> {
         let place = (id, resource);
         let counted = self.counted.as_ref();
@@ -59,7 +59,7 @@ impl Library {
         })
     }
 
-    /// Leads, once nobody else does. It renews always.
+    /// Waits until there is no leader, and leads. The hold is always renewed.
     async fn leads(&self, order: &Order) -> Result<Arc<dyn Hold>, Miss> {
         let election = self.redlock.election(name(order.resource));
         let note = order.kind.note().unwrap_or_default();
@@ -70,7 +70,7 @@ impl Library {
             .map_err(|error| self.missed(order.resource, error))
     }
 
-    /// Tells the checkers who is said to stand in the way.
+    /// Reports to the checkers which holder a waiter is told.
     fn told(&self, resource: u8) -> impl Fn(&Waiting) + Send + Sync + 'static {
         let process = self.process.clone();
         move |seen| {
@@ -102,7 +102,7 @@ impl Library {
             Kind::Several(_) => {
                 let all = order.kind.scope(order.resource).resources();
                 let others = all.filter(|other| *other != usize::from(order.resource));
-                // Its own first, so that there is no common order.
+                // The resource of the step is first, so that clients use different orders.
                 let names = others.map(|other| name(other as u8));
                 self.redlock.lock_all([resource].into_iter().chain(names))
             }
@@ -141,7 +141,6 @@ impl Locker for Arc<Library> {
                 if alone {
                     library.missed(order.resource, error)
                 } else {
-                    // It is not said which of them.
                     miss(error)
                 }
             })

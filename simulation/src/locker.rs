@@ -1,4 +1,4 @@
-//! What a workload asks of a lock, and what holding one is.
+//! The interface between a workload and the implementation of locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) use crate::place::{
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) resource: u8,
-    /// `None` for as long as it takes.
+    /// The timeout; `None` waits without a limit.
     pub(crate) wait: Option<Duration>,
     pub(crate) renew: bool,
     pub(crate) kind: Kind,
@@ -34,7 +34,7 @@ impl Order {
     }
 }
 
-/// Why there is no lock.
+/// Why an acquire failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Miss {
     HeldByOther,
@@ -42,16 +42,16 @@ pub(crate) enum Miss {
     TooLate,
 }
 
-/// Something that takes locks.
+/// An implementation of locks.
 pub(crate) trait Locker: Send + Sync {
     fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>>;
 
-    /// The library, where it is behind it.
+    /// The library, if this implementation uses it.
     fn redlock(&self) -> Option<&Redlock> {
         None
     }
 
-    /// A canary: what reads and writes the values under locks in the library's place.
+    /// For a seeded bug: the code that reads and writes the values under locks instead of the library.
     fn register(&self) -> Option<&WrongRegister> {
         None
     }
@@ -61,20 +61,19 @@ pub(crate) trait Locker: Send + Sync {
 pub(crate) trait Hold: Send + Sync {
     fn value(&self) -> Token;
     fn fencing(&self) -> Option<u64>;
-    /// Which permit of a semaphore it is.
+    /// The permit of a semaphore that it holds.
     fn slot(&self) -> Option<usize> {
         None
     }
-    /// Until when it is valid; none once the holder, if it asked, would hear that it is over. A look
-    /// that changes nothing.
+    /// The end of the validity; `None` once the holder would be told that the lock is over. Reading it changes nothing.
     fn look(&self) -> Option<Instant>;
-    /// Resolves when the holder is told that it is lost.
+    /// Resolves when the holder is notified of the loss.
     fn lost(&self) -> BoxFuture<()>;
     fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()>;
     fn release(self: Arc<Self>) -> BoxFuture<()>;
-    /// Goes on as a reader; none where the lock was lost over it.
+    /// Downgrades to a reader; `None` if the lock was lost during it.
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>>;
-    /// The library's guard, where it is one.
+    /// The library's guard, if there is one.
     fn guard(&self) -> Option<&LockGuard> {
         None
     }

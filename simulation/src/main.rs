@@ -1,4 +1,4 @@
-//! `scripts/simulate`: plays many seeds, or one again.
+//! `scripts/simulate`: plays many seeds, or replays one.
 
 use std::process::ExitCode;
 
@@ -91,7 +91,7 @@ fn number(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("{text} is not a number"))
 }
 
-/// Many seeds, a bar and a table.
+/// Plays many seeds with a progress bar and prints a table.
 fn sweep(options: &Options) -> ExitCode {
     let bar = ProgressBar::new(options.seeds);
     let style = "{bar:40} {human_pos}/{human_len} seeds  {per_sec}  {eta} left  {msg}";
@@ -132,7 +132,7 @@ fn table(options: &Options, summary: &Summary) {
     }
     print!("{}", summary.crossings);
     let seconds = summary.took.as_secs_f64();
-    // Of processor time, not of time on the wall: the machine may have other work.
+    // Seeds per second of processor time, not of wall time: the machine may have other work.
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let cpu = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
     let per_core = summary.seeds as f64 / cpu;
@@ -156,7 +156,7 @@ fn table(options: &Options, summary: &Summary) {
     }
 }
 
-/// One seed again: what is wrong, in the smallest scenario found, and how it came to it.
+/// Replays one seed. If it fails, prints the violation, the smallest failing scenario found, and its trace.
 fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     let scenario = worlds.draw(seed);
     let outcome = play.run(&scenario);
@@ -191,7 +191,7 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Every canary, how many seeds it takes to catch it, and by which rule.
+/// Prints for every seeded bug the first seed that catches it, and the rule.
 fn canaries(options: &Options) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     println!(

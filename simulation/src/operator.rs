@@ -1,5 +1,5 @@
-//! An operator who changes masters: the library's own steps, over words that are late or lost, in a process that pauses and
-//! dies as others do.
+//! An operator that replaces masters with the library's own steps. Its orders are late or lost, and its process pauses
+//! and is killed like others.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ use crate::world::{Heard, Word, number_of};
 /// How long an operator waits for one answer.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// Walks to where the plan says, and tells the world when it is there.
+/// Takes steps up to the goal of the plan, and reports to the world when it has reached it.
 pub(crate) async fn run(process: Arc<Process>) {
     let plan = {
         let world = process.shared.world();
@@ -64,7 +64,7 @@ pub(crate) async fn run(process: Arc<Process>) {
     process.done = process.tasks == 0;
 }
 
-/// What all masters show when a mark stands on them.
+/// The stage that all masters show once they have the marker of this number.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
         0 => ChangeStage::Prepared,
@@ -74,13 +74,13 @@ fn stage_at(goal: u64) -> ChangeStage {
     }
 }
 
-/// What is said of a value that nobody can carry.
+/// The error about a value that cannot be carried over.
 const LOST: &str = "lost, or created or removed in part";
 
-/// It is removed, whatever the period.
+/// The period does not matter, because the record is only removed.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether one of the things that are missing for a step is this.
+/// Whether a step fails because of this.
 fn misses(error: &ChangeError, what: &str) -> bool {
     matches!(error, ChangeError::Missing(missing) if missing.iter().any(|one| one.contains(what)))
 }
@@ -94,10 +94,10 @@ struct Operator {
     flaw: Option<Flaw>,
 }
 
-/// A canary: masters that an operator takes for closed, with the marks that it thinks stand there.
+/// For a seeded bug: masters that the operator takes for closed, with the generation markers that it expects there.
 type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
 
-/// The clock of an operator: that of its process, but for a canary that takes a wait for over.
+/// The clock of an operator: that of its process. For a seeded bug, a wait appears to be over at once.
 struct Hasty {
     process: Arc<Process>,
     ahead: AtomicU64,
@@ -139,7 +139,7 @@ impl Runtime for Hasty {
 }
 
 impl Operator {
-    /// What the operator goes by in one of the changes: a client of both sets.
+    /// The library as configured for one of the changes: a client of both sets.
     fn redlock(&self, change: u8) -> Redlock {
         let step = 2 * change + 1;
         let named = self.plan.named(step);
@@ -163,8 +163,8 @@ impl Operator {
         builder.build().expect("settings that fit together")
     }
 
-    /// One change, until all masters show at least that much. False where masters have lost the marks of the change
-    /// before: its steps are to be taken again.
+    /// Takes the steps of one change until all masters have at least this generation marker. Returns false if masters
+    /// have lost the markers of the change before: its steps must be taken again.
     async fn walk(&mut self, change: u8, goal: u64) -> bool {
         let redlock = self.redlock(change);
         let change_of = redlock.change().expect("next masters are named");
@@ -190,7 +190,7 @@ impl Operator {
             }
             let later = change + 1 < self.plan.changes() && self.plan.goal > 4;
             if later && misses(&error, "of other masters") {
-                // A master has come back that knows of the change behind this one.
+                // A master has come back that knows the change after this one.
                 return true;
             }
         }
@@ -205,7 +205,7 @@ impl Operator {
         true
     }
 
-    /// Removes the values that no majority of the old masters has any more, as whoever carries them asks for.
+    /// Removes the values that no majority of the old masters has any more, as the error asks for.
     async fn drop_lost(&self, redlock: &Redlock, error: &ChangeError) {
         let ChangeError::Missing(missing) = error else {
             return;
@@ -277,7 +277,7 @@ impl Operator {
         self.sleep(pause).await;
     }
 
-    /// The step that is next.
+    /// Takes the next step.
     async fn next(
         &mut self,
         change: &MastersChange<'_>,
@@ -291,7 +291,7 @@ impl Operator {
         }
     }
 
-    /// A step that was taken before.
+    /// Takes a step that was taken before.
     async fn again(
         &mut self,
         change: &MastersChange<'_>,
@@ -319,7 +319,7 @@ impl Operator {
 }
 
 impl Operator {
-    /// All but two canaries wait.
+    /// Whether the operator waits: all do, except for two seeded bugs.
     fn waits(&self, closed: &Survey) -> bool {
         let clients = |survey: &Survey| {
             let masters = survey.masters.iter().filter(|master| master.is_old);
@@ -337,12 +337,12 @@ impl Operator {
     }
 }
 
-/// A master as an operator reaches it: for orders over connections of their own, and for locks as any client.
+/// A master as an operator reaches it: orders use connections of their own, locks the same driver as any client.
 struct OperatorNode {
     process: Arc<Process>,
     master: usize,
     locks: Arc<dyn Node>,
-    /// It is the first of the masters that are.
+    /// It is the first of the old masters.
     first: bool,
     flaw: Option<Flaw>,
     claims: Claims,
@@ -450,7 +450,7 @@ impl Talk {
 
     /// Ends the connections of clients at lower steps.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
-        // Read behind the mark, as on real servers.
+        // The list is read after the generation marker, as on real servers.
         let Heard::Clients(list) = self.say(Word::Clients).await? else {
             return Err(odd());
         };
@@ -479,7 +479,7 @@ impl Talk {
         Ok(())
     }
 
-    /// A canary closes the first master alone, and takes the others for closed.
+    /// For a seeded bug: closes only the first master, and takes the others for closed.
     fn only_claims(&self, number: u64, print: &str) -> bool {
         let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
         if claims {

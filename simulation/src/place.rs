@@ -1,15 +1,15 @@
-//! What may be held: resources, and the slots of semaphores, by number and by key.
+//! Places, the things that may be held: resources and the slots of semaphores, by number and by key.
 
-/// The most resources of a run.
+/// The largest number of resources in a run.
 pub(crate) const RESOURCES: usize = 20;
 
-/// So many semaphores there are at the most: of the names of the first resources.
+/// The largest number of semaphores. They have the names of the first resources.
 pub(crate) const SEMAPHORES: usize = 4;
 
-/// The most permits of each.
+/// The largest number of permits of each semaphore.
 pub(crate) const PERMITS: usize = 3;
 
-/// Resources, and behind them the slots of the semaphores: everything that one may hold.
+/// The number of places: resources first, then the slots of the semaphores.
 pub(crate) const PLACES: usize = RESOURCES + SEMAPHORES * PERMITS;
 
 const NAMES: [&str; PLACES] = [
@@ -62,7 +62,7 @@ pub(crate) fn resource_of(key: &[u8]) -> usize {
     digits.fold(0, |number, digit| 10 * number + digit)
 }
 
-/// The semaphore whose slot or line a key is.
+/// The semaphore to which the key of a slot or of a queue belongs.
 pub(crate) fn semaphore_of_key(key: &[u8]) -> Option<usize> {
     let rest = key.strip_prefix(b"quorate:slot:")?;
     match rest.strip_prefix(b"line:r") {
@@ -71,18 +71,18 @@ pub(crate) fn semaphore_of_key(key: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether it names the line of a semaphore, which nobody ever holds.
+/// Whether a key is the queue of a semaphore, which is never held.
 pub(crate) fn is_line(key: &[u8]) -> bool {
     key.starts_with(b"quorate:slot:line:")
 }
 
-/// The place of a slot of the semaphore that stands beside a resource: some share one.
+/// The place of a slot of the semaphore that goes with a resource. Some resources share one semaphore.
 pub(crate) fn place_of_slot(resource: u8, slot: usize) -> u8 {
     let semaphore = usize::from(resource) % SEMAPHORES;
     (RESOURCES + PERMITS * semaphore + slot) as u8
 }
 
-/// The semaphore whose slot a place is.
+/// The semaphore to which a slot belongs.
 pub(crate) fn semaphore_of(place: usize) -> Option<usize> {
     Some(place.checked_sub(RESOURCES)? / PERMITS)
 }

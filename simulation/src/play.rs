@@ -1,14 +1,14 @@
-//! How a scenario is played.
+//! The options of a run.
 
 use crate::canary::Flaw;
 
-/// How to play a scenario.
+/// The options of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Play {
-    /// A wrong locker in the library's place.
+    /// The seeded bug that replaces a part of the library or of the masters.
     pub flaw: Option<Flaw>,
-    /// Whether a trace is written.
+    /// Whether to write a trace.
     pub trace: bool,
-    /// Only the rules are checked whose breach does harm by itself ([`HARM`](crate::HARM)).
+    /// Whether to check only the rules whose breach does harm by itself ([`HARM`](crate::HARM)).
     pub harm: bool,
 }

@@ -1,5 +1,5 @@
-//! What a simulated client process gives to the library: clocks, timers, tasks, random bytes, and
-//! its connections to the masters.
+//! What a simulated client process provides to the library: clocks, timers, tasks, random bytes, and its connections to
+//! the masters.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,22 +28,23 @@ pub(crate) struct Process {
     pub(crate) clock: Clock,
     wall_us: i64,
     random: AtomicU64,
-    /// How long looks at the clock take.
+    /// The state from which the durations of clock readings are drawn.
     steps: AtomicU64,
-    /// How many of a million looks come late because the thread stood still, and by how much at the most.
+    /// The preemption of the thread before a clock reading: its probability in parts per million, and its longest
+    /// duration.
     preempt: (u32, u64),
     dead: AtomicBool,
 }
 
 impl Process {
-    /// A new life of `client`, with connections to all masters.
+    /// Starts a life of `client`, with connections to all masters.
     pub(crate) fn boot(shared: &Arc<Shared>, client: usize) -> (Arc<Self>, Vec<Arc<dyn Node>>) {
         let process = Self::alone(shared, client);
         let nodes = process.connect();
         (process, nodes)
     }
 
-    /// New connections to all masters that this client is told.
+    /// New connections to all masters that this client is configured with.
     pub(crate) fn connect(&self) -> Vec<Arc<dyn Node>> {
         let (shared, client) = (&self.shared, self.client);
         let mut world = shared.world();
@@ -91,7 +92,7 @@ impl Process {
         nodes
     }
 
-    /// A new life of `client`, with no connection to anybody.
+    /// Starts a life of `client` without connections.
     pub(crate) fn alone(shared: &Arc<Shared>, client: usize) -> Arc<Self> {
         let mut world = shared.world();
         let process = &mut world.processes[client];
@@ -113,21 +114,21 @@ impl Process {
         })
     }
 
-    /// From now on nothing of this life has any effect.
+    /// Ends this life: nothing that it does has any effect from now on.
     pub(crate) fn die(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }
 
-    /// This life is over.
+    /// Whether this life is over.
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
     }
 }
 
-/// A look at the clock takes less than two microseconds.
+/// A clock reading takes less than two microseconds: 2^11 nanoseconds.
 const STEP_BITS: u32 = 11;
 
-/// Knuth's multiplier and increment: a number a look, for no more than two instructions.
+/// Knuth's multiplier and increment: a random number for each reading, for two instructions.
 const LCG: (u64, u64) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
 
 impl Runtime for Process {
@@ -136,7 +137,7 @@ impl Runtime for Process {
         let drawn = drawn.wrapping_mul(LCG.0).wrapping_add(LCG.1);
         self.steps.store(drawn, Ordering::Relaxed);
         let (ppm, lasts) = self.preempt;
-        // Low bits of such numbers repeat early: the steps come from the top, this from the middle.
+        // The low bits of such numbers have short periods: the durations come from the top bits, this from the middle.
         if ppm > 0 && (drawn >> 20) % 1_000_000 < u64::from(ppm) {
             self.shared.preempt(lasts / 1_000 * (drawn >> 54));
         }
@@ -177,11 +178,11 @@ impl Runtime for Process {
     }
 }
 
-/// A timer of a process, on the true time at which its clock will show the reading.
+/// A timer of a process. It fires at the true time at which the clock of the process shows the wanted reading.
 struct Sleep {
     shared: Weak<Shared>,
     client: usize,
-    /// `None` for never.
+    /// The true time; `None` for never.
     at: Option<u64>,
     slot: Option<u32>,
 }
@@ -224,7 +225,7 @@ impl Drop for Sleep {
             return;
         };
         let mut world = shared.world();
-        // An emptied world has no timers left.
+        // A world that is taken apart has no timers left.
         if let Some(timer) = world.timers.get_mut(slot as usize) {
             timer.lap += 1;
             let waker = timer.waker.take();
@@ -248,7 +249,7 @@ impl Node for SimNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        // A reply that is dropped here is answered: nobody listens in a world that is gone.
+        // Dropping the reply answers it; nobody waits for it once the world is gone.
         if let Some(shared) = self.shared.upgrade() {
             shared.send(self.link, request, reply);
         }

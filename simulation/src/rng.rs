@@ -1,7 +1,7 @@
-//! A small generator whose numbers are the same everywhere and for ever.
+//! A small random number generator whose stream is the same on every machine and in every version.
 //!
-//! Seeds are printed, kept as regression cases and replayed years later, so the stream must not
-//! change with a dependency. SplitMix64: one addition and three mixing steps a number.
+//! Seeds are printed, kept as regression cases and replayed years later, so the stream must not change with a
+//! dependency. The algorithm is SplitMix64: one addition and three mixing steps for each number.
 
 /// A stream of numbers from a seed.
 #[derive(Clone, Debug)]
@@ -13,8 +13,8 @@ impl Rng {
         Self(seed)
     }
 
-    /// A stream of its own for one part of a run: what one part draws does not move the others,
-    /// so a scenario that has been shrunk stays close to the one it came from.
+    /// An independent stream for one part of a run. What one part draws does not change the others, so a scenario that
+    /// has been shrunk stays close to the original.
     pub fn stream(seed: u64, part: u64) -> Self {
         let mut rng = Self(seed ^ part.wrapping_mul(0xA076_1D64_78BD_642F));
         rng.draw();
@@ -45,12 +45,12 @@ impl Rng {
         self.below(2 * most.unsigned_abs() + 1) as i64 - most
     }
 
-    /// True in `ppm` of a million cases.
+    /// True with a probability of `ppm` parts per million.
     pub fn chance(&mut self, ppm: u32) -> bool {
         ppm > 0 && self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// One of several.
+    /// One of several elements.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

@@ -1,4 +1,4 @@
-//! One run: a scenario, a verdict.
+//! One run of a scenario, and its verdict.
 
 use std::sync::Arc;
 
@@ -15,20 +15,20 @@ use crate::process::Process;
 use crate::scenario::Scenario;
 use crate::world::{Event, Shared};
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The first rule that was broken.
     pub violation: Option<Violation>,
-    /// What happened on the way.
+    /// How often each thing happened.
     pub coverage: Coverage,
     /// How many cases each rule has judged.
     pub judged: Judged,
-    /// Which locks and values met which happenings while a rule could complain.
+    /// Which kinds of locks and values met which happenings while a rule could complain.
     pub crossings: Crossings,
-    /// The call that came closest to the bound that each must keep.
+    /// The call that came closest to its bound.
     pub worst: Option<Lateness>,
-    /// Who did what when, if it was asked for.
+    /// The trace, line by line. Empty unless [`Play::trace`] is set.
     pub trace: Vec<String>,
 }
 
@@ -54,12 +54,12 @@ struct Run {
 
 impl Run {
     fn new(scenario: &Scenario, play: Play) -> Self {
-        // The small locker knows no kind but the plain one.
+        // The small locker supports plain locks only.
         let scenario = Arc::new(match play.flaw {
             Some(flaw) if flaw.is_locker() => scenario.plain(),
             _ => scenario.clone(),
         });
-        // A run is played by one thread from beginning to end.
+        // The flaw is thread-local: one thread plays a run from beginning to end.
         quorate::node::store::set_flaw(play.flaw.and_then(Flaw::of_driver));
         let shared = Shared::new(scenario.clone(), play);
         let executor = Executor::new(shared.clone());
@@ -77,7 +77,7 @@ impl Run {
         run
     }
 
-    /// Starts a process with a lock factory of its own.
+    /// Starts a client process with a lock factory of its own.
     fn boot(&mut self, client: usize) -> Arc<Process> {
         if self.scenario.is_operator(client) {
             return self.boot_operator(client);
@@ -91,7 +91,6 @@ impl Run {
             Arc::new(canary::WrongLocker::new(flaw, process, nodes, settings))
         } else {
             let named = self.shared.world().named(client);
-            // The sound ones, but for those that are wrong with that.
             let counted = self.flaw.unwrap_or(Flaw::Sound);
             let builder = counted.counted_by(&named, settings.builder(), &nodes);
             let redlock = builder
@@ -113,7 +112,7 @@ impl Run {
         process
     }
 
-    /// Starts the process of an operator, who takes no locks.
+    /// Starts the process of an operator, which takes no locks.
     fn boot_operator(&mut self, client: usize) -> Arc<Process> {
         let process = Process::alone(&self.shared, client);
         self.shared.world().processes[client].tasks = 1;
@@ -177,8 +176,8 @@ impl Run {
         outcome
     }
 
-    /// Plays until everybody is done, a checker complains, or the time is over: then it tells
-    /// who is still waiting.
+    /// Plays until all clients are done, a checker complains, or the deadline is reached. At the deadline, returns the
+    /// clients that are still waiting.
     fn play(&mut self, deadline: u64) -> Option<Vec<usize>> {
         loop {
             if !self.executor.settle() {
@@ -199,7 +198,7 @@ impl Run {
         }
     }
 
-    /// The part of an event that concerns tasks.
+    /// Handles the part of an event that concerns tasks.
     fn follow_up(&mut self, event: Event) {
         match event {
             Event::Wake(task) => self.executor.wake([task as usize]),

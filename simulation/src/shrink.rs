@@ -1,9 +1,9 @@
-//! Taking a failing scenario apart until nothing more can be left out.
+//! Shrinks a failing scenario until no part can be left out.
 
 use crate::play::Play;
 use crate::scenario::{FaultKind, Scenario, Step};
 
-/// The most runs that one shrinking may take.
+/// The largest number of runs for one shrinking.
 const MOST: usize = 4_000;
 
 /// The smallest scenario found in which `play` still breaks `rule`.
@@ -18,7 +18,7 @@ pub fn shrink(scenario: &Scenario, play: Play, rule: &str) -> Scenario {
     shrinker.best
 }
 
-/// Whether something is on, and how to turn it off.
+/// Whether a part is present, and how to remove it.
 type Part<T> = (bool, fn(&mut T));
 
 struct Shrinker<'a> {
@@ -29,7 +29,7 @@ struct Shrinker<'a> {
 }
 
 impl Shrinker<'_> {
-    /// Keeps `change` if it still fails in the same way.
+    /// Keeps `change` if the scenario still fails in the same way.
     fn attempt(&mut self, change: impl FnOnce(&mut Scenario)) -> bool {
         if self.runs >= MOST {
             return false;
@@ -47,7 +47,7 @@ impl Shrinker<'_> {
         fails
     }
 
-    /// One pass over all parts; true when something could be left out.
+    /// Makes one pass over all parts. Returns true if something could be left out.
     fn round(&mut self) -> bool {
         let mut smaller = false;
         smaller |= self.faults();
@@ -77,7 +77,7 @@ impl Shrinker<'_> {
         smaller
     }
 
-    /// Drops the last clients, as long as no fault names them, and the steps of the others.
+    /// Removes the last clients, unless a fault names them, and steps of the others.
     fn clients(&mut self) -> bool {
         let mut smaller = false;
         while self.best.clients.len() > 1 {
@@ -126,7 +126,7 @@ impl Shrinker<'_> {
         smaller
     }
 
-    /// Takes the edge off what is left.
+    /// Simplifies the values of what is left.
     fn plainer(&mut self) -> bool {
         let mut smaller = false;
         let net = self.best.net;

@@ -1,4 +1,4 @@
-//! A master that is a store, as one process reaches it: the library's own driver of stores over a simulated one.
+//! A master that is a store, as one process reaches it: the library's driver for stores over a simulated store.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,7 +27,7 @@ struct SimStore {
     master: usize,
 }
 
-/// A session of it; dropped, it is closed.
+/// A session. Dropping it closes it.
 struct SimSession {
     shared: Weak<Shared>,
     index: usize,
@@ -58,7 +58,7 @@ impl SimSession {
     }
 }
 
-/// What a canary's pool makes of an answer to another question.
+/// The error if the pool of a seeded bug returns the answer to another question.
 fn other<T>() -> Result<T, Fault> {
     Err(Fault::Server("the answer to another question".into()))
 }
@@ -170,7 +170,7 @@ impl Listener for SimSession {
     }
 }
 
-/// A master that is a store, with the checkers looking on.
+/// A master that is a store, observed by the checkers.
 pub(crate) struct WatchedStore {
     inner: StoreNode<SimStore>,
     shared: Weak<Shared>,
@@ -254,7 +254,7 @@ impl Node for WatchedStore {
     }
 }
 
-/// Shows an answer to the checkers and passes it on.
+/// Passes an answer to the checkers, and then to the library.
 struct Heard {
     shared: Weak<Shared>,
     client: usize,
@@ -276,7 +276,7 @@ impl ReplySink for Heard {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let Some(reply) = reply else { return };
-        // Between an answer and what the library makes of it nobody is kept waiting, here as at Redis.
+        // As with Redis masters, the task is not delayed between an answer and its handling by the library.
         let shared = self.shared.upgrade();
         let polled = shared.as_ref().map(|shared| shared.polls(false));
         reply.answer(answer);

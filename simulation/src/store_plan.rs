@@ -1,28 +1,28 @@
-//! A master that is a store: what kind of one.
+//! The plan of a master that is a store.
 
-/// What a store can do, and what goes wrong with it beside what goes wrong with every master.
+/// The abilities of a store, and the faults that it has in addition to those of every master.
 #[derive(Clone, Copy, Debug)]
 pub struct StorePlan {
-    /// It tells what its clock shows, as a database does; a coordination service does not.
+    /// It reports its clock, as a database does; a coordination service does not.
     pub clocked: bool,
-    /// How long it may take to answer, in nanoseconds.
+    /// The longest time for an answer, in nanoseconds.
     pub timeout: u64,
-    /// How many sessions share the work.
+    /// The number of sessions for requests.
     pub lanes: u8,
-    /// How many commits go out at once.
+    /// The number of commits that are sent at once.
     pub batch: u8,
-    /// Whether it wakes who waits.
+    /// Whether it sends wake-ups to waiters.
     pub wakes: bool,
-    /// It says that it loses nothing; only where its disk keeps everything.
+    /// It reports that it loses nothing. Only if its disk keeps everything.
     pub durable: bool,
-    /// Wake-ups do not say what they are about.
+    /// Wake-ups do not name their subject.
     pub vague: bool,
-    /// How many of a million reads are answered by a follower that lags behind.
+    /// The number of reads per million that are answered by a follower that lags.
     pub lag_ppm: u32,
-    /// How many of a million wake-ups are lost, come late, or come twice.
+    /// The number of wake-ups per million that are lost, late, or sent twice.
     pub deaf_ppm: u32,
-    /// How many of a million commits wait at the server for a while, as for the lock of a row.
+    /// The number of commits per million that wait at the server, as for a row lock.
     pub stuck_ppm: u32,
-    /// For how long at the most.
+    /// The longest such wait, in nanoseconds.
     pub stuck: u64,
 }

@@ -1,5 +1,5 @@
-//! Many seeds, on all cores. Each run is single-threaded and knows of no other, so what a sweep
-//! finds does not depend on how the seeds are dealt out.
+//! Plays many seeds on all cores. Each run is single-threaded and independent of the others, so the result does not
+//! depend on how the seeds are distributed over threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,38 +13,38 @@ use crate::play::Play;
 use crate::run::Outcome;
 use crate::scenario::Scenario;
 
-/// How many seeds a thread takes at a time.
+/// The number of seeds that a thread takes at a time.
 const BLOCK: u64 = 50;
 
-/// Which seeds, and how.
+/// A range of seeds, and how to play it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sweep {
     /// The first seed.
     pub first: u64,
-    /// How many.
+    /// The number of seeds.
     pub seeds: u64,
-    /// On how many threads.
+    /// The number of threads.
     pub threads: usize,
-    /// Which worlds.
+    /// The family of scenarios.
     pub worlds: Worlds,
 }
 
-/// Which worlds are played.
+/// A family of scenarios.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Worlds {
-    /// Those of the seeds: masters are Redis.
+    /// All masters are Redis.
     #[default]
     Redis,
-    /// The same, but some masters, or all, are stores.
+    /// Some masters, or all, are stores.
     Stores,
-    /// Those in which masters change.
+    /// Masters are replaced.
     Changes,
-    /// That of the speed figure.
+    /// The one scenario for measuring speed.
     Bench,
 }
 
 impl Worlds {
-    /// The scenario of a seed.
+    /// Draws the scenario of a seed.
     pub fn draw(self, seed: u64) -> Scenario {
         match self {
             Self::Redis => Scenario::draw(seed),
@@ -60,26 +60,26 @@ impl Worlds {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// The rule that it breaks.
+    /// The broken rule.
     pub violation: Violation,
 }
 
-/// What came of it.
+/// The result of a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// How many seeds were played.
+    /// The number of seeds played.
     pub seeds: u64,
-    /// Those that failed, by seed; the first hundred.
+    /// The failed seeds in order, at most the first hundred.
     pub failures: Vec<Failure>,
-    /// Everything that happened in all of them.
+    /// How often each thing happened in all runs.
     pub coverage: Coverage,
     /// How many cases each rule has judged.
     pub judged: Judged,
-    /// Which locks and values met which happenings while a rule could complain.
+    /// Which kinds of locks and values met which happenings while a rule could complain.
     pub crossings: Crossings,
-    /// The call that came closest to the bound that each must keep, and its seed.
+    /// The call that came closest to its bound, and its seed.
     pub worst: Option<(u64, Lateness)>,
-    /// How long it took.
+    /// The wall time.
     pub took: Duration,
 }
 
@@ -107,13 +107,13 @@ impl Summary {
         self.failures.extend(other.failures);
     }
 
-    /// Of two that used as much of their bounds, that of the smaller seed.
+    /// Keeps the call that used more of its bound; between equals, the one with the smaller seed.
     fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
         let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
         self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
     }
 
-    /// One rule is about stores alone.
+    /// Whether a rule can judge anything in these scenarios: one rule concerns stores only.
     fn may_judge(&self, rule: &str) -> bool {
         rule != OF_STORES || self.coverage.sessions > 0
     }
@@ -129,7 +129,7 @@ impl Summary {
 }
 
 impl Sweep {
-    /// Plays all seeds; `progress` is told how many are done and how many have failed.
+    /// Plays all seeds. `progress` is called with the number of seeds played and the number of failures.
     pub fn run(&self, progress: impl Fn(u64, u64) + Sync) -> Summary {
         let began = Instant::now();
         let next = AtomicU64::new(0);
@@ -171,7 +171,7 @@ impl Sweep {
     }
 }
 
-/// The first of the seeds from zero on at which the checkers reject a canary, and what they say.
+/// The first seed from zero on at which the checkers reject a seeded bug, and the violation.
 pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Option<Failure> {
     let play = Play {
         flaw: Some(flaw),
@@ -201,8 +201,7 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }
-                    // Every seed that was begun is finished, so the smallest is always found.
-                    // Who is let in by nobody has no lock in the end: that is not what these are to be caught by.
+                    // Every started seed is finished, so the smallest failing seed is always found.
                     let counts = |violation: &Violation| {
                         !(flaw.is_of_changes() && violation.rule == Healing::RULE)
                     };

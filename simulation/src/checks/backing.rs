@@ -1,5 +1,5 @@
-//! Rule 3: every token is backed by q votes: on q masters of those configured the lock had the
-//! attempt's value and the counter was the token, at one moment.
+//! Rule 3: every fencing token is backed by a quorum of votes. On a majority of the configured masters, the lock had
+//! the attempt's value while the counter was equal to the token.
 
 use super::{ByValue, Check, Moment};
 use crate::change_plan::is_majority;
@@ -8,9 +8,10 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Backing {
     fencing: bool,
-    /// Masters that are stores, whose records nobody looks into.
+    /// The masters that are stores, as bits: the checkers do not look into their records.
     stores: u16,
-    /// Per value: on which resource, counters seen together with it, and on which masters.
+    /// Per value: the resource, the counter seen together with the value, and the masters on which it was seen, as
+    /// bits.
     votes: ByValue<Vec<(usize, u64, u16)>>,
     judged: u64,
 }
@@ -69,7 +70,7 @@ impl Check for Backing {
                     });
                     equal.fold(0u16, |all, (.., masters)| all | masters)
                 };
-                // A master counts that has granted every resource.
+                // A master counts if it has granted every resource.
                 let all = believer.scope.resources().map(of);
                 let masters = all.fold(u16::MAX, |all, one| all & one) | self.stores;
                 if is_majority(masters, believer.sets) {

@@ -1,4 +1,4 @@
-//! Every call ends: by its own deadline and a stated bound, whatever the masters do.
+//! Every call returns within its own timeout plus a stated bound, whatever the masters do.
 
 use std::fmt;
 
@@ -7,41 +7,42 @@ use crate::clock::MS;
 use crate::facts::{Call, Fact};
 use crate::scenario::Scenario;
 
-/// What the first request of a process waits for: a connection.
+/// The time until the first request of a process has a connection.
 const CONNECT: u64 = 500 * MS;
 
-/// One attempt is made in full, however short the wait: the front's of the local line, or its own with
-/// an acquire, at most three rounds of confirmations, and the answer that tells why it was lost.
+/// The number of rounds of one attempt, which is made in full, however short the wait: the attempt of the first local
+/// waiter, or the caller's own; at most three rounds of confirmations; and the request that finds out why the attempt
+/// failed.
 const ROUNDS: u64 = 6;
 
-/// What a call about a value takes beyond its lock: a read, a write, a release.
+/// The number of rounds of a call about a value after it has the lock: a read, a write and a release.
 const VALUE_ROUNDS: u64 = 3;
 
-/// Timers, wake-ups and the last look of a wait.
+/// The time for timers, wake-ups and the last look of a wait.
 const SLACK: u64 = 10 * MS;
 
 pub(crate) struct Calls {
-    /// Beyond its own deadline.
+    /// The time beyond the timeout of the call.
     bound: u64,
-    /// What a round takes at the most.
+    /// The longest duration of a round.
     round: u64,
     worst: Option<Lateness>,
     judged: u64,
 }
 
-/// By how much a call outlasted its own deadline.
+/// How long a call took beyond its own timeout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lateness {
-    /// Which call.
+    /// The call.
     pub call: &'static str,
-    /// In nanoseconds.
+    /// The time beyond its timeout, in nanoseconds.
     pub late: u64,
-    /// The most that it may be, in nanoseconds.
+    /// The bound of `late`, in nanoseconds.
     pub bound: u64,
 }
 
 impl Lateness {
-    /// The part of the bound that was used, in thousandths.
+    /// The used part of the bound, in thousandths.
     pub fn used(&self) -> u64 {
         self.late * 1_000 / self.bound
     }
@@ -93,17 +94,17 @@ impl Check for Calls {
             Call::Acquire {
                 wait: Some(wait), ..
             } => *wait,
-            // As long as it takes: the healing says how long that is.
+            // An unlimited wait: the rule `healing` bounds it.
             Call::Acquire { wait: None, .. } => return Ok(()),
             Call::Value { wait } => *wait + VALUE_ROUNDS * self.round,
             Call::Extend | Call::Downgrade | Call::Release => 0,
         };
-        // Who stood still meanwhile is late by its own doing.
+        // A process that was paused during the call is late because of that.
         if !at.promises.punctual || at.awake_since[*client] > *began {
             return Ok(());
         }
         self.judged += 1;
-        // Clocks of processes run apart from the true time by a little.
+        // The clocks of processes run at slightly different rates.
         let by_itself = wait + wait / 100;
         let late = (at.now - began).saturating_sub(by_itself);
         if self.worst.as_ref().is_none_or(|worst| worst.late < late) {

@@ -1,6 +1,6 @@
 //! Rule 4: on every master the fencing counter rises with every grant and never falls between restarts. The key of a
-//! counter is kept for a day after the grant, by the master's clock. The counter may be gone only if that clock has reached
-//! the time at which its key expires, also if the clock has gone back since then.
+//! counter is kept for a day after the grant, by the master's clock. The counter may be gone only if that clock has
+//! reached the expiry of the key, even if the clock has gone back since then.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
@@ -13,7 +13,7 @@ const DAY_US: u64 = 86_400_000_000;
 
 pub(crate) struct Counters {
     fencing: bool,
-    /// Per master and resource.
+    /// By master and resource.
     last: Vec<[Last; PLACES]>,
     judged: u64,
 }

@@ -1,8 +1,7 @@
-//! What a holder counts on is there: when a lock is obtained or prolonged, a majority of the masters
-//! keeps its key, on the true time, at least until the end of its validity.
+//! A majority of the masters keeps the key of a holder: when a lock is obtained or extended, they keep it, in true
+//! time, at least until the end of its validity.
 //!
-//! Exclusion alone sees a validity that is too long only when somebody else comes within those few
-//! milliseconds.
+//! The rule `exclusion` notices a validity that is too long only if another client comes within those few milliseconds.
 
 use super::{Check, Moment};
 use crate::change_plan::is_majority;
@@ -13,27 +12,27 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Cover {
     masters: Vec<Kept>,
-    /// Masters that are stores, whose records nobody looks into.
+    /// The masters that are stores, as bits: the checkers do not look into their records.
     stores: u16,
-    /// For how long a master that restarted does not vote, where that is guarded.
+    /// How long a master does not vote after a restart. Zero without the restart guard.
     guarded: u64,
     judged: u64,
 }
 
-/// What one master keeps.
+/// The locks on one master.
 #[derive(Clone)]
 struct Kept {
     keys: [Key; PLACES],
-    /// Those who stand beside each other, and on which resource.
+    /// The holds of classes, with their resources.
     members: Vec<(usize, Member)>,
-    /// It votes for nobody until then.
+    /// Until this true time the master does not vote, because it has restarted.
     silent_until: u64,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Key {
     holder: Option<[u8; 32]>,
-    /// On the true time.
+    /// In true time.
     until: u64,
 }
 
@@ -115,7 +114,7 @@ impl Check for Cover {
                 let kept = &mut self.masters[*master].members;
                 if !members.is_empty() || !kept.is_empty() {
                     kept.retain(|(of, _)| of != resource);
-                    // Dead where the key shows no class.
+                    // The hold counts only while the lock key shows the marker of its class.
                     let marked = after.holder.is_some_and(|holder| holder.ends_with(&[0]));
                     let all = members.iter().filter(|_| marked);
                     kept.extend(all.map(|member| (*resource, *member)));

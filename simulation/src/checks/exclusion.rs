@@ -1,4 +1,5 @@
-//! Rule 1: at most one believer, or those of one class, in `[obtained, min(release sent, validity end, loss told)]`.
+//! Rule 1: at most one client at a time believes that it holds a lock, or several of one class. A belief lasts from
+//! `obtained` to the first of: release sent, validity ended, loss notified.
 
 use quorate_promises::{Belief, Exclusion as Believers, Overlap};
 
@@ -11,7 +12,7 @@ pub(crate) struct Exclusion {
     believers: Believers<usize, Who>,
 }
 
-/// A hold, and what is said of it.
+/// A hold and its scope.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Who {
     id: u64,
@@ -63,7 +64,7 @@ impl Check for Exclusion {
                 let from = at.now;
                 self.believers.begins(resource, Belief { who, from, until })
             };
-            // Holds of one class stand beside each other.
+            // Holds of one class may share the resource.
             let apart = |overlap: &&Overlap<Who>| !overlap.other.scope.beside(who.scope);
             if let Some(overlap) = overlaps.iter().find(apart) {
                 return Err(format!(

@@ -1,5 +1,5 @@
-//! Rule 5: no extension counts after the old validity or over another holder, and none lowers
-//! the time that a master keeps the key.
+//! Rule 5: an extension is not counted after the end of the old validity or while another client holds the lock, and no
+//! extension shortens the time for which a master keeps the key.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
@@ -8,7 +8,7 @@ use crate::locker::PLACES;
 use crate::scenario::Scenario;
 
 pub(crate) struct Extensions {
-    /// Per resource: event, client and scope of the last obtain.
+    /// By resource: event, client and scope of the last hold that was obtained.
     last: [Option<(u64, usize, Scope)>; PLACES],
     judged: u64,
 }

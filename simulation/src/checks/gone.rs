@@ -1,5 +1,5 @@
-//! What a store has told its client is given back stays given back: nothing that is still on its way puts it there
-//! again.
+//! A lock that a store has reported to its client as released stays released: no commit that is still in flight writes
+//! it again.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};

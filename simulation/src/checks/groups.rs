@@ -11,7 +11,7 @@ use crate::scenario::Scenario;
 use quorate::node::{Answer, Claim, Class, Extended, Group, Mode};
 
 pub(crate) struct Groups {
-    /// Who stood on each master and resource after the last message.
+    /// The holds on each master and resource after the last message.
     stood: HashMap<(usize, usize), Vec<Member>>,
     judged: u64,
 }
@@ -25,7 +25,7 @@ impl Groups {
     }
 }
 
-/// How a claim holds a resource.
+/// The class with which a claim holds a resource.
 pub(super) fn class_on(claim: &Claim, resource: usize) -> Option<&Class> {
     let mut parts = claim.group()?.parts().iter();
     match &parts.find(|part| resource_of(&part.key) == resource)?.mode {
@@ -34,7 +34,7 @@ pub(super) fn class_on(claim: &Claim, resource: usize) -> Option<&Class> {
     }
 }
 
-/// What the lock key shows of a class.
+/// Whether the lock key shows the marker of a class.
 pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
     let marker = class.marker();
     holder.is_some_and(|holder| {
@@ -43,7 +43,7 @@ pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
     })
 }
 
-/// A number is confirmed only with everything that it stands for.
+/// Checks that a fencing token is confirmed only while the master has everything that it stands for.
 fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -74,7 +74,7 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     ))
 }
 
-/// What is kept of a class that others have passed, and who is kept from what is its own.
+/// Checks holds whose class was followed by another holder, and owners that are refused what they already have.
 fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -169,7 +169,7 @@ impl Check for Groups {
             }
         }
         if let Some(member) = members.iter().find(lives) {
-            // What is no attempt's value is a marker.
+            // A holder that is not the value of an attempt is a marker.
             if after.holder.is_none_or(|holder| holder[31] != 0) {
                 return Err(format!(
                     "{} stands on r{resource} of master {master}, and the lock key shows no class",

@@ -1,5 +1,5 @@
-//! Rule 7: no vote is counted from a master within `max_ttl` of its restart (guard on): nobody who
-//! has connected since asks it for one.
+//! Rule 7: with the restart guard, no vote of a master is counted within `max_ttl` of its restart. A client that has
+//! connected since the restart does not ask that master for a vote.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};
@@ -15,7 +15,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        // Clocks may run apart by 1 % while it is measured, as everywhere else.
+        // Clocks may differ by 1 % in rate while the time is measured, as in all rules.
         let max_ttl = scenario.settings.max_ttl / 100 * 99;
         Self {
             max_ttl,
@@ -30,7 +30,7 @@ impl Check for Guard {
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            // By the clock of a master it has been up for days.
+            // By its own clock, the master has been running for days.
             Fact::Happened {
                 what: Happening::Unused,
                 ..

@@ -1,11 +1,11 @@
-//! Rule 8: every live waiter gets its lock once faults have healed, within a stated bound.
+//! Rule 8: once the faults have healed, every live waiter gets its lock within a stated bound.
 
 use super::Violation;
 use crate::clock::BEGIN;
 use crate::scenario::Scenario;
 
 pub(crate) struct Healing {
-    /// The true time at which everybody must be done.
+    /// The true time at which every client must be done.
     pub(crate) deadline: u64,
 }
 
@@ -18,7 +18,7 @@ impl Healing {
         }
     }
 
-    /// Complains about whoever is not done by the deadline.
+    /// Complains if a client is not done by the deadline.
     pub(crate) fn overdue(&self, waiting: &[usize], bound: u64) -> Option<Violation> {
         (!waiting.is_empty()).then(|| Violation {
             rule: Self::RULE,

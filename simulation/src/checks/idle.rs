@@ -1,7 +1,7 @@
-//! In a calm world, in order, no lock lies idle while somebody waits for it: from the moment at which it
-//! was given back and somebody waits, it is a matter of round trips until somebody has it.
+//! In a calm scenario with ordered waiting, no lock is idle while a client waits for it. Once it is released and has a
+//! waiter, the next client holds it within a few round trips.
 //!
-//! Timers, which stand under every wake-up, would hide one that never comes.
+//! Timers, the fallback of every wake-up, would hide a wake-up that never comes.
 
 use super::{Check, Moment};
 use crate::clock::MS;
@@ -10,21 +10,22 @@ use crate::kind::Kind;
 use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
-/// The way of a release, a wake-up, an attempt that others spoil, its undoing, an attempt again and a
-/// confirmation. In 8,000 cases it was at most ten ways.
+/// The bound in one-way delays: a release, a wake-up, an attempt that others disturb, its withdrawal, another attempt
+/// and a confirmation. The most in 8,000 cases was ten.
 const WAYS: u64 = 12;
 
-/// What waiters let pass on purpose: for the other wake-ups, and between two of them at once.
+/// The delays that waiters add on purpose: to let other wake-ups arrive, and between two wake-ups.
 const SLACK: u64 = 15 * MS;
 
-/// Stores are asked several questions for each, and those that wake nobody are asked every 200 ms.
+/// Stores need several questions for each step. Stores that send no wake-ups are polled every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }
 
 pub(crate) struct Idle {
-    /// Of several resources one may lie idle while the others are waited for, and two first holds of an
-    /// owner that come at once may need some rounds to agree on a number.
+    /// Whether the rule applies. It does not if a scenario has locks on several resources, since one resource may be
+    /// idle while a client waits for the others. It does not apply to owners either: two first holds of an owner that
+    /// arrive together may need several rounds to agree on a number.
     on: bool,
     bound: u64,
     locks: [Lock; RESOURCES],
@@ -33,10 +34,10 @@ pub(crate) struct Idle {
 
 #[derive(Default)]
 struct Lock {
-    /// How many hold it.
+    /// The number of holders.
     held: u32,
     free_since: u64,
-    /// Tasks that wait, and since when; the first has waited the longest.
+    /// The waiting tasks, and since when. The first has waited the longest.
     waiting: Vec<(usize, u64)>,
 }
 
@@ -61,7 +62,7 @@ impl Idle {
         }
     }
 
-    /// Somebody who waited stops waiting: for how long might it have had the lock?
+    /// A waiter stops waiting: complains if it could have had the lock for too long.
     fn judge(&mut self, at: &Moment<'_>, resource: usize) -> Result<(), String> {
         let lock = &self.locks[resource];
         let Some((_, since)) = lock.waiting.first().filter(|_| lock.held == 0) else {
@@ -79,7 +80,7 @@ impl Idle {
     }
 }
 
-/// Whether it may be of a resource, and not of a semaphore.
+/// Whether a fact concerns a resource and not a semaphore.
 fn is_of_resource(fact: &Fact<'_>) -> bool {
     let place = match fact {
         Fact::Asked { resource, .. }

@@ -1,5 +1,5 @@
-//! In a calm world, in order, no permit lies idle while somebody waits for one: from the last moment at which
-//! one was taken or given back, it is a matter of round trips until the next has it.
+//! In a calm scenario with ordered waiting, no permit is idle while a client waits for one. After a permit was last
+//! taken or released, the next waiter has one within a few round trips.
 
 use super::permits::asked_for;
 use super::{Check, Moment};
@@ -8,14 +8,14 @@ use crate::facts::{Call, Fact};
 use crate::locker::{SEMAPHORES, semaphore_of};
 use crate::scenario::Scenario;
 
-/// The way of a release, a wake-up, three slots asked for one after the other with what others spoil undone in
-/// between, a confirmation and the leaving of who stood before.
+/// The bound in one-way delays: a release, a wake-up, attempts on three slots one after the other with the withdrawal
+/// of what others disturbed, a confirmation, and the departure of earlier waiters.
 const WAYS: u64 = 20;
 
-/// What waiters let pass on purpose: for the other wake-ups, and between two of them at once.
+/// The delays that waiters add on purpose: to let other wake-ups arrive, and between two wake-ups.
 const SLACK: u64 = 25 * MS;
 
-/// Stores are asked several questions for each, and those that wake nobody are asked every 200 ms.
+/// Stores need several questions for each step. Stores that send no wake-ups are polled every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }
@@ -28,12 +28,12 @@ pub(crate) struct IdlePermit {
 
 #[derive(Default)]
 struct Semaphore {
-    /// On how many all agree; none where they do not.
+    /// The number of permits; `None` if clients configure different numbers.
     permits: Option<usize>,
     held: usize,
-    /// When one was taken or given back last.
+    /// When a permit was last taken or released.
     moved: u64,
-    /// Tasks that wait, and since when; the first has waited the longest.
+    /// The waiting tasks, and since when. The first has waited the longest.
     waiting: Vec<(usize, u64)>,
 }
 
@@ -51,7 +51,7 @@ impl IdlePermit {
         }
     }
 
-    /// Somebody stops waiting, or another moves: for how long might one have had a permit?
+    /// A waiter stops waiting, or a permit moves: complains if a waiter could have had a permit for too long.
     fn judge(&mut self, now: u64, line: usize) -> Result<(), String> {
         let semaphore = &self.semaphores[line];
         let Some((_, since)) = semaphore.waiting.first() else {

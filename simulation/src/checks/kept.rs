@@ -1,4 +1,4 @@
-//! In a calm world a lock that is renewed is not lost, however long it is held.
+//! In a calm scenario a renewed lock is not lost, however long it is held.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Why};
@@ -28,7 +28,7 @@ impl Check for Kept {
         if !at.promises.calm || !believer.renewed {
             return Ok(());
         }
-        // Those that only a renewal can have kept.
+        // Only a renewal can have kept a lock for longer than its TTL.
         self.judged += u64::from(at.now > believer.obtained + self.ttl);
         if *why == Why::Lost {
             return Err(format!(

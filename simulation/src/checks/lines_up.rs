@@ -1,4 +1,4 @@
-//! Which masters make a majority for who waits in line.
+//! The masters of which a waiter needs a majority.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use crate::change_plan::Sets;
 use crate::scenario::Scenario;
 use quorate::node::Ticket;
 
-/// By the name of a waiter, where not all clients have the same masters.
+/// The sets of masters by the name of a waiter, if clients have different masters.
 pub(super) struct LinesUp {
-    /// Of each client, at the step at which it begins: who is told others is in no world with a promise of order.
+    /// The sets of each client at its first step. Order is not promised in scenarios whose clients change their step.
     clients: Vec<Sets>,
     changes: bool,
     waiters: HashMap<Arc<str>, usize>,
@@ -26,7 +26,7 @@ impl LinesUp {
         }
     }
 
-    /// A client begins an attempt, perhaps from a place in line.
+    /// A client begins an attempt, perhaps with a place in the queue.
     pub(super) fn begins(&mut self, client: usize, place: Option<&Ticket>) {
         if let Some(place) = place.filter(|_| self.changes) {
             self.waiters.insert(place.waiter.clone(), client);

@@ -1,7 +1,7 @@
-//! In a calm world nothing is left behind: once a client is done with a value, given back, dropped or never
-//! had, its key is gone from every master within a round trip.
+//! In a calm scenario no key is left behind. Once a client is done with a value (released, dropped, or never granted),
+//! its key is gone from every master within a round trip.
 //!
-//! The healing, which waits for the keys to expire, would not see waste.
+//! The rule `healing` waits for the keys to expire, so it would not notice such leaked keys.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,16 +15,16 @@ type Value = [u8; 32];
 
 pub(crate) struct Litter {
     on: bool,
-    /// A release travels behind what was sent before, and may wait for an answer that lets it leave; of
-    /// several kinds it and what stands before it may each have to load a script first.
+    /// The time until a release is executed: it is sent after earlier requests and may wait for a reply that lets it
+    /// leave. With several kinds of locks, the release and the requests before it may each have to load a script first.
     bound: u64,
-    /// What each task is trying to get a lock with.
+    /// The value with which each task is trying to get a lock.
     tries: HashMap<usize, Value>,
-    /// Values that are done with, and when they must be gone.
+    /// Values that clients are done with, and when their keys must be gone.
     done: VecDeque<(u64, Value)>,
-    /// Per master and resource: who stands there, and until which true time.
+    /// By master and resource: the value in the lock key, and until which true time.
     keys: Vec<[(Option<Value>, u64); PLACES]>,
-    /// The same of those who stand beside others.
+    /// Holds that share a lock, with master and resource.
     members: Vec<(usize, usize, Member)>,
     judged: u64,
 }
@@ -43,7 +43,7 @@ impl Litter {
         }
     }
 
-    /// Looks for those whose time is over.
+    /// Looks for keys that should be gone by now.
     fn sweep(&mut self, now: u64) -> Result<(), String> {
         while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
             self.done.pop_front();
@@ -80,7 +80,7 @@ impl Check for Litter {
         self.sweep(at.now)?;
         let over = match fact {
             Fact::Started { task, claim, .. } => {
-                // A further hold of an owner asks twice.
+                // Another hold of an owner sends a second request.
                 let value = claim.token().to_hex();
                 let last = self.tries.insert(*task, value);
                 last.filter(|last| *last != value)
@@ -94,7 +94,7 @@ impl Check for Litter {
                 call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
             } => self.tries.remove(task),
-            // Of clones that share a hold, the last one gives it back.
+            // If clones share a hold, the last one releases it.
             Fact::Retired { believer, .. } => {
                 let same = |one: &Believer| one.value == believer.value;
                 let shared = at.believers.iter().any(same);

@@ -1,5 +1,5 @@
-//! Rule 1, the holder's side: a holder is told at the end of its validity, by a timer of its own
-//! and not at the next renewal.
+//! Rule 1 for the holder: a holder is notified at the end of its validity, by a timer of its own and not at the next
+//! renewal.
 
 use quorate_promises::LossNotice;
 
@@ -8,7 +8,7 @@ use crate::clock::MS;
 use crate::facts::Fact;
 use crate::scenario::Scenario;
 
-/// What the way from the timer to the holder may take where nobody is paused.
+/// The time from the timer to the holder, if no process is paused.
 const SLACK: u64 = MS;
 
 pub(crate) struct Loss {
@@ -45,7 +45,7 @@ impl Check for Loss {
                 continue;
             }
             let shows = believer.clock.read(at.now);
-            // Since its process runs again it has the slack anew.
+            // The slack starts again when its process resumes.
             let kept = believer
                 .clock
                 .read(awake_since)

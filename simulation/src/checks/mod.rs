@@ -1,7 +1,8 @@
-//! The checkers: one file per promise of `docs/protocol.md`, "Promises and assumptions", run after every event.
+//! The checkers: the promises of docs/protocol.md ("Promises and assumptions"), one file for each rule. They are called
+//! after every event.
 //!
-//! A checker sees facts as they happen and answers with a complaint. It knows nothing of the
-//! library's insides: only what clients believe, what masters did and what travelled between.
+//! A checker receives facts as they happen and returns a complaint. It knows nothing of the library's internals: only
+//! what clients believe, what masters did, and which messages were sent.
 
 mod backing;
 mod calls;
@@ -43,9 +44,9 @@ use crate::scenario::{Promises, Scenario};
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The checker that complains.
+    /// The name of the broken rule.
     pub rule: &'static str,
-    /// What it saw.
+    /// What the checker saw.
     pub what: String,
     /// When, in nanoseconds of simulated time.
     pub at: u64,
@@ -63,7 +64,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The rules whose breach does harm by itself. The others are broken earlier, and guard these.
+/// The rules whose breach does harm by itself. The other rules are broken earlier, and protect these.
 pub const HARM: [&str; 9] = [
     "exclusion",
     "permits",
@@ -76,49 +77,49 @@ pub const HARM: [&str; 9] = [
     "time goes on",
 ];
 
-/// The rule that judges nothing where no master is a store.
+/// The rule that judges nothing if no master is a store.
 pub(crate) const OF_STORES: &str = <gone::Gone as Check>::RULE;
 
-/// What every checker may look at.
+/// What every checker may read.
 pub(crate) struct Moment<'a> {
     /// The true time.
     pub(crate) now: u64,
     /// The number of the event.
     pub(crate) event: u64,
     pub(crate) believers: &'a [Believer],
-    /// Since when each client has been running; in the future for a paused one.
+    /// Since when each client has been running. In the future for a paused client.
     pub(crate) awake_since: &'a [u64],
     pub(crate) promises: Promises,
 }
 
 /// One rule.
 pub(crate) trait Check {
-    /// What to call it.
+    /// The name of the rule.
     const RULE: &'static str;
 
-    /// Looks at a fact.
+    /// Handles a fact.
     fn see(&mut self, _at: &Moment<'_>, _fact: &Fact<'_>) -> Result<(), String> {
         Ok(())
     }
 
-    /// Looks at the world after an event.
+    /// Checks the state after an event.
     fn after(&mut self, _at: &Moment<'_>) -> Result<(), String> {
         Ok(())
     }
 
-    /// How many cases it has judged: those in which it could have complained.
+    /// The number of cases in which it could have complained.
     fn judged(&self) -> u64;
 }
 
 macro_rules! checkers {
     ($($field:ident: $kind:ty,)*) => {
-        /// What the rules are called.
+        /// The names of the rules.
         pub const RULES: [&str; [$(stringify!($field)),*].len()] = [$(<$kind as Check>::RULE),*];
 
-        /// How many cases each rule has judged, in the order of [`RULES`].
+        /// The number of cases that each rule has judged, in the order of [`RULES`].
         pub type Judged = [u64; RULES.len()];
 
-        /// All rules at once.
+        /// All rules.
         pub(crate) struct Checkers {
             $($field: $kind,)*
             harm: bool,
@@ -179,18 +180,18 @@ checkers! {
 }
 
 impl Checkers {
-    /// The call that came closest to its bound, or beyond.
+    /// The call that came closest to its bound.
     pub(crate) fn worst(&self) -> Option<Lateness> {
         self.calls.worst()
     }
 
-    /// Tasks have been polled `polls` times and the time has not moved.
+    /// Complains that tasks have been polled `polls` times while the time has not moved.
     pub(crate) fn busy(&mut self, now: u64, polls: usize) {
         let what = format!("tasks were polled {polls} times without end at one moment");
         self.note("time goes on", now, Err(what));
     }
 
-    /// The first complaint stands.
+    /// Keeps the first complaint.
     fn note(&mut self, rule: &'static str, now: u64, said: Result<(), String>) {
         if let (Err(what), None) = (said, &self.violation) {
             if self.harm && !HARM.contains(&rule) {
@@ -202,11 +203,11 @@ impl Checkers {
     }
 }
 
-/// Maps values of attempts; the keys are random already.
+/// A map by the values of attempts, which are random already.
 pub(crate) type ByValue<T> =
     std::collections::HashMap<[u8; 32], T, std::hash::BuildHasherDefault<FirstBytes>>;
 
-/// Takes the first eight bytes for the hash.
+/// A hasher that takes the first eight bytes.
 #[derive(Default)]
 pub(crate) struct FirstBytes(u64);
 
@@ -217,7 +218,7 @@ impl std::hash::Hasher for FirstBytes {
 
     fn write(&mut self, bytes: &[u8]) {
         if let Some(head) = bytes.last_chunk::<8>().filter(|_| bytes.len() >= 16) {
-            // Hexadecimal digits have few bits each: spread them.
+            // Hexadecimal digits have few bits each: the multiplication spreads them.
             self.0 = u64::from_le_bytes(*head).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         }
     }

@@ -14,26 +14,27 @@ type Value = [u8; 32];
 
 pub(crate) struct Notes {
     on: bool,
-    /// The largest term that each task has been told in what it observes now.
+    /// The largest term that each task has been told in its current observation.
     terms: HashMap<usize, u64>,
-    /// The largest term that anybody has been told, by resource, and how large it was when nobody had come for days.
+    /// The largest term that any observer has been told, by resource, and its value when the masters were last unused
+    /// for days.
     largest: HashMap<usize, u64>,
     floor: HashMap<usize, u64>,
-    /// What was told of each term, by resource.
+    /// The note that observers were told for each term, by resource.
     told: HashMap<(usize, u64), String>,
-    /// What each term's holder says of itself, where it says anything.
+    /// The note of the holder of each term, if it leaves one.
     says: HashMap<(usize, u64), Option<String>>,
-    /// What who holds by this value says of itself.
+    /// The note of the client that holds the lock with this value.
     values: ByValue<String>,
-    /// What anybody has said who held a resource.
+    /// All notes that holders of a resource have left.
     said: HashSet<(usize, String)>,
-    /// Per master and resource: whose note stands there, and until which true time.
+    /// By master and resource: whose note is there, and until which true time.
     beside: HashMap<(usize, usize), (Value, u64)>,
-    /// Notes that must be gone, and when: in calm worlds.
+    /// In calm scenarios: notes that must be gone, and when.
     done: VecDeque<(u64, Value)>,
     bound: Option<u64>,
-    /// By how many microseconds a note may outlive its lock, which lives for no longer than the largest ttl
-    /// where no clock jumps.
+    /// The longest time in microseconds for which a note may outlive its lock. A lock lives at most for the largest
+    /// TTL, unless a clock jumps.
     longer: u64,
     judged: u64,
 }
@@ -62,7 +63,7 @@ impl Notes {
         }
     }
 
-    /// Whether what was told of a term is what its holder says; either may come first.
+    /// Checks that the note that observers were told for a term is the note of its holder. Either may come first.
     fn agree(&mut self, resource: usize, term: u64) -> Result<(), String> {
         let place = (resource, term);
         let (Some(told), Some(says)) = (self.told.get(&place), self.says.get(&place)) else {
@@ -111,7 +112,7 @@ impl Notes {
         self.agree(resource, term)
     }
 
-    /// What stands beside a lock on one master.
+    /// Checks the note next to a lock on one master.
     fn beside(
         &mut self,
         place: (usize, usize),
@@ -129,7 +130,7 @@ impl Notes {
             return Err(format!("master {master} keeps no note beside r{resource}"));
         };
         self.beside.insert(place, (*value, until));
-        // Since when, pid, host and program stand before it, a leader's term behind it.
+        // The text of the note follows the start time, pid, host and program. The term of a leader follows the text.
         let says = text.split(|byte| *byte == b'\t').nth(4).unwrap_or(text);
         let says = String::from_utf8_lossy(says);
         if self.values.get(value).is_some_and(|known| *known != says) {
@@ -148,7 +149,8 @@ impl Notes {
         Ok(())
     }
 
-    /// Whether a waiter is told of who holds what that one says, and where no holder is named, what one has said.
+    /// Checks that a waiter is told the note of the holder that the master names, or, if no holder is named, a note
+    /// that some holder has left.
     fn refused(
         &mut self,
         resource: usize,

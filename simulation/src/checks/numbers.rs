@@ -15,7 +15,7 @@ pub(super) struct Numbers {
 struct Given {
     client: usize,
     scope: Scope,
-    /// The event with which it was obtained.
+    /// The event at which it was obtained.
     at: u64,
     number: u64,
 }

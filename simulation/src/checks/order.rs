@@ -1,8 +1,8 @@
 //! Rule 8: first come, first served.
 //!
-//! On every master: no grant while a live waiter stands before. Over all, on true time: once a waiter is in
-//! line on a majority, no task whose first attempt began later has the lock before it. The second is
-//! promised where nothing keeps waiters from showing signs of life.
+//! On every master, no lock is granted while a live waiter is ahead in the queue. Across masters, in true time: once a
+//! waiter is queued on a majority, no task whose first attempt began later gets the lock before it. The second is
+//! promised only if nothing keeps waiters from sending heartbeats.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use quorate::node::{Answer, Claim, Class as NodeClass, Fairness, Ticket};
 pub(crate) struct Order {
     fair: bool,
     lines_up: LinesUp,
-    /// The line on each master, per resource, as the messages make it.
+    /// The queue on each master, by resource, as the messages make it.
     queues: Vec<[Queue; RESOURCES]>,
-    /// On which masters each waiter stands, per resource.
+    /// The masters on which each waiter is queued, as bits, by resource.
     stands: HashMap<(usize, Arc<str>), u16>,
-    /// Those who stand on a majority, since which event.
+    /// The waiters that are queued on a majority, and since which event.
     lines: [Line<Arc<str>>; RESOURCES],
-    /// Readers among them, whom other readers may pass.
+    /// The readers among them. Other readers may pass them.
     readers: [Line<Arc<str>>; RESOURCES],
-    /// Grants of holds beside others, which are told again and again: master, resource, value.
+    /// Grants of shared holds, which are repeated: master, resource and value.
     granted: HashSet<(usize, usize, [u8; 32])>,
-    /// What each task is at.
+    /// The acquire of each task.
     tasks: HashMap<usize, Attempts>,
     judged: u64,
 }
@@ -43,7 +43,7 @@ struct Attempts {
     /// The event with which the first of them began.
     first: u64,
     waiter: Option<Arc<str>>,
-    /// It takes the place of a lock that the task holds, and waits for nobody.
+    /// It replaces a lock that the task holds, so it waits for no other client.
     instead: bool,
 }
 
@@ -77,7 +77,7 @@ impl Order {
         self.stands_on(event, (master, resource), place, reads);
     }
 
-    /// A waiter is in line on one master more.
+    /// A waiter is queued on one more master.
     fn stands_on(
         &mut self,
         event: u64,
@@ -106,12 +106,12 @@ impl Order {
         self.readers[resource].leaves(waiter);
     }
 
-    /// Whether somebody has a lock over the head of another who stood in line before it came.
+    /// Complains if a lock passed a waiter that was queued before the winner's first attempt.
     fn obtained(&mut self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
         let Some(attempts) = self.tasks.remove(&believer.task) else {
             return Ok(());
         };
-        // Semaphores have lines of their own.
+        // Semaphores have queues of their own (`permit_line.rs`).
         if semaphore_of(believer.resource).is_some() {
             return Ok(());
         }
@@ -120,7 +120,7 @@ impl Order {
                 self.leave(resource, waiter);
             }
         }
-        // An owner passes all to what is its own already.
+        // An owner passes every waiter to what it already has.
         let passes = matches!(believer.scope.class, Some(Class::Owner(_))) || attempts.instead;
         if !at.promises.order || passes {
             return Ok(());
@@ -157,7 +157,7 @@ impl Order {
             return Ok(());
         };
 
-        // Where a stranger keeps something nobody is taken into the line.
+        // While a foreign key is in the way, no client is queued.
         if answer.is_err() {
             return Ok(());
         }
@@ -167,14 +167,14 @@ impl Order {
         let place = place(claim);
         let granted = matches!(answer, Ok(Answer::Granted { .. }));
         if instead(claim) {
-            // The place of the lock that it takes the place of goes with it.
+            // With the replaced lock, its place is taken over.
             if let Some(place) = place.filter(|_| granted) {
                 self.queues[*master][*resource].leave(&place.waiter);
             }
             return Ok(());
         }
         let value = claim.token().to_hex();
-        // What a group has already it is told again, and that is no sign of life.
+        // A grant to a group that already has the lock is a repetition, and no heartbeat.
         let again = granted
             && match class {
                 None => claim.group().is_some() && before.holder == Some(value),
@@ -185,7 +185,7 @@ impl Order {
         }
         let fresh = match class {
             None => before.holder != after.holder,
-            // An owner passes everybody to what is its own.
+            // An owner passes every waiter to what it already has.
             Some(NodeClass::Shared) => !again,
             Some(class) => !again && !shows(before.holder, class),
         };
@@ -196,7 +196,7 @@ impl Order {
         Ok(())
     }
 
-    /// Whether a master granted a lock over the head of somebody in its line.
+    /// Complains if a master granted a lock while another client was ahead in its queue.
     fn grant(
         &self,
         (master, resource): (usize, usize),
@@ -216,10 +216,10 @@ impl Order {
     }
 }
 
-/// What stands behind the name of a reader in a line.
+/// The suffix of the name of a reader in a queue.
 const READER: &str = ":r";
 
-/// The name of a waiter in a line.
+/// The name of a waiter in a queue.
 fn named(place: &Ticket, reads: bool) -> Arc<str> {
     if reads {
         format!("{}{READER}", place.waiter).into()
@@ -228,7 +228,7 @@ fn named(place: &Ticket, reads: bool) -> Arc<str> {
     }
 }
 
-/// The value whose place it takes.
+/// The value of the lock that a claim replaces.
 fn instead(claim: &Claim) -> bool {
     claim.group().is_some_and(|group| group.instead().is_some())
 }
@@ -275,7 +275,7 @@ impl Check for Order {
                     }
                 }
             }
-            // What is put back stands there as if it had been granted.
+            // A restored hold counts like a granted one.
             Fact::Applied {
                 master,
                 resource,

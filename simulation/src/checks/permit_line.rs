@@ -21,15 +21,15 @@ use quorate::node::{Answer, Ticket};
 pub(crate) struct PermitLine {
     on: bool,
     lines_up: LinesUp,
-    /// The line on each master, per semaphore.
+    /// The queue on each master, by semaphore.
     queues: Vec<[Queue; SEMAPHORES]>,
-    /// Masters that have restarted: their disk may keep a line that no message has made since.
+    /// The masters that have restarted, as bits: their disk may restore a queue that no message has made since.
     restarted: u16,
-    /// On which masters each waiter stands, per semaphore.
+    /// The masters on which each waiter is queued, as bits, by semaphore.
     stands: HashMap<(usize, Arc<str>), u16>,
-    /// Those who stand on a majority, since which event.
+    /// The waiters that are queued on a majority, and since which event.
     lines: [Line<Arc<str>>; SEMAPHORES],
-    /// The first attempt of each task that asks for a permit: with which event it began, and who it is in line.
+    /// The first attempt of each task that asks for a permit: the event with which it began, and its name in the queue.
     tasks: HashMap<usize, (u64, Option<Arc<str>>)>,
     judged: u64,
 }
@@ -57,7 +57,7 @@ impl PermitLine {
         self.stands_on(event, (master, line), place);
     }
 
-    /// A waiter is in line on one master more.
+    /// A waiter is queued on one more master.
     fn stands_on(&mut self, event: u64, (master, line): (usize, usize), place: &Ticket) {
         let masters = self.stands.entry((line, place.waiter.clone())).or_default();
         let before = *masters;
@@ -90,7 +90,7 @@ impl PermitLine {
         };
         let granted = matches!(answer, Ok(Answer::Granted { .. }));
         let place = place(claim);
-        // What is held already is granted again, and that is no sign of life.
+        // A slot that is held already is granted again. That is no heartbeat.
         let again = granted && before.holder == Some(claim.token().to_hex());
         if let Some(place) = place.filter(|_| !again) {
             self.stand(at.event, (*master, line), *now_ms, place);
@@ -115,7 +115,7 @@ impl PermitLine {
         }
     }
 
-    /// Whether somebody has a permit over the head of another who stood in line before it came.
+    /// Complains if a permit passed a waiter that was queued before the winner's first attempt.
     fn obtained(&mut self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
         let Some((began, waiter)) = self.tasks.remove(&believer.task) else {
             return Ok(());

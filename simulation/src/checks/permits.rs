@@ -13,9 +13,9 @@ use crate::locker::{SEMAPHORES, semaphore_of};
 use crate::scenario::Scenario;
 
 pub(crate) struct Permits {
-    /// The most that anybody allows, per semaphore.
+    /// The largest configured number of permits, by semaphore.
     most: [usize; SEMAPHORES],
-    /// Holds of each semaphore.
+    /// The holds of each semaphore.
     believers: Exclusion<usize, u64>,
     judged: u64,
 }
@@ -30,7 +30,7 @@ impl Permits {
     }
 }
 
-/// The fewest and the most permits that anybody asks for, per semaphore.
+/// The smallest and the largest configured number of permits, by semaphore.
 pub(super) fn asked_for(scenario: &Scenario) -> [(usize, usize); SEMAPHORES] {
     let mut asked = [(usize::MAX, 0); SEMAPHORES];
     for client in &scenario.clients {
@@ -41,7 +41,7 @@ pub(super) fn asked_for(scenario: &Scenario) -> [(usize, usize); SEMAPHORES] {
             let place = usize::from(step.kind.place(step.resource));
             note(&mut asked, place, permits.into());
         }
-        // The last lock is of the kind of the last step, and of the first resource.
+        // The last lock is of the kind of the last step, and on the first resource.
         if let Some(Kind::Permit(permits)) = client.steps.last().map(|step| step.kind) {
             let place = Kind::Permit(permits).place(0);
             note(&mut asked, place.into(), permits.into());
@@ -87,7 +87,7 @@ impl Check for Permits {
                 return Ok(());
             }
         };
-        // All of them believe at this moment.
+        // All of them believe at the same moment.
         if others.len() < self.most[semaphore] {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! Who holds a lock that was taken away hears of it at once: when a majority of the masters has said
-//! "not yours", and not at the end of its validity.
+//! The holder of a lock that was taken away is notified at once: when a majority of the masters has replied "not
+//! yours", and not only at the end of its validity.
 
 use super::{ByValue, Check, Moment};
 use crate::change_plan::is_majority;
@@ -10,8 +10,8 @@ use crate::scenario::Scenario;
 use quorate::node::Extended;
 
 pub(crate) struct Prompt {
-    /// The last answer's way, once more as far for those of one round that were late, and the way from
-    /// the answer to the holder.
+    /// The time for the last reply, the same again for late replies of the same round, and the time from the reply to
+    /// the holder.
     bound: u64,
     taken: ByValue<Taken>,
     judged: u64,
@@ -20,14 +20,14 @@ pub(crate) struct Prompt {
 #[derive(Default)]
 struct Taken {
     masters: u16,
-    /// When the holder must have been told.
+    /// When the holder must have been notified.
     by: Option<u64>,
 }
 
 impl Prompt {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            // Stores of one round are asked more than one question each.
+            // Stores are asked more than one question in each round.
             bound: if scenario.stores() == 0 { 2 } else { 10 }
                 * (scenario.net.delay + scenario.net.jitter)
                 + MS,
@@ -36,13 +36,13 @@ impl Prompt {
         }
     }
 
-    /// A master has said that it is not theirs.
+    /// A master has replied that the lock is not held by this value.
     fn denied(&mut self, at: &Moment<'_>, master: usize, value: [u8; 32]) {
         let mut believers = at.believers.iter();
         let held = believers.find(|one| one.value.to_hex() == value);
         let taken = self.taken.entry(value).or_default();
         taken.masters |= 1 << master;
-        // A majority of one set is enough.
+        // A majority of one set of masters is enough.
         let denied = |believer: &Believer| {
             let mut sets = believer.sets.into_iter();
             sets.any(|set| is_majority(taken.masters, [set, set]))
@@ -73,7 +73,7 @@ impl Check for Prompt {
                 claim,
                 extended: Some(Extended::NotOurs),
                 ..
-                // Of several resources a majority must deny one and the same: we look at one.
+                // Of several resources, a majority must deny the same one: this rule looks at one resource.
             } if *resource == resource_of(claim.key()) => {
                 self.denied(at, *master, claim.token().to_hex());
             }

@@ -1,8 +1,8 @@
-//! A line on one master, as the messages make it.
+//! The queue of one lock on one master, as the messages make it.
 
 use std::sync::Arc;
 
-/// Ticket and name, by which waiters stand.
+/// A waiter's rank: its ticket, then its name.
 pub(super) type Rank = (u64, Arc<str>);
 
 #[derive(Default)]
@@ -10,14 +10,14 @@ pub(super) struct Queue(Vec<Standing>);
 
 struct Standing {
     rank: Rank,
-    /// On the master's clock.
+    /// When the heartbeat expires, in milliseconds on the master's clock.
     until_ms: u64,
 }
 
 impl Queue {
-    /// Somebody takes a place, or shows that it lives.
+    /// A waiter joins the queue, or sends a heartbeat.
     pub(super) fn stand(&mut self, rank: Rank, until_ms: u64, now_ms: u64) {
-        // The dead are purged: a clock that jumps back does not bring them to life.
+        // Expired waiters are removed, so that a clock that jumps back does not bring them back.
         self.0
             .retain(|one| one.until_ms > now_ms || one.rank == rank);
         match self.0.iter_mut().find(|one| one.rank == rank) {
@@ -30,7 +30,7 @@ impl Queue {
         self.0.retain(|one| *one.rank.1 != *name);
     }
 
-    /// Who lives and stands before that rank; none for behind everybody.
+    /// The live waiters ahead of that rank; `None` for the end of the queue.
     pub(super) fn before(
         &self,
         rank: Option<&Rank>,

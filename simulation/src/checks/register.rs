@@ -11,9 +11,9 @@ use quorate::node::{Answer, Request};
 
 #[derive(Default)]
 pub(crate) struct Register {
-    /// What was written under each number, by resource.
+    /// The value written under each fencing token, by resource.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// The number of the last write in this run of a server, by master and resource.
+    /// The fencing token of the last write in the current run of a server, by master and resource.
     last: HashMap<(usize, usize), u64>,
     judged: u64,
 }

@@ -13,22 +13,22 @@ use quorate::node::{Answer, Request};
 
 #[derive(Default)]
 pub(crate) struct Stock {
-    /// By resource.
+    /// The quotas, by resource.
     quotas: HashMap<usize, Quota>,
-    /// Who was given each piece, by what was left below it.
+    /// The client that got each unit. A unit is identified by the number of units below it.
     taken: HashMap<(usize, u64), usize>,
-    /// Who did each period, by what was written of it.
+    /// The client that did each period, by the bytes that recorded it.
     done: HashMap<(usize, Vec<u8>), usize>,
-    /// What was written on some master, by resource and number.
+    /// The bytes written on some master, by resource and fencing token.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// Values that were found lost or missing once they had been created, and by a client of which step: for clients of
-    /// this step and later ones they are lost for good.
+    /// Values that were reported lost after their creation, with the event and the smallest step of a client that was
+    /// told so. For clients of this step and later ones they stay lost.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
-    /// Some master has restarted: what it kept does not count any more.
+    /// Some master has restarted, so values may be lost.
     restarted: bool,
-    /// What each task is at.
+    /// The current call of each task.
     asks: HashMap<usize, Ask>,
     judged: u64,
 }
@@ -36,20 +36,22 @@ pub(crate) struct Stock {
 #[derive(Clone, Copy, Default)]
 struct Quota {
     pieces: u64,
-    /// How many were certainly taken.
+    /// The units that were certainly taken.
     taken: u64,
-    /// How many at the most: what was asked for, and not certainly left alone.
+    /// The largest number of units that may have been taken: those asked for, minus requests that certainly took
+    /// nothing.
     asked: u64,
 }
 
-/// What was removed, by resource.
+/// Removals, by resource.
 #[derive(Default)]
 struct Removals {
-    /// The event with which a value was gone from every master: who asked before it says nothing of what came then.
+    /// The event at which the last removal returned. The results of calls that began earlier may concern the removed
+    /// value.
     since: HashMap<usize, u64>,
-    /// Since then nobody has asked for a new one.
+    /// Resources without a value: since the removal no client has begun to create a new one.
     gone: HashSet<usize>,
-    /// How many removals may have happened or not, or not be over.
+    /// The number of removals that are not over, or that may have happened or not.
     open: HashMap<usize, usize>,
     /// The fencing token under which the last confirmed removal was written.
     written: HashMap<usize, u64>,
@@ -58,7 +60,7 @@ struct Removals {
 }
 
 impl Removals {
-    /// Whether what is told to who asked may be of another value than the last.
+    /// Whether the result of this call may concern another value than the last one.
     fn cover(&self, resource: usize, ask: Ask) -> bool {
         let since = self.since.get(&resource).copied().unwrap_or(0);
         since > ask.began || self.open.get(&resource).is_some_and(|open| *open > 0)
@@ -82,13 +84,13 @@ impl Removals {
 struct Ask {
     verb: ValueStep,
     resource: usize,
-    /// The event with which it began.
+    /// The event with which the call began.
     began: u64,
-    /// The step of the masters that who asks goes by.
+    /// The step of the replacement of masters at which the client is.
     step: u8,
-    /// How many were certainly taken before.
+    /// The units that were certainly taken when the call began.
     taken: u64,
-    /// How many there were before, of who asks for others.
+    /// For a creation: the units of the quota before it.
     before: u64,
     /// The fencing token under which the call writes.
     number: Option<u64>,
@@ -118,7 +120,7 @@ impl Stock {
         match verb {
             ValueStep::Create(pieces) => {
                 before = others.map_or(quota.pieces, |other| other.before);
-                // Where there is one it fails.
+                // The creation fails if there is a value already.
                 if !self.created.contains_key(&resource) {
                     quota.pieces = pieces.into();
                 }
@@ -127,7 +129,7 @@ impl Stock {
             ValueStep::Take(pieces) => quota.asked += u64::from(pieces),
             ValueStep::Remove { .. } => {
                 *self.removals.open.entry(resource).or_default() += 1;
-                // Who finds none finds what an operator did.
+                // From now on, a missing value may be the effect of the removal.
                 self.lost.remove(&resource);
                 self.created.remove(&resource);
             }
@@ -156,8 +158,8 @@ impl Stock {
         }
     }
 
-    /// The value is gone from every master: what comes now is another one. The call may return after a later creation:
-    /// the fencing tokens under which both wrote show which came first.
+    /// A removal has returned: the value was gone from every master, and a later value is another one. The call may
+    /// return after a later creation. The fencing tokens of both writes show which was first.
     fn removed(&mut self, now: u64, resource: usize, removal: Ask) {
         self.judged += 1;
         let number = removal.number.unwrap_or(u64::MAX);
@@ -189,7 +191,8 @@ impl Stock {
         self.quotas.insert(resource, anew);
     }
 
-    /// How many pieces there are once somebody has asked for a new quota. Several may ask at the same time; at most one gets it.
+    /// The units of a quota once a creation has returned. Several clients may create it at the same time; at most one
+    /// succeeds.
     fn created_or_not(&mut self, ask: Ask, told: Told) {
         let quota = self.quotas.entry(ask.resource).or_default();
         match (ask.verb, told) {
@@ -247,7 +250,7 @@ impl Stock {
             Told::Created => {
                 self.created.insert(resource, now);
             }
-            // A client of both sets gets this answer for values that the next masters do not have yet.
+            // A client of both sets gets this result for values that the next masters do not have yet.
             Told::Lost if ask.step.is_multiple_of(2) && self.was_created_before(ask) => {
                 self.judged += 1;
                 if !self.restarted {
@@ -275,7 +278,7 @@ impl Stock {
         created.is_some_and(|at| *at < ask.began)
     }
 
-    /// Whether each piece is there and nobody's.
+    /// Checks that each unit exists and has not been taken.
     fn took(
         &mut self,
         client: usize,
@@ -300,7 +303,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Whether so many can have been left.
+    /// Checks that this many units can be left.
     fn left(&mut self, resource: usize, ask: Ask, left: u64) -> Result<(), String> {
         self.judged += 1;
         let quota = self.quotas.get(&resource).copied().unwrap_or_default();
@@ -315,7 +318,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Whether a period is done for the first time.
+    /// Checks that the period was not done before.
     fn did(&mut self, client: usize, resource: usize, number: u64) -> Result<(), String> {
         self.judged += 1;
         let Some(period) = self.written.get(&(resource, number)) else {

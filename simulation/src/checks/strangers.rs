@@ -1,4 +1,4 @@
-//! What strangers keep under the keys of locks is theirs: nobody writes over it.
+//! Foreign keys stay untouched: no client writes over a value of another type under the key of a lock.
 
 use super::{Check, Moment};
 use crate::facts::Fact;

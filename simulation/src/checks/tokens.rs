@@ -1,4 +1,4 @@
-//! Rule 2: fencing tokens are unique, and obtained-before-started implies smaller.
+//! Rule 2: fencing tokens are unique. If an attempt starts after another lock was obtained, its token is larger.
 //!
 //! An attempt starts with the first message that carries its value.
 
@@ -11,9 +11,9 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Tokens {
     started: ByValue<u64>,
-    /// Of clients; times are events.
+    /// The tokens of clients. Times are event numbers.
     given: Given<usize, usize>,
-    /// Where there are several kinds of locks.
+    /// If the scenario has several kinds of locks.
     mixed: Option<Numbers>,
 }
 

@@ -1,4 +1,4 @@
-//! Rule 6: no release touches another value, and no value serves two attempts.
+//! Rule 6: no release changes another value, and no value is used by two attempts.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::scenario::Scenario;
 use quorate::node::Claim;
 
 pub(crate) struct Values {
-    /// The attempt that each value belongs to.
+    /// The attempt to which each value belongs.
     attempts: ByValue<Arc<Claim>>,
     judged: u64,
 }

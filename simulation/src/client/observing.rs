@@ -1,4 +1,4 @@
-//! What a client does who watches an election.
+//! A client that observes an election.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::locker::name;
 use crate::scenario::Step;
 
 impl Client {
-    /// Watches for as long as it would hold, and tells what it is told.
+    /// Observes for the duration of the hold, and reports what it is told.
     pub(super) async fn observe(&self, step: &Step) {
         let Some(redlock) = self.locker.redlock() else {
             return;
@@ -47,7 +47,7 @@ impl Client {
         }
     }
 
-    /// A canary: what one master shows is told, by turns.
+    /// For a seeded bug: reports what a single master shows, each in turn.
     async fn believe_each(&self, redlock: &Redlock, resource: usize, end: Instant) {
         let every = Duration::from_nanos(self.process.shared.world().scenario.settings.ttl) / 10;
         for look in 0.. {

@@ -1,4 +1,4 @@
-//! What a client does with the value under a lock: it takes pieces of a quota, or what is done once a period.
+//! What a client does with the value under a lock: it takes units of a quota, or does something once per period.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::kind::{Kind, ValueStep};
 use crate::locker::{Hold, name};
 use crate::scenario::Step;
 
-/// What a call that failed says of the value.
+/// The result of a failed call about a value.
 pub(crate) fn failed(error: &ValueError) -> Told {
     match error {
         ValueError::Unknown(_) => Told::Unknown,
@@ -29,7 +29,7 @@ fn number(guard: &LockGuard) -> u64 {
 }
 
 impl Client {
-    /// One call, by the name of the value.
+    /// Makes one call about the value of this name.
     pub(super) async fn value(&self, step: &Step, verb: ValueStep) {
         let Some(redlock) = self.locker.redlock() else {
             return;
@@ -94,7 +94,7 @@ impl Client {
         told.unwrap_or_else(|error| failed(&error))
     }
 
-    /// What is done until it is written down that it is; who would drop its lock fails.
+    /// Does the work of `at_least_once`. In a step that would drop its lock, the work fails.
     async fn at_least(&self, step: &Step, once: &Once) -> Result<Told, ValueError> {
         let body = async |guard: &LockGuard| {
             self.sleep(step.hold / 2).await;
@@ -125,7 +125,7 @@ impl Client {
         redlock.once(name(step.resource), Duration::from_nanos(period))
     }
 
-    /// The second half of what the holder of a lock does, with the record under it.
+    /// In the second half of a hold, uses the record under the lock.
     pub(super) async fn turn(&self, step: &Step, hold: &Arc<dyn Hold>) {
         let (Some(redlock), Some(guard)) = (self.locker.redlock(), hold.guard()) else {
             return self.sleep(step.hold / 2).await;
@@ -151,7 +151,7 @@ impl Client {
         told.unwrap_or_else(|error| failed(&error))
     }
 
-    /// The same, by a canary's own hands.
+    /// The same for a seeded bug, with code of its own.
     async fn wrong_turn(&self, step: &Step, register: &WrongRegister, guard: &LockGuard) -> Told {
         use quorate::runtime::Runtime;
 
