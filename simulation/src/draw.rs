@@ -1,7 +1,7 @@
-//! A scenario from a seed.
+//! Draws a scenario from a seed.
 //!
-//! Swarm testing: each seed first draws which kinds of faults are on at all and how strong they are, so that
-//! rare combinations come up.
+//! This is swarm testing: each seed first draws which kinds of faults occur at all, and how often, so that rare
+//! combinations come up.
 
 mod changes;
 mod days;
@@ -19,7 +19,7 @@ use crate::scenario::{
 };
 
 impl Scenario {
-    /// The scenario of a seed.
+    /// Draws the scenario of a seed.
     pub fn draw(seed: u64) -> Self {
         let (mut scenario, resources) = Self::drawn(seed, None);
         if scenario.settings.fencing {
@@ -35,8 +35,8 @@ impl Scenario {
         scenario
     }
 
-    /// What all worlds have: masters (so many, where that is asked for), clients with plain locks, a network, faults; and
-    /// how many resources there are.
+    /// Draws what all scenarios have: masters (this many, if `asked` is given), clients with plain locks, a network and
+    /// faults. Also returns the number of resources.
     fn drawn(seed: u64, asked: Option<u8>) -> (Self, u8) {
         let mut rng = Rng::stream(seed, 1);
         let rng = &mut rng;
@@ -80,8 +80,8 @@ impl Scenario {
         (scenario, resources)
     }
 
-    /// Draws the kinds of locks: in every third world there are others than the plain one. By numbers of
-    /// their own, so that the other worlds are what they were.
+    /// Draws the kinds of locks: every third scenario has other than plain locks. A separate random stream leaves the
+    /// other scenarios unchanged.
     fn mix(&mut self, rng: &mut Rng, resources: u8) {
         let mut on = |ppm: u32| rng.chance(ppm);
         if !on(350_000) {
@@ -111,8 +111,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws semaphores: in every seventh world some steps take a permit. How many there are is mostly
-    /// what all agree on.
+    /// Draws semaphores: in every seventh scenario some steps take a permit. Clients mostly agree on the number of
+    /// permits.
     fn permit(&mut self, rng: &mut Rng) {
         if !rng.chance(150_000) {
             return;
@@ -139,7 +139,7 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Breaks a lock under which a value is kept, or that a leader has: in a tenth of these worlds, of which there are few.
+    /// Force-releases the lock of a value or of a leader in a tenth of these scenarios, because they are rare.
     fn break_what_is_rare(&mut self, rng: &mut Rng) {
         let rare = self.has_values() || self.has_notes();
         if self.faults.is_empty() || !rare || !rng.chance(100_000) {
@@ -153,7 +153,7 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Draws strangers, in every tenth world in which something else goes wrong.
+    /// Draws foreign keys in every tenth scenario with faults.
     fn meet_strangers(&mut self, rng: &mut Rng, resources: u8) {
         if self.faults.is_empty() || !rng.chance(100_000) {
             return;
@@ -172,7 +172,7 @@ impl Scenario {
     }
 }
 
-/// Which kinds of things go wrong in a run.
+/// The kinds of faults that occur in a run.
 struct Kinds {
     breaking: bool,
     jumping: bool,
@@ -202,8 +202,8 @@ struct Kinds {
 
 impl Kinds {
     fn draw(rng: &mut Rng) -> Self {
-        // Some worlds are calm: there, promises hold that faults would excuse. Of the others, a third has a
-        // kind of fault on.
+        // Some scenarios are calm: there, promises hold that faults would excuse. In the others, each kind of fault
+        // occurs with a probability of a third.
         let calm = rng.chance(120_000);
         let breaking = rng.chance(if calm { 400_000 } else { 60_000 });
         let mut on = |ppm: u32, harmless: bool| rng.chance(ppm) && (harmless || !calm);
@@ -235,7 +235,7 @@ impl Kinds {
         }
     }
 
-    /// How much a clock gains: as often as not, as much as it may.
+    /// The rate error of a clock. In half of the cases it is the largest allowed.
     fn drift(&self, rng: &mut Rng) -> i64 {
         match rng.below(4) {
             _ if !self.drifting => 0,
@@ -386,7 +386,7 @@ fn settings(rng: &mut Rng) -> Settings {
     }
 }
 
-/// The faults of a run, in the making.
+/// The faults of a run while they are drawn.
 struct Faults<'a> {
     rng: &'a mut Rng,
     heal_at: u64,
@@ -394,7 +394,8 @@ struct Faults<'a> {
 }
 
 impl Faults<'_> {
-    /// Where a kind is on, up to `most` of it, told how many milliseconds are left until the healing.
+    /// If a kind is on, adds up to `most` faults of it. `kind` receives the milliseconds that are left until the
+    /// healing.
     fn add(&mut self, on: bool, most: u64, kind: impl Fn(&mut Rng, u64) -> FaultKind) {
         if !on {
             return;

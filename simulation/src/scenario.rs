@@ -1,5 +1,5 @@
-//! What one run is made of. A scenario is plain data: drawn from a seed, written by hand, and taken apart
-//! by the shrinker, which leaves parts out and runs it again.
+//! The scenario of one run: plain data. It is drawn from a seed or written by hand, and the shrinker removes parts of
+//! it and runs it again.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,51 +12,51 @@ use crate::kind::Kind;
 use crate::rng::Rng;
 use crate::store_plan::StorePlan;
 
-/// Everything that happens from outside in one run. Times are nanoseconds of simulated time,
-/// counted from the beginning of the run.
+/// Everything that happens to the library in one run. Times are nanoseconds of simulated time since the beginning of
+/// the run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Draws everything that is left to chance while it runs.
+    /// The seed of everything that is left to chance during the run.
     pub seed: u64,
     /// The masters; 1 to 9.
     pub masters: Vec<MasterPlan>,
     /// The client processes.
     pub clients: Vec<ClientPlan>,
-    /// How messages travel.
+    /// The network.
     pub net: Net,
-    /// What breaks, and when.
+    /// The faults.
     pub faults: Vec<Fault>,
-    /// When the faults are over and the masters are all there again.
+    /// When the faults are over and all masters are back.
     pub heal_at: u64,
-    /// How many tasks of each client share its work, side by side.
+    /// The number of tasks that share the work of each client.
     pub tasks: u8,
-    /// How long a period is of what is done once a period, in nanoseconds.
+    /// The length of a period for once-per-period work, in nanoseconds.
     pub period: u64,
     /// The settings of every client.
     pub settings: Settings,
-    /// How the masters change, where they do.
+    /// How masters are replaced, if they are.
     pub change: Option<ChangePlan>,
 }
 
 /// One master.
 #[derive(Clone, Copy, Debug)]
 pub struct MasterPlan {
-    /// How far its clock stands from the true time, in microseconds.
+    /// The offset of its clock from the true time, in microseconds.
     pub offset_us: i64,
-    /// How much its clock gains, in millionths.
+    /// The rate error of its clock, in parts per million.
     pub ppm: i64,
-    /// What a restart leaves.
+    /// What a restart preserves.
     pub disk: Disk,
-    /// It is a store, and not Redis.
+    /// The plan of the store, if the master is one and not Redis.
     pub store: Option<StorePlan>,
 }
 
-/// What a restart leaves of a master's memory.
+/// What a restart preserves of a master's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
     /// Nothing.
     None,
-    /// What stood there a while before the crash.
+    /// The state of a while before the crash.
     Stale,
     /// Everything.
     Always,
@@ -65,94 +65,94 @@ pub enum Disk {
 /// One client process: its clocks and its work.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
-    /// Where its monotonic clock stands at the beginning, in nanoseconds.
+    /// The reading of its monotonic clock at the beginning, in nanoseconds.
     pub origin: u64,
-    /// How much its monotonic clock gains, in millionths.
+    /// The rate error of its monotonic clock, in parts per million.
     pub ppm: i64,
-    /// How far its wall clock stands from the true time, in microseconds.
+    /// The offset of its wall clock from the true time, in microseconds.
     pub wall_us: i64,
-    /// What it does, one after another.
+    /// Its steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// One acquire and what becomes of it.
+/// One acquire, and what is done with the lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     /// The pause before it.
     pub think: u64,
     /// The number of the resource.
     pub resource: u8,
-    /// How long it is waited for; zero for a single attempt.
+    /// The longest wait; zero for a single attempt.
     pub wait: u64,
-    /// How long the lock is kept.
+    /// How long the lock is held.
     pub hold: u64,
     /// Whether it is renewed in the background.
     pub renew: bool,
-    /// An extension by hand in the middle, to this ttl.
+    /// An explicit extension in the middle of the hold, to this TTL.
     pub extend: Option<u64>,
-    /// The acquire is dropped when it has been polled this often and is not ready.
+    /// The number of polls after which the future of the acquire is dropped, unless it is ready.
     pub cut: Option<u8>,
-    /// Dropped instead of released.
+    /// Whether the guard is dropped instead of released.
     pub drop: bool,
-    /// The release, too, is dropped after this many polls.
+    /// The number of polls after which the future of the release is dropped.
     pub cut_release: Option<u8>,
-    /// What kind of lock it takes.
+    /// The kind of lock.
     pub kind: Kind,
 }
 
-/// How messages travel.
+/// The network.
 #[derive(Clone, Copy, Debug)]
 pub struct Net {
-    /// One way, at the least, in nanoseconds.
+    /// The smallest delay of one direction, in nanoseconds.
     pub delay: u64,
-    /// What comes on top, at the most.
+    /// The largest additional delay, in nanoseconds.
     pub jitter: u64,
-    /// How many of a million packets are lost: TCP sends them again, all others wait behind.
+    /// The number of packets per million that are lost. TCP sends them again, and the following bytes wait for them.
     pub loss_ppm: u32,
-    /// How long it takes to notice a lost packet.
+    /// The time until a lost packet is sent again.
     pub again: u64,
-    /// How many of a million messages are executed a second time, later.
+    /// The number of messages per million that are executed a second time, later.
     pub duplicate_ppm: u32,
-    /// How late a duplicate may come.
+    /// The longest delay of such a duplicate.
     pub duplicate_late: u64,
-    /// How many of a million messages end their connection.
+    /// The number of messages per million that end their connection.
     pub reset_ppm: u32,
-    /// How many of a million wake-ups of a task come late: it is paused at an await.
+    /// The number of wake-ups of tasks per million that are delayed: the task is delayed at an await.
     pub doze_ppm: u32,
-    /// How late at the most.
+    /// The longest such delay.
     pub doze: u64,
-    /// How many of a million looks at a clock come late: the thread stands still before it.
+    /// The number of clock readings per million before which the thread is preempted.
     pub preempt_ppm: u32,
-    /// How late at the most.
+    /// The longest such delay.
     pub preempt: u64,
-    /// How many of a million writes are cut into several packets, anywhere.
+    /// The number of writes per million that are split into several packets, anywhere.
     pub cut_ppm: u32,
-    /// How many of a million broken connections still deliver what was on its way.
+    /// The number of broken connections per million that still deliver the bytes in flight.
     pub leftover_ppm: u32,
-    /// Ready tasks are polled in any order.
+    /// Whether ready tasks are polled in random order.
     pub shuffle: bool,
 }
 
-/// One thing that breaks.
+/// One fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// When.
+    /// The time of the fault.
     pub at: u64,
-    /// What.
+    /// The kind of the fault.
     pub kind: FaultKind,
 }
 
-/// What can break. Masters and clients are named by their numbers, durations are nanoseconds.
+/// The kinds of faults. Masters and clients are given by their numbers, durations in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the fields say what they are")]
 pub enum FaultKind {
-    /// A master dies and comes back after `down`. A stale disk is as old as `age`.
+    /// A master crashes and comes back after `down`. A stale disk has the state of `age` before the crash.
     Crash { master: u8, down: u64, age: u64 },
-    /// A master stands still.
+    /// A master stalls.
     Stall { master: u8, lasts: u64 },
-    /// A master's clock jumps, by microseconds.
+    /// The clock of a master jumps by this many microseconds.
     Jump { master: u8, by_us: i64 },
-    /// No packet passes between some clients and some masters (bit masks).
+    /// No packet passes between these clients and these masters (bit masks).
     Partition {
         clients: u16,
         masters: u16,
@@ -160,11 +160,11 @@ pub enum FaultKind {
         from: bool,
         lasts: u64,
     },
-    /// All connections of one master are reset, in the middle of whatever was said.
+    /// All connections of one master are reset, in the middle of any transfer.
     Reset { master: u8 },
-    /// All connections of one master are forgotten, and nobody is told.
+    /// One side forgets all connections of one master, and the other side is not notified.
     Forget { master: u8 },
-    /// A master refuses all requests of a lock for a while.
+    /// A master refuses all lock requests for a while.
     Refuse {
         master: u8,
         how: Refusal,
@@ -172,27 +172,28 @@ pub enum FaultKind {
     },
     /// A master loses its scripts.
     Flush { master: u8 },
-    /// A master says something else next, on each connection.
+    /// The next reply of a master, on each connection, is malformed.
     Garble { master: u8 },
-    /// Somebody breaks a lock, on all masters.
+    /// A lock is force-released on all masters.
     Break { resource: u8 },
-    /// A stranger keeps a value of another type under the key of a lock, unless somebody has that.
+    /// A foreign client stores a value of another type under the key of a lock, unless the key is in use.
     Stranger {
         master: u8,
         resource: u8,
         lasts: u64,
     },
-    /// A client process stands still; its clock does not.
+    /// A client process pauses; its clock goes on.
     Pause { client: u8, lasts: u64 },
-    /// A client process dies and starts anew.
+    /// A client process is killed and restarts.
     Kill { client: u8, down: u64 },
-    /// Nobody uses the masters for so long: all processes end, and start anew after `down`, when all clocks have gone on.
+    /// The masters are unused for this long: all processes end, all clocks go on, and after `down` the processes
+    /// restart.
     Skip { by: u64, down: u64 },
-    /// A client is told the masters of this step: its process is ended and started anew.
+    /// A client is configured with the masters of this step: its process is stopped and restarted.
     Tell { client: u8, step: u8, down: u64 },
 }
 
-/// How a master refuses what it is asked.
+/// How a master refuses requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A script is running.
@@ -203,9 +204,9 @@ pub enum Refusal {
     Misconf,
     /// It is a replica.
     ReadOnly,
-    /// The user may not.
+    /// The user lacks the permission.
     Denied,
-    /// It closes the connection at the first question behind the handshake.
+    /// It closes the connection at the first command after the handshake.
     HangUp,
 }
 
@@ -220,7 +221,7 @@ impl Refusal {
         Self::HangUp,
     ];
 
-    /// The reply.
+    /// The error reply.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Busy => "-BUSY Redis is busy running a script.\r\n",
@@ -236,66 +237,62 @@ impl Refusal {
 /// The settings of every client.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// What the masters are told, in nanoseconds.
+    /// The TTL of locks, in nanoseconds.
     pub ttl: u64,
-    /// The longest ttl of the deployment.
+    /// The longest TTL of the deployment.
     pub max_ttl: u64,
-    /// How long one master may take.
+    /// The node timeout.
     pub node_timeout: u64,
     /// The longest pause between two attempts.
     pub retry_most: u64,
-    /// Fencing tokens.
+    /// Whether locks have fencing tokens.
     pub fencing: bool,
-    /// First come, first served.
+    /// Whether waiters are served in order.
     pub fair: bool,
-    /// The restart guard.
+    /// Whether the restart guard is on.
     pub guard: bool,
 }
 
-/// What must hold in a run, given what its scenario does to the assumptions.
+/// The promises that hold in a run, given how its scenario violates the assumptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promises {
-    /// At most one believer. Needs clocks that do not jump and drift within the allowance, and
-    /// masters that forget nothing, or a restart guard.
+    /// At most one client believes to hold a lock. Requires clocks that do not jump and whose drift is within the
+    /// allowance, and masters that forget nothing, or a restart guard.
     pub exclusion: bool,
-    /// Unique and rising fencing tokens. Needs counters that are kept, or a restart guard with a
-    /// `max_ttl` above twice the slack and the largest difference of clocks. Never needs clocks
-    /// otherwise.
+    /// Unique and rising fencing tokens. Requires counters that are kept, or a restart guard whose `max_ttl` is above
+    /// twice the slack plus the largest difference of clocks. Apart from that, no clock matters.
     pub tokens: bool,
-    /// No piece of a quota is handed out twice, and no period done twice. Rests on numbers that rise, and on
-    /// nothing else.
+    /// No unit of a quota is handed out twice, and no period is done twice. Requires only rising fencing tokens.
     pub stock: bool,
-    /// The restart guard can be measured: the masters' uptime is right.
+    /// The uptime that masters report is right, so the restart guard can be judged.
     pub guard: bool,
-    /// Clocks of masters do not jump: who has died in a line stays dead.
+    /// The clocks of masters do not jump, so a waiter that has expired in a queue stays expired.
     pub steady: bool,
-    /// The signal of a loss comes in time: tasks are never kept from running.
+    /// A loss is notified in time: tasks are never preempted or delayed.
     pub punctual: bool,
-    /// Who was in line on a majority first has the lock first: asked for, and nothing keeps a
-    /// waiter from showing signs of life.
+    /// The waiter that was queued on a majority first gets the lock first. Requires ordered waiting, and that nothing
+    /// keeps waiters from sending heartbeats.
     pub order: bool,
-    /// Nothing is lost, stands still, forgets or is late: no lock that is renewed is lost, and no key is
-    /// left behind.
+    /// Nothing is lost, paused, forgotten or late, so no renewed lock is lost and no key is left behind.
     pub calm: bool,
-    /// Calm, but for locks that are broken: who had one hears of it at once.
+    /// As `calm`, except for force-released locks: their holders are notified at once.
     pub prompt: bool,
 }
 
-/// What periods are, where nothing else is said: longer than any run.
+/// The default period: longer than any run.
 pub(crate) const PERIOD: u64 = 3_600_000 * MS;
 
-/// How long the verb of an owner waits: what the settings say.
+/// How long an acquire of a counted owner waits: as long as the settings say.
 pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 
-/// The lease's allowance for drift is 1 %: clocks of one run stay together within 0.8 %.
+/// The library allows for a drift of 1 %. The clocks of a run differ by at most 0.8 % in rate.
 pub(crate) const WORST_PPM: i64 = 4_000;
 
-/// Twice the slack of a proposal, in microseconds (docs/protocol.md, "Promises and assumptions").
+/// Twice the slack of a proposal, in microseconds (docs/protocol.md, "Fencing tokens").
 const TWICE_SLACK_US: i64 = 2_000_000;
 
 impl Scenario {
-    /// A scenario in which nothing breaks and nobody does anything yet: equal clocks, a quiet
-    /// network, defaults. To be filled by hand, for cases that are kept.
+    /// A scenario without faults and steps: equal clocks, a quiet network, default settings. Tests fill in the rest.
     pub fn quiet(seed: u64, masters: usize, clients: usize) -> Self {
         let mut rng = Rng::stream(seed, 2);
         let master = MasterPlan {
@@ -347,8 +344,8 @@ impl Scenario {
         }
     }
 
-    /// The scenario of the speed figure: 5 masters, 5 clients, 10 acquires each, waited for in
-    /// order, a network that loses and repeats a message now and then.
+    /// The scenario for measuring speed: 5 masters, 5 clients, 10 acquires each with ordered waiting, and a network
+    /// that loses or repeats a message now and then.
     pub fn bench(seed: u64) -> Self {
         let mut rng = Rng::stream(seed, 2);
         let mut scenario = Self::quiet(seed, 5, 5);
@@ -365,7 +362,7 @@ impl Scenario {
         scenario
     }
 
-    /// What must hold in it.
+    /// The promises that hold in this scenario.
     pub fn promises(&self) -> Promises {
         let jumps = self.has_jumps();
         let forgets = self.faults.iter().any(|fault| match fault.kind {
@@ -375,14 +372,14 @@ impl Scenario {
             _ => false,
         });
         let walls = self.clients.iter().map(|client| client.wall_us);
-        // A store without a clock goes by those of its clients.
+        // A store without a clock uses the clocks of its clients.
         let walls: Vec<i64> = walls.filter(|_| self.has_clockless()).collect();
         let offsets = || {
             let masters = self.masters.iter().map(|master| master.offset_us);
             masters.chain(walls.iter().copied())
         };
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
-        // Rates move clocks apart too: 0.4 % of half a minute, both ways.
+        // Different rates also separate clocks: by 0.4 % of half a minute in each direction.
         let rates: i64 = self
             .masters
             .iter()
@@ -413,7 +410,7 @@ impl Scenario {
         }
     }
 
-    /// Whether somebody changes masters.
+    /// Whether masters are replaced.
     fn is_changed(&self) -> bool {
         self.change.as_ref().is_some_and(|plan| plan.operators > 0)
     }
@@ -424,7 +421,7 @@ impl Scenario {
         ahead.is_some_and(|ahead| ahead > 0)
     }
 
-    /// The masters of a client at a step, as it names them.
+    /// The masters with which a client at this step is configured.
     pub(crate) fn named(&self, step: u8) -> Named {
         match &self.change {
             None => Named::all(self.masters.len()),
@@ -437,51 +434,51 @@ impl Scenario {
         plan.is_some_and(|plan| plan.is_operator(client))
     }
 
-    /// At which step a client is at the beginning.
+    /// The first step of a client.
     pub(crate) fn first_step(&self, client: usize) -> u8 {
         let steps = self.change.as_ref().and_then(|plan| plan.steps.get(client));
         steps.map_or(0, |(first, _)| *first)
     }
 
-    /// How long the operators may take when all is well again: for each change until the next masters may vote, the
-    /// wait, and what comes in between.
+    /// The longest time that the operators need after the faults have healed: for each change the wait until the next
+    /// masters may vote, and the time in between.
     fn change_bound(&self) -> u64 {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
         });
-        // The verb of an owner waits by the settings, also for masters that have been stopped for good.
+        // The acquire of a counted owner waits as long as the settings say, even if masters have been stopped for good.
         let counted = self.takes(|kind| matches!(kind, Kind::Counted(_)));
         let waits = if counted { COUNTED_WAIT } else { 0 };
         changes * (4 * self.settings.max_ttl + 6_000 * MS + waits)
     }
 
-    /// Which masters are stores, as bits.
+    /// The masters that are stores, as bits.
     pub(crate) fn stores(&self) -> u16 {
         let masters = self.masters.iter().enumerate();
         let stores = masters.filter(|(_, plan)| plan.store.is_some());
         stores.fold(0, |all, (master, _)| all | 1 << master)
     }
 
-    /// Whether some store has no clock of its own.
+    /// Whether some store has no clock.
     pub(crate) fn has_clockless(&self) -> bool {
         let mut stores = self.masters.iter().filter_map(|plan| plan.store);
         stores.any(|plan| !plan.clocked)
     }
 
-    /// The longest that a master may take to answer.
+    /// The longest time that a master may take to answer.
     pub(crate) fn slowest(&self) -> u64 {
         let stores = self.masters.iter().filter_map(|plan| plan.store);
         let slowest = stores.map(|plan| plan.timeout).max().unwrap_or(0);
         slowest.max(self.settings.node_timeout)
     }
 
-    /// Whether a master's clock jumps.
+    /// Whether the clock of a master jumps.
     pub(crate) fn has_jumps(&self) -> bool {
         let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
         self.faults.iter().any(jumps)
     }
 
-    /// Whether there is more than the plain lock.
+    /// Whether there are locks other than plain ones.
     pub(crate) fn is_mixed(&self) -> bool {
         self.takes(|kind| {
             !matches!(
@@ -491,23 +488,23 @@ impl Scenario {
         })
     }
 
-    /// Whether somebody says who holds.
+    /// Whether there are notes or leaders.
     pub(crate) fn has_notes(&self) -> bool {
         self.takes(|kind| matches!(kind, Kind::Noted(_) | Kind::Lead(_) | Kind::Observe))
     }
 
-    /// Whether some step is about the value under a lock.
+    /// Whether some step uses the value under a lock.
     pub(crate) fn has_values(&self) -> bool {
         self.takes(|kind| matches!(kind, Kind::Value(_)))
     }
 
-    /// Whether some step takes a lock of such a kind.
+    /// Whether some step takes such a kind of lock.
     pub(crate) fn takes(&self, such: impl Fn(Kind) -> bool) -> bool {
         let steps = || self.clients.iter().flat_map(|client| &client.steps);
         steps().any(|step| such(step.kind))
     }
 
-    /// The same with plain locks alone.
+    /// The same scenario with plain locks only.
     pub(crate) fn plain(&self) -> Self {
         let mut plain = self.clone();
         for client in &mut plain.clients {
@@ -518,7 +515,7 @@ impl Scenario {
         plain
     }
 
-    /// Nothing is lost or late by itself.
+    /// Whether the network loses and delays nothing.
     fn is_quiet(&self) -> bool {
         let Net {
             loss_ppm,
@@ -535,10 +532,10 @@ impl Scenario {
             && trips < self.settings.node_timeout
     }
 
-    /// How long after [`heal_at`](Self::heal_at) the last waiter may still be without its lock.
+    /// The longest time after [`heal_at`](Self::heal_at) for which a waiter may still be without its lock.
     ///
-    /// Masters that restarted last are quarantined for `max_ttl`; what was left behind lives for
-    /// another ttl; a late duplicate can take one more; then the waiters take turns.
+    /// Masters that restarted last do not vote for `max_ttl`. Keys that were left behind live for another TTL, and a
+    /// late duplicate can add one more. Then the waiters take turns.
     pub fn bound(&self) -> u64 {
         let Settings {
             ttl,
@@ -549,7 +546,7 @@ impl Scenario {
         let turns = self.clients.len() as u64 * u64::from(self.tasks);
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let longest = steps.map(|step| step.hold).max().unwrap_or(0);
-        // Who looks at a store without a clock waits once more for what was left behind.
+        // A client that reads a store without a clock waits once more for what was left behind.
         let seen_anew = if self.stores() == 0 {
             0
         } else {
@@ -572,7 +569,7 @@ impl Settings {
         Duration::from_nanos(self.ttl)
     }
 
-    /// The library's settings.
+    /// The settings for the library.
     pub(crate) fn builder(&self) -> RedlockBuilder {
         let first = Duration::from_millis(4);
         let guard = if self.guard {
@@ -586,7 +583,7 @@ impl Settings {
             .node_timeout(Duration::from_nanos(self.node_timeout))
             .retry(Retry::new(first, Duration::from_nanos(self.retry_most)))
             .restart_guard(guard)
-            // Nothing is decided by a note, and its length differs from run to run.
+            // No decision depends on the note, and its length differs from run to run.
             .note(None)
             .fencing(self.fencing);
         let builder = quorate::testing::known_as(builder, "host", 1, "simulated");
@@ -599,8 +596,7 @@ impl Settings {
 }
 
 impl Step {
-    /// Takes the first resource, waits for it as long as it takes, holds it for 10 ms and
-    /// releases it.
+    /// Takes the first resource with an unlimited wait, holds it for 10 ms and releases it.
     pub fn plain() -> Self {
         Self {
             think: MS,

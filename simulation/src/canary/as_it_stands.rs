@@ -1,4 +1,4 @@
-//! A hold that nobody asks the library about any more: for who goes on believing.
+//! The hold of a client that keeps believing in it without asking the library.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use quorate::runtime::BoxFuture;
 
 use crate::locker::Hold;
 
-/// What a hold said last.
+/// The last state that a hold reported.
 pub(crate) struct AsItStands {
     value: Token,
     fencing: Option<u64>,

@@ -1,5 +1,5 @@
-//! An owner whose process counts its holds: who is counted is answered at once, whatever has become of the
-//! hold on the masters.
+//! A seeded bug: the process of an owner counts its holds. A further acquire succeeds at once, whatever has happened to
+//! the hold on the masters.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::locker::Hold;
 /// An owner and a resource.
 type Place = (u8, u8);
 
-/// How many clones of a hold are counted.
+/// The number of clones of a hold, and the hold.
 type Clones = (u32, Arc<dyn Hold>);
 
 /// The holds of a process.
@@ -26,7 +26,7 @@ impl CountedHolds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A clone of what is counted already.
+    /// A clone of a hold that is counted already.
     pub(crate) fn join(&self, place: Place) -> Option<Arc<dyn Hold>> {
         let mut holds = self.holds();
         let (count, hold) = holds.get_mut(&place)?;
@@ -36,7 +36,7 @@ impl CountedHolds {
         Some(self.clone_of(place, hold))
     }
 
-    /// The first of its kind.
+    /// Adds the first hold of a place.
     pub(crate) fn first(&self, place: Place, hold: Arc<dyn Hold>) -> Arc<dyn Hold> {
         self.holds().insert(place, (1, hold.clone()));
         self.clone_of(place, hold)
@@ -48,7 +48,7 @@ impl CountedHolds {
     }
 }
 
-/// One clone. It is counted off when it is given back; who is told of a loss has nothing to give back.
+/// One clone. A release decreases the count; after a loss there is nothing to release.
 struct Counted {
     all: CountedHolds,
     place: Place,

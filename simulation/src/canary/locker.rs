@@ -1,7 +1,7 @@
-//! A small Redlock of its own, on the same nodes, with one flaw.
+//! A small Redlock client on the same nodes, with one flaw.
 //!
-//! It is not the library and shares no decision with it. It never waits in order, retries
-//! plainly and renews one lock at a time.
+//! It shares no decision with the library. It never waits in order, retries without wake-ups, and renews one lock at a
+//! time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +32,7 @@ struct Core {
     renews: AtomicBool,
 }
 
-/// Yes, no and fault.
+/// The numbers of positive answers, negative answers and faults.
 fn counts(answers: &Answers, yes: impl Fn(&Answer) -> bool) -> (usize, usize, usize) {
     let mut counts = (0, 0, 0);
     for answer in answers.iter().flatten() {
@@ -85,7 +85,7 @@ impl Core {
         bytes
     }
 
-    /// Whether a majority said yes; nothing while that is open.
+    /// Whether a majority agreed; `None` while that is open.
     fn verdict(&self, answers: &Answers, yes: impl Fn(&Answer) -> bool) -> Option<bool> {
         let n = self.nodes.len();
         let (yes, no, faults) = counts(answers, yes);
@@ -170,7 +170,7 @@ impl Core {
         }
     }
 
-    /// The fencing token; nothing when it could not be confirmed.
+    /// The fencing token; `None` if it could not be confirmed.
     async fn agree(&self, claim: &Arc<Claim>, votes: &Votes) -> Option<Option<u64>> {
         if !claim.fenced() {
             return Some(None);
@@ -202,7 +202,7 @@ impl Core {
     }
 }
 
-/// Releases an attempt whose future is dropped.
+/// Releases an attempt when its future is dropped.
 struct Undo<'a> {
     core: &'a Core,
     claim: Option<Arc<Claim>>,
@@ -298,7 +298,7 @@ struct Lease {
     fencing: Option<u64>,
     until: AtomicU64,
     released: AtomicBool,
-    /// A majority has said that it is not ours.
+    /// A majority has replied that the lock is not ours.
     taken: AtomicBool,
     told: AtomicWaker,
 }
@@ -370,7 +370,7 @@ async fn renew(lease: std::sync::Weak<Lease>) {
     }
 }
 
-/// The holder's handle; dropping it releases.
+/// The handle of the holder. Dropping it releases the lock.
 struct WrongHold(Arc<Lease>);
 
 impl Hold for WrongHold {

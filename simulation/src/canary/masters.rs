@@ -1,5 +1,5 @@
-//! Wrong ways to change masters: clients that count otherwise, masters that refuse otherwise, operators who take steps
-//! otherwise.
+//! Seeded bugs of replacing masters: clients that count votes wrongly, masters that refuse wrongly, operators that take
+//! wrong steps.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::Flaw;
 use crate::change_plan::{ChangePlan, Named};
 
 impl Flaw {
-    /// Those of masters that change, in worlds where they do.
+    /// The seeded bugs of replacing masters, for scenarios that replace them.
     pub const OF_CHANGES: [Self; 22] = [
         Self::JointUnion,
         Self::JointOldOnly,
@@ -36,12 +36,12 @@ impl Flaw {
         Self::CarryOneShown,
     ];
 
-    /// Whether it is wrong with masters that change.
+    /// Whether the bug is in replacing masters.
     pub fn is_of_changes(self) -> bool {
         Self::OF_CHANGES.contains(&self)
     }
 
-    /// Its name.
+    /// The name of the bug.
     pub(super) fn name_at_changes(self) -> &'static str {
         match self {
             Self::JointUnion => "joint-union",
@@ -69,17 +69,18 @@ impl Flaw {
         }
     }
 
-    /// Whether it is wrong with values while masters change.
+    /// Whether the bug is about values while masters are replaced.
     pub fn is_of_carrying(self) -> bool {
         matches!(self, Self::ValuesLeftBehind | Self::CarryOneShown)
     }
 
-    /// Masters are replaced without a change.
+    /// Whether masters are replaced without a change.
     pub(crate) fn replaces(self) -> bool {
         matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
     }
 
-    /// The settings of a client with these masters, and its nodes: the sound ones but for those who count in one set.
+    /// The settings of a client with these masters, and its nodes. Differs from the correct settings only for bugs that
+    /// count in one set.
     pub(crate) fn counted_by(
         self,
         named: &Named,
@@ -102,7 +103,7 @@ impl Flaw {
         settings.nodes(counts.map(|(_, node)| node.clone()).collect())
     }
 
-    /// What a client of both sets hears of a master that is in the next set alone.
+    /// Changes what a client of both sets is told by a master that is in the next set only.
     pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
         match (self, request, answer) {
             (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {
@@ -121,13 +122,13 @@ impl Flaw {
 }
 
 impl ChangePlan {
-    /// The masters of a client, where they are replaced without a change: those of the first set or of the second, as if
-    /// they had always been the masters.
+    /// The masters of a client if masters are replaced without a change: the first or the second set, as if there had
+    /// never been another.
     pub(crate) fn replaced(&self, step: u8) -> Named {
         Named::unmarked(self.sets[usize::from(step > 0)])
     }
 
-    /// The master that is replaced by another one, where it is one alone.
+    /// The master that is replaced by another one, if it is only one.
     pub(crate) fn one_replaced(&self) -> Option<usize> {
         let [old, next] = [self.sets[0], self.sets[1]];
         let (left, new) = (old & !next, next & !old);

@@ -1,8 +1,8 @@
-//! Wrong lockers that the checkers must reject: a checker that lets one through is broken.
+//! Seeded bugs that the checkers must catch: a checker that lets one through is broken.
 //!
-//! Wrong scripts run under the real library: only the simulated masters, or the connection, do
-//! something else than they should. Wrong clients are variants of one small locker of this crate,
-//! [`WrongLocker`], whose sound variant must pass: so it is the flaw that is caught.
+//! Faulty scripts run under the real library: only the simulated masters, or the connection, behave wrongly. Faulty
+//! clients are variants of one small locker of this package, [`WrongLocker`]. Its correct variant must pass, so that
+//! only the flaw is caught.
 
 mod as_it_stands;
 mod counted;
@@ -29,60 +29,60 @@ pub(crate) use permits::counted_place;
 pub(crate) use register::{WrongRegister, wrong_value};
 pub(crate) use scripts::WrongScripts;
 
-/// What is wrong with a canary.
+/// A seeded bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// Nothing, in the small locker: the control.
+    /// No flaw in the small locker: the control.
     Sound,
-    /// N / 2 votes are thought to be enough.
+    /// N / 2 votes are taken for a majority.
     HalfQuorum,
-    /// A majority of the masters that answered is thought to be enough.
+    /// A majority of the masters that answered is taken for a majority of all.
     ReachableQuorum,
-    /// The validity is counted from the last answer.
+    /// The validity is counted from the last reply.
     ValidityAfterReplies,
-    /// Nothing is taken off for drift.
+    /// Nothing is subtracted for drift.
     NoDrift,
-    /// All attempts of one acquire have one value.
+    /// All attempts of one acquire use the same value.
     ReusedValue,
-    /// The fencing token is the largest counter granted, without a second round.
+    /// The fencing token is the largest counter granted, without a confirmation.
     LargestCounter,
-    /// An extension counts whenever its votes come.
+    /// An extension is counted whenever its votes arrive.
     LateExtension,
-    /// The validity of an extension is counted from its answers.
+    /// The validity of an extension is counted from its replies.
     ExtensionAfterReplies,
-    /// The holder is told of a loss when the next renewal is due.
+    /// The holder is notified of a loss only when the next renewal is due.
     LossAtTick,
-    /// The release deletes whatever stands there.
+    /// The release deletes the key whatever its value.
     UnconditionalDelete,
-    /// A counter above the token confirms it as well.
+    /// A counter above the token confirms the token.
     ConfirmAtLeast,
-    /// An extension sets the expiry also where it is later already.
+    /// An extension sets the expiry even if it is later already.
     ShorteningExtend,
     /// Restarted masters vote at once.
     GuardOff,
-    /// The uptime that the restart guard trusts is two seconds too high.
+    /// The uptime that the restart guard uses is two seconds too high.
     UptimeAhead,
-    /// Only the part of the ttl is taken off for drift, and nothing for whole milliseconds.
+    /// Only the share of the TTL is subtracted for drift, and nothing for whole milliseconds.
     NoFixedDrift,
-    /// The validity is counted from a look at the clock right behind the send.
+    /// The validity is counted from a clock reading after the send.
     ClockAfterSend,
-    /// Who drops a lock or an acquire releases nothing.
+    /// Dropping a lock or an acquire releases nothing.
     DropsWithoutRelease,
-    /// Only a majority of the masters is released.
+    /// The release is sent to a majority of the masters only.
     ReleasesMajority,
     /// Only the first lock of a process is renewed.
     RenewsOnlyFirst,
-    /// The holder of a lock that was taken away is told at the end of its validity.
+    /// The holder of a lock that was taken away is notified only at the end of its validity.
     LossAtDeadline,
-    /// An acquire waits for twice as long as it was asked to.
+    /// An acquire waits for twice as long as requested.
     OverstaysWait,
-    /// Masters wake nobody when a lock becomes free.
+    /// Masters send no wake-up when a lock becomes free.
     NobodyWoken,
-    /// Masters tell of a largest ticket that is one too small.
+    /// Masters report a largest ticket that is one too small.
     TicketNotRaised,
-    /// Holds of a class are counted and not named.
+    /// Holds of a class are counted and not identified.
     CountedHolds,
-    /// A class stands as long as its newest hold.
+    /// The marker of a class lives as long as its newest hold.
     NewestExpiry,
     /// Readers leave no marker in the lock key.
     MarkerlessReaders,
@@ -90,136 +90,137 @@ pub enum Flaw {
     ReaderNoRaise,
     /// A counter above a reader's number confirms it as well.
     ReaderAtLeast,
-    /// A reader that is put back does not raise the counter that has passed it.
+    /// Restoring a reader does not raise a counter that has passed it.
     KeepNoRaise,
-    /// An owner is put back although others have been there since.
+    /// An owner is restored although others have held the lock since.
     LateKeep,
-    /// A writer that becomes a reader does not raise the counter.
+    /// A downgrade does not raise the counter.
     DowngradeNoRaise,
-    /// A writer that becomes a reader writes until it is one.
+    /// A writer that downgrades keeps writing until it is confirmed.
     DowngradeWritesOn,
-    /// Readers pass writers that wait.
+    /// Readers pass waiting writers.
     ReadersPassWriters,
-    /// Writers pass readers that wait.
+    /// Writers pass waiting readers.
     WritersFirst,
-    /// Who takes one resource passes who waits for several.
+    /// A client that takes one resource passes a client that waits for several.
     SinglePassesMulti,
-    /// Each of several resources counts for itself.
+    /// Each of several resources uses its own counter.
     MultiOwnCounter,
-    /// One of several resources confirms the number.
+    /// One of several resources is enough to confirm the token.
     ConfirmAnyKey,
-    /// A master that grants some of several resources counts.
+    /// A master that grants only some of several resources counts as a vote.
     PartialGrantCounts,
-    /// A further hold of an owner stands in line.
+    /// A further hold of an owner waits in the queue.
     OwnerInLine,
-    /// A further hold of an owner confirms a number of its own.
+    /// A further hold of an owner confirms a fencing token of its own.
     OwnerWritesBack,
-    /// A hold of an owner counts whatever number the master shows.
+    /// A hold of an owner counts whatever fencing token the master shows.
     OwnerAnyNumber,
-    /// A further hold of an owner is what the process counts, held or not.
+    /// A further hold of an owner is taken from a local count, whether the lock is held or not.
     LocalCountAnswers,
-    /// Whoever comes late writes its note beside the lock of another.
+    /// A late client writes its note next to the lock of another.
     NoteOfAnybody,
-    /// A release leaves its note behind.
+    /// A release does not remove its note.
     NoteLeft,
-    /// A refusal tells whatever note stands beside the lock as that of its holder.
+    /// A refusal returns any note next to the lock as that of its holder.
     NoteOfLast,
-    /// An observer of an election believes one master, and another one at the next look: terms fall.
+    /// An observer of an election believes one master, and another one at the next read, so terms fall.
     TermOfOne,
-    /// Nothing, in the small client of values: the control.
+    /// No flaw in the small client of values: the control.
     SoundRegister,
-    /// A write looks at no number.
+    /// A write ignores the counter.
     BlindWrite,
-    /// Masters say that they have removed a value, and keep it.
+    /// Masters report that they have removed a value, and keep it.
     RemovedNowhere,
-    /// A read leaves no number.
+    /// A read does not raise the counter.
     ReadNoRaise,
-    /// The value of a read is that of the smallest number.
+    /// A read returns the value with the smallest fencing token.
     SmallerNumberRead,
-    /// A master without a value counts as one with the first.
+    /// A master without a value is counted as having the initial one.
     MissingIsInitial,
-    /// What another run of a server wrote counts.
+    /// Values that another run of a server wrote are counted.
     NoRunStamp,
-    /// A write goes out whenever a connection comes, to any run of a server, and counts there.
+    /// A write is sent whenever a connection is made, to any run of a server, and is counted there.
     LateRefill,
-    /// A write counts on masters that were not read.
+    /// A write is counted on masters that were not read.
     WriteElsewhere,
     /// Each of several resources has a ticket of its own.
     TicketPerResource,
-    /// A master writes over the keys of strangers that have another type.
+    /// A master overwrites foreign keys of another type.
     MgetWrongtype,
-    /// Permits are counted and not named.
+    /// Permits are counted and not identified.
     CountToK,
     /// A master offers its own lowest free slot.
     MasterPicksSlot,
-    /// Semaphores have no line.
+    /// Semaphores have no queue.
     NoSemaphoreLine,
-    /// The versions of a record come again after a few changes.
+    /// The versions of a record repeat after a few changes.
     VersionsAgain,
-    /// A store removes what a session wrote when that ends.
+    /// A store removes what a session wrote when that session ends.
     SessionIsLease,
-    /// Who looks at a store without a clock does not wait for the end of a lease.
+    /// A client of a store without a clock does not wait for the end of a lease.
     EarlyEnd,
-    /// What a lost session may still do is not made harmless.
+    /// Outstanding commits of a lost session are not made ineffective.
     Unsoiled,
     /// Masters that are stores vote at once after a restart.
     StoreGuardOff,
-    /// Leases are written by what the server's clock has certainly reached, and not by what it may have.
+    /// Leases are written by the time that the server's clock has certainly reached, instead of the latest it may have
+    /// reached.
     NoSlack,
-    /// A session that was given up is used again: each answer is read as that of the next question.
+    /// A session that was given up is used again: each reply is read as that of the next question.
     KeptSession,
-    /// Clients of two sets need a majority of all masters.
+    /// Clients of two sets need a majority of all masters together.
     JointUnion,
-    /// Clients of two sets need a majority of the masters that are.
+    /// Clients of two sets need a majority of the old masters only.
     JointOldOnly,
-    /// Clients of two sets need a majority of those that will be.
+    /// Clients of two sets need a majority of the next masters only.
     JointNextOnly,
-    /// Masters refuse nobody.
+    /// Masters refuse no client.
     NextBesideOld,
-    /// Who changes masters waits only where processes with the old ones are seen.
+    /// The operator waits only if it sees processes with the old masters.
     LeftoverLock,
-    /// The number is agreed on the masters that are.
+    /// The fencing token is agreed on the old masters only.
     FenceOneSet,
-    /// A counter above the number confirms it as well.
+    /// A counter above the fencing token confirms it.
     ConfirmAtLeastJoint,
-    /// Counters are not carried.
+    /// Counters are not carried over.
     NoCarry,
     /// Counters are read before the old masters are closed.
     CarryBeforeClose,
     /// Counters are read on one master.
     CarryMinority,
-    /// Tickets are drawn from the masters that are.
+    /// Tickets are drawn from the old masters only.
     TicketOneSet,
-    /// One old master is closed.
+    /// Only one old master is closed.
     CloseMinority,
     /// The next masters are opened at once.
     OpenWithoutWait,
-    /// A closed master is open for clients of the next masters.
+    /// A closed master admits clients of the next masters.
     ClosingOpens,
-    /// Who is closed out may prolong.
+    /// A client that is shut out may extend its locks.
     ExtendUnrefused,
-    /// Connections of those who are closed out go on.
+    /// Connections of clients that are shut out are not closed.
     MarkWithoutKill,
-    /// Masters that are left over are started anew instead of stopped for good; marks do not survive that, and nobody gives
-    /// them again.
+    /// Masters that are no longer used are restarted instead of stopped for good. They lose their generation markers,
+    /// and no client restores these.
     MarkLostOnRestart,
-    /// A master that has died is replaced at once, by naming another one.
+    /// A dead master is replaced at once, by configuring another one.
     ReplaceDeadAtOnce,
-    /// A master that was replaced so comes back.
+    /// A master that was replaced in this way comes back.
     DeadComesBack,
-    /// Another server that has been up for long is taken for the one before.
+    /// Another server that has been up for long is taken for the previous one.
     WarmSpare,
-    /// Values stay where they are: who opens the next masters finds none.
+    /// Values are not carried over: clients of the next masters find none.
     ValuesLeftBehind,
-    /// Who carries values takes one that is shown for that of a majority.
+    /// The operator takes a value that one master shows for that of a majority.
     CarryOneShown,
-    /// A counter is kept for a day, also where it is ahead of the clock.
+    /// A counter is kept for a day, even if it is ahead of the clock.
     CounterForADay,
 }
 
 impl Flaw {
-    /// Every canary that drawn worlds meet; the sound one is not among them, and one resource of several is
-    /// lost in the moment of a confirmation in worlds that are made for it only.
+    /// Every seeded bug that drawn scenarios can show. `Sound` is not among them. Neither is `ConfirmAnyKey`: it shows
+    /// only if one of several resources is lost during a confirmation, and has scenarios of its own.
     pub const ALL: [Self; 57] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
@@ -280,7 +281,7 @@ impl Flaw {
         Self::CounterForADay,
     ];
 
-    /// Those of masters that are stores, in worlds that have some.
+    /// The seeded bugs of stores, for scenarios with stores.
     pub const OF_STORES: [Self; 7] = [
         Self::VersionsAgain,
         Self::SessionIsLease,
@@ -291,12 +292,12 @@ impl Flaw {
         Self::KeptSession,
     ];
 
-    /// Whether it is wrong with stores.
+    /// Whether the bug is about stores.
     pub fn is_of_stores(self) -> bool {
         Self::OF_STORES.contains(&self)
     }
 
-    /// What it breaks in the driver of stores.
+    /// The flaw in the driver for stores.
     pub(crate) fn of_driver(self) -> Option<StoreFlaw> {
         match self {
             Self::EarlyEnd => Some(StoreFlaw::EarlyEnd),
@@ -306,7 +307,7 @@ impl Flaw {
         }
     }
 
-    /// Its name, for commands and tables.
+    /// The name, for commands and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sound => "sound",
@@ -376,7 +377,7 @@ impl Flaw {
         }
     }
 
-    /// The same of those of stores.
+    /// The names of the bugs of stores.
     fn name_at_stores(self) -> &'static str {
         match self {
             Self::VersionsAgain => "versions-again",
@@ -389,7 +390,7 @@ impl Flaw {
         }
     }
 
-    /// The canary of that name.
+    /// The seeded bug of that name.
     pub fn by_name(name: &str) -> Option<Self> {
         let all = Self::ALL.into_iter().chain(Self::OF_STORES);
         let all = all.chain(Self::OF_CHANGES).chain([
@@ -402,7 +403,7 @@ impl Flaw {
         all.into_iter().find(|flaw| flaw.name() == name)
     }
 
-    /// Whether it takes the library's place.
+    /// Whether the small locker replaces the library.
     pub(crate) fn is_locker(self) -> bool {
         !self.is_of_kinds()
             && !self.is_of_values()
@@ -423,7 +424,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether it is wrong with the values under locks: it shows only where there are such.
+    /// Whether the bug is about values under locks: it shows only in scenarios with values.
     pub fn is_of_values(self) -> bool {
         matches!(
             self,
@@ -441,7 +442,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether it is wrong with what holders say of themselves.
+    /// Whether the bug is about notes.
     pub fn is_of_notes(self) -> bool {
         matches!(
             self,
@@ -451,7 +452,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether it is wrong with several resources, readers, owners or semaphores: it shows only where there are such.
+    /// Whether the bug is about several resources, readers, owners or semaphores: it shows only in scenarios with them.
     pub fn is_of_kinds(self) -> bool {
         matches!(
             self,
@@ -484,7 +485,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether it is wrong with semaphores.
+    /// Whether the bug is about semaphores.
     pub(crate) fn is_of_permits(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! Masters that keep wrong notes.
+//! Seeded bugs: masters that handle notes wrongly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use quorate::node::{Answer, Claim, Request};
 use super::Flaw;
 use super::turn::Outcome;
 
-/// What a wrong master does about notes; none where it does what it should.
+/// The reply of a faulty master to a request about notes; `None` if it is the correct one.
 pub(crate) fn wrong_note(
     flaw: Flaw,
     memory: &mut Master,

@@ -1,4 +1,4 @@
-//! Wrong masters of semaphores: one that counts to k, one that picks the slot itself, one without a line.
+//! Seeded bugs of semaphores: a master that only counts permits, one that picks the slot itself, one without a queue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::facts::Believer;
 use crate::kind::Kind;
 use crate::locker::{PERMITS, RESOURCES};
 
-/// Which slot each value has, whichever it asked for.
+/// The slot of each value, regardless of the slot it asked for.
 #[derive(Default)]
 pub(super) struct SlotsTaken(HashMap<[u8; 32], Permit>);
 
-/// The same claim on another slot.
+/// The same claim for another slot.
 fn moved(claim: &Claim, permit: &Permit) -> Arc<Claim> {
     let same = Claim::new("", &permit.key(), claim.token(), true)
         .with_permit(permit.clone())
@@ -33,7 +33,7 @@ fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
     (0..permit.permits()).map(move |slot| permit.at(slot))
 }
 
-/// Where a counted permit may be taken to stand, if it is anywhere: at a slot that nobody believes to have.
+/// The place of a counted permit: a slot that no client believes to have, if there is one.
 pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8 {
     let Kind::Permit(permits) = kind else {
         return place;
@@ -47,7 +47,7 @@ pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8
 }
 
 impl SlotsTaken {
-    /// What a master with such a flaw does; none where it does what it should.
+    /// The reply of a master with such a flaw; `None` if it is the correct one.
     pub(super) fn execute(&mut self, flaw: Flaw, turn: &mut Turn<'_>) -> Option<Outcome> {
         match (flaw, turn.request) {
             (
@@ -88,7 +88,7 @@ impl SlotsTaken {
         }
     }
 
-    /// Grants as long as fewer than k are held, of whatever slots. One counter numbers all.
+    /// Grants as long as fewer permits are held than configured, of whatever slots. One counter serves all slots.
     fn counted(
         &mut self,
         turn: &mut Turn<'_>,
@@ -124,7 +124,7 @@ impl SlotsTaken {
         Some(Ok(Answer::Granted { counter }))
     }
 
-    /// What is said of a value concerns the slot that it has.
+    /// Applies a request about a value to the slot that the value has.
     fn of_taken(&self, turn: &mut Turn<'_>, request: &Request) -> Option<Outcome> {
         let of = |claim: &Arc<Claim>| match self.0.get(&claim.token().to_hex()) {
             Some(slot) => moved(claim, slot),

@@ -1,5 +1,5 @@
-//! Wrong values under locks: masters that read and write them wrongly, and a small client that counts what
-//! they say wrongly. Its sound variant must pass.
+//! Seeded bugs of values under locks: masters that read and write them wrongly, and a small client that counts their
+//! replies wrongly. The correct variant of the client must pass.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::turn::Outcome;
 use super::votes::{Answers, Votes};
 use crate::locker::name;
 
-/// What a record says that no period is done.
+/// The content of a record if no period is done.
 const NEVER: &[u8] = b"once never";
 
-/// What a wrong master does when it is asked for a value; none where it does what it should.
+/// The reply of a faulty master to a request about a value; `None` if it is the correct one.
 pub(crate) fn wrong_value(
     flaw: Flaw,
     memory: &mut Master,
@@ -61,13 +61,13 @@ pub(crate) fn wrong_value(
     }
 }
 
-/// Reads and writes the record of a lock that the library holds.
+/// Reads and writes the record under a lock that the library holds.
 pub(crate) struct WrongRegister {
     flaw: Flaw,
     nodes: Vec<Arc<dyn Node>>,
 }
 
-/// What one master said of a value.
+/// The reply of one master about a value.
 struct Vote {
     number: u64,
     bytes: Vec<u8>,
@@ -113,7 +113,7 @@ impl WrongRegister {
         said.filter_map(|answer| self.vote(answer))
     }
 
-    /// What the record says, by a majority that has one.
+    /// The content of the record according to a majority that has one.
     pub(crate) async fn read<'a>(&'a self, resource: u8, guard: &LockGuard) -> Option<Known<'a>> {
         let token = guard.fencing_token()?;
         let claim = Claim::new("", name(resource).as_bytes(), guard.token(), true);
@@ -158,8 +158,8 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Writes down that the period that began then, in microseconds, is done; none where it was before.
-    /// True where it is certain.
+    /// Records that the period that began at this time, in microseconds, is done. Returns `None` if it was done before,
+    /// and true if the record is certain.
     pub(crate) async fn record(self, began_us: u64) -> Option<bool> {
         let began = began_us / 1_000;
         let last = self.bytes.strip_prefix(b"once ")?;
@@ -194,7 +194,7 @@ impl Known<'_> {
         Some(votes.until(written).await)
     }
 
-    /// In which run of the server this master was read.
+    /// The run of the server in which this master was read.
     fn run(&self, node: usize) -> Option<ServerRun> {
         match &self.read[node] {
             Some(Ok(Answer::Value { run, .. })) => Some(run.clone()),
@@ -202,7 +202,7 @@ impl Known<'_> {
         }
     }
 
-    /// Whether a write in this run of a server counts.
+    /// Whether a write in this run of a server is counted.
     fn counts(&self, node: usize, run: &ServerRun) -> bool {
         if matches!(self.register.flaw, Flaw::WriteElsewhere | Flaw::LateRefill) {
             return true;

@@ -1,4 +1,4 @@
-//! Wrong scripts of groups: what the sound ones answer, and something else than they do.
+//! Seeded bugs of the scripts for several resources, readers, owners and semaphores.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use super::strangers::read_as_free;
 use super::tickets::Tickets;
 use super::turn::{Outcome, Turn, ticket};
 
-/// What a proposal may be away from a master's clock, in microseconds.
+/// The largest difference between a proposal and a master's clock, in microseconds.
 const SLACK_US: u64 = 1_000_000;
 
-/// What a wrong master remembers beside its keys.
+/// What a faulty master keeps in addition to its keys.
 #[derive(Default)]
 pub(crate) struct WrongScripts {
-    /// How many holds are counted under each key.
+    /// The number of holds counted under each key.
     counted: HashMap<Vec<u8>, i64>,
-    /// Who waits for several resources.
+    /// The waiters for several resources.
     several: HashSet<Arc<str>>,
-    /// Which slot of a semaphore each value has.
+    /// The slot of a semaphore that each value has.
     slots: SlotsTaken,
     /// The tickets of each resource.
     tickets: Tickets,
@@ -37,7 +37,7 @@ fn class(claim: &Claim) -> Option<&Class> {
     }
 }
 
-/// Whether it is of one resource, alone.
+/// Whether it claims one resource exclusively.
 fn is_plain(claim: &Claim) -> bool {
     claim.group().is_none() && claim.permit().is_none()
 }
@@ -62,7 +62,7 @@ fn keys_of(claim: &Claim) -> Vec<Vec<u8>> {
     claim.keys().map(|key| key.to_vec()).collect()
 }
 
-/// The same hold, with another number.
+/// The same hold with another fencing token.
 fn renumbered(claim: &Claim, number: u64) -> Arc<Claim> {
     let parts = claim
         .group()
@@ -87,7 +87,7 @@ impl Turn<'_> {
         members.iter().any(|(member, _)| *member == value)
     }
 
-    /// Who waits before a claim.
+    /// The waiters ahead of a claim.
     fn before(&mut self, claim: &Claim) -> Vec<String> {
         let key: Arc<[u8]> = claim.key().into();
         let Ok(Answer::State(state)) = self.memory.apply(self.now, &Request::Look { key }) else {
@@ -98,7 +98,7 @@ impl Turn<'_> {
         ids.take_while(|id| me.as_ref() != Some(id)).collect()
     }
 
-    /// Takes one key alone, whatever the line says.
+    /// Takes one key exclusively, ignoring the queue.
     fn take(&mut self, claim: &Claim, ttl: Duration) -> Answer {
         let number = self.counter(claim.key()) + 1;
         self.set_counter(claim.key(), number);
@@ -107,7 +107,7 @@ impl Turn<'_> {
         Answer::Granted { counter }
     }
 
-    /// The counter as it stood before.
+    /// Restores the previous counter.
     fn unraised(&mut self, key: &[u8], before: u64, answer: Outcome) -> Outcome {
         if !matches!(answer, Ok(Answer::Granted { .. })) || before == 0 {
             return answer;
@@ -119,7 +119,7 @@ impl Turn<'_> {
 }
 
 impl WrongScripts {
-    /// What a master with such a flaw does; none where it does what it should.
+    /// The reply of a master with such a flaw; `None` if it is the correct one.
     pub(crate) fn execute(
         &mut self,
         flaw: Flaw,
@@ -229,7 +229,7 @@ impl WrongScripts {
         })
     }
 
-    /// The same, of who waits in line.
+    /// The same for requests of waiters.
     fn in_line(
         &self,
         flaw: Flaw,
@@ -289,7 +289,7 @@ impl WrongScripts {
     }
 }
 
-/// The same, of several resources.
+/// The same for requests of several resources.
 fn of_several(
     flaw: Flaw,
     mut turn: Turn<'_>,

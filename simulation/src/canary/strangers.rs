@@ -1,5 +1,5 @@
-//! A wrong master of groups that reads all lock keys at once, as MGET does: the key of another type looks free,
-//! and is written over.
+//! A seeded bug: the master reads all lock keys at once, as MGET does. A key of another type then looks free and is
+//! overwritten.
 
 use quorate::node::{Answer, Fault, Request};
 

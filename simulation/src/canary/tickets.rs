@@ -1,5 +1,5 @@
-//! A wrong master of several resources: each has a ticket of its own in every line, so that two who wait for the
-//! same resources may each stand before the other.
+//! A seeded bug of several resources: each resource has a ticket of its own in its queue. Two clients that wait for the
+//! same resources may then each be ahead of the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use quorate::node::{Answer, Claim, Fairness, QueueInfo, Request, Ticket};
 
 use super::turn::{Outcome, Turn, ticket};
 
-/// How many bits of a ticket are the ticket of one resource, and how many stay free below all: the client adds
-/// to what it is told.
+/// The number of bits of the ticket of one resource. As many stay free below all, because the client adds to the ticket
+/// that it is told.
 const BITS: u32 = 11;
 const BELOW: u32 = 4;
 
-/// The largest ticket of each line.
+/// The largest ticket of each queue.
 #[derive(Default)]
 pub(super) struct Tickets(HashMap<Vec<u8>, u64>);
 
@@ -32,13 +32,13 @@ impl Tickets {
         *largest = (*largest).max(ticket);
     }
 
-    /// The largest tickets of all its lines, in one number.
+    /// The largest tickets of all queues of a claim, packed into one number.
     fn packed(&self, claim: &Claim) -> u64 {
         let one = |(index, key): (usize, &Arc<[u8]>)| self.largest(key) << shift(index);
         claim.keys().enumerate().map(one).sum()
     }
 
-    /// One resource.
+    /// A request for one resource.
     pub(super) fn alone(&mut self, claim: &Claim) -> Option<Outcome> {
         if let Some(ticket) = ticket(claim) {
             self.drawn(claim.key(), ticket.number);
@@ -46,7 +46,7 @@ impl Tickets {
         None
     }
 
-    /// Several.
+    /// A request for several resources.
     pub(super) fn several(
         &mut self,
         turn: &mut Turn<'_>,

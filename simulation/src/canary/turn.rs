@@ -1,4 +1,4 @@
-//! One request at one master that a canary answers.
+//! One request at one master, for the seeded bugs that answer it.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Turn<'_> {
         self.memory.put_text(self.now, key, value, Some(ttl));
     }
 
-    /// Nothing stands under the key any more.
+    /// Removes the lock under the key.
     pub(super) fn free(&mut self, key: &[u8]) {
         self.put(key, b"", Duration::ZERO);
     }

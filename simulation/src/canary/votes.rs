@@ -1,4 +1,4 @@
-//! One question to all masters, and what they say.
+//! One question to all masters, and their answers.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -15,7 +15,7 @@ pub(super) struct Votes {
 }
 
 impl Votes {
-    /// Nobody has been asked yet.
+    /// Before any master has been asked.
     pub(super) fn of(nodes: usize) -> Arc<Self> {
         Arc::new(Self {
             answers: Mutex::new(vec![None; nodes]),
@@ -23,7 +23,7 @@ impl Votes {
         })
     }
 
-    /// Asks everybody.
+    /// Asks all masters.
     pub(super) fn ask(
         nodes: &[Arc<dyn Node>],
         phase: Phase,

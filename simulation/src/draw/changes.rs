@@ -1,18 +1,18 @@
-//! Worlds in which masters change while clients take locks, made from others: longer, with smaller longest ttls, so that
-//! there is time for a walk.
+//! Scenarios in which masters are replaced while clients take locks, derived from others. They are longer and have a
+//! smaller `max_ttl`, so that there is time for a change.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::change_plan::{ChangePlan, admits};
 use crate::kind::{Kind, ValueStep};
 use crate::scenario::{ClientPlan, Disk, Step};
 
-/// In how many of a million worlds values are kept under locks, and in how many holders say who they are.
+/// The probability of scenarios with values, and of scenarios with notes, in parts per million.
 const VALUES_PPM: u32 = 350_000;
 const NOTES_PPM: u32 = 200_000;
 
-/// The shapes of changes: which masters are, and which will be, as bits.
+/// The shapes of changes: the old and the next masters, as bits.
 const SHAPES: [[u16; 2]; 11] = [
-    // Three to three: one replaced, two, all.
+    // Three to three: one, two or all are replaced.
     [0b00_0111, 0b00_1011],
     [0b00_0111, 0b00_1011],
     [0b00_0111, 0b01_1100],
@@ -21,18 +21,18 @@ const SHAPES: [[u16; 2]; 11] = [
     [0b00_0111, 0b01_1111],
     [0b01_1111, 0b00_0111],
     [0b01_1111, 0b00_0111],
-    // Five to five, one replaced.
+    // Five to five: one is replaced.
     [0b01_1111, 0b10_1111],
-    // Even numbers, and one alone.
+    // Even numbers, and a single master.
     [0b00_1111, 0b00_0111],
     [0b00_0011, 0b00_0111],
     [0b00_0001, 0b00_0111],
 ];
 
-/// How the counters stand at the beginning: there are none, or they are ahead of the clocks by so many microseconds.
+/// The fencing counters at the beginning: none, or ahead of the clocks by this many microseconds.
 const AHEAD: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
 
-/// How far the operators go: mostly to the end.
+/// The goal of the operators: mostly the end of the change.
 fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
     let higher: Vec<u64> = marks
         .iter()
@@ -48,7 +48,7 @@ fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
 }
 
 impl Scenario {
-    /// The scenario of a seed in which masters change.
+    /// Draws the scenario of a seed in which masters are replaced.
     pub fn draw_changes(seed: u64) -> Self {
         let rng = &mut Rng::stream(seed, 10);
         let shape = rng.pick(&SHAPES);
@@ -82,13 +82,13 @@ impl Scenario {
         scenario
     }
 
-    /// The same with clocks that do not jump: who prepares a change looks at them.
+    /// Removes jumps of clocks: an operator that prepares a change compares them.
     fn steady(&mut self) {
         let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
         self.faults.retain(|fault| !jumps(fault));
     }
 
-    /// Values are kept under locks, for long enough that masters which have lost their memory vote again.
+    /// Adds values under locks, for long enough that masters which have lost their memory vote again.
     fn keep_values(&mut self, rng: &mut Rng) {
         self.slow_down(rng);
         if rng.chance(300_000) {
@@ -101,7 +101,7 @@ impl Scenario {
         self.remove_elsewhere(rng);
     }
 
-    /// Another client than the one that has created a value removes it, and a third one may create it anew: clients of any
+    /// Another client than the creator removes a value, and a third client may create it again. The clients are at any
     /// step.
     fn remove_elsewhere(&mut self, rng: &mut Rng) {
         let creates = |step: &&Step| matches!(step.kind, Kind::Value(ValueStep::Create(_)));
@@ -131,8 +131,8 @@ impl Scenario {
         }
     }
 
-    /// Never more than one master is away at a time: it stands still, or restarts with what is on its disk, and the next is
-    /// away when it votes again.
+    /// At most one master is away at a time: it stalls, or restarts with what is on its disk. The next one is away only
+    /// when it votes again.
     fn away_by_turns(&mut self, rng: &mut Rng) {
         let crashes = |fault: &Fault| {
             matches!(
@@ -164,7 +164,7 @@ impl Scenario {
         }
     }
 
-    /// The same for longer.
+    /// Makes the scenario longer.
     fn stretch(&mut self, rng: &mut Rng) {
         let was = self.heal_at / MS;
         self.heal_at = rng.range(3_000, 8_000) * MS;
@@ -182,7 +182,7 @@ impl Scenario {
         self.settings.max_ttl = longest.max(self.settings.ttl);
     }
 
-    /// Nothing breaks but locks, and nothing is lost or late.
+    /// Removes all faults but force-releases, and all losses and delays of the network.
     fn quieten(&mut self) {
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
         self.faults.retain(breaks);
@@ -215,7 +215,7 @@ impl Scenario {
         let last = 2 * changes as u8;
         let admitted =
             |mark: u64| -> Vec<u8> { (0..=last).filter(|step| admits(mark, *step)).collect() };
-        // In some worlds everybody keeps the masters that it has, let in or not.
+        // In some scenarios every client keeps its masters, whether they admit it or not.
         let mixed = !stands && rng.chance(350_000);
         let first = if mixed {
             (0..=last).collect()
@@ -242,7 +242,7 @@ impl Scenario {
             operators,
             pause: rng.pick(&[20, 200, 1_000]) * MS,
             steps,
-            // Numbers that rise by the clocks are what values rest on where masters forget.
+            // Values on masters that forget require fencing tokens that rise with the clocks.
             ahead: if self.has_values() {
                 rng.pick(&[None, None, Some(5_000_000)])
             } else {
@@ -254,7 +254,7 @@ impl Scenario {
         self.change = Some(plan);
     }
 
-    /// Operators are clients as others are, but for what they do.
+    /// Adds operators. They are clients without locks.
     fn add_operators(&mut self, rng: &mut Rng, operators: u8) {
         for _ in 0..operators {
             let like = &self.clients[rng.below(self.clients.len() as u64) as usize];
@@ -267,7 +267,7 @@ impl Scenario {
         }
     }
 
-    /// Somebody has a lock nearly always, sometimes for longer than who changes masters waits.
+    /// Some client holds a lock nearly always, sometimes for longer than the operators wait.
     fn hold_for_long(&mut self, rng: &mut Rng) {
         let longest = rng.pick(&[2 * self.settings.ttl, 3 * self.settings.max_ttl]);
         let one = rng.chance(500_000);
@@ -280,7 +280,7 @@ impl Scenario {
         }
     }
 
-    /// Draws when each client is told what: mostly one step after another, at any time.
+    /// Draws when each client is reconfigured: mostly one step after another, at any time.
     fn tell_clients(&mut self, rng: &mut Rng, steps: &[(u8, u8)], operators: u8, last: u8) {
         for (client, (first, _)) in steps.iter().enumerate().skip(operators.into()) {
             let mut step = *first;

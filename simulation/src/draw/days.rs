@@ -1,22 +1,25 @@
-//! Worlds in which nobody uses the masters for days, often while a wrong date has left its traces, made from others.
+//! Scenarios in which nobody uses the masters for days, often after a wrong date has left its traces, derived from
+//! others.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::scenario::Disk;
 
-/// In how many of a million worlds that is so: more of those with values or leaders, which are rare by themselves.
+/// The probability of such a scenario in parts per million. Scenarios with values or leaders are rare, so more of them
+/// have unused days.
 const WORLDS_PPM: u32 = 60_000;
 const RARE_PPM: u32 = 200_000;
 
 const HOUR: u64 = 3_600_000 * MS;
 
-/// For how many hours nobody comes: counters are kept for a day.
+/// How many hours the masters are unused: counters are kept for 24 hours.
 const HOURS: [u64; 6] = [20, 25, 25, 30, 100, 1_000];
 
-/// By how many hours a date is wrong.
+/// By how many hours a clock shows a wrong date.
 const WRONG: [i64; 4] = [30, 720, 720, 9_600];
 
 impl Scenario {
-    /// By numbers of their own, so that the other worlds are what they were. `dates`: clocks may show wrong dates.
+    /// Adds unused days, drawn from a separate random stream that leaves the other scenarios unchanged. `dates` allows
+    /// wrong dates.
     pub(super) fn idle_for_days(&mut self, rng: &mut Rng, dates: bool) {
         let rare = self.has_values() || self.has_notes();
         if !rng.chance(if rare { RARE_PPM } else { WORLDS_PPM }) {
@@ -27,10 +30,11 @@ impl Scenario {
         let left = (self.heal_at - at) / MS;
         let (by, down) = (rng.pick(&HOURS) * HOUR, rng.range(1, 50) * MS);
         let mut faults = vec![(at, FaultKind::Skip { by, down })];
-        // A lock that is left on a master whose date falls stays there: a majority has to be there without it.
+        // If the date of a master falls, a lock left there does not expire: there must be a majority without that
+        // master.
         if dates && self.masters.len() > 2 && rng.chance(700_000) {
             for master in &mut self.masters {
-                // Numbers are promised without clocks where nothing is forgotten.
+                // Fencing tokens are promised independently of clocks only if masters forget nothing.
                 master.disk = Disk::Always;
             }
             let masters = self.masters.len() as u64;
@@ -50,7 +54,7 @@ impl Scenario {
             };
             faults.extend([jump(from, by_us), jump(to, -by_us)]);
             if rng.chance(600_000) {
-                // The client needs the master with the wrong date for its majority.
+                // The other masters are away, so the client needs the master with the wrong date for its majority.
                 faults.extend((1..=others).map(|other| away(wrong + other, from, to)));
             }
             if rng.chance(700_000) {
@@ -62,7 +66,7 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// The dates of some clients are wrong where nobody comes for days: stores without a clock have no other.
+    /// Gives some clients a wrong date in scenarios with unused days: stores without a clock have no other date.
     pub(super) fn mistake_dates(&mut self, rng: &mut Rng) {
         let skips = |fault: &Fault| matches!(fault.kind, FaultKind::Skip { .. });
         if !self.has_clockless() || !self.faults.iter().any(skips) {

@@ -1,20 +1,20 @@
-//! Worlds in which holders say who they are, and elections are held and watched.
+//! Scenarios with notes and elections.
 
 use super::{Rng, Scenario};
 use crate::kind::Kind;
 
-/// In how many of a million worlds that is so.
+/// The probability of such a scenario, in parts per million.
 const WORLDS_PPM: u32 = 60_000;
 
 impl Scenario {
-    /// By numbers of their own, so that the other worlds are what they were.
+    /// Adds notes, drawn from a separate random stream that leaves the other scenarios unchanged.
     pub(super) fn add_notes(&mut self, rng: &mut Rng) {
         if rng.chance(WORLDS_PPM) {
             self.note_holders(rng);
         }
     }
 
-    /// Holders say who they are, and elections are held and watched.
+    /// Adds notes of holders, elections and observers.
     pub(super) fn note_holders(&mut self, rng: &mut Rng) {
         let ttl = self.settings.ttl;
         let clients = &mut self.clients;
@@ -31,7 +31,7 @@ impl Scenario {
                 }
                 _ => continue,
             }
-            // Notes of locks that are soon given back are not written, and leaders lead for a while.
+            // The library writes no notes for short holds, and leaders lead for a while.
             if rng.chance(500_000) {
                 step.hold = rng.below(2 * ttl);
             }

@@ -1,20 +1,20 @@
-//! Worlds in which some masters are stores, made from others: everything else is as it was.
+//! Scenarios in which some masters are stores, derived from others without changing anything else.
 
 use super::{MS, Rng, Scenario};
 use crate::scenario::Disk;
 use crate::store_plan::StorePlan;
 
-/// Which masters are stores, and of what kind.
+/// The kind of stores in a scenario.
 #[derive(Clone, Copy)]
 struct Family {
-    /// How many of a hundred masters are stores, and of those how many tell their clocks.
+    /// The percentage of masters that are stores, and the percentage of those that report their clocks.
     stores: u64,
     clocked: u64,
-    /// Followers lag behind, wake-ups are lost, commits get stuck.
+    /// Whether followers lag, wake-ups are lost, and commits get stuck.
     lagging: bool,
     deaf: bool,
     stuck: bool,
-    /// Also what has no clock may forget.
+    /// Whether stores without a clock may lose their memory, too.
     forgets: bool,
 }
 
@@ -61,7 +61,7 @@ impl Family {
 }
 
 impl Scenario {
-    /// The scenario of a seed in which one master at least is a store.
+    /// Draws the scenario of a seed with at least one store.
     pub fn draw_stores(seed: u64) -> Self {
         let mut scenario = Self::draw(seed);
         let rng = &mut Rng::stream(seed, 9);

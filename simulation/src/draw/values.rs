@@ -1,5 +1,5 @@
-//! Worlds with values under locks, made from others: they last longer, so that masters which have lost their
-//! memory vote again before the end, and what breaks goes on meanwhile.
+//! Scenarios with values under locks, derived from others. They last longer, so that masters which have lost their
+//! memory vote again before the end, and faults go on meanwhile.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::kind::{Kind, ValueStep};
@@ -9,14 +9,14 @@ use crate::scenario::{Disk, Step};
 const QUOTA: u8 = 0;
 const RECORD: u8 = 1;
 
-/// In how many of a million worlds there are values.
+/// The probability of scenarios with values, in parts per million.
 const WORLDS_PPM: u32 = 70_000;
 
-/// The most tasks of a client, and the most steps.
+/// The largest number of tasks of a client, and of steps.
 const MOST: (u8, usize) = (2, 20);
 
 impl Scenario {
-    /// By numbers of their own, so that the other worlds are what they were.
+    /// Adds values, drawn from a separate random stream that leaves the other scenarios unchanged.
     pub(super) fn add_values(&mut self, rng: &mut Rng) {
         if rng.chance(WORLDS_PPM) {
             self.slow_down(rng);
@@ -25,7 +25,7 @@ impl Scenario {
         }
     }
 
-    /// Some steps use values, and an operator creates these first.
+    /// Some steps use values. An operator creates the values first.
     pub(super) fn use_values(&mut self, rng: &mut Rng) {
         self.period = rng.pick(&[300 * MS, 1_000 * MS, 3_000 * MS, 60_000 * MS]);
         let (quota, record) = match rng.below(4) {
@@ -46,7 +46,7 @@ impl Scenario {
             };
             (step.resource, step.kind) = (resource, Kind::Value(verb));
             if verb == ValueStep::Turn {
-                // From the read to the write it may take until the lock is over.
+                // The time from the read to the write may exceed the validity of the lock.
                 step.hold = rng.below(2 * ttl);
                 step.renew = rng.chance(300_000);
                 step.cut = None;
@@ -59,8 +59,8 @@ impl Scenario {
         }
     }
 
-    /// In some of these worlds an operator removes a value and creates it anew, and periods are done at least once. By
-    /// numbers of their own, so that the other worlds are what they were.
+    /// In some of these scenarios an operator removes a value and creates it again, and work is done at least once per
+    /// period. Drawn from a separate random stream that leaves the other scenarios unchanged.
     pub(super) fn add_removals(&mut self, rng: &mut Rng) {
         if !self.has_values() {
             return;
@@ -94,7 +94,7 @@ impl Scenario {
         steps.splice(at..at, [remove, create]);
     }
 
-    /// An operator creates the value first of all.
+    /// The first step of an operator creates the value.
     fn create(&mut self, resource: u8, pieces: u8, on: bool) {
         let steps = &mut self.clients[0].steps;
         if let Some(first) = steps.first().copied().filter(|_| on) {
@@ -119,7 +119,7 @@ impl Scenario {
         settings.ttl = rng.range(200, 500) * MS;
         settings.node_timeout = settings.ttl / rng.range(5, 12);
         settings.max_ttl = rng.pick(&[3_200 * MS, 4_000 * MS]);
-        // What lasts was drawn to be over by then.
+        // The faults were drawn to be over by then.
         self.heal_at = 300 * MS + 2 * self.heal_at + rng.range(5_000, 15_000) * MS;
         self.net.again = self.net.again.min(settings.ttl / 2);
         for fault in &mut self.faults {
@@ -132,7 +132,7 @@ impl Scenario {
         }
     }
 
-    /// Masters crash one after another, and come back with what they have on their disks.
+    /// Masters crash one after another, and come back with what is on their disks.
     pub(super) fn crash_by_turns(&mut self, rng: &mut Rng) {
         if self.faults.is_empty() || rng.chance(400_000) {
             return;
@@ -146,7 +146,7 @@ impl Scenario {
         let mut at = 500 * MS + rng.below(pace);
         while at + 200 * MS < self.heal_at {
             let first = rng.below(masters);
-            // Now and then a majority at once.
+            // Sometimes a majority crashes at once.
             let count = if together && rng.chance(400_000) {
                 masters / 2 + 1
             } else {
