@@ -1,4 +1,4 @@
-//! Servers with a command of their own that compares and deletes: which masters are such, and who may use it there.
+//! Servers with a command that compares and deletes: which masters have it, and which connections may use it.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use quorate::node::{Claim, Request};
 use super::World;
 use super::words::token;
 
-/// What such a server says of itself beside what all say.
+/// The additional line in the version report of such a server.
 const VERSION: &str = "valkey_version:9.0.0\r\n";
 
-/// What who may not use it is told, and who comes by a proxy that does not know it.
+/// The error replies for a user without the right, and for a client behind a proxy that does not know the command.
 const REFUSALS: [&str; 2] = [
     "-NOPERM User u has no permissions to run the 'delifeq' command\r\n",
     "-ERR unknown command 'DELIFEQ'\r\n",
 ];
 
-/// The release that the command is.
+/// The release that the command stands for.
 pub(super) fn release(words: &[&[u8]]) -> Option<Request> {
     let [b"DELIFEQ", key, value] = words else {
         return None;
@@ -26,14 +26,14 @@ pub(super) fn release(words: &[&[u8]]) -> Option<Request> {
 }
 
 impl World {
-    /// What a master says of such a version. Every other one has it, by a rule that draws no number: what else
-    /// happens in a seed stays what it was.
+    /// The version that a master reports. Every second master has the command, without drawing a random number, so that
+    /// seeds keep their meaning.
     pub(super) fn version_with_deletion(&self, master: usize) -> &'static str {
         let has = (self.scenario.seed + master as u64).is_multiple_of(2);
         if has { VERSION } else { "" }
     }
 
-    /// What a connection is refused that may not use it: every third.
+    /// The refusal for a connection that may not use the command: every third.
     pub(super) fn refused_deletion(
         &mut self,
         conn: usize,

@@ -1,5 +1,4 @@
-//! What the scripts of groups are asked, as the driver writes it: several keys in one lock, and holds that
-//! stand beside each other.
+//! Decodes the requests of the scripts for several keys and shared holds, as the driver writes them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use quorate::node::{
 
 use super::words::{millis, number, text, token};
 
-/// What the key of an owner begins with.
+/// The prefix of the key of an owner.
 const OWNER: &[u8] = b"quorate:owner:";
 
 fn mode(word: &[u8]) -> Mode {
@@ -47,7 +46,7 @@ fn place(waiter: &[u8], ticket: u64, heartbeat: Duration) -> Fairness {
     Fairness::Fair(ticket)
 }
 
-/// CLAIM.
+/// Decodes CLAIM.
 pub(super) fn claimed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let [
         value,
@@ -74,7 +73,7 @@ pub(super) fn claimed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// CONFIRM of a group.
+/// Decodes CONFIRM of a group.
 pub(super) fn confirmed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let [value, agreed, modes @ ..] = args else {
         return None;
@@ -86,7 +85,7 @@ pub(super) fn confirmed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// UNCLAIM.
+/// Decodes UNCLAIM.
 pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let [value, waiter, leave, modes @ ..] = args else {
         return None;
@@ -104,7 +103,7 @@ pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// KEEP. Neighbours with one value are one lock.
+/// Decodes KEEP. Adjacent keys with one value belong to one lock.
 pub(super) fn kept(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let (args, []) = args.as_chunks::<4>() else {
         return None;

@@ -1,8 +1,8 @@
 //! One client's link to one master: the library's own driver, stepped by the world.
 //!
-//! The driver decides everything: what is sent, what is late, when to connect again. Here stands
-//! only what its actor does around it: the turn that a message in the mailbox rings for, the alarm,
-//! the connection. Nothing of the driver is called while the world is locked, for it answers callers.
+//! The driver decides what is sent, what is late, and when to reconnect. This file has only what the actor does around
+//! it: a message in the mailbox triggers a turn, an alarm fires, a connection is made. The driver is never called while
+//! the world is locked, because it answers callers.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -19,19 +19,19 @@ pub(crate) struct Link {
     pub(crate) client: usize,
     pub(super) master: usize,
     pub(super) driver: Arc<Driver>,
-    /// The process is dead: nothing it says reaches anybody.
+    /// The process is dead: nothing that it sends reaches a master.
     pub(super) dead: bool,
-    /// The connection that the driver has, or is waiting for.
+    /// The connection that the driver has, or waits for.
     pub(super) conn: Option<usize>,
-    /// Its actor has been woken and had no turn yet.
+    /// Its actor has been woken and has not run yet.
     ringing: bool,
-    /// What the alarm is set to, on the true time; alarms of an older setting are void.
+    /// The true time of the alarm, and its number. Alarms with an older number are void.
     armed: Option<(u64, u32)>,
     laps: u32,
     pub(super) rng: Rng,
 }
 
-/// Something that concerns a driver, to be done with the world unlocked.
+/// A call of the driver, to be made with the world unlocked.
 pub(super) enum Call {
     Turn,
     Tick,
@@ -57,7 +57,7 @@ impl Link {
 }
 
 impl Shared {
-    /// A node is asked: the request waits in the mailbox, and the actor is woken.
+    /// Sends a request to a node: the request waits in the mailbox, and the actor is woken.
     pub(crate) fn send(&self, index: usize, request: Request, reply: Reply) {
         let driver = {
             let mut world = self.world();
@@ -71,7 +71,7 @@ impl Shared {
         driver.send(request, reply);
     }
 
-    /// Steps a driver, and carries out what it wants.
+    /// Steps a driver and carries out what it wants.
     pub(super) fn step_link(&self, world: MutexGuard<'_, World>, index: usize, call: Call) {
         let link = &world.links[index];
         if link.dead {
@@ -101,7 +101,7 @@ impl Shared {
 }
 
 impl World {
-    /// Gives the actor of a link its turn, once all who are ready now have had theirs.
+    /// Runs the actor of a link after all tasks that are ready now.
     fn ring(&mut self, index: usize) {
         if !std::mem::replace(&mut self.links[index].ringing, true) {
             let link = index as u32;
@@ -123,7 +123,7 @@ impl World {
         Some(Call::Tick)
     }
 
-    /// Tells the checkers of an attempt when its first message is queued.
+    /// Reports an attempt to the checkers when its first message is queued, and every write of a value.
     pub(super) fn started(&mut self, index: usize, request: &Request) {
         let (client, task) = (self.links[index].client, self.task);
         if let Request::Write { claim, token, .. } = request {
@@ -151,7 +151,7 @@ impl World {
         self.watch.fact(self.now, &fact);
     }
 
-    /// What a driver wants after a step: a connection, bytes on their way, an alarm.
+    /// Carries out what a driver wants after a step: a connection, bytes to send, an alarm.
     fn sync(&mut self, index: usize, stage: Stage, bytes: Vec<u8>, alarm: Option<Instant>) {
         match stage {
             Stage::Dial => {
@@ -178,7 +178,7 @@ impl World {
         let Some(at) = clock.when(alarm.as_nanos()) else {
             return;
         };
-        // An earlier alarm is left standing, as the actor does.
+        // An earlier alarm stays, as in the actor.
         let at = at.max(self.now);
         if link.armed.is_none_or(|(armed, _)| armed > at) {
             let link = &mut self.links[index];
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// A process dies: its connections end; what was sent may still arrive.
+    /// A process is killed: its connections end. Bytes in flight may still arrive.
     pub(crate) fn kill_links(&mut self, client: usize) {
         for index in 0..self.links.len() {
             if self.links[index].client == client && !self.links[index].dead {

@@ -1,4 +1,4 @@
-//! The marks of masters that change: what stands on each, who is let in by it, and what a restart does to it.
+//! Generation markers: which marker each master has, which clients it admits, and what a restart does to it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,26 +14,26 @@ use crate::change_plan::{ChangePlan, Named, Sets, admits, is_majority};
 use crate::clock::{BEGIN, MS};
 use crate::locker::{PLACES, name};
 
-/// The key of the mark.
+/// The key of the generation marker.
 const MASTERS: &[u8] = b"quorate:masters";
 
-/// How long a mark lives that was lost and restored.
+/// The TTL of a generation marker that was lost and restored.
 pub(super) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// How often somebody looks after masters that have lost their marks.
+/// How often an administrator checks for masters that have lost their generation markers.
 const LOOKED_AFTER: u64 = 500 * MS;
 
-/// What a script looks at before it votes.
+/// The check that a script makes before it votes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Looks {
-    /// There has to be a mark.
+    /// Whether there must be a generation marker.
     needed: bool,
-    /// Marks that let its client in.
+    /// The generation markers that admit its client.
     marks: Vec<String>,
 }
 
 impl Looks {
-    /// Reads the line in front of a script; none where it looks at nothing.
+    /// Reads the first line of a script; `None` if it checks nothing.
     fn read(line: &str) -> Option<Self> {
         let wrong = line.strip_prefix("local mark = redis.call('GET', 'quorate:masters') if ")?;
         let (wrong, _) = wrong.split_once(" then ")?;
@@ -60,7 +60,7 @@ impl Looks {
 }
 
 impl Looks {
-    /// A canary: as if a mark by which masters are closed were the one behind it.
+    /// For a seeded bug: treats a marker that closes masters like the next one.
     fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
         let number = number_of(mark);
         let next = |ours: &String| number_of(Some(ours)) == number + 1;
@@ -68,19 +68,19 @@ impl Looks {
     }
 }
 
-/// Which way to look the name of a script stands for.
+/// The check that the name of a script stands for.
 pub(super) fn looks_in(sha: &[u8]) -> usize {
     sha.first_chunk::<38>()
         .map_or(0, |looks| number(looks) as usize)
 }
 
-/// The number of a mark; zero where there is none.
+/// The number of a generation marker; zero without one.
 pub(crate) fn number_of(mark: Option<&str>) -> u64 {
     mark.and_then(|mark| mark.split(' ').next()?.parse().ok())
         .unwrap_or(0)
 }
 
-/// The lock of a counter.
+/// The lock key to which a counter belongs.
 fn lock_of(counter: &[u8]) -> &[u8] {
     counter.strip_prefix(b"quorate:fence:").unwrap_or(counter)
 }
@@ -94,13 +94,13 @@ impl SimMaster {
         (self.memory).put_text(now_us, MASTERS, mark.as_bytes(), lifetime);
     }
 
-    /// How long a mark that was lost has to live; none where there is no such mark.
+    /// The remaining life of a restored generation marker; `None` without an expiry.
     pub(super) fn mark_left(&self, now_us: u64) -> Option<Duration> {
         let expires = self.memory.peek(now_us, MASTERS).expires?;
         Some(Duration::from_micros(expires.saturating_sub(now_us)))
     }
 
-    /// It has loaded a script that looks so.
+    /// The master has loaded a script with this check.
     pub(super) fn learn(&mut self, looks: usize, script: usize) {
         if self.scripts.len() <= looks {
             self.scripts.resize(looks + 1, 0);
@@ -114,7 +114,7 @@ impl SimMaster {
             .is_some_and(|all| all >> script & 1 == 1)
     }
 
-    /// The marker of the owner that holds a place whose counter is not above this number.
+    /// The marker of the owner that holds a lock whose counter is not above this number.
     pub(super) fn owner_below(&self, now_us: u64, key: &[u8], number: u64) -> Option<Vec<u8>> {
         let peek = self.memory.peek(now_us, lock_of(key));
         let holder = peek.holder?;
@@ -122,21 +122,21 @@ impl SimMaster {
         (owned && peek.counter.unwrap_or(0) <= number).then(|| holder.to_vec())
     }
 
-    /// Raises the counter of a place, and never lowers it; true where it was below.
+    /// Raises the counter of a lock and never lowers it. Returns true if it was below.
     pub(super) fn raise_counter(&mut self, now_us: u64, key: &[u8], number: u64) -> bool {
         self.memory.carry(now_us, lock_of(key), number)
     }
 }
 
 impl World {
-    /// The masters of a client as it names them in the life that it begins now.
+    /// The masters with which a client is configured in the life that it begins now.
     pub(crate) fn named(&mut self, client: usize) -> Named {
         let process = &mut self.processes[client];
         process.step_now = process.told;
         self.named_at(self.processes[client].step_now)
     }
 
-    /// A client goes by the masters of this step from now on.
+    /// A client uses the masters of this step from now on.
     pub(crate) fn set_step(&mut self, client: usize, step: u8) {
         let process = &mut self.processes[client];
         (process.told, process.step_now) = (step, step);
@@ -149,14 +149,14 @@ impl World {
         }
     }
 
-    /// A canary: masters are replaced without a change.
+    /// For a seeded bug: whether masters are replaced without a change.
     fn is_replacing(&self) -> bool {
         let plan = self.scenario.change.as_ref();
         self.flaw.is_some_and(Flaw::replaces)
             && plan.is_some_and(|plan| plan.one_replaced().is_some())
     }
 
-    /// A canary: no counter is left on any master, also where it is ahead of the clock.
+    /// For a seeded bug: removes all counters from all masters, even if they are ahead of the clock.
     pub(super) fn forget_counters(&mut self) {
         for master in &mut self.masters {
             let now_us = master.micros(self.now);
@@ -170,12 +170,12 @@ impl World {
         }
     }
 
-    /// The step of the masters that a client goes by.
+    /// The step of a client.
     pub(crate) fn step_of(&self, client: usize) -> u8 {
         self.processes[client].step_now
     }
 
-    /// Which masters make a majority for a client.
+    /// The sets of masters of which a client needs a majority.
     pub(crate) fn sets(&mut self, client: usize) -> Sets {
         let step = self.processes[client].step_now;
         let coverage = &mut self.watch.coverage;
@@ -184,8 +184,7 @@ impl World {
         self.named_at(step).sets()
     }
 
-    /// A client is to be told other masters; a canary tells it so that the master which is replaced dies then, and it may
-    /// be later.
+    /// A client is to be reconfigured. For a seeded bug, the replaced master dies at that moment and may come back.
     pub(super) fn tell_masters(&mut self, fault: u32, (client, step): (u8, u8), down: u64) {
         let (now, plan) = (self.now, self.scenario.change.as_ref());
         if self.is_replacing()
@@ -210,14 +209,14 @@ impl World {
         self.kill_process(client, down);
     }
 
-    /// Whether a message is one that this server hears as from who knows that master as a next one alone.
+    /// Whether this server treats a message as one of a client that knows this master only as a next one.
     pub(super) fn is_next_of(&self, conn: usize) -> bool {
         let conn = &self.conns[conn];
         let step = self.processes[self.links[conn.link].client].step_now;
         step % 2 == 1 && self.named_at(step).sets()[0] >> conn.master & 1 == 0
     }
 
-    /// A canary: who is closed out is told of it in answer to everything but an extension.
+    /// For a seeded bug: a client that is shut out is refused everything but extensions.
     pub(super) fn refusal_but_of_extensions(
         &self,
         conn: usize,
@@ -232,7 +231,7 @@ impl World {
         refused.then(|| format!("-ERR quorate: masters {mark}\r\n"))
     }
 
-    /// Whether the masters that a client has are those that it keeps, once the operators are done; else it is told others.
+    /// Whether a client has its last masters, once the operators are done. Otherwise it will be reconfigured.
     pub(crate) fn may_lock(&mut self, client: usize) -> bool {
         let Some(plan) = &self.scenario.change else {
             return true;
@@ -245,7 +244,8 @@ impl World {
         self.arrived && may
     }
 
-    /// Somebody looks after the masters by hand, now and then once the faults are over: also at those that come back later.
+    /// An administrator checks the masters from time to time once the faults have healed, including masters that come
+    /// back later.
     pub(super) fn look_after(&mut self) {
         let clients = self.processes.iter().enumerate();
         let clients = clients
@@ -260,8 +260,8 @@ impl World {
         self.at(self.now + LOOKED_AFTER, Event::LookedAfter);
     }
 
-    /// Where a majority has lost its marks nobody is let in by later masters any more, and no client gives marks again:
-    /// somebody writes them by hand.
+    /// If a majority has lost its generation markers, later masters admit no client, and no client restores the
+    /// markers: an administrator writes them.
     fn mend_marks(&mut self, step: u8) {
         let marked =
             |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
@@ -290,7 +290,7 @@ impl World {
         }
     }
 
-    /// Puts the marks and counters where they stand at the beginning.
+    /// Writes the generation markers and counters of the beginning.
     pub(super) fn begin_change(&mut self) {
         let Some(plan) = self.scenario.change.clone() else {
             return;
@@ -323,12 +323,12 @@ impl World {
         }
     }
 
-    /// An operator is where all walk to.
+    /// An operator has reached the goal.
     pub(crate) fn change_done(&mut self) {
         self.arrived = true;
     }
 
-    /// A client is told its last masters, and is started anew with them.
+    /// A client is configured with its last masters, and restarted.
     pub(super) fn tell_last(&mut self, client: usize) {
         let steps = self.scenario.change.as_ref();
         let Some((_, last)) = steps.and_then(|plan| plan.steps.get(client).copied()) else {
@@ -339,7 +339,7 @@ impl World {
         self.kill_process(client as u8, 0);
     }
 
-    /// Which way of looking stands in front of a script.
+    /// The number of the check in the first line of a script.
     pub(super) fn looks_of(&mut self, line: &[u8]) -> usize {
         let Some(looks) = Looks::read(text(line)) else {
             return 0;
@@ -351,7 +351,7 @@ impl World {
         self.looks.len() - 1
     }
 
-    /// What a script says that looks at the mark, where its client is not let in.
+    /// The refusal of a script that checks the generation marker, if its client is not admitted.
     pub(super) fn refusal_by_mark(&self, conn: usize, looks: usize) -> Option<String> {
         if looks == 0 || self.flaw == Some(Flaw::NextBesideOld) {
             return None;
@@ -364,7 +364,7 @@ impl World {
         refused.then(|| format!("-ERR quorate: masters {}\r\n", mark.unwrap_or("-")))
     }
 
-    /// The mark, for a client that connects.
+    /// Replies with the generation marker to a client that connects.
     pub(super) fn tell_mark(&self, conn: usize, out: &mut String) {
         let master = &self.masters[self.conns[conn].master];
         let silent = match self.flaw {
@@ -379,7 +379,7 @@ impl World {
         .expect("a string takes everything");
     }
 
-    /// How long the mark has to live, as `PTTL` answers.
+    /// Replies to `PTTL` of the generation marker.
     pub(super) fn tell_mark_left(&self, conn: usize, out: &mut String) {
         let master = &self.masters[self.conns[conn].master];
         let now_us = master.micros(self.now);
@@ -391,7 +391,7 @@ impl World {
         write!(out, ":{left}\r\n").expect("a string takes everything");
     }
 
-    /// A client gives a mark back that has been lost, where there is none.
+    /// A client restores a lost generation marker, if there is none.
     pub(super) fn take_mark(
         &mut self,
         conn: usize,
@@ -418,14 +418,14 @@ impl World {
         number_of(master.mark(master.micros(self.now)))
     }
 
-    /// The mark of a master has been raised.
+    /// The generation marker of a master has been raised.
     pub(super) fn raised(&mut self, master: usize) {
         let number = self.mark_number(master);
         self.fallen[master] = self.fallen[master].filter(|(was, _)| *was > number);
         self.judge_marks();
     }
 
-    /// A master is back that had a mark of this number.
+    /// A master is back whose generation marker had this number.
     pub(super) fn look_at_fallen(&mut self, master: usize, was: u64) {
         if self.flaw == Some(Flaw::MarkLostOnRestart) {
             let now_us = self.masters[master].micros(self.now);
@@ -440,14 +440,14 @@ impl World {
         }
         self.watch.coverage.fallen += 1;
         let most = self.fallen[master].map_or(was, |(most, _)| most.max(was));
-        // Clocks may run apart by 1 % while it is measured, as everywhere else.
+        // Clocks may differ by 1 % in rate while the time is measured, as in all rules.
         let until = self.now + self.scenario.settings.max_ttl / 100 * 99;
         self.fallen[master] = Some((most, until));
         self.at(until, Event::Unguarded);
     }
 
-    /// That masters keep their marks, or are given them again while they are guarded, is what all rests on. Where so many
-    /// have lost theirs that they let in again who was closed out, nothing is promised any more.
+    /// Everything depends on masters that keep their generation markers, or that get them back before they vote again.
+    /// If so many have lost theirs that they admit clients which were shut out, nothing is promised any more.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;
@@ -481,7 +481,7 @@ impl World {
         }
     }
 
-    /// A master that is left over is stopped for good.
+    /// Stops a master that is no longer used for good.
     pub(crate) fn retire(&mut self, index: usize) {
         if std::mem::replace(&mut self.masters[index].retired, true) {
             return;

@@ -1,5 +1,5 @@
-//! One simulated master: the scripts' semantics from the library's own in-memory master, with a
-//! clock, a disk and a process around them.
+//! One simulated master: the library's in-memory master, which has the semantics of the scripts, with a clock, a disk
+//! and a process around it.
 
 use std::sync::Arc;
 
@@ -15,27 +15,28 @@ use crate::scenario::{Disk, MasterPlan, Refusal};
 
 pub(crate) struct SimMaster {
     pub(super) memory: Master,
-    /// What a stale disk would bring back.
+    /// The memory that a stale disk restores.
     disk: Master,
     /// Its wall clock, in nanoseconds since 1970.
     pub(crate) clock: Clock,
     keeps: Disk,
-    /// Counts restarts; the run id.
+    /// The number of restarts. It makes the run id.
     pub(crate) run: u32,
     pub(crate) up: bool,
-    /// What its clock showed when it started, in microseconds.
+    /// The reading of its clock at its start, in microseconds.
     started_us: u64,
     pub(crate) stalled_until: u64,
-    /// What it says to all requests of a lock, and until when.
+    /// The refusal of all lock requests, and until when.
     pub(crate) refusing: Option<(u64, Refusal)>,
-    /// The scripts that it knows, as bits: those that look at nothing, and those of each way to look at the mark.
+    /// The scripts that it has loaded, as bits: first those without a check, then those of each check of the generation
+    /// marker.
     pub(crate) scripts: Vec<u32>,
-    /// It is left over and has been stopped for good.
+    /// It is no longer used, and has been stopped for good.
     pub(super) retired: bool,
     wrong: WrongScripts,
-    /// Under which keys strangers keep something, as bits.
+    /// The keys that hold foreign values, as bits.
     pub(super) strangers: u32,
-    /// How each lock stood after the last message about it.
+    /// The state of each lock after the last message about it.
     seen: [Seen; PLACES],
 }
 
@@ -49,7 +50,7 @@ impl SimMaster {
             keeps: plan.disk,
             run: 0,
             up: true,
-            // It has been running for a day.
+            // At the beginning it has been running for a day.
             started_us: begins / 1_000 - 86_400_000_000,
             stalled_until: 0,
             refusing: None,
@@ -61,12 +62,12 @@ impl SimMaster {
         }
     }
 
-    /// What its clock shows, in microseconds; whole milliseconds, as keys live and die by them.
+    /// The reading of its clock in microseconds, cut to whole milliseconds, by which keys live and expire.
     pub(crate) fn micros(&self, now: u64) -> u64 {
         self.clock.read(now) / 1_000_000 * 1_000
     }
 
-    /// `uptime_in_seconds` as a server reports it: both ends cut to whole seconds.
+    /// `uptime_in_seconds` as a server reports it: both ends are cut to whole seconds.
     pub(crate) fn uptime(&self, now: u64) -> u64 {
         (self.micros(now) / 1_000_000).saturating_sub(self.started_us / 1_000_000)
     }
@@ -77,14 +78,14 @@ impl SimMaster {
         }
     }
 
-    /// What stands beside a lock, and until when on the master's clock in microseconds.
+    /// The note next to a lock, and its expiry on the master's clock in microseconds.
     pub(super) fn note(&self, now_us: u64, key: &[u8]) -> Option<(Vec<u8>, u64)> {
         let key = [b"quorate:note:", key].concat();
         let peek = self.memory.peek(now_us, &key);
         Some((peek.holder?.to_vec(), peek.expires.unwrap_or(u64::MAX)))
     }
 
-    /// What a lock key holds.
+    /// The value of a lock key.
     pub(super) fn holder(&self, now_us: u64, key: &[u8]) -> Option<&[u8]> {
         self.memory.peek(now_us, key).holder
     }
@@ -93,15 +94,15 @@ impl SimMaster {
         self.memory.take_announced()
     }
 
-    /// How a lock stands, after something was said that concerns more than that.
+    /// Records the state of a lock after a message that may concern other locks as well.
     pub(super) fn look_again(&mut self, now_us: u64, key: &[u8]) -> Seen {
         let seen = self.look(now_us, key);
         self.seen[resource_of(key)] = seen;
         seen
     }
 
-    /// How all locks stand, after something that no message did: a key that was gone before a clock
-    /// went back does not come back with it.
+    /// Records the state of all locks after a change that no message made. A key that had expired before a clock went
+    /// back does not come back with it.
     pub(super) fn look_at_all(&mut self, now: u64) {
         for resource in 0..PLACES {
             let key = name(resource as u8).as_bytes();
@@ -119,7 +120,7 @@ impl SimMaster {
         }
     }
 
-    /// The holds that stand beside each other under a key.
+    /// The shared holds under a key.
     fn members(&self, key: &[u8]) -> Vec<Member> {
         let member = |(value, until_ms): &([u8; 32], u64)| Member {
             value: *value,
@@ -129,7 +130,7 @@ impl SimMaster {
         self.memory.standing(key).iter().map(member).collect()
     }
 
-    /// Executes a request by the scripts, or by a canary's wrong ones.
+    /// Executes a request with the correct scripts, or with the faulty ones of a seeded bug.
     pub(super) fn execute(
         &mut self,
         now_us: u64,
@@ -189,25 +190,25 @@ impl SimMaster {
     }
 }
 
-/// A server with this memory, in that run.
+/// The memory of a server in this run.
 fn started(index: usize, run: u32, mut memory: Master) -> Master {
     memory.set_run(ServerRun::new(run_id(index, run)));
     memory
 }
 
-/// What a server calls its run.
+/// The name of a run of a server.
 pub(super) fn run_id(index: usize, run: u32) -> String {
     format!("{index}.{run}")
 }
 
-/// A value, or a marker filled up with zeros.
+/// A value, or a marker padded with zeros.
 fn padded(holder: &[u8]) -> Option<[u8; 32]> {
     let mut whole = [0; 32];
     whole.get_mut(..holder.len())?.copy_from_slice(holder);
     Some(whole)
 }
 
-/// Who stands in a lock key, for traces.
+/// The holder in a lock key, for traces.
 fn stands_as(holder: &[u8; 32]) -> String {
     let end = holder.iter().position(|byte| *byte == 0);
     match end {
@@ -216,7 +217,7 @@ fn stands_as(holder: &[u8; 32]) -> String {
     }
 }
 
-/// An answer on half a line.
+/// A short form of an answer.
 fn plain(answer: &Result<Answer, Fault>) -> String {
     match answer {
         Ok(Answer::Granted { .. }) => "granted".to_owned(),
@@ -228,7 +229,7 @@ fn plain(answer: &Result<Answer, Fault>) -> String {
     }
 }
 
-/// A lock with each of its keys.
+/// Each key of a lock.
 fn keys_of(item: &ExtendItem) -> impl Iterator<Item = (&Arc<Claim>, &Arc<[u8]>)> {
     item.claim.keys().map(|key| (&item.claim, key))
 }
@@ -244,8 +245,8 @@ fn verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
 }
 
 impl World {
-    /// Lets a master execute a request, under the eyes of the checkers.
-    /// `live` where it came over a connection to this very run of the server.
+    /// Lets a master execute a request, and reports it to the checkers. `live` is true if the request came over a
+    /// connection to the current run of the server.
     pub(super) fn apply(
         &mut self,
         index: usize,
@@ -304,7 +305,7 @@ impl World {
         answer
     }
 
-    /// The same for several keys, or for holds that stand beside each other.
+    /// The same for several keys or shared holds.
     fn apply_group(
         &mut self,
         index: usize,
@@ -327,7 +328,7 @@ impl World {
         answer
     }
 
-    /// What follows from a message: somebody has left the line, others are woken.
+    /// The consequences of a message: a waiter has left the queue, others are woken.
     fn behind(&mut self, index: usize, request: &Request) {
         let now = self.now;
         let published = self.masters[index].memory.take_published();
@@ -396,7 +397,7 @@ impl World {
         self.show_note(master, key);
     }
 
-    /// Somebody breaks a lock: on all masters that are there, whoever holds it.
+    /// Force-releases a lock on all masters that are up.
     pub(super) fn break_lock(&mut self, resource: u8) {
         self.watch.coverage.breaks += 1;
         let key: Arc<[u8]> = name(resource).as_bytes().into();
@@ -417,7 +418,7 @@ impl World {
         }
     }
 
-    /// What a master says of its uptime.
+    /// The uptime that a master reports.
     pub(super) fn uptime(&self, index: usize) -> u64 {
         let ahead = if self.flaw == Some(Flaw::UptimeAhead) {
             2
@@ -475,7 +476,7 @@ impl World {
         }
         let kept = master.keeps;
         self.say(|| format!("master {index} is back, disk: {kept:?}"));
-        // A full disk keeps the counters, so they must not fall; the restart counts all the same.
+        // A full disk keeps the counters, so `forgot` is false. Checkers see a restart all the same.
         let forgot = kept != Disk::Always;
         self.watch.fact(
             now,

@@ -1,4 +1,4 @@
-//! Connections: two streams of bytes, each in order, cut anywhere, late, lost in the middle.
+//! Connections: two streams of bytes, each in order, split anywhere, delayed, or cut in the middle.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::clock::BEGIN;
 use crate::rng::Rng;
 use crate::scenario::{FaultKind, Scenario};
 
-/// One connection, from the first packet on.
+/// One connection, from its first packet on.
 pub(super) struct Conn {
     pub(super) link: usize,
     pub(super) master: usize,
@@ -19,26 +19,26 @@ pub(super) struct Conn {
     client: bool,
     /// The server still has it.
     pub(super) server: bool,
-    /// Broken on the way: what the client still writes goes nowhere.
+    /// Broken on the way: what the client writes from now on is lost.
     broken: bool,
-    /// Bytes under way. An event for each piece takes the first, so nothing overtakes anything.
+    /// Bytes in flight. Each arrival takes the first piece, so the order is kept.
     to: VecDeque<Vec<u8>>,
     from: VecDeque<Vec<u8>>,
     last_to: u64,
     last_from: u64,
-    /// What the server has read and not understood yet.
+    /// Bytes that the server has read and not yet understood.
     pub(super) unread: Vec<u8>,
-    /// The process that hears wake-ups here.
+    /// The process that receives wake-ups here.
     pub(super) subscriber: Option<String>,
-    /// The channels of elections that it hears.
+    /// The channels of elections to which it is subscribed.
     pub(super) watches: Vec<Vec<u8>>,
-    /// How many commands it has executed behind the handshake.
+    /// The number of commands executed since the handshake.
     pub(super) served: u64,
-    /// The server says something else next.
+    /// The next reply of the server is malformed.
     pub(super) garbled: bool,
-    /// What it calls itself.
+    /// The name of the connection.
     pub(super) name: String,
-    /// Somebody has ended it at the server who changes masters: nothing of it is executed later.
+    /// An operator has closed it at the server: no command of it is executed later.
     pub(super) ended: bool,
 }
 
@@ -48,24 +48,24 @@ enum State {
     Open,
 }
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     To,
     From,
 }
 
-/// The way of one packet.
+/// The transfer of one packet.
 pub(super) struct Trip {
     pub(super) client: usize,
     pub(super) master: usize,
     pub(super) way: Way,
-    /// The longest that it takes once all is well.
+    /// The longest duration once the faults have healed.
     pub(super) healed_within: u64,
 }
 
 impl Trip {
-    /// When it arrives. Lost packets are sent again; those that meet a partition arrive after it.
+    /// The time of arrival. Lost packets are sent again; packets that meet a partition arrive after it.
     pub(super) fn ends(&self, scenario: &Scenario, now: u64, rng: &mut Rng, lost: &mut u64) -> u64 {
         let net = scenario.net;
         let takes = net.delay + rng.below(net.jitter + 1);
@@ -83,7 +83,7 @@ impl Trip {
         at
     }
 
-    /// The end of a partition that it meets.
+    /// The end of the partition that it meets, if any.
     fn cut_until(&self, scenario: &Scenario, now: u64, at: u64) -> Option<u64> {
         scenario.faults.iter().find_map(|fault| match fault.kind {
             FaultKind::Partition {
@@ -104,21 +104,21 @@ impl Trip {
 }
 
 impl Conn {
-    /// What is said on it reaches the client.
+    /// Whether what the server writes reaches the client.
     pub(super) fn is_heard(&self) -> bool {
         self.client && self.server
     }
 }
 
 impl World {
-    /// When a packet that is sent now arrives.
+    /// The arrival time of a packet that is sent now.
     fn travel(&mut self, conn: usize, way: Way) -> u64 {
         let (link, master) = (self.conns[conn].link, self.conns[conn].master);
         let trip = Trip {
             client: self.links[link].client,
             master,
             way,
-            // All is well: there and back within the node timeout.
+            // After the healing a round trip fits into the node timeout.
             healed_within: self.scenario.settings.node_timeout / 3,
         };
         let (rng, lost) = (
@@ -168,7 +168,7 @@ impl World {
         self.conns[conn].state == State::Dialing
     }
 
-    /// The first packet reaches the master: its kernel accepts, also while the server stands still.
+    /// The first packet reaches the master. The kernel accepts, even if the server stalls.
     pub(super) fn accept(&mut self, conn: usize) {
         let master = &self.masters[self.conns[conn].master];
         let (up, run) = (master.up, master.run);
@@ -180,7 +180,7 @@ impl World {
         self.at(at, Event::Dialed { conn });
     }
 
-    /// The answer to it reaches the client.
+    /// The acceptance reaches the client.
     pub(super) fn dialed(&mut self, conn: usize) -> Option<Call> {
         let dialed = &mut self.conns[conn];
         if !dialed.client {
@@ -212,8 +212,8 @@ impl World {
         }
     }
 
-    /// Sends bytes to the client. Nothing follows on a connection that was broken: what was torn from it
-    /// then would be missing in between.
+    /// Sends bytes to the client. Nothing is sent on a broken connection, because the bytes lost with it would be
+    /// missing in between.
     pub(super) fn say_to_client(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
         while !rest.is_empty() && self.conns[conn].is_heard() && !self.conns[conn].broken {
@@ -230,7 +230,7 @@ impl World {
         &mut self.links[self.conns[conn].link].rng
     }
 
-    /// How much goes into one packet.
+    /// The number of bytes in the next packet.
     fn piece(&mut self, conn: usize, len: usize) -> usize {
         let cut_ppm = self.scenario.net.cut_ppm;
         let rng = self.rng_of(conn);
@@ -241,7 +241,7 @@ impl World {
         }
     }
 
-    /// The first piece under way reaches the server.
+    /// The first piece in flight reaches the server.
     pub(super) fn arrive(&mut self, conn: usize) {
         let stalled_until = self.masters[self.conns[conn].master].stalled_until;
         if stalled_until > self.now && self.conns[conn].server {
@@ -255,14 +255,14 @@ impl World {
             open.unread.extend_from_slice(&piece);
             self.serve(conn);
         }
-        // What the client had sent before it closed has been read.
+        // The server has read what the client sent before it closed the connection.
         let open = &mut self.conns[conn];
         if !open.client && open.to.is_empty() {
             open.server = false;
         }
     }
 
-    /// The first piece under way reaches the client.
+    /// The first piece in flight reaches the client.
     pub(super) fn receive(&mut self, conn: usize) -> Option<(usize, Call)> {
         let open = &mut self.conns[conn];
         let piece = open.from.pop_front()?;
@@ -277,7 +277,7 @@ impl World {
             .then_some((ended.link, Call::Cut("connection closed")))
     }
 
-    /// The client closes its connection: what it had sent may still be read, a first part of it.
+    /// The client closes its connection. The server may still read a first part of what was sent.
     pub(super) fn close(&mut self, index: usize) {
         let Some(conn) = self.links[index].conn.take() else {
             return;
@@ -289,7 +289,7 @@ impl World {
         self.strand(conn);
     }
 
-    /// Nothing more is read from the client but perhaps a first part of what is under way.
+    /// Drops the bytes in flight to the server, except perhaps a first part.
     fn strand(&mut self, conn: usize) {
         let ppm = self.scenario.net.leftover_ppm;
         let under_way = self.conns[conn].to.len();
@@ -307,8 +307,8 @@ impl World {
         }
     }
 
-    /// Breaks a connection on the way, in the middle of whatever was said. The server may still read
-    /// what was under way to it, if it lives.
+    /// Breaks a connection on the way, in the middle of any transfer. If the server is alive, it may still read what
+    /// was in flight to it.
     pub(super) fn cut(&mut self, conn: usize, alive: bool) {
         if !self.conns[conn].is_heard() || self.conns[conn].broken {
             return;
@@ -346,7 +346,7 @@ impl World {
         }
     }
 
-    /// The server closes a connection: what is under way to it is never read.
+    /// The server closes a connection: what is in flight to it is never read.
     pub(super) fn hang_up(&mut self, conn: usize) {
         let heard = self.conns[conn].is_heard();
         let open = &mut self.conns[conn];
@@ -360,7 +360,7 @@ impl World {
         }
     }
 
-    /// A server, or something on the way, forgets its connections and tells nobody.
+    /// A server, or a device on the way, forgets its connections without notifying the clients.
     pub(super) fn forget(&mut self, master: usize) {
         for conn in &mut self.conns {
             if conn.master == master {

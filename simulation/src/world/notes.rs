@@ -1,5 +1,5 @@
-//! What holders say of themselves, who looks at it, and who hears of new leaders: what the scripts are asked
-//! and answer, as the driver writes and reads it.
+//! Decodes and encodes the requests about notes, observers and announcements of leaders, as the driver writes and reads
+//! them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::canary::Flaw;
 use crate::facts::Fact;
 use crate::locker::resource_of;
 
-/// What stands before a lock key in the name of the channel of its leaders.
+/// The prefix of the channel of a lock's leaders.
 const LEADER: &str = "quorate:leader:";
 
-/// NOTE.
+/// Decodes NOTE.
 pub(super) fn noted(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let (args, []) = args.as_chunks::<3>() else {
         return None;
@@ -40,7 +40,7 @@ pub(super) fn noted(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// LOOK.
+/// Decodes LOOK.
 pub(super) fn looked(key: &[u8]) -> Request {
     Request::Look { key: key.into() }
 }
@@ -59,7 +59,7 @@ pub(super) fn bulk(words: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
     }
 }
 
-/// The reply to LOOK, with the note as it stands.
+/// The reply to LOOK, with the current note.
 fn state(state: &KeyState, note: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
     let words = 5 + usize::from(note.is_some());
     write!(out, "*{words}\r\n")?;
@@ -79,7 +79,7 @@ fn state(state: &KeyState, note: Option<&[u8]>, out: &mut String) -> std::fmt::R
     note.map_or(Ok(()), |note| bulk(Some(note), out))
 }
 
-/// A channel that is subscribed to, or no more.
+/// The reply to a subscription or its end.
 pub(super) fn subscribed(on: bool, channel: &[u8], out: &mut String) {
     let kind = if on { "subscribe" } else { "unsubscribe" };
     let (channel, len) = (text(channel), channel.len());
@@ -91,13 +91,13 @@ pub(super) fn subscribed(on: bool, channel: &[u8], out: &mut String) {
     .expect("a string takes everything");
 }
 
-/// Whether new leaders are announced there.
+/// Whether a channel announces leaders.
 pub(super) fn is_of_leaders(channel: &[u8]) -> bool {
     channel.starts_with(LEADER.as_bytes())
 }
 
 impl World {
-    /// Lets a master write down notes.
+    /// Lets a master write notes.
     pub(super) fn apply_notes(&mut self, index: usize, request: &Request) -> Result<Answer, Fault> {
         let Request::Note { items } = request else {
             return Err(Fault::Server("no notes".into()));
@@ -123,7 +123,7 @@ impl World {
         answer
     }
 
-    /// What a look at a lock shows.
+    /// Replies to LOOK.
     pub(super) fn look_at(&mut self, index: usize, request: &Request, out: &mut String) {
         let Request::Look { key } = request else {
             return;
@@ -140,7 +140,7 @@ impl World {
         state(&found, note.as_deref(), out).expect("a string takes everything");
     }
 
-    /// What a refusal tells of who stands in the way: the note as it stands there.
+    /// The note that a refusal returns: the current note of the holder.
     pub(super) fn note_of_refusal(
         &self,
         index: usize,
@@ -165,7 +165,7 @@ impl World {
         Some(note)
     }
 
-    /// Shows the checkers what stands beside a lock.
+    /// Reports the note next to a lock to the checkers.
     pub(super) fn show_note(&mut self, index: usize, key: &[u8]) {
         if !self.watch.has_notes {
             return;
@@ -188,7 +188,7 @@ impl World {
         self.watch.fact(now, &fact);
     }
 
-    /// A master tells whoever listens there of a new leader.
+    /// A master announces a new leader to its subscribers.
     fn announce(&mut self, master: usize, key: &[u8]) {
         let channel = [LEADER.as_bytes(), key].concat();
         let hears = |conn: &super::Conn| {

@@ -1,5 +1,5 @@
-//! Words of operators who change masters, on their way to a master and back: late, never, or executed when nobody waits for
-//! them any more.
+//! Orders of operators to masters, in flight to a master and back: late, lost, or executed when the operator waits no
+//! longer.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -17,50 +17,50 @@ use crate::happening::Happening;
 use crate::locker::{PLACES, name};
 use crate::scenario::Refusal;
 
-/// A fencing counter: its key, and its number.
+/// A fencing counter: its key and its number.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// Longer than counters live.
+/// The TTL of a counter that is not ahead.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// What an operator says to a master, as one message.
+/// An order of an operator to a master.
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// Raise the mark, if it is lower; whether a master without one has lost it.
+    /// Raise the generation marker if it is lower. The flag says whether a master without a marker has lost it.
     Raise(u64, Arc<str>, bool),
-    /// Who is connected?
+    /// List the connections.
     Clients,
-    /// End that connection.
+    /// Close this connection.
     Kill(u64),
-    /// Which counters are not farther behind the clock than this?
+    /// List the counters that are behind the clock by at most this much.
     Counters(Duration),
-    /// Under which locks are values kept?
+    /// List the locks with values.
     Values,
-    /// Raise these counters, where they are lower and no owner holds the lock.
+    /// Raise these counters if they are lower and no owner holds the lock.
     Carry(Arc<[Counter]>),
-    /// How is it?
+    /// Report the state.
     Look,
 }
 
-/// What the master says.
+/// The reply of the master.
 #[derive(Debug)]
 pub(crate) enum Heard {
     Done,
     Clients(String),
     Killed(bool),
     Counters(Vec<Counter>),
-    /// The locks under which values are kept.
+    /// The locks with values.
     Values(Vec<Vec<u8>>),
-    /// The counters that an owner's hold forbids to raise, with its marker.
+    /// The counters that may not be raised because of an owner's hold, with the owner's marker.
     Owned(Vec<(Vec<u8>, Vec<u8>)>),
-    /// How it is, and who is connected.
+    /// The state, and the connections.
     Seen(Box<ChangeSeen>, String),
     Refused(Refusal),
     /// The connection has ended.
     Gone,
 }
 
-/// A word under way.
+/// An order in flight.
 pub(super) struct Order {
     pub(super) client: usize,
     master: usize,
@@ -73,7 +73,7 @@ pub(super) struct Order {
 }
 
 impl Shared {
-    /// Says something to a master, in a connection to this run of it.
+    /// Sends an order to a master, over a connection to this run of it.
     pub(crate) async fn say_order(
         &self,
         client: usize,
@@ -130,7 +130,7 @@ impl World {
         trip.ends(&self.scenario, self.now, &mut self.rng, lost)
     }
 
-    /// A word reaches its master.
+    /// An order reaches its master.
     pub(super) fn ordered(&mut self, index: usize) {
         let Order {
             client,
@@ -156,7 +156,7 @@ impl World {
         self.at(at, Event::Obeyed { order });
     }
 
-    /// The answer reaches the operator.
+    /// The reply reaches the operator.
     pub(super) fn obeyed(&mut self, index: usize) -> Option<Waker> {
         let order = &mut self.orders[index];
         order.obeyed = true;
@@ -239,7 +239,8 @@ impl World {
         }
     }
 
-    /// A canary: those that are left over are not stopped but started anew, without their marks.
+    /// For a seeded bug: masters that are no longer used are restarted without their generation markers, and not
+    /// stopped.
     fn restart_left_over(&mut self, change: u64) {
         let plan = self.scenario.change.as_ref();
         let sets = plan.map(|plan| plan.named(2 * change as u8 + 1).sets());
@@ -249,7 +250,7 @@ impl World {
         }
     }
 
-    /// Who is connected, as a server tells it.
+    /// The list of connections as a server reports it.
     fn client_list(&self, master: usize) -> String {
         let run = self.masters[master].run;
         let here = self.conns.iter().enumerate();
@@ -278,7 +279,7 @@ impl World {
         (0..PLACES).filter_map(counter).collect()
     }
 
-    /// A canary: whether this is the one old master whose counters are read, which has the least to tell.
+    /// For a seeded bug: whether this is the one old master whose counters are read. It has the smallest ones.
     fn has_least(&self, master: usize) -> bool {
         let sum = |master: usize| {
             let counters = self.counters_of(master, DAY);
@@ -288,7 +289,7 @@ impl World {
         old.into_iter().min_by_key(|master| sum(*master)) == Some(master)
     }
 
-    /// The locks under which a master keeps values.
+    /// The locks with values on a master.
     fn values_of(&self, master: usize) -> Vec<Vec<u8>> {
         let master = &self.masters[master];
         let now_us = master.micros(self.now);
@@ -300,7 +301,7 @@ impl World {
         names.map(|place| name(place as u8).into()).collect()
     }
 
-    /// Raises counters, and tells which an owner's hold forbids to raise.
+    /// Raises counters. Returns those that may not be raised because of an owner's hold.
     fn carry_to(&mut self, index: usize, counters: &[Counter]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let master = &mut self.masters[index];
         let now_us = master.micros(self.now);

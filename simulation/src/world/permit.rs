@@ -1,4 +1,4 @@
-//! What the scripts of semaphores are asked, as the driver writes it.
+//! Decodes the requests of the scripts for semaphores, as the driver writes them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn place(waiter: &[u8], ticket: u64, heartbeat: Duration) -> Fairness {
     })))
 }
 
-/// PERMIT.
+/// Decodes PERMIT.
 pub(super) fn asked(name: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [value, ttl, proposal, slot, permits, rest @ ..] = args else {
         return None;
@@ -38,7 +38,7 @@ pub(super) fn asked(name: &[u8], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// RELEASE of a slot.
+/// Decodes RELEASE of a slot.
 pub(super) fn released(name: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [value, slot, rest @ ..] = args else {
         return None;

@@ -1,4 +1,4 @@
-//! What a simulated store keeps: records with versions that never come again.
+//! The contents of a simulated store: records whose versions never repeat.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use quorate::node::store::{Commit, Committed, NamedRecord, Record};
 
 use crate::canary::Flaw;
 
-/// So many states of a record a follower may lag behind.
+/// The number of states of a record by which a follower may lag.
 const KEPT: usize = 4;
 
-/// A canary: so many versions there are.
+/// For a seeded bug: the number of versions, which repeat.
 const AGAIN: u64 = 4;
 
 /// One state of a record.
@@ -22,16 +22,16 @@ struct State {
     writer: usize,
 }
 
-/// The states of a record, the last one last.
+/// The states of a record. The last one is current.
 #[derive(Clone, Default)]
 struct Past {
     states: Vec<State>,
-    /// There were earlier ones.
+    /// There were earlier states.
     cut: bool,
 }
 
 impl Past {
-    /// What who has seen everything up to that change finds.
+    /// The state after that change.
     fn at(&self, number: u64) -> Option<&State> {
         let found = self.states.iter().rev().find(|one| one.number <= number);
         found.or_else(|| self.states.first().filter(|_| self.cut))
@@ -46,7 +46,7 @@ impl Past {
 #[derive(Clone, Default)]
 pub(super) struct Records {
     all: BTreeMap<Vec<u8>, Past>,
-    /// Counts changes, over restarts as well.
+    /// The number of the last change. Restarts do not reset it.
     last: u64,
 }
 
@@ -55,12 +55,12 @@ impl Records {
         self.last
     }
 
-    /// What stands under a name now.
+    /// The current record of a name.
     pub(super) fn get(&self, name: &[u8]) -> Record {
         self.all.get(name).map(Past::last).unwrap_or_default()
     }
 
-    /// What stood there at that change, and the number of the change that made it.
+    /// The record at that change, and the number of the change that wrote it.
     pub(super) fn get_at(&self, name: &[u8], number: u64) -> (Record, u64) {
         let state = self.all.get(name).and_then(|past| past.at(number));
         state.map_or((Record::default(), 0), |one| {
@@ -68,7 +68,7 @@ impl Records {
         })
     }
 
-    /// The records in their order.
+    /// A page of the records in order of their names.
     pub(super) fn page(&self, from: u64, count: u32) -> Vec<NamedRecord> {
         let named = |(name, past): (&Vec<u8>, &Past)| (name.clone(), past.last());
         let all = self.all.iter().map(named);
@@ -76,7 +76,7 @@ impl Records {
         there.skip(from as usize).take(count as usize).collect()
     }
 
-    /// All or nothing.
+    /// Commits all changes, or none.
     pub(super) fn commit(
         &mut self,
         commit: &Commit,
@@ -109,7 +109,7 @@ impl Records {
         Committed::Done(versions)
     }
 
-    /// Removes a record where it has this version.
+    /// Removes a record if it has this version.
     pub(super) fn remove(&mut self, name: &[u8], version: u64) {
         if version > 0 && self.get(name).version == version {
             self.last += 1;
@@ -130,14 +130,14 @@ impl Records {
         });
     }
 
-    /// Forgets everything that came behind `disk`. The numbers of changes go on.
+    /// Forgets every change since `disk`. The numbers of changes go on.
     pub(super) fn fall_back_to(&mut self, disk: Self) {
         let last = self.last;
         *self = disk;
         self.last = last;
     }
 
-    /// Removes what a session wrote last: a canary.
+    /// For a seeded bug: removes what a session wrote last.
     pub(super) fn remove_of(&mut self, writer: usize) {
         let of = |past: &Past| past.states.last().is_some_and(|one| one.writer == writer);
         let names = self.all.iter().filter(|(_, past)| of(past));

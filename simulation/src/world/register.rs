@@ -1,4 +1,4 @@
-//! Values under locks: what their scripts are asked and answer, as the driver writes and reads it.
+//! Decodes and encodes requests about values under locks, as the driver writes and reads them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use super::words::{number, text, token};
 use crate::facts::Fact;
 use crate::locker::resource_of;
 
-/// What the scripts say of who writes: nothing but a number.
+/// The scripts receive no lock value of the writer, only a fencing token: this value stands for all writers.
 const NOBODY: [u8; 32] = [b'0'; 32];
 
 fn claim(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
     Some(Arc::new(Claim::new("", key, token(value)?, true)))
 }
 
-/// READ.
+/// Decodes READ.
 pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [value, agreed] = args else {
         return None;
@@ -29,7 +29,7 @@ pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// WRITE. The run of the server is known there.
+/// Decodes WRITE. The master knows its run.
 pub(super) fn write(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [agreed, run, bytes @ ..] = args else {
         return None;
@@ -45,7 +45,7 @@ pub(super) fn write(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// The reply to READ where it is ours.
+/// The reply to READ if the value is one of ours.
 pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Answer::Value { run, stored } = answer else {
         return Ok(());
@@ -53,7 +53,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Some(stored) = stored else {
         return write!(out, "*1\r\n_\r\n");
     };
-    // Which other run it was nobody asks.
+    // Nobody asks which other run it was.
     let run = if stored.vouched {
         run.as_str()
     } else {
@@ -64,7 +64,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
 }
 
 impl World {
-    /// Lets a master read or write a value, under the eyes of the checkers.
+    /// Lets a master read or write a value, and reports it to the checkers.
     pub(super) fn apply_value(&mut self, index: usize, request: &Request) -> Result<Answer, Fault> {
         let (Request::Read { claim, .. } | Request::Write { claim, .. }) = request else {
             return Err(Fault::Server("no request about a value".into()));
@@ -91,7 +91,7 @@ impl World {
         answer
     }
 
-    /// A canary: the oldest value that some other master shows.
+    /// For a seeded bug: the oldest value that another master has.
     pub(super) fn shown_elsewhere(&self, key: &[u8]) -> Option<StoredValue> {
         let key = [b"quorate:value:", key].concat();
         let shown = |master: &super::SimMaster| {

@@ -1,5 +1,5 @@
-//! Sessions of stores: one question at a time, on its way there, at the server, on its way back. What is given up
-//! may still be executed, long after others have spoken.
+//! Sessions of stores: one question at a time, in flight to the server, at the server, and back. A question that was
+//! given up may still be executed, long after later ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::canary::Flaw;
 use crate::rng::Rng;
 use crate::scenario::Refusal;
 
-/// What a session is asked.
+/// A question to a session.
 pub(crate) enum Question {
     Hello,
-    /// Hears what this process is told.
+    /// Subscribes to the messages for this process.
     Listen(Arc<str>),
     Load(Vec<Arc<[u8]>>),
     Commit(Vec<Commit>),
@@ -27,7 +27,7 @@ pub(crate) enum Question {
     Remove(Vec<(Arc<[u8]>, u64)>),
 }
 
-/// What it says.
+/// The answer of a session.
 #[derive(Clone)]
 pub(crate) enum Said {
     Hello(Greeting),
@@ -38,17 +38,17 @@ pub(crate) enum Said {
     Removed,
 }
 
-/// A question on its way.
+/// A question in flight.
 pub(crate) struct Asked {
     session: usize,
     question: Question,
-    /// It never gets there.
+    /// It never arrives.
     void: bool,
     reached: bool,
-    /// It has waited at the server for others, and what the clock showed before, where it shows anything.
+    /// It has waited at the server for others; and the reading of the server's clock before that, if it has one.
     waited: bool,
     showed: Option<u64>,
-    /// So much of it is executed.
+    /// The number of its changes that are executed.
     upto: usize,
     answer: Option<Result<Said, Fault>>,
     /// The answer has arrived.
@@ -65,20 +65,20 @@ pub(crate) struct Session {
     open: bool,
     /// The server still has it.
     server: bool,
-    /// The client has been told that it is over.
+    /// The client has been notified that it is over.
     lost: bool,
-    /// The server says something else next.
+    /// The next answer of the server is malformed.
     garbled: bool,
     last_to: u64,
     last_from: u64,
-    /// It has seen everything up to this change.
+    /// The last change that it has seen.
     seen: u64,
     /// Questions whose answers have not been read.
     unread: VecDeque<usize>,
     waker: Option<Waker>,
-    /// Whose words it hears.
+    /// The process whose messages it receives.
     process: Option<Arc<str>>,
-    /// Words on their way, and those that have arrived.
+    /// Messages in flight, and messages that have arrived.
     coming: VecDeque<Vec<Vec<u8>>>,
     words: VecDeque<Vec<Vec<u8>>>,
     rng: Rng,
@@ -88,9 +88,9 @@ fn gone() -> Fault {
     Fault::Disconnected("the session is gone".into())
 }
 
-/// What a client does, as it is polled.
+/// What a client does while it is polled.
 impl World {
-    /// A new session, that nothing has been said on; a canary's pool may give back an old one.
+    /// Opens a session. A seeded bug may take an old one from a pool.
     pub(crate) fn open_session(&mut self, client: usize, master: usize) -> usize {
         let session = self.sessions.len();
         let salt = 5 << 48 | session as u64;
@@ -115,7 +115,7 @@ impl World {
         session
     }
 
-    /// A session that was given up with an answer outstanding.
+    /// For a seeded bug: a session that was given up with an outstanding answer.
     pub(crate) fn take_pooled(
         &mut self,
         client: usize,
@@ -175,7 +175,7 @@ impl World {
         Poll::Pending
     }
 
-    /// What the process was told next.
+    /// The next messages for the process.
     pub(crate) fn words(
         &mut self,
         session: usize,
@@ -192,7 +192,7 @@ impl World {
         Poll::Pending
     }
 
-    /// The client drops it: what is on its way may get there all the same.
+    /// The client drops the session. Questions in flight may still arrive.
     pub(crate) fn close_session(&mut self, session: usize) {
         let one = &mut self.sessions[session];
         one.waker = None;
@@ -208,12 +208,12 @@ impl World {
     }
 }
 
-/// What happens on the way and at the server.
+/// What happens in the network and at the server.
 impl World {
     fn session_trip(&mut self, session: usize, way: Way) -> u64 {
         let one = &mut self.sessions[session];
         let plan = self.scenario.masters[one.master].store;
-        // A change may need four questions within the timeout, and others are on their way as well.
+        // A change of a lock may need four questions within the timeout, and others are in flight as well.
         let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
         let trip = Trip {
             client: one.client,
@@ -231,7 +231,7 @@ impl World {
         *last
     }
 
-    /// What is on its way to the server never arrives, or arrives later, or a part of it does.
+    /// Questions in flight to the server never arrive, arrive later, or are executed in part.
     fn strand_session(&mut self, session: usize) {
         let net = self.scenario.net;
         let one = &mut self.sessions[session];
@@ -249,7 +249,7 @@ impl World {
         }
     }
 
-    /// It breaks on the way. The server may still be there.
+    /// The session breaks on the way. The server may still have it.
     fn cut_session(&mut self, session: usize, alive: bool) {
         if !self.sessions[session].open || self.sessions[session].lost {
             return;
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// The server forgets them, and tells nobody.
+    /// The server forgets the sessions without notifying the clients.
     pub(super) fn forget_sessions(&mut self, master: usize) {
         for session in 0..self.sessions.len() {
             if self.sessions[session].master == master {
@@ -290,7 +290,7 @@ impl World {
         }
     }
 
-    /// A canary: what a session wrote is gone with it.
+    /// For a seeded bug: what a session wrote is removed with it.
     fn lease_ends(&mut self, session: usize) {
         if self.flaw == Some(Flaw::SessionIsLease) {
             let master = self.sessions[session].master;
@@ -298,7 +298,7 @@ impl World {
         }
     }
 
-    /// The client learns that it is over.
+    /// The client learns that the session is over.
     pub(super) fn lost_session(&mut self, session: usize) -> Option<Todo> {
         let one = &mut self.sessions[session];
         if !one.open || std::mem::replace(&mut one.lost, true) {
@@ -340,7 +340,7 @@ impl World {
         asked.reached = true;
         asked.answer = Some(answer);
         if !self.sessions[session].open {
-            // Nobody reads it.
+            // The client does not wait for it any more.
             self.asked[index] = None;
             return;
         }
@@ -349,7 +349,7 @@ impl World {
         self.at(at, Event::Tell { asked });
     }
 
-    /// A commit may wait at the server, as for the lock of a row.
+    /// A commit may wait at the server, as for a row lock.
     fn gets_stuck(&mut self, index: usize) -> bool {
         let healed = self.healed();
         let Some(asked) = self.asked[index].as_mut() else {
@@ -372,7 +372,7 @@ impl World {
         true
     }
 
-    /// The server does what it is asked.
+    /// The server executes a question.
     fn carry_out(&mut self, index: usize) -> Result<Said, Fault> {
         let Some(mut asked) = self.asked[index].take() else {
             return Err(gone());
@@ -382,7 +382,7 @@ impl World {
         let refusing = self.masters[master]
             .refusing
             .filter(|(until, _)| self.now < *until);
-        // Who is refused has been let in.
+        // A session can be refused only after its greeting.
         let greets = matches!(asked.question, Question::Hello | Question::Listen(_));
         let answer = match refusing {
             Some((_, how)) if !greets => {
@@ -420,7 +420,7 @@ impl World {
         };
         self.watch.coverage.messages += 1;
         let shows = self.masters[master].clock.read(self.now) / 1_000;
-        // At some moment between question and answer: before the row was free is one.
+        // The clock is read at some moment between question and answer, possibly before the row lock was free.
         let shows = plan.clocked.then_some(shows);
         let clock = asked.showed.or(shows);
         let Asked { question, upto, .. } = asked;
@@ -455,7 +455,7 @@ impl World {
         })
     }
 
-    /// What the clock shows at the store of a session: half of the stores without a clock for leases date their changes.
+    /// The date at the store of a session. Half of the stores without a clock for leases date their changes.
     pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
         let master = self.sessions[session].master;
         let plan = self.scenario.masters[master].store?;
@@ -475,7 +475,7 @@ impl World {
         greeting.uptime(Duration::from_secs(self.uptime(master)))
     }
 
-    /// Reads records, maybe at a follower that lags behind, but never behind what the session has seen.
+    /// Reads records, perhaps from a follower that lags, but never older than what the session has seen.
     fn load(&mut self, session: usize, names: &[Arc<[u8]>], lag_ppm: u32) -> Vec<Record> {
         let healed = self.healed();
         let one = &mut self.sessions[session];
@@ -524,7 +524,7 @@ impl World {
         done
     }
 
-    /// A process is told something, wherever it listens to this store.
+    /// Sends a message to a process over all its sessions that listen to this store.
     fn tell_process(&mut self, master: usize, process: &str, word: &[u8]) {
         let hears = |one: &Session| {
             let server = one.master == master && one.server && one.open;
@@ -562,7 +562,7 @@ impl World {
         }
     }
 
-    /// A word reaches its process.
+    /// A message reaches its process.
     pub(super) fn word(&mut self, session: usize) -> Option<Todo> {
         let one = &mut self.sessions[session];
         let words = one.coming.pop_front()?;
@@ -585,7 +585,7 @@ impl World {
         one.waker.take().map(Todo::Wake)
     }
 
-    /// The client of a session, or of a question's.
+    /// The client of a session.
     pub(super) fn client_of_session(&self, session: u32) -> usize {
         self.sessions[session as usize].client
     }

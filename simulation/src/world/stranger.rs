@@ -1,5 +1,5 @@
-//! Strangers who keep values of another type under the keys of locks: nobody has these locks meanwhile, and
-//! nobody may touch the values.
+//! Foreign keys: foreign clients store values of another type under the keys of locks. No client may hold these locks
+//! meanwhile, or change the values.
 
 use quorate::node::{Fault, Request};
 
@@ -9,7 +9,7 @@ use crate::facts::Fact;
 use crate::locker::{RESOURCES, name};
 
 impl SimMaster {
-    /// Whether a value of another type stands there.
+    /// Whether a value of another type is there.
     fn is_strange(&mut self, now: u64, resource: usize) -> bool {
         let key = name(resource as u8).as_bytes().into();
         let now_us = self.micros(now);
@@ -25,7 +25,7 @@ impl SimMaster {
         }
     }
 
-    /// The server has restarted: strangers take it for new.
+    /// The server has restarted: foreign clients do not expect their values any more.
     pub(super) fn forget_strangers(&mut self, now: u64) {
         for resource in 0..RESOURCES {
             self.end(now, resource);
@@ -59,7 +59,7 @@ impl World {
         self.masters[usize::from(index)].end(now, resource);
     }
 
-    /// Whether a stranger still finds what it has put there.
+    /// Checks that a foreign value is still there.
     pub(super) fn look_at_stranger(&mut self, index: usize, resource: usize) {
         let (now, master) = (self.now, &mut self.masters[index]);
         if master.strangers == 0 || master.strangers >> resource & 1 == 0 {

@@ -1,4 +1,4 @@
-//! Who believes what, and everybody who looks at it: checkers, coverage, trace.
+//! The beliefs of clients, and everything that observes the run: checkers, coverage and trace.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ pub(crate) struct Watch {
     pub(crate) awake_since: Vec<u64>,
     pub(crate) coverage: Coverage,
     pub(crate) event: u64,
-    /// Readable lines, when somebody wants to read them.
+    /// The lines of the trace, if it is wanted.
     pub(crate) trace: Option<Vec<String>>,
     promises: Promises,
-    /// Somebody says who it is.
+    /// The scenario has notes or leaders.
     pub(crate) has_notes: bool,
     last_holder: [Option<usize>; PLACES],
     holds: u64,
@@ -66,7 +66,7 @@ impl Watch {
         self.watched.see(&moment, fact);
     }
 
-    /// The assumptions do not hold any more: nothing rests on them from now on.
+    /// The assumptions are violated: the promises that depend on them are dropped.
     pub(crate) fn lose_promises(&mut self) {
         self.coverage.split += u64::from(self.promises.exclusion);
         self.promises = Promises {
@@ -77,8 +77,7 @@ impl Watch {
         };
     }
 
-    /// Looks at everything after an event, and at what the library says in the process that has had a
-    /// turn, if one had.
+    /// Checks everything after an event, and reads the state of the holds in the process that has just run, if one has.
     pub(crate) fn after(&mut self, now: u64, client: Option<usize>) {
         for index in 0..self.believers.len() {
             let believer = &mut self.believers[index];
@@ -121,7 +120,7 @@ impl Watch {
         self.checkers.after(&moment);
     }
 
-    /// Tells the checkers a fact about one of the believers.
+    /// Reports a fact about one of the believers to the checkers.
     fn show(&mut self, now: u64, index: usize, fact: impl FnOnce(&Believer) -> Fact<'_>) {
         let moment = Moment {
             now,
@@ -133,7 +132,7 @@ impl Watch {
         self.checkers.see(&moment, &fact(&self.believers[index]));
     }
 
-    /// Somebody believes to hold a lock from now on.
+    /// A client believes from now on that it holds a lock.
     pub(crate) fn obtained(&mut self, now: u64, mut believer: Believer) -> u64 {
         self.coverage.acquired += 1;
         let last = self.last_holder[believer.resource].replace(believer.client);
@@ -178,9 +177,9 @@ impl Watch {
         self.holds
     }
 
-    /// It believes no longer. The hold is handed back to be dropped with the world unlocked.
+    /// A belief ends. The hold is returned, to be dropped with the world unlocked.
     pub(crate) fn retire(&mut self, now: u64, id: u64, why: Why) -> Option<Arc<dyn Hold>> {
-        // One last look: what was prolonged must be seen before it is gone.
+        // An extension must be seen before the belief ends.
         let of = |believer: &Believer| believer.id == id;
         let index = self.believers.iter().position(of)?;
         self.after(now, Some(self.believers[index].client));
@@ -201,7 +200,7 @@ impl Watch {
         Some(believer.hold)
     }
 
-    /// A process is killed. Its holds are handed back to be dropped with the world unlocked.
+    /// A process is killed. Its holds are returned, to be dropped with the world unlocked.
     pub(crate) fn kill(&mut self, now: u64, client: usize) -> Vec<Arc<dyn Hold>> {
         let of = self.believers.iter().filter(|one| one.client == client);
         let ids: Vec<u64> = of.map(|one| one.id).collect();

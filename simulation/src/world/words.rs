@@ -1,4 +1,4 @@
-//! The words of a command, read as what they say.
+//! The words of a command, parsed.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ pub(super) fn text(word: &[u8]) -> &str {
     std::str::from_utf8(word).unwrap_or_default()
 }
 
-/// Commands are written by the driver: their numbers are numbers.
+/// The driver writes the commands, so their numbers are valid.
 pub(super) fn number(word: &[u8]) -> u64 {
     let digit = |number, byte: &u8| 10 * number + u64::from(byte - b'0');
     word.iter().fold(0, digit)
