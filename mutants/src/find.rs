@@ -1,4 +1,4 @@
-//! All mutants of the code that decides.
+//! Finds all mutants of the deciding code.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,18 +9,18 @@ use crate::mutant::{Mutant, number};
 use crate::rust::Constant;
 use crate::{lua, rust, targets};
 
-/// The code that decides, and its mutants.
+/// The deciding code and its mutants.
 #[derive(Debug)]
 pub(crate) struct Code {
-    /// What each file says.
+    /// The text of each file.
     pub(crate) texts: BTreeMap<String, String>,
-    /// Its functions that the compiler can call.
+    /// Its `const fn` functions, by file.
     pub(crate) constant: BTreeMap<String, Vec<Constant>>,
-    /// Numbered, by file and place.
+    /// The mutants, numbered by file and position.
     pub(crate) mutants: Vec<Mutant>,
 }
 
-/// Finds them in a checkout.
+/// Finds the mutants of a checkout.
 pub(crate) fn find(root: &Path) -> Result<Code> {
     let mut code = Code {
         texts: BTreeMap::new(),

@@ -1,8 +1,8 @@
-//! Which tests are asked whether a mutant lives, and in which order.
+//! Which tests judge mutants, and in which order.
 
 use std::collections::BTreeSet;
 
-/// The test programs that judge, by price, with what is run of each: those named, or all.
+/// The test programs that judge, the cheapest first, and which of their tests: those named, or all.
 const TESTS: &[(&str, Part)] = &[
     ("lib", Part::Only(&["protocol::"])),
     ("lib", Part::Only(&["rounds::"])),
@@ -16,7 +16,7 @@ const TESTS: &[(&str, Part)] = &[
     ("lib", Part::Only(&["node::redis::link::"])),
     ("lib", Part::Only(&["node::redis::"])),
     ("lib", Part::All),
-    // The memory master, and the same rules behind a store; without a server.
+    // The memory master, and the same rules for a store, without a server.
     ("contract", Part::Only(&["memory::"])),
     ("contract", Part::Only(&["table::"])),
     ("contract", Part::Only(&["table_without_a_clock::"])),
@@ -74,17 +74,17 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["metrics::"])),
 ];
 
-/// The tests of a program that are run.
+/// The tests of a program that run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     All,
     Only(&'static [&'static str]),
 }
 
-/// The programs that a quick look is content with.
+/// The number of programs that a quick run uses.
 const QUICK: usize = 35;
 
-/// Who is heard.
+/// The choice of judges.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heard {
     /// Only the cheap ones.
@@ -103,7 +103,7 @@ impl Heard {
         self.only.is_empty() || self.only.iter().any(named)
     }
 
-    /// The tests that are heard, the cheapest first: those of a program, and which of them.
+    /// The test programs that judge, the cheapest first, and which of their tests.
     pub(crate) fn tests(&self) -> impl Iterator<Item = &'static (&'static str, Part)> {
         let most = if self.quick { QUICK } else { TESTS.len() };
         TESTS[..most]
@@ -111,12 +111,12 @@ impl Heard {
             .filter(|(name, part)| self.hears(name, *part))
     }
 
-    /// Their programs.
+    /// The names of the test programs.
     pub(crate) fn programs(&self) -> BTreeSet<&'static str> {
         self.tests().map(|(name, _)| *name).collect()
     }
 
-    /// Whether the simulation is.
+    /// Whether the simulation judges.
     pub(crate) fn simulation(&self) -> bool {
         self.hears("simulation", Part::All)
     }
@@ -127,8 +127,8 @@ mod tests {
     use super::*;
     use crate::targets;
 
-    /// Tests that say nothing of the deciding code: of pages, of what the package is made of, of its settings, and of
-    /// verbs that others test already.
+    /// Tests that do not concern the deciding code: they test pages, the package, its settings, and calls that others
+    /// test already.
     const NO_JUDGES: [&str; 7] = [
         "blocking",
         "crates",

@@ -1,8 +1,8 @@
-//! What says whether a mutant lives: test programs and the simulation, the cheapest first.
+//! Judges of mutants: test programs and the simulation, the cheapest first.
 //!
-//! A judge runs only if it reaches the mutant at all, which one run of each with the switches traced has
-//! shown. The first failure ends it. A failure that does not come again when its test runs alone is
-//! no kill: tests of timers may fail on a busy machine. Neither is one that comes without the mutant as well.
+//! A judge runs only if it reaches the mutant. One traced run of each judge has shown which mutants it reaches. The
+//! first failure ends a judge. A failure counts only if it comes again when its test runs alone, because tests of
+//! timers may fail on a busy machine. It must also not come without the mutant.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -22,8 +22,8 @@ use crate::heard::{Heard, Part};
 use crate::mutant::Mutant;
 use crate::tree::Built;
 
-/// What the simulation plays: its worlds, the first seed, and how many. The longer ones follow only where the mutant
-/// has outlived the shorter ones.
+/// The sweeps of the simulation: the family of scenarios, the first seed, and the number of seeds. The long ones follow
+/// only if the mutant has survived the short ones.
 const PLAYED: [(&str, u64, u64); 6] = [
     ("", 0, 400),
     ("--stores", 0, 200),
@@ -33,25 +33,25 @@ const PLAYED: [(&str, u64, u64); 6] = [
     ("--changes", 200, 1_300),
 ];
 
-/// How many of them a quick look is content with.
+/// The number of sweeps in a quick run.
 const QUICKLY_PLAYED: usize = 3;
 
-/// At least this long a judge may take, however short it is usually.
+/// The smallest time limit of a judge.
 const LEAST: Duration = Duration::from_secs(5);
 
 /// One judge.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
-    /// What it is called in the table.
+    /// Its name in the table.
     pub(crate) name: String,
     program: PathBuf,
     args: Vec<String>,
     kind: Kind,
-    /// How long it may take.
+    /// Its time limit.
     limit: Duration,
     /// How long it usually takes.
     usual: Duration,
-    /// The mutants that it comes past.
+    /// The mutants that it reaches.
     reaches: BTreeSet<usize>,
 }
 
@@ -63,29 +63,29 @@ enum Kind {
     Simulation,
 }
 
-/// What a run of one judge came to.
+/// The result of a run of one judge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ran {
     Passed,
-    /// By this test or rule.
+    /// This test or rule failed.
     Failed(String),
     Overran,
 }
 
-/// What became of a mutant.
+/// The fate of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// By this judge, with its test or rule.
+    /// Killed by this judge: its name and the failed test or rule.
     Killed(String),
-    /// This judge never ended.
+    /// This judge did not end.
     Hung(String),
-    /// Nobody saw it.
+    /// No judge noticed it.
     Alive,
-    /// Nobody even came past it.
+    /// No judge reaches it.
     Unreached,
 }
 
-/// The judges that are heard, in order of price.
+/// The chosen judges, the cheapest first.
 pub(crate) fn judges(built: &Built, heard: &Heard) -> Result<Vec<Judge>> {
     let mut judges = Vec::new();
     for (name, part) in heard.tests() {
@@ -142,12 +142,12 @@ impl Judge {
         copy.join(format!("../reached-by-{words}.txt"))
     }
 
-    /// The file with how long it takes, and with its arguments.
+    /// The file with its usual duration and its arguments.
     fn notes(&self, copy: &Path) -> PathBuf {
         self.trace(copy).with_extension("calibrated")
     }
 
-    /// Takes over what an earlier run has found; false where there was none.
+    /// Reads the results of an earlier calibration. Returns false if there are none.
     fn recall(&mut self, copy: &Path) -> bool {
         let Ok(notes) = fs::read_to_string(self.notes(copy)) else {
             return false;
@@ -161,7 +161,7 @@ impl Judge {
         true
     }
 
-    /// It passes without a mutant, and takes this long.
+    /// Notes that it passes without a mutant, and how long it takes.
     fn passes(&mut self, copy: &Path, usual: Duration) {
         self.usual = usual;
         self.limit = LEAST + 4 * usual;
@@ -169,8 +169,8 @@ impl Judge {
         self.reaches = reached.lines().filter_map(|id| id.parse().ok()).collect();
     }
 
-    /// Runs it without a mutant: what it reaches, how long it takes, and that it passes. Tests that fail now are
-    /// not listened to, and named in the answer.
+    /// Runs it without a mutant: finds out what it reaches, how long it takes, and whether it passes. Tests that fail
+    /// now are left out, and returned.
     pub(crate) fn calibrate(&mut self, copy: &Path) -> Result<Vec<String>> {
         let (trace, notes) = (self.trace(copy), self.notes(copy));
         let _ = fs::remove_file(&notes);
@@ -190,7 +190,7 @@ impl Judge {
                     return Ok(deaf);
                 }
                 Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 8 => {
-                    // On a busy machine a test may fail once.
+                    // A test may fail once on a busy machine.
                     let alone = [test.clone(), "--exact".into()];
                     if again < 3 && self.run(copy, 0, &alone, None, 60 * LEAST)? == Ran::Passed {
                         again += 1;
@@ -200,7 +200,6 @@ impl Judge {
                     self.args.extend(skip);
                     deaf.push(test);
                 }
-                // It judges nothing.
                 other => {
                     deaf.push(format!("all of it: {other:?}"));
                     return Ok(deaf);
@@ -209,12 +208,12 @@ impl Judge {
         }
     }
 
-    /// Whether it comes past this mutant.
+    /// Whether it reaches this mutant.
     pub(crate) fn reaches(&self, mutant: usize) -> bool {
         self.reaches.contains(&mutant)
     }
 
-    /// What it says of a mutant; nothing when it sees nothing wrong.
+    /// Its verdict on a mutant; `None` if it notices nothing.
     pub(crate) fn judge(&self, copy: &Path, mutant: usize) -> Result<Option<Fate>> {
         let name = &self.name;
         match self.run(copy, mutant, &[], None, self.limit)? {
@@ -223,7 +222,7 @@ impl Judge {
             Ran::Failed(test) if self.kind == Kind::Tests => {
                 let alone = [test.clone(), "--exact".into()];
                 let ran = self.run(copy, mutant, &alone, None, self.limit)?;
-                // A test that fails without the mutant as well says nothing of the mutant.
+                // A test that also fails without the mutant proves nothing.
                 let counts = ran != Ran::Passed
                     && self.run(copy, 0, &alone, None, self.limit)? == Ran::Passed;
                 Ok(counts.then(|| match ran {
@@ -235,14 +234,14 @@ impl Judge {
         }
     }
 
-    /// Whether it keeps within its limit now, without a mutant: or the machine is too busy to say that something
+    /// Whether it keeps its time limit without a mutant now. If not, the machine is too busy to decide that something
     /// hangs.
     fn keeps_time(&self, copy: &Path) -> Result<bool> {
         Ok(self.run(copy, 0, &[], None, self.limit)? == Ran::Passed)
     }
 
-    /// One run, in a process group of its own that is killed at the first failure or at the limit. Its servers end
-    /// with it: the testbed ties them to their parent.
+    /// Makes one run in a process group of its own, which is killed at the first failure or at the time limit. Servers
+    /// end with it, because the testbed ties them to their parent.
     fn run(
         &self,
         copy: &Path,
@@ -295,7 +294,7 @@ impl Judge {
             let _ = killpg(group, Signal::SIGKILL);
         }
         let status = child.wait()?;
-        // A child that it left behind would hold the pipe open.
+        // A child that was left behind would keep the pipe open.
         let _ = killpg(group, Signal::SIGKILL);
         let _ = reader.join();
         Ok(ran.unwrap_or_else(|| {
@@ -307,7 +306,7 @@ impl Judge {
         }))
     }
 
-    /// The test or rule that a line of output says has failed.
+    /// The failed test or rule that a line of output names.
     fn failure(&self, line: &str) -> Option<String> {
         match self.kind {
             Kind::Tests => {
@@ -323,8 +322,8 @@ impl Judge {
     }
 }
 
-/// Calibrates all of them, some at a time; says which tests are not listened to. With `keep` only those that no
-/// earlier run has calibrated.
+/// Calibrates all judges, several at a time. Returns the tests that are left out. With `keep`, calibrates only judges
+/// without an earlier calibration.
 pub(crate) fn calibrate(
     judges: &mut [Judge],
     copy: &Path,
@@ -360,8 +359,8 @@ pub(crate) fn calibrate(
     Ok(all?.concat())
 }
 
-/// Which judge has killed how much of a file, and how long that took: who kills most in a second is heard
-/// first. What becomes of a mutant does not depend on it, only how soon.
+/// How many mutants of a file each judge has killed, and in what time: the judge with the most kills per second runs
+/// first. This changes how soon a mutant is judged, never the verdict.
 #[derive(Default)]
 pub(crate) struct Experience(Mutex<HashMap<(String, String), (f64, f64)>>);
 
@@ -372,7 +371,7 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // Who judges by steps and not by time is heard early: nothing hangs in front of it.
+        // The simulation judges by simulated time and cannot hang for long, so it runs early.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,
@@ -391,7 +390,7 @@ impl Experience {
     }
 }
 
-/// What all judges together say of a mutant.
+/// The verdict of all judges on a mutant.
 pub(crate) fn try_all(
     judges: &[Judge],
     experience: &Experience,
@@ -418,7 +417,7 @@ pub(crate) fn try_all(
     })
 }
 
-/// How many mutants each judge reaches.
+/// The number of mutants that each judge reaches.
 pub(crate) fn reach(judges: &[Judge]) -> BTreeMap<&str, usize> {
     let reach = judges
         .iter()

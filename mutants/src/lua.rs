@@ -1,9 +1,9 @@
-//! Mutants of a script, line by line: a script is replaced while it runs, so each mutated line
-//! stands behind its original as a comment until it is asked for.
+//! Mutants of a script, line by line. The script text is replaced at run time, so each mutated line is a comment after
+//! its original until it is switched on.
 
 use crate::mutant::{Form, Mutant, exchange, short};
 
-/// What is put in place of what, where it stands alone.
+/// Replacements of words.
 const WORDS: &[(&str, &str)] = &[
     (" == ", " ~= "),
     (" ~= ", " == "),
@@ -28,7 +28,7 @@ const WORDS: &[(&str, &str)] = &[
     ("return 1", "return 0"),
 ];
 
-/// The mutants of one script.
+/// Finds the mutants of one script.
 pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
     let mut found = Vec::new();
     let name = file.rsplit('/').next().unwrap_or(file);
@@ -41,7 +41,7 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
             continue;
         }
         let mut add = |other: String, change: String| {
-            // A number may be off by one and exchanged as a word.
+            // A number may be mutated both as a number and as a word.
             let form = Form::Line(other);
             let twice = |known: &Mutant| known.range == range && known.form == form;
             if found.iter().any(twice) {
@@ -82,7 +82,7 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
     found
 }
 
-/// Numbers outside of strings and comments that are no subscripts.
+/// Numbers outside of strings and comments that are not subscripts.
 fn numbers(code: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut quoted = false;
@@ -106,7 +106,7 @@ fn numbers(code: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// A call or an assignment that stands on a line of its own.
+/// Whether a line is only a call or an assignment.
 fn is_a_statement(code: &str) -> bool {
     let code = code.trim();
     let called = ["call(", "redis.call(", "redis.pcall("]

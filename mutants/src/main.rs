@@ -1,13 +1,14 @@
-//! `scripts/mutants`: which small faults in the deciding code of quorate the checks see, and which they do not.
+//! `scripts/mutants`: finds out which small faults in the deciding code of quorate the tests and the simulation notice.
 //!
-//! All mutants are woven into **one** build of a copy of the tree, each behind a switch that an
-//! environment variable turns on. So a mutant costs the time of its tests, not of a build.
+//! All mutants are woven into **one** build of a copy of the tree. An environment variable switches one of them on, so
+//! a mutant costs the time of its tests and not that of a build.
 //!
-//! 1. `find` reads the code that decides (`targets.rs` says which) and finds mutants.
-//! 2. `tree` weaves them into the copy, leaves out what does not compile, and builds the tests and the
-//!    simulation of the copy.
+//! 1. `find` reads the deciding code (`targets.rs` lists it) and finds mutants.
+//! 2. `tree` weaves them into the copy, leaves out those that do not compile, and builds the tests and the simulation
+//! of the copy.
 //! 3. `judge` runs them against each mutant, the cheapest first, until one fails.
-//! 4. `survivors.txt` lists those that live and why they may; a test keeps it true and short.
+//! 4. `survivors.txt` lists the mutants that no judge notices, with the reason why they make no difference. A test
+//! keeps the list true and short.
 
 mod find;
 mod heard;
@@ -122,7 +123,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// True when nobody lives who has no reason to.
+/// Returns true if no mutant survives without a reason.
 fn run(options: &Options) -> Result<bool> {
     let root = targets::root();
     let code = find::find(&root)?;
@@ -212,7 +213,7 @@ fn run(options: &Options) -> Result<bool> {
     Ok(alive.is_empty())
 }
 
-/// A seed that nobody has chosen.
+/// A random seed.
 fn by_chance() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::from(now.unwrap_or_default().subsec_nanos())
@@ -235,7 +236,7 @@ fn judge_all(
                 let mut table = table
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
-                // Who was heard by some only, and lives, may still be killed by the others.
+                // A mutant that survived a choice of judges may still be killed by the others.
                 let lives = matches!(fate, Fate::Alive | Fate::Unreached);
                 if !lives || options.heard.only.is_empty() {
                     table.note(mutant, &fate)?;
@@ -264,7 +265,7 @@ fn judge_all(
     results.into_iter().collect()
 }
 
-/// The same order for the same seed, and no order that the code has.
+/// An order that depends on the seed, and not on the order of the code.
 fn shuffled(id: u64, seed: u64) -> u64 {
     let mut x = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed.wrapping_mul(0xD1B5_4A32_D192_ED03);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

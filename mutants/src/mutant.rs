@@ -1,4 +1,4 @@
-//! One small fault: where, what, and how it is switched on.
+//! One small fault: its place, its change, and how it is switched on.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,28 +7,28 @@ use std::ops::Range;
 /// How a mutant is woven into the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// This expression in place of the one that stands there.
+    /// Replaces an expression by this one.
     Instead(String),
-    /// A condition that always holds.
+    /// A condition that is always true.
     Always,
-    /// A condition that never holds.
+    /// A condition that is always false.
     Never,
-    /// A condition turned round.
+    /// A negated condition.
     Not,
-    /// A pattern that never matches: `if let` and `while let`.
+    /// A pattern that never matches, in `if let` and `while let`.
     NoMatch,
-    /// An arm that is never taken, though there is another for what it takes.
+    /// A match arm that is never taken, if another arm matches as well.
     NoArm,
     /// A statement left out.
     Without,
-    /// A function that does nothing but this.
+    /// A function whose body is only this.
     Only(String),
-    /// A line of a script in place of the one that stands there.
+    /// Replaces a line of a script by this one.
     Line(String),
 }
 
 impl Form {
-    /// What goes before and after the text that stands there.
+    /// The text before and after the original text.
     pub(crate) fn around(&self, id: usize) -> (String, String) {
         let on = format!("crate::mutant({id})");
         let (before, after) = match self {
@@ -51,24 +51,24 @@ impl Form {
 pub(crate) struct Mutant {
     /// Its number in this state of the code.
     pub(crate) id: usize,
-    /// The file, from the root.
+    /// The path of the file, relative to the root.
     pub(crate) file: String,
     /// The function, with its type.
     pub(crate) function: String,
-    /// The line that it begins on.
+    /// The line on which it begins.
     pub(crate) line: usize,
-    /// What is changed, in words that outlive a move of the code.
+    /// The change, in words that stay the same when the code moves.
     pub(crate) change: String,
-    /// Which one of those with the same words.
+    /// Its position among mutants with the same words.
     pub(crate) nth: usize,
-    /// What it is woven around.
+    /// The range of the original text.
     pub(crate) range: Range<usize>,
-    /// How.
+    /// The form.
     pub(crate) form: Form,
 }
 
 impl Mutant {
-    /// What it is called in `survivors.txt`: without folders, lines and numbers, which change.
+    /// Its name in `survivors.txt`: without folders, lines and numbers, which change.
     pub(crate) fn name(&self) -> String {
         let mut parts = self.file.rsplit('/');
         let mut file = parts.next().unwrap_or_default().to_owned();
@@ -98,7 +98,7 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// Numbers them, and counts those that read the same.
+/// Numbers the mutants, and counts those with the same words.
 pub(crate) fn number(mutants: &mut [Mutant]) {
     let mut seen: HashMap<String, usize> = HashMap::new();
     for (index, mutant) in mutants.iter_mut().enumerate() {
@@ -110,7 +110,7 @@ pub(crate) fn number(mutants: &mut [Mutant]) {
     }
 }
 
-/// One piece of code in place of another, on one line: of long ones the part that differs.
+/// Describes a replacement on one line. For long code, only the part that differs.
 pub(crate) fn exchange(code: &str, other: &str) -> String {
     let line = |code: &str| code.split_whitespace().collect::<Vec<_>>().join(" ");
     let (code, other): (Vec<char>, Vec<char>) =
@@ -128,7 +128,7 @@ pub(crate) fn exchange(code: &str, other: &str) -> String {
     format!("{} -> {}", cut(&code), cut(&other))
 }
 
-/// Code on one line, and not too long for a table.
+/// Code on one line, cut to a length that fits into a table.
 pub(crate) fn short(code: &str) -> String {
     let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
     let code = code.replace('|', "¦");

@@ -1,9 +1,9 @@
-//! Mutants of a Rust file.
+//! Finds the mutants of a Rust file.
 //!
-//! What they look like is kept small and likely: a comparison off by its boundary or turned round, a
-//! condition forgotten, a statement left out, an arm never taken, a number off by one, a bound
-//! that is not applied. Left alone: tests, constants (they have no run time), what macros hold,
-//! what only tells (`tracing`, `metrics`), and the fallback of a conversion of numbers.
+//! They are small and likely faults: a comparison that is off by its boundary or reversed, a forgotten condition, a
+//! statement left out, a match arm never taken, a number off by one, a bound that is not applied. Not mutated: tests,
+//! constants (they have no run time), the contents of macros, statements that only log or measure (`tracing`,
+//! `metrics`), and fallbacks of number conversions.
 
 use std::ops::Range;
 
@@ -17,12 +17,12 @@ use syn::{
 
 use crate::mutant::{Form, Mutant, exchange, short};
 
-/// What was found in a file.
+/// The result for a file.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Its mutants, in no order.
+    /// Its mutants, in no particular order.
     pub(crate) mutants: Vec<Mutant>,
-    /// Functions that could be called by the compiler: a switch has no place in them.
+    /// Functions that the compiler may evaluate: a switch is not possible in them.
     pub(crate) constant: Vec<Constant>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Found {
 pub(crate) struct Constant {
     /// Its type and name.
     pub(crate) function: String,
-    /// Where the word `const` stands.
+    /// The position of the word `const`.
     pub(crate) word: Range<usize>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn find(file: &str, text: &str) -> Result<Found> {
     Ok(finder.found)
 }
 
-/// Where the body of the only function of this name stands, without its braces.
+/// The range of the body of the only function with this name, without its braces.
 pub(crate) fn body_of(text: &str, name: &str) -> Option<Range<usize>> {
     let parsed = syn::parse_file(text).ok()?;
     parsed.items.iter().find_map(|item| match item {
@@ -78,7 +78,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
             || (path.is_ident("cfg")
                 && attribute.meta.require_list().is_ok_and(|list| {
                     let words = list.tokens.to_string();
-                    // What no judge is built with is not compiled there.
+                    // Code that no judge is built with is not compiled.
                     let unbuilt = words.contains("loom") || words.contains("\"tls-rustls\"");
                     words == "test" || words.contains("all (test") || unbuilt
                 }))
@@ -104,7 +104,7 @@ fn is_for_tests(stmt: &Stmt) -> bool {
     })
 }
 
-/// Whether all that an `if` does is to write to the log.
+/// Whether an `if` only writes to the log.
 fn only_tells(branch: &syn::ExprIf) -> bool {
     let traces = |block: &Block| {
         block.stmts.iter().all(|stmt| match stmt {
@@ -124,7 +124,7 @@ fn only_tells(branch: &syn::ExprIf) -> bool {
     traces(&branch.then_branch) && otherwise
 }
 
-/// The last word of what is called, and the first.
+/// The last and the first word of a called path.
 fn called(expr: &Expr) -> Option<(String, String)> {
     match expr {
         Expr::Call(call) => match &*call.func {
@@ -163,7 +163,7 @@ fn says_yes_or_no(call: &ExprMethodCall) -> bool {
     name.starts_with("is_") || name.starts_with("contains") || name == "any" || name == "all"
 }
 
-/// `T::try_from(x).unwrap_or(y)`: no time and no size there is needs the `y`.
+/// `T::try_from(x).unwrap_or(y)`: no possible time or size needs the `y`.
 fn converts(call: &ExprMethodCall) -> bool {
     let tries = called(&call.receiver).is_some_and(|(_, last)| last == "try_from");
     tries && call.method == "unwrap_or"
@@ -253,7 +253,7 @@ impl Finder<'_> {
         block: &Block,
     ) -> bool {
         let name = signature.ident.to_string();
-        // What everybody may call in a constant stays so.
+        // A public `const fn` stays one, because users may call it in constants.
         let callable = signature.constness.is_some() && matches!(visible, Visibility::Public(_));
         if is_test(attributes) || callable || name == "fmt" {
             return false;
@@ -371,7 +371,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_expr_match(&mut self, expr: &'ast syn::ExprMatch) {
         let catches_all = |pat: &Pat| match pat {
             Pat::Wild(_) => true,
-            // A name, and no constant like `None`.
+            // A binding, and not a constant like `None`.
             Pat::Ident(name) => {
                 let first = name.ident.to_string().chars().next();
                 name.subpat.is_none() && first.is_some_and(char::is_lowercase)

@@ -1,4 +1,4 @@
-//! Mutants that may live, each with the reason: `survivors.txt`.
+//! Mutants that may survive, each with the reason: `survivors.txt`.
 
 use std::path::Path;
 
@@ -6,16 +6,16 @@ use anyhow::{Context, Result};
 
 use crate::mutant::Mutant;
 
-/// One entry: a mutant as [`Mutant::name`] calls it, and why it may live.
+/// One entry of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Survivor {
-    /// The mutant.
+    /// The mutant, as [`Mutant::name`] calls it.
     pub(crate) name: String,
-    /// The reason.
+    /// The reason why it makes no difference.
     pub(crate) reason: String,
 }
 
-/// Reads the list. A mutant stands on a line of its own, its reason below it, indented.
+/// Reads the list. A mutant is on a line of its own, with its reason below, indented.
 pub(crate) fn read() -> Result<Vec<Survivor>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("survivors.txt");
     let text = std::fs::read_to_string(path).context("survivors.txt")?;
@@ -41,7 +41,7 @@ pub(crate) fn read() -> Result<Vec<Survivor>> {
     Ok(list)
 }
 
-/// Whether it is in the list.
+/// Whether a mutant is in the list.
 pub(crate) fn explains(list: &[Survivor], mutant: &Mutant) -> bool {
     list.iter().any(|survivor| survivor.name == mutant.name())
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::{find, targets};
 
-    /// How many may be in the list. May only shrink.
+    /// The largest length of the list. It may only shrink.
     const MOST: usize = 31;
 
     #[test]

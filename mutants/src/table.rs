@@ -1,4 +1,4 @@
-//! What became of each mutant, on disk after each, so that a run that was stopped goes on where it was.
+//! The fate of each mutant, written to disk after each, so that a stopped run can continue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ const ALIVE: &str = "ALIVE";
 const UNREACHED: &str = "ALIVE, reached by nobody";
 
 impl Table {
-    /// What an earlier run has left.
+    /// Reads the results of an earlier run.
     pub(crate) fn read(path: PathBuf) -> Self {
         let text = fs::read_to_string(&path).unwrap_or_default();
         let rows = text.lines().filter_map(|line| {
@@ -43,18 +43,18 @@ impl Table {
         }
     }
 
-    /// Whether it has been judged.
+    /// Whether a mutant has been judged.
     pub(crate) fn knows(&self, mutant: &Mutant) -> bool {
         self.rows.contains_key(&mutant.name())
     }
 
-    /// Whether it lived.
+    /// Whether a mutant survived.
     pub(crate) fn is_alive(&self, mutant: &Mutant) -> bool {
         let row = self.rows.get(&mutant.name());
         row.is_some_and(|row| row.fate.starts_with(ALIVE))
     }
 
-    /// Notes what became of one.
+    /// Notes the fate of a mutant.
     pub(crate) fn note(&mut self, mutant: &Mutant, fate: &Fate) -> Result<()> {
         let fate = said(fate);
         let place = format!("{}:{}", mutant.file, mutant.line);
@@ -70,13 +70,13 @@ impl Table {
         Ok(fs::write(&self.path, text)?)
     }
 
-    /// Forgets who is not in the code any more.
+    /// Forgets mutants that are no longer in the code.
     pub(crate) fn retain(&mut self, mutants: &[Mutant]) {
         let names: BTreeSet<String> = mutants.iter().map(Mutant::name).collect();
         self.rows.retain(|name, _| names.contains(name));
     }
 
-    /// A line a file, and a line a judge: of all that was ever judged, or of these mutants.
+    /// A line for each file and each judge, about all mutants that were ever judged, or only these.
     pub(crate) fn summary(&self, explained: &[Survivor], only: Option<&[&Mutant]>) -> String {
         let explained: BTreeSet<&str> = explained.iter().map(|one| &*one.name).collect();
         let only: Option<BTreeSet<String>> =
@@ -129,7 +129,7 @@ impl Table {
     }
 }
 
-/// What became of the mutants of a file.
+/// The fates of the mutants of a file.
 #[derive(Debug, Default)]
 struct Counts {
     judged: usize,
@@ -151,7 +151,7 @@ impl Counts {
     }
 }
 
-/// A fate as a row of the table says it.
+/// A fate as text in a row of the table.
 fn said(fate: &Fate) -> String {
     match fate {
         Fate::Killed(by) => format!("killed by {by}"),

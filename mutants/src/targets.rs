@@ -1,4 +1,4 @@
-//! Which code is mutated. The only place that knows paths: when files move, they move here.
+//! The code that is mutated. Only this file contains paths.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The code that decides, as patterns of git. One that matches nothing is an error: a file that
-/// moved would be left out without a word.
+/// The deciding code, as patterns of git. A pattern that matches nothing is an error, because a file that moved would
+/// be left out silently.
 const DECIDING: &[&str] = &[
     "src/protocol/*.rs",
     "src/limit.rs",
@@ -52,15 +52,14 @@ const DECIDING: &[&str] = &[
     "src/scripts/**/*.lua",
 ];
 
-/// Files among these that only tests and simulations use: a fault in them is a fault of a check.
+/// Files among these that only tests and simulations use: a fault there is a fault of a check.
 const FOR_TESTS: &[&str] = &[
     "src/node/store/door.rs",
     "src/node/store/flaw.rs",
     "src/node/store/table.rs",
 ];
 
-/// The function of the library that puts a script together, as everybody reads it: there a script
-/// is exchanged for its mutant.
+/// The function of the library that assembles the text of a script. Scripts are replaced by their mutants there.
 pub(crate) const ASSEMBLES_SCRIPTS: &str = "with_parts";
 
 /// The root of the checkout.
@@ -69,7 +68,7 @@ pub(crate) fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// The files under version control that match, or all of them.
+/// The files under version control that match; all files without patterns.
 pub(crate) fn tracked(root: &Path, patterns: &[&str]) -> Result<Vec<String>> {
     let patterns = patterns.iter().map(|pattern| format!(":(glob){pattern}"));
     let listed = Command::new("git")
@@ -85,7 +84,7 @@ pub(crate) fn tracked(root: &Path, patterns: &[&str]) -> Result<Vec<String>> {
     Ok(files.filter(|file| root.join(file).is_file()).collect())
 }
 
-/// The files that are mutated, with what they say.
+/// The files that are mutated, with their texts.
 pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
     let mut files = BTreeMap::new();
     for file in FOR_TESTS {
@@ -101,7 +100,7 @@ pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
             "no file matches {pattern}: name its new place in mutants/src/targets.rs"
         );
         for file in matching {
-            // A file `tests.rs` holds the unit tests of the module next to it.
+            // A file `tests.rs` contains the unit tests of the module next to it.
             if !file.ends_with("tests.rs") && !FOR_TESTS.contains(&&*file) {
                 let text = std::fs::read_to_string(root.join(&file)).context(file.clone())?;
                 files.insert(file, text);

@@ -1,4 +1,4 @@
-//! The copy of the tree with all mutants in it, and what is built there.
+//! The copy of the tree with all mutants in it, and its builds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
 use crate::{rust, targets};
 
-/// The switch, put at the end of the library; `{count}` is one more than the largest number of a mutant.
+/// The switch, appended to the library. `{count}` is one more than the largest number of a mutant.
 const SWITCH: &str = r#"
 
 /// Whether the mutant is on.
@@ -61,7 +61,7 @@ mod mutants {
     static NOTES: OnceLock<Option<OsString>> = OnceLock::new();
     static REACHED: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
 
-    /// Reads which one is on, or notes that this one was reached.
+    /// Reads which mutant is on, or notes that this one was reached.
     #[cold]
     pub(super) fn reached(id: u32, mut on: u32) -> u32 {
         let notes = NOTES.get_or_init(|| std::env::var_os("QUORATE_MUTANTS_REACHED"));
@@ -77,7 +77,8 @@ mod mutants {
             let first = |seen: &AtomicBool| !seen.load(Relaxed) && !seen.swap(true, Relaxed);
             if REACHED.get(id as usize).is_some_and(first) {
                 let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-                // With one call: what two threads write in pieces is torn, and counts as never reached.
+                // Written with one call: two threads that write in pieces would tear the line, and the mutant would
+                // count as never reached.
                 let _ = file.and_then(|mut file| file.write_all(format!("{id}\n").as_bytes()));
             }
         }
@@ -89,22 +90,22 @@ mod mutants {
 /// The copy.
 pub(crate) struct Tree {
     root: PathBuf,
-    /// Where the copy stands.
+    /// The folder of the copy.
     pub(crate) copy: PathBuf,
     code: Code,
-    /// Mutants that do not compile, by name: known from earlier builds as well.
+    /// Mutants that do not compile, by name, including those known from earlier builds.
     dropped: BTreeSet<String>,
 }
 
-/// What the judges run.
+/// The programs of the judges.
 pub(crate) struct Built {
-    /// The test programs by name; `lib` are the unit tests.
+    /// The test programs by name. `lib` are the unit tests.
     pub(crate) tests: BTreeMap<String, PathBuf>,
     /// The simulation, optimized.
     pub(crate) simulation: Option<PathBuf>,
 }
 
-/// An error of the compiler: the file, where in it, and what it says.
+/// An error of the compiler: the places it points at, and its text.
 struct Complaint {
     places: Vec<(String, Range<usize>)>,
     code: String,
@@ -112,14 +113,14 @@ struct Complaint {
 }
 
 impl Tree {
-    /// Copies what is under version control. Files that say the same already are left alone, so that they are not
+    /// Copies the files under version control. Files with the same content are not written again, so that they are not
     /// compiled again.
     pub(crate) fn copy(root: &Path, code: Code) -> Result<Self> {
         let work = root.join("target/mutants");
         let copy = work.join("tree");
         let files = targets::tracked(root, &["**"])?;
         for file in &files {
-            // Those are woven.
+            // Source files are written when they are woven.
             if !is_source(file) {
                 write(&copy.join(file), &fs::read(root.join(file))?)?;
             }
@@ -134,19 +135,19 @@ impl Tree {
         })
     }
 
-    /// Mutants that compile.
+    /// The mutants that compile.
     pub(crate) fn mutants(&self) -> impl Iterator<Item = &Mutant> {
         let dropped = &self.dropped;
         let mutants = self.code.mutants.iter();
         mutants.filter(move |mutant| !dropped.contains(&dropped_name(mutant)))
     }
 
-    /// How many do not.
+    /// The number of mutants that do not compile.
     pub(crate) fn not_compiled(&self) -> usize {
         self.code.mutants.len() - self.mutants().count()
     }
 
-    /// What an earlier run has built: for a look at other mutants of the very same code.
+    /// The result of an earlier build, for other mutants of the very same code.
     pub(crate) fn built(root: &Path, code: Code) -> Result<(Self, Built)> {
         let work = root.join("target/mutants");
         let known = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
@@ -167,7 +168,7 @@ impl Tree {
         Ok((tree, Built { tests, simulation }))
     }
 
-    /// Weaves, leaves out what does not compile, and builds what judges.
+    /// Weaves the mutants, leaves out those that do not compile, and builds the judges.
     pub(crate) fn build(&mut self, heard: &Heard) -> Result<Built> {
         const LIBRARY: &[&str] = &[
             "check",
@@ -254,7 +255,7 @@ impl Tree {
         Ok(Built { tests, simulation })
     }
 
-    /// Writes the mutated files; says where each mutant came to stand.
+    /// Writes the mutated files. Returns the position of each mutant.
     fn weave(&self) -> Result<BTreeMap<String, Vec<Placed>>> {
         let mut placed = BTreeMap::new();
         let mut wraps: BTreeMap<&str, Vec<Wrap>> = BTreeMap::new();
@@ -312,17 +313,17 @@ impl Tree {
         Ok(placed)
     }
 
-    /// Leaves out what the compiler complains about.
+    /// Leaves out the mutants that an error of the compiler concerns.
     fn drop_for(&mut self, complaint: &Complaint, placed: &BTreeMap<String, Vec<Placed>>) {
         let mut blamed = BTreeSet::new();
         for (file, range) in &complaint.places {
             let around = placed.get(file).into_iter().flatten().filter(|placed| {
                 placed.whole.start <= range.start && range.end <= placed.whole.end
             });
-            // Of those around it the innermost.
+            // The innermost mutant around it.
             if let Some(placed) = around.min_by_key(|placed| placed.whole.len()) {
                 blamed.insert(placed.id);
-                // The first place is the compiler's own choice.
+                // The first place is the main one.
                 break;
             }
         }
@@ -337,8 +338,8 @@ impl Tree {
         if !blamed.is_empty() {
             return;
         }
-        // It complains about something else because of what was put in there: what lets the code go on where
-        // it ended before, in all that it points at; else everything there.
+        // The error is a consequence of a mutant elsewhere. Leaves out the mutants that make the code go on after a
+        // place where it ended before, in all places that the error names; else all mutants there.
         let Some((file, _)) = complaint.places.first() else {
             return;
         };
@@ -363,8 +364,8 @@ impl Tree {
         self.dropped.extend(names);
     }
 
-    /// Runs cargo in the copy; says which programs it made, and what the compiler has to complain about. What it
-    /// builds is kept apart: to cargo the copy and the original are the same, and it would take one for the other.
+    /// Runs cargo in the copy. Returns the built programs and the errors. The build folder is separate, because cargo
+    /// would take the copy for the original.
     fn cargo(&self, args: &[&str]) -> Result<(BTreeMap<String, PathBuf>, Vec<Complaint>)> {
         eprintln!("cargo {}", args.join(" "));
         let ran = Command::new("nice")
@@ -398,7 +399,7 @@ impl Tree {
     }
 }
 
-/// The same words on two lines are two mutants, and so they are in `not-compiled.txt`.
+/// Mutants with the same words on two lines are two mutants, also in `not-compiled.txt`.
 fn dropped_name(mutant: &Mutant) -> String {
     let kind = match &mutant.form {
         Form::Instead(other) => other.split_whitespace().collect::<Vec<_>>().join(" "),
@@ -423,7 +424,7 @@ fn complaint(said: &Value) -> Complaint {
     }
 }
 
-/// A part of the library: written when it is woven, with mutants or without.
+/// Whether a file is source code of the library, which is written when it is woven.
 fn is_source(file: &str) -> bool {
     let kind = Path::new(file).extension();
     file.starts_with("src/") && kind.is_some_and(|kind| kind == "rs" || kind == "lua")
@@ -443,7 +444,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).context(path.display().to_string())
 }
 
-/// Files that are not in the original any more.
+/// Removes files that are no longer in the original.
 fn remove_others(folder: &Path, copy: &Path, wanted: &BTreeSet<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

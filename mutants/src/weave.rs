@@ -1,31 +1,31 @@
-//! All mutants of a file in one text, each behind its switch.
+//! Weaves all mutants of a file into one text, each with its switch.
 
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Text to put around a part of another.
+/// Text to put around a range of the original.
 #[derive(Clone, Debug)]
 pub(crate) struct Wrap {
-    /// The mutant, or what else is changed.
+    /// The mutant; `None` for another change.
     pub(crate) id: Option<usize>,
-    /// The part.
+    /// The range.
     pub(crate) range: Range<usize>,
-    /// What goes in front.
+    /// The text before it.
     pub(crate) before: String,
-    /// And behind.
+    /// The text after it.
     pub(crate) after: String,
 }
 
-/// Where a mutant came to stand.
+/// The position of a mutant in the woven text.
 #[derive(Clone, Debug)]
 pub(crate) struct Placed {
     /// The mutant.
     pub(crate) id: usize,
-    /// The whole of it, with what it was put around.
+    /// The whole range, with the text around it.
     pub(crate) whole: Range<usize>,
 }
 
-/// Puts all of them in. Of two around the same part the first is outside.
+/// Weaves all of them. Of two around the same range, the first is the outer one.
 pub(crate) fn weave(text: &str, mut wraps: Vec<Wrap>) -> (String, Vec<Placed>) {
     wraps.sort_by_key(|wrap| (wrap.range.start, Reverse(wrap.range.end)));
     let mut woven = Woven {

@@ -1,32 +1,32 @@
-//! At most one believer at a time, from "obtained" to the first of "release sent", "validity ended" and
-//! "loss told".
+//! At most one client at a time believes that it holds a lock, from "obtained" to the first of "release sent",
+//! "validity ended" and "loss notified".
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// From when to when somebody believes to hold a lock.
+/// A client's belief that it holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief<I> {
-    /// Who, or which of its holds.
+    /// The client, or one of its holds.
     pub who: I,
     /// When it obtained the lock.
     pub from: u64,
-    /// When it stops to believe, if nothing more happens.
+    /// When the belief ends, if nothing else happens.
     pub until: u64,
 }
 
-/// Two believed at once.
+/// Two simultaneous beliefs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overlap<I> {
-    /// Who believed already.
+    /// The one that believed already.
     pub other: I,
-    /// Since when both did.
+    /// When the overlap begins.
     pub from: u64,
-    /// Until when both do, as far as is known.
+    /// When the overlap ends, as far as is known.
     pub to: u64,
 }
 
-/// Who believes to hold what.
+/// The current beliefs by resource.
 #[derive(Debug)]
 pub struct Exclusion<R, I> {
     open: HashMap<R, Vec<Belief<I>>>,
@@ -43,7 +43,7 @@ impl<R, I> Default for Exclusion<R, I> {
 }
 
 impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
-    /// Somebody believes from now on; everybody who does so as well.
+    /// A belief begins. Returns all overlaps with others.
     pub fn begins(&mut self, resource: R, belief: Belief<I>) -> Vec<Overlap<I>> {
         self.judged += 1;
         let open = self.open.entry(resource).or_default();
@@ -53,7 +53,7 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         overlaps
     }
 
-    /// The belief of `who` ends at another time than was said; everybody who believes with it.
+    /// The end of the belief of `who` moves. Returns all overlaps with others.
     pub fn moves(&mut self, resource: &R, who: I, now: u64, until: u64) -> Vec<Overlap<I>> {
         let Some(open) = self.open.get_mut(resource) else {
             return Vec::new();
@@ -66,14 +66,14 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         overlaps(open, &from_now)
     }
 
-    /// `who` believes no longer.
+    /// The belief of `who` ends.
     pub fn ends(&mut self, resource: &R, who: I) {
         if let Some(open) = self.open.get_mut(resource) {
             open.retain(|one| one.who != who);
         }
     }
 
-    /// How many beliefs were looked at.
+    /// The number of beliefs judged.
     pub fn judged(&self) -> u64 {
         self.judged
     }
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(exclusion.begins("a", belief(4, 39, 60)), [both(3, 39, 40)]);
         exclusion.ends(&"a", 3);
         assert_eq!(exclusion.begins("a", belief(5, 60, 70)), []);
-        // Prolonged behind another's back.
+        // The other belief was extended meanwhile.
         assert_eq!(exclusion.begins("a", belief(6, 65, 66)), [both(5, 65, 66)]);
         exclusion.ends(&"a", 5);
         assert_eq!(exclusion.begins("a", belief(7, 66, 90)), []);

@@ -1,10 +1,10 @@
-//! What a lock promises, as checkers over facts.
+//! The promises of a lock, as checkers over facts.
 //!
-//! The simulation tells them what happens as it happens, a chaos run what its history tells. So a promise
-//! is judged in one way. Which assumptions had been broken by then, and what that excuses, is for those
-//! who ask; the checkers know neither the library nor where the facts come from.
+//! The simulation reports facts while they happen, a chaos run reports them from its history, so both judge a promise
+//! in the same way. The caller decides which assumptions were violated, and what that excuses. The checkers know
+//! neither the library nor the source of the facts.
 //!
-//! Times are numbers on one time base, of any unit. Facts are told in the order in which they happened.
+//! Times are numbers on one time base, in any unit. Facts must be reported in the order in which they happened.
 
 mod exclusion;
 mod loss_notice;

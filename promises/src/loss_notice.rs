@@ -1,6 +1,6 @@
-//! A holder whose lock has ended is told in time: at the end of its validity, whatever the masters do.
+//! The holder of a lock that has ended is notified in time: at the end of its validity, whatever the masters do.
 
-/// By how much holders were late.
+/// Judges how late holders were notified.
 #[derive(Clone, Copy, Debug)]
 pub struct LossNotice {
     slack: u64,
@@ -9,7 +9,7 @@ pub struct LossNotice {
 }
 
 impl LossNotice {
-    /// A holder may be late by `slack`: the way from the timer to the holder.
+    /// `slack` is the longest allowed delay: the time from the timer to the holder.
     pub fn new(slack: u64) -> Self {
         Self {
             slack,
@@ -18,8 +18,8 @@ impl LossNotice {
         }
     }
 
-    /// A hold that was valid until then has ended, or goes on, `now`. Time for which its process was `kept`
-    /// from running since does not count. By how much it is late, if that is too much.
+    /// Judges a hold that was valid until `until` and has ended, or still goes on, at `now`. Time `kept`, for which its
+    /// process could not run since then, does not count. Returns the delay if it is too long.
     pub fn judge(&mut self, until: u64, now: u64, kept: u64) -> Option<u64> {
         self.judged += 1;
         let late = now.saturating_sub(until).saturating_sub(kept);
@@ -27,12 +27,12 @@ impl LossNotice {
         (late > self.slack).then_some(late)
     }
 
-    /// The latest of all.
+    /// The longest delay.
     pub fn worst(&self) -> u64 {
         self.worst
     }
 
-    /// How many holds were looked at.
+    /// The number of holds judged.
     pub fn judged(&self) -> u64 {
         self.judged
     }

@@ -1,9 +1,9 @@
-//! First come, first served: once somebody is certainly in line, nobody whose first attempt began after that
-//! has the lock before it. On true time, and not by the tickets that make the line.
+//! First come, first served: once a client is certainly queued, no client whose first attempt began later gets the lock
+//! before it. This is judged in true time, and not by the tickets of the queue.
 
 use std::collections::BTreeSet;
 
-/// Who is certainly in line before one resource, and since when.
+/// The clients that are certainly queued for one resource, and since when.
 #[derive(Debug)]
 pub struct Line<I> {
     waiting: BTreeSet<(u64, I)>,
@@ -18,28 +18,29 @@ impl<I> Default for Line<I> {
 }
 
 impl<I: Ord + Clone> Line<I> {
-    /// It is in line since then.
+    /// The client is queued since then.
     pub fn stands(&mut self, who: I, since: u64) {
         self.waiting.insert((since, who));
     }
 
-    /// It has the lock, or does without.
+    /// The client has the lock, or stops waiting.
     pub fn leaves(&mut self, who: &I) {
         self.waiting.retain(|(_, one)| one != who);
     }
 
-    /// Who stands there the longest, and since when.
+    /// The client that has been queued the longest, and since when.
     pub fn first(&self) -> Option<(u64, &I)> {
         self.waiting.first().map(|(since, one)| (*since, one))
     }
 
-    /// The same of those that a winner must not pass.
+    /// The same, among clients that a winner must not pass.
     pub fn first_of(&self, is: impl Fn(&I) -> bool) -> Option<(u64, &I)> {
         let first = self.waiting.iter().find(|(_, one)| is(one));
         first.map(|(since, one)| (*since, one))
     }
 
-    /// Who is passed over by a winner that began then, and has left the line.
+    /// The client that is passed by a winner whose first attempt began at `began`, if any. The winner must have left
+    /// the queue.
     pub fn passed(&self, began: u64) -> Option<&I> {
         let (since, first) = self.first()?;
         (since < began).then_some(first)

@@ -1,28 +1,28 @@
-//! Fencing tokens: never the same twice, and larger for whoever began after the other had obtained. Two
-//! that overlap may come in any order. Holds that may stand beside each other may have the same one.
+//! Fencing tokens are never given twice, and an attempt that began after another lock was obtained gets a larger one.
+//! Attempts that overlap may get theirs in any order. Holds that may share a lock may have the same token.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Somebody obtained a lock with a token.
+/// A lock that was obtained with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Obtained<I> {
-    /// Who.
+    /// The client or hold.
     pub who: I,
     /// When its attempt began.
     pub began: u64,
-    /// When it had the lock.
+    /// When the lock was obtained.
     pub at: u64,
     /// Its token.
     pub token: u64,
 }
 
-/// What is wrong with a token.
+/// A violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breach<I> {
-    /// Another has it as well.
+    /// Another hold has the same token.
     Twice(Obtained<I>),
-    /// Another had a larger one before the attempt began.
+    /// Another hold had a larger token before the attempt began.
     Smaller(Obtained<I>),
 }
 
@@ -36,7 +36,7 @@ pub struct Tokens<R, I> {
 #[derive(Debug)]
 struct Given<I> {
     all: HashMap<u64, Obtained<I>>,
-    /// Each larger than all before it, in order of time.
+    /// Those whose token is larger than all before, in order of time.
     records: Vec<Obtained<I>>,
 }
 
@@ -50,12 +50,12 @@ impl<R, I> Default for Tokens<R, I> {
 }
 
 impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
-    /// A token was given; in order of `at`.
+    /// A token was given. Must be called in order of `at`.
     pub fn obtained(&mut self, resource: R, new: Obtained<I>) -> Option<Breach<I>> {
         self.obtained_beside(resource, new, |_| false)
     }
 
-    /// The same, where it may stand `beside` some others, and have their token.
+    /// The same for a hold that may share the lock with those for which `beside` is true, and may have their token.
     pub fn obtained_beside(
         &mut self,
         resource: R,
@@ -82,7 +82,7 @@ impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
             .map(Breach::Smaller)
     }
 
-    /// How many tokens were looked at.
+    /// The number of tokens judged.
     pub fn judged(&self) -> u64 {
         self.judged
     }
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn those_beside_each_other_may_have_the_same_token_and_no_smaller_one() {
         let mut tokens = Tokens::default();
-        // Even ones are of one kind, odd ones of another.
+        // Even numbers are of one kind, odd ones of another.
         let mut give = |who: u64, (began, at), token| {
             let new = Obtained {
                 who,

@@ -1,6 +1,6 @@
-//! Worlds in which masters change while clients take locks, and the canaries of that.
+//! Scenarios in which masters are replaced while clients take locks, and the seeded bugs of that.
 //!
-//! 3,000 seeds with optimizations, 30 without; `QUORATE_SEEDS` asks for another number.
+//! 3,000 seeds with optimizations, 30 without; `QUORATE_SEEDS` sets another number.
 
 use crate::support::{self, is_caught, must_pass, sweep};
 use quorate_simulation::{ChangePlan, Flaw, Kind, Play, Scenario, Step, ValueStep, Worlds};
@@ -13,7 +13,7 @@ fn seeds() -> u64 {
 fn every_seed_passes_where_masters_change() {
     let summary = sweep(Worlds::Changes, seeds());
     must_pass(&summary, " --changes");
-    // Also in the few seeds of a debug run masters are closed and opened, and clients of all steps hold.
+    // Even in the few seeds of a debug run masters are closed and opened, and clients of all steps hold locks.
     let coverage = &summary.coverage;
     let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
     let held = coverage.joint.min(coverage.later);
@@ -46,8 +46,9 @@ fn the_same_seed_gives_the_same_run_where_masters_change() {
 
 const MS: u64 = 1_000_000;
 
-/// Two operators take the same steps. The second reads the old masters for the last time when the first has opened the next
-/// ones, and a client of these has taken units already: it must not write the older number over the later one.
+/// Two operators take the same steps. The second reads the old masters for the last time when the first has opened the
+/// next ones and a client of these has taken units already. The second must not write the older number over the later
+/// one.
 #[test]
 fn second_operator_carries_no_older_value_over_a_later_one() {
     let of = |think, verb| Step {
@@ -83,7 +84,7 @@ fn second_operator_carries_no_older_value_over_a_later_one() {
     assert!(taken > 500, "{taken}");
 }
 
-/// Within how many seeds each canary must be caught.
+/// The number of seeds within which each seeded bug must be caught.
 const CANARIES: [(Flaw, u64); 22] = [
     (Flaw::JointUnion, 10),
     (Flaw::JointOldOnly, 10),
@@ -115,7 +116,7 @@ fn every_canary_of_changes_is_caught_within_its_seeds() {
     for flaw in Flaw::OF_CHANGES {
         assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
     }
-    // Without optimizations the seeds are too few for the rare ones.
+    // Without optimizations there are too few seeds for the rare ones.
     let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
     for (flaw, within) in CANARIES.into_iter().filter(|(_, within)| *within <= most) {
         let caught = is_caught(flaw, within);

@@ -1,13 +1,13 @@
-//! Every kind of lock and every value under a lock meets every happening while a rule could complain, in worlds of every
-//! kind of masters, or it is said here why it does not.
+//! Every kind of lock and every value under a lock meets every happening while a rule could complain, for every kind of
+//! masters. Otherwise `NEVER` states the reason.
 //!
-//! 8,000 seeds of each kind of worlds with optimizations; without, only the reasons are looked at. `QUORATE_SEEDS` asks for
-//! another number.
+//! 8,000 seeds of each family of scenarios with optimizations; without, only the reasons are checked. `QUORATE_SEEDS`
+//! sets another number.
 
 use crate::support::{self, sweep};
 use quorate_simulation::{Crossings, HELD, Happening, Masters, Worlds};
 
-/// Cells that stay empty: the masters, the rows (none for all), the column, and why.
+/// Cells that stay empty: the masters, the rows (none stands for all), the column, and the reason.
 const NEVER: [(Masters, &[&str], Happening, &str); 2] = [
     (
         Masters::Clocked,

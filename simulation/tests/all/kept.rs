@@ -1,7 +1,6 @@
-//! What the simulation has found, kept as cases of its own.
+//! Faults that the simulation has found, kept as cases.
 //!
-//! They stand here as scenarios and not as seeds: a seed means another scenario as soon as
-//! anything is drawn differently.
+//! They are scenarios and not seeds, because a seed means another scenario as soon as anything is drawn differently.
 
 use quorate_simulation::{
     ChangePlan, Disk, Fault, FaultKind, Kind, Outcome, Play, Scenario, Step, ValueStep,
@@ -22,7 +21,7 @@ fn passes(scenario: &Scenario) -> Outcome {
     outcome
 }
 
-/// The renewal task took the end of such a lease again and again, in one poll, without end.
+/// The renewal task handled the end of such a lease again and again, in one poll, without end.
 #[test]
 fn a_fixed_lease_that_runs_out_lets_the_renewal_task_go_on() {
     let mut scenario = Scenario::quiet(1, 3, 1);
@@ -37,9 +36,8 @@ fn a_fixed_lease_that_runs_out_lets_the_renewal_task_go_on() {
     assert_eq!(outcome.coverage.acquired, 3);
 }
 
-/// Who was woken asked for the slot that it had asked for before, was shown that another was free, and asked for
-/// that one only where the number of its attempts so far allowed it: or else when another wake-up or a timer
-/// said so.
+/// A woken waiter asked for the slot that it had asked for before, and was told that another one was free. It asked for
+/// that slot only if the number of its attempts so far allowed it, or else after another wake-up or a timer.
 #[test]
 fn who_is_woken_for_another_slot_than_its_own_asks_for_it_at_once() {
     for seed in 0..40 {
@@ -58,8 +56,8 @@ fn who_is_woken_for_another_slot_than_its_own_asks_for_it_at_once() {
     }
 }
 
-/// The patience for the first connection was counted from the start of the process, and not from its first request as
-/// in the actor: a client that came later than `connect_timeout` was refused until it was connected.
+/// The driver measured the connect timeout from the start of the process, and not from its first request as the actor
+/// does. A client that came later than `connect_timeout` was refused until it was connected.
 #[test]
 fn first_lock_long_after_the_start_of_its_process_is_not_refused_while_it_connects() {
     let mut scenario = Scenario::quiet(1, 3, 1);
@@ -71,7 +69,7 @@ fn first_lock_long_after_the_start_of_its_process_is_not_refused_while_it_connec
     assert_eq!(outcome.coverage.no_quorum, 0);
 }
 
-/// Three masters of which the third is replaced; all clients are at `step` from the beginning on.
+/// Three masters of which the third is replaced. All clients are at `step` from the beginning on.
 fn one_replaced(begins: Option<u64>, goal: u64, step: u8) -> Scenario {
     let mut scenario = Scenario::quiet(1, 4, 3);
     scenario.settings.max_ttl = scenario.settings.ttl;
@@ -94,8 +92,8 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
     Fault { at: at * MS, kind }
 }
 
-/// A master was still down at the healing, came back without its mark a moment later, and nobody looked again: a
-/// majority of the next masters had no mark, and their clients were refused for ever.
+/// A master was still down at the healing, came back without its generation marker a moment later, and was not checked
+/// again. A majority of the next masters had no marker, and refused their clients for ever.
 #[test]
 fn marks_lost_after_the_healing_are_written_by_hand_too() {
     let mut scenario = one_replaced(Some(2), 2, 2);
@@ -105,8 +103,8 @@ fn marks_lost_after_the_healing_are_written_by_hand_too() {
     assert!(outcome.coverage.mended > 0);
 }
 
-/// A majority of the masters between two changes lost their marks before the second was prepared. The operator was told
-/// to go through the first change again, and never did.
+/// A majority of the masters lost their generation markers between two changes, before the second was prepared. The
+/// error asked the operator to repeat the first change, and the operator never did.
 #[test]
 fn operator_takes_the_steps_of_the_first_change_again_if_its_marks_are_lost() {
     let mut scenario = one_replaced(Some(4), 5, 3);

@@ -1,4 +1,4 @@
-//! Several resources, readers, owners and semaphores in worlds written by hand: what drawn worlds meet too rarely.
+//! Several resources, readers, owners and semaphores in hand-written scenarios, which drawn scenarios reach too rarely.
 
 use quorate_simulation::{
     Fault, FaultKind, Flaw, Kind, Outcome, Play, Refusal, Scenario, Step, Violation,
@@ -6,7 +6,7 @@ use quorate_simulation::{
 
 const MS: u64 = 1_000_000;
 
-/// Three masters whose clocks are so far apart that no two of them count alike.
+/// Three masters whose clocks are so far apart that their counters always differ.
 fn apart(seed: u64, clients: usize) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, clients);
     scenario.masters[0].offset_us = 1_500_000;
@@ -27,8 +27,8 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// Two resources in one lock, of which somebody breaks one at every tenth of a millisecond around the
-/// round in which the number is confirmed.
+/// One lock on two resources, one of which is force-released. The scenarios differ by a tenth of a millisecond and
+/// cover the round in which the token is confirmed.
 fn one_of_two_is_broken() -> impl Iterator<Item = Scenario> {
     (0..400).map(|tenth| {
         let mut scenario = apart(tenth, 1);
@@ -68,14 +68,14 @@ fn holds_of_every_kind_share_one_resource() {
         let outcome = play(&scenario, None);
         assert_eq!(outcome.violation, None, "seed {seed}: {scenario}");
         let seen = outcome.coverage;
-        // Six steps of each process and its last lock; who becomes a reader has had two holds.
+        // Six steps of each process and its last lock. A client that downgrades has two holds.
         assert_eq!((seen.acquired, seen.downgraded), (7 * 6 + 6, 6), "{seed}");
         assert_eq!((seen.several, seen.lost), (7, 0), "{seed}");
     }
 }
 
-/// Where the counters differ, two first holds of one owner that meet cannot agree on a number: neither is
-/// alone. They tried again at once, and one of them always stood there, for as long as anybody waited.
+/// If the counters differ, two first holds of one owner that arrive together cannot agree on a token, because neither
+/// is alone. They used to retry at once, and one of them was always in the way of the other.
 #[test]
 fn holds_of_one_owner_that_meet_let_each_other_be_alone() {
     for seed in 0..40 {
@@ -88,12 +88,12 @@ fn holds_of_one_owner_that_meet_let_each_other_be_alone() {
         }
         let outcome = play(&scenario, None);
         assert_eq!(outcome.violation, None, "seed {seed}: {scenario}");
-        // Those that were waited for in the steps, too.
+        // Acquires of the steps count, too.
         assert!(outcome.coverage.acquired >= 12, "seed {seed}");
     }
 }
 
-/// What a flaw comes to, by the rules whose breach does harm by itself.
+/// The result of a flaw according to the rules whose breach does harm by itself.
 fn harm(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     let play = Play {
         flaw,
@@ -103,14 +103,14 @@ fn harm(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// The first of some worlds in which a flaw breaks such a rule.
+/// The first violation of such a rule by a flaw in some scenarios.
 fn harms(worlds: impl Fn(u64) -> Scenario, flaw: Option<Flaw>, rule: &str) -> Option<Violation> {
     let violation = |seed| harm(&worlds(seed), flaw).violation;
     let mut broken = (0..40).filter_map(violation);
     broken.find(|violation| violation.rule == rule)
 }
 
-/// Three who want two permits at one moment.
+/// Three clients that want two permits at the same moment.
 fn three_for_two(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 3);
     (scenario.net.delay, scenario.net.jitter) = (MS, 4 * MS);
@@ -129,7 +129,7 @@ fn masters_that_count_to_two_let_three_in() {
     assert!(three.is_some());
 }
 
-/// One has a permit on two of three masters, of which one dies: the two that are left show different slots.
+/// One client has a permit on two of three masters, one of which dies. The two that are left show different slots.
 fn one_slot_on_two_masters(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 2);
     let takes = |think, wait, hold| Step {
@@ -164,7 +164,7 @@ fn a_permit_that_each_master_picks_is_had_by_nobody_while_one_of_them_is_down() 
     }
 }
 
-/// Some who want one of two resources, and some who want both, each with another of them first.
+/// Clients that want one of two resources, and clients that want both, in different orders.
 fn one_or_both(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 8);
     (scenario.net.delay, scenario.net.jitter) = (MS, 8 * MS);
@@ -191,7 +191,7 @@ fn a_ticket_for_each_of_several_resources_ends_in_a_deadlock() {
     assert!(stuck.is_some());
 }
 
-/// A stranger keeps something of its own under one of two keys that somebody wants.
+/// A foreign client stores a value under one of two keys that a client wants.
 #[test]
 fn masters_that_read_all_keys_at_once_write_over_a_strangers() {
     let mut scenario = Scenario::quiet(1, 3, 1);

@@ -1,7 +1,7 @@
-//! A stated number of seeds under `cargo test`, the seeds that once failed, and the speed.
+//! A fixed number of seeds under `cargo test`, the seeded bugs, and the determinism of runs.
 //!
-//! 20,000 seeds with optimizations (`cargo test --release -p quorate-simulation`, as
-//! `scripts/test` does), 300 without; `QUORATE_SEEDS` asks for another number.
+//! 20,000 seeds with optimizations (`cargo test --release -p quorate-simulation`, as `scripts/test` does), 300 without;
+//! `QUORATE_SEEDS` sets another number.
 
 use crate::support::{self, is_caught, must_pass, sweep, threads};
 use quorate_simulation::{Flaw, Play, RULES, Scenario, Worlds, first_caught, run};
@@ -20,7 +20,7 @@ fn every_seed_passes_and_everything_happens_in_some() {
     println!("the latest call: {:?}", summary.worst);
     println!("{seeds} seeds in {:.1} s", summary.took.as_secs_f64());
     must_pass(&summary, "");
-    // A rule that looks only at calm worlds must have seen some: also in the few seeds of a debug run.
+    // Rules that judge calm scenarios only must have judged some, even in the few seeds of a debug run.
     assert_eq!(summary.idle_rules(), Vec::<&str>::new(), "judged nothing");
     if seeds >= 2_000 {
         assert_eq!(
@@ -59,7 +59,7 @@ fn a_traced_run_is_the_same_run() {
     }
 }
 
-/// Within how many seeds each canary must be caught.
+/// The number of seeds within which each seeded bug must be caught.
 const CANARIES: [(Flaw, u64); 57] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
@@ -125,7 +125,7 @@ fn every_canary_is_caught_within_its_seeds() {
     assert_eq!(CANARIES.map(|(flaw, _)| flaw), Flaw::ALL);
     for (flaw, within) in CANARIES {
         let within = within.min(seeds());
-        // Without optimizations the rare ones are left to the release run.
+        // Without optimizations, the rare ones are left to the release run.
         let is_left = cfg!(debug_assertions) && within == seeds();
         let caught = is_caught(flaw, within);
         assert!(caught || is_left, "{flaw} gets through {within} seeds");

@@ -1,6 +1,6 @@
-//! Worlds in which some masters, or all, are stores that compare and set, and the canaries of those.
+//! Scenarios in which some masters, or all, are stores that compare and set, and the seeded bugs of stores.
 //!
-//! 2,000 seeds with optimizations, 60 without; `QUORATE_SEEDS` asks for another number.
+//! 2,000 seeds with optimizations, 60 without; `QUORATE_SEEDS` sets another number.
 
 use crate::support::{self, is_caught, must_pass, sweep};
 use quorate_simulation::{Flaw, Play, Scenario, Worlds};
@@ -32,7 +32,7 @@ fn the_same_seed_gives_the_same_run_at_stores() {
     }
 }
 
-/// Within how many seeds each canary must be caught.
+/// The number of seeds within which each seeded bug must be caught.
 const CANARIES: [(Flaw, u64); 7] = [
     (Flaw::VersionsAgain, 200),
     (Flaw::SessionIsLease, 200),
@@ -49,7 +49,7 @@ fn every_canary_of_stores_is_caught_within_its_seeds() {
     for flaw in Flaw::ALL.into_iter().chain(Flaw::OF_STORES) {
         assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
     }
-    // Without optimizations the seeds are too few.
+    // Without optimizations there are too few seeds.
     if cfg!(debug_assertions) {
         return;
     }

@@ -1,7 +1,7 @@
-//! The real Redis driver over a simulated TCP: partitions, resets in the middle of a reply,
-//! connections that are open on one side only, slow handshakes.
+//! The real Redis driver over a simulated TCP: partitions, resets in the middle of a reply, half-open connections, slow
+//! handshakes.
 //!
-//! The server speaks just enough RESP to be locked on, and misbehaves by script.
+//! The server speaks just enough RESP for a lock, and misbehaves as the test tells it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,12 +23,12 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// How the server behaves, changed while it runs, and what it has been told.
+/// The behaviour of the server, which tests change while it runs, and what it has received.
 #[derive(Default)]
 struct Script {
-    /// It accepts, reads, and never says anything.
+    /// It accepts and reads, and never replies.
     mute: bool,
-    /// It thinks this long about each part of a handshake.
+    /// The delay before each part of a handshake.
     slow: Duration,
     /// It answers the next SET with half a reply and closes the connection.
     cut_next: bool,
@@ -92,7 +92,7 @@ async fn converse(mut stream: TcpStream, shared: Shared) -> std::io::Result<()> 
     }
 }
 
-/// One command as an array of bulk strings, and how many bytes it took.
+/// Parses one command, an array of bulk strings, and returns how many bytes it took.
 fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     fn line(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
         let end = bytes[at..].windows(2).position(|two| two == b"\r\n")? + at;
@@ -121,7 +121,7 @@ fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     Some((command, at))
 }
 
-/// The reply, and whether the connection ends with it.
+/// The reply, and whether the connection ends after it.
 fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
     let mut script = shared.lock().expect("no test has panicked here");
     let reply: &[u8] = match verb {
@@ -142,7 +142,7 @@ fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
                 b"+OK\r\n"
             }
         }
-        // The only script an unordered, unfenced claim uses: compare and delete.
+        // The only script of an unordered claim without a fencing token: compare and delete.
         "EVALSHA" => {
             script.told.push("release".to_owned());
             if script.keys.get(&command[3]) == Some(&command[4]) {
@@ -157,7 +157,7 @@ fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
     (reply.to_vec(), false)
 }
 
-/// The settings of the client: its connections go through the simulated network.
+/// The settings of the client, whose connections use the simulated network.
 fn settings() -> RedlockBuilder {
     Redlock::builder()
         .ttl(Duration::from_secs(10))
@@ -185,7 +185,7 @@ impl ReplySink for Once {
     }
 }
 
-/// Asks and waits; says how long it took in simulated time.
+/// Sends a request and waits. Returns how long it took in simulated time.
 async fn ask(node: &Arc<dyn Node>, request: Request) -> (Result<Answer, Fault>, Duration) {
     let (sender, answer) = oneshot::channel();
     let began = turmoil::elapsed();
@@ -269,7 +269,6 @@ fn a_partition_costs_a_node_timeout_and_what_was_released_meanwhile_is_delivered
             answer.is_err() && took <= NODE_TIMEOUT + ms(50),
             "{answer:?} {took:?}"
         );
-        // Everything else is answered at once.
         for _ in 0..3 {
             let (answer, took) = ask(&node, acquire(&self::claim(2))).await;
             let fault = answer.expect_err("nobody can be reached");
@@ -314,7 +313,7 @@ fn a_connection_that_went_silent_is_replaced() {
         let (answer, took) = ask(&node, release(&first)).await;
         assert!(matches!(answer, Err(Fault::Timeout(_))), "{answer:?}");
         assert!(took <= NODE_TIMEOUT + ms(50), "{took:?}");
-        // The old connection stays open and silent; only a new one is served again.
+        // The old connection stays open and silent. Only a new one is served again.
         change(&shared, |script| script.mute = false);
         sleep(Duration::from_secs(4)).await;
         assert_eq!(ask(&node, acquire(&claim(2))).await.0, GRANTED);

@@ -1,4 +1,4 @@
-//! Values under locks in worlds written by hand: what drawn worlds meet too rarely, and what they must come to.
+//! Values under locks in hand-written scenarios, which drawn scenarios reach too rarely, and their results.
 
 use quorate_simulation::{
     Fault, FaultKind, Flaw, Kind, Outcome, Play, Refusal, Scenario, Step, ValueStep,
@@ -6,7 +6,7 @@ use quorate_simulation::{
 
 const MS: u64 = 1_000_000;
 
-/// The resource with the record of periods.
+/// The resource with the once-per-period record.
 const RECORD: u8 = 1;
 
 fn step(kind: ValueStep) -> Step {
@@ -27,7 +27,7 @@ fn refuses(master: u8, from: u64, to: u64) -> Fault {
     at(from, FaultKind::Refuse { master, how, lasts })
 }
 
-/// Nothing passes between one client and some masters; what was sent meanwhile comes right behind it.
+/// A partition between one client and some masters. What was sent meanwhile arrives right after it.
 fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     let kind = FaultKind::Partition {
         clients: 1 << client,
@@ -39,8 +39,8 @@ fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     at(from, kind)
 }
 
-/// Client 0 creates the record; client 1 takes the lock at `think`, looks after half of `hold` and writes at its
-/// end, on a lease that nobody renews.
+/// Client 0 creates the record. Client 1 takes the lock at `think`, reads after half of `hold`, and writes at its end,
+/// with a lease that is not renewed.
 fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
     let mut scenario = Scenario::quiet(1, masters, 3);
     scenario.settings.node_timeout = 250 * MS;
@@ -55,7 +55,7 @@ fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
     scenario
 }
 
-/// What came of it, by the rules alone whose breach does harm by itself.
+/// Plays the scenario with only the rules whose breach does harm by itself.
 fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     let play = Play {
         flaw,
@@ -65,7 +65,8 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// The library, and a client of the same rules, come through the world, and with the flaw a period is done twice.
+/// Checks that the library and the correct small client pass the scenario, and that a period is done twice with the
+/// flaw.
 fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     for sound in [None, Some(Flaw::SoundRegister)] {
         let outcome = play(scenario, sound);
@@ -82,8 +83,8 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     assert_eq!(violation.rule, "stock", "{violation}\n{trace}");
 }
 
-/// The lock is broken while the write of its holder is on its way to one master. There the next holder is not
-/// granted it, but puts it back, which raises no counter: the read alone keeps the late write out.
+/// The lock is force-released while the write of its holder is in flight to one master. On that master the next
+/// holder's key is restored and not granted, which raises no counter: only the read keeps the late write out.
 #[test]
 fn a_read_keeps_out_writes_that_are_on_their_way() {
     let mut scenario = recorded(3, 100, 200);
@@ -103,8 +104,8 @@ fn a_read_keeps_out_writes_that_are_on_their_way() {
     only_the_flaw_is_caught(&scenario, Flaw::ReadNoRaise);
 }
 
-/// The lock is broken, and three of five masters get another holder, who does the period; one of them forgets
-/// it. With the two others, which know of nothing, it makes a majority for the first holder.
+/// The lock is force-released, and three of five masters grant it to another client, which does the period. One of them
+/// forgets it. Together with the two masters that know nothing, it is a majority for the first holder.
 fn one_master_forgets() -> Scenario {
     let mut scenario = recorded(5, 50, 300);
     scenario.clients[2].steps = vec![Step {
@@ -134,7 +135,7 @@ fn a_write_does_not_fill_a_master_that_has_restarted_since_it_was_read() {
     only_the_flaw_is_caught(&scenario, Flaw::LateRefill);
 }
 
-/// Where nothing breaks every piece is handed out, and each period is done by somebody.
+/// Without faults every unit is handed out, and each period is done by some client.
 #[test]
 fn a_quota_is_handed_out_to_the_last_piece() {
     for seed in 0..10 {
@@ -156,7 +157,7 @@ fn a_quota_is_handed_out_to_the_last_piece() {
         let seen = play(&scenario, None);
         assert_eq!(seen.violation, None, "{scenario}");
         let seen = seen.coverage;
-        // Sixteen asked for two each; then each looked.
+        // Sixteen clients take two units each. Then each client reads what is left.
         assert_eq!(
             (seen.created, seen.taken, seen.pieces_left),
             (1, 20, 6 + 4),
@@ -165,8 +166,8 @@ fn a_quota_is_handed_out_to_the_last_piece() {
     }
 }
 
-/// What is done at least once is done once where nothing breaks; what an operator removed is there for nobody, until
-/// it is created anew.
+/// Without faults, `at_least_once` does the work once. A record that an operator removed is missing for every client
+/// until it is created again.
 #[test]
 fn a_record_is_removed_and_created_anew_and_what_is_done_at_least_once_is_written_down() {
     for seed in 0..10 {
@@ -184,7 +185,7 @@ fn a_record_is_removed_and_created_anew_and_what_is_done_at_least_once_is_writte
             client.steps = vec![at(400, ValueStep::AtLeast); 4];
             client.steps[3].think = 5 * MS;
         }
-        // The last of them comes when it is there again.
+        // The last steps come after it is created again.
         for client in &mut scenario.clients[1..] {
             client.steps[2].think = 800 * MS;
         }
@@ -197,7 +198,7 @@ fn a_record_is_removed_and_created_anew_and_what_is_done_at_least_once_is_writte
         );
         let seen = seen.coverage;
         assert_eq!((seen.created, seen.removed), (2, 1), "{seed}");
-        // Once before the removal and once behind it; one of each client found none.
+        // Done once before the removal and once after the new creation. One call of each client found no record.
         assert_eq!((seen.done_at_least, seen.values_lost), (2, 2), "{seed}");
         assert_eq!((seen.done_before, seen.not_recorded), (4, 0), "{seed}");
     }

@@ -1,8 +1,8 @@
-//! What the sweeps over many seeds have in common.
+//! Helpers for the sweeps over many seeds.
 
 use quorate_simulation::{Flaw, Summary, Sweep, Worlds, first_caught};
 
-/// So many seeds with optimizations, and `few` without; `QUORATE_SEEDS` asks for another number.
+/// The number of seeds: `usual` with optimizations, `few` without, or `QUORATE_SEEDS`.
 pub(crate) fn seeds(usual: u64, few: u64) -> u64 {
     let asked = std::env::var("QUORATE_SEEDS").ok();
     let usual = if cfg!(debug_assertions) { few } else { usual };
@@ -13,7 +13,7 @@ pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Plays the first seeds of these worlds, and says what happened in them.
+/// Plays the first seeds of a family of scenarios, and prints what happened.
 pub(crate) fn sweep(worlds: Worlds, seeds: u64) -> Summary {
     let sweep = Sweep {
         first: 0,
@@ -26,7 +26,7 @@ pub(crate) fn sweep(worlds: Worlds, seeds: u64) -> Summary {
     summary
 }
 
-/// Fails with the command that plays each seed that failed again; `worlds` is what it adds for these worlds.
+/// Fails with the command that replays each failed seed. `worlds` is the option for this family.
 pub(crate) fn must_pass(summary: &Summary, worlds: &str) {
     let failures: Vec<String> = summary
         .failures
@@ -39,7 +39,7 @@ pub(crate) fn must_pass(summary: &Summary, worlds: &str) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Whether a canary is caught within so many seeds; says by which one.
+/// Whether a seeded bug is caught within this many seeds. Prints the seed.
 pub(crate) fn is_caught(flaw: Flaw, within: u64) -> bool {
     let caught = first_caught(flaw, false, within, threads());
     if let Some(caught) = &caught {
