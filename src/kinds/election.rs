@@ -1,7 +1,7 @@
-//! Electing a leader: a lock whose holder is told to those who watch.
+//! Leader election: a lock whose holder is announced to observers.
 //!
-//! Leading is holding the lock, and the term is its fencing number. Observations ask the masters: a leader
-//! is one whose value and number a majority has.
+//! The leader is the holder of the lock, and the term is its fencing number. Observers ask the masters: a leader is a
+//! holder whose value and number a majority shows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use crate::sync::Notify;
 use crate::waiting::Waiting;
 
 impl Redlock {
-    /// The election of that name: one leader at a time, and everybody can see who. It is the lock of the
-    /// same name: whoever takes that with [`acquire`](Self::acquire) keeps leaders out.
+    /// The election with this name: one leader at a time, visible to all observers. It uses the lock with the same
+    /// name, so a client that takes this lock with [`acquire`](Self::acquire) keeps leaders out.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -58,37 +58,40 @@ pub struct Election {
 }
 
 impl Election {
-    /// How long a leader that has died is still taken for one. Default: the builder's ttl.
+    /// How long a leader that has died still counts as leader. Default: the builder's ttl.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// How long [`campaign`](Self::campaign) waits to lead. Default: for ever, whatever the builder says.
+    /// How long [`campaign`](Self::campaign) waits to become the leader. Default: no limit, whatever the builder's
+    /// `wait`.
     #[must_use]
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self
     }
 
-    /// Calls `waits` while another leads: as [`LockRequest::waiting`](crate::LockRequest::waiting).
+    /// Calls `waits` after every missed attempt while another client leads, as
+    /// [`LockRequest::waiting`](crate::LockRequest::waiting) does.
     #[must_use]
     pub fn waiting(mut self, waits: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
         self.waits = Some(Arc::new(waits));
         self
     }
 
-    /// Waits until it leads, first come, first served. Observations see `note` at once: an address, a name,
-    /// at most 1 KiB, beside host, pid and process. With `None` they see a term without a note, a moment later.
+    /// Waits until this client leads, first come, first served. Observers see `note` at once, together with host, pid
+    /// and process name: an address or a name of at most 1 KiB. With `None` they see a term without a note, a moment
+    /// later.
     ///
     /// # Errors
     ///
-    /// As [`Redlock::acquire`]; [`BuildError::NeedsFencing`] with the classic protocol.
+    /// Those of [`Redlock::acquire`]; [`BuildError::NeedsFencing`] with the classic protocol.
     ///
     /// # Cancel safety
     ///
-    /// As [`Redlock::acquire`].
+    /// As for [`Redlock::acquire`].
     pub async fn campaign(&self, note: impl Into<NoteText>) -> Result<Leadership, AcquireError> {
         let fenced = self.redlock.core.coordinator.fencing;
         let needs = || AcquireError::from(BuildError::NeedsFencing("elections"));
@@ -108,11 +111,11 @@ impl Election {
         Ok(Leadership { guard, term })
     }
 
-    /// Watches who leads. Nothing is sent before the first [`Observation::next`].
+    /// Starts to observe the leader. Nothing is sent before the first [`Observation::next`].
     ///
     /// # Errors
     ///
-    /// Only for a name that cannot be locked.
+    /// [`InvalidResource`] if the name cannot be locked.
     pub fn observe(&self) -> Result<Observation, InvalidResource> {
         let key = self.redlock.key(&self.name)?;
         let core = &self.redlock.core;
@@ -139,10 +142,10 @@ impl fmt::Debug for Election {
     }
 }
 
-/// Being the leader, until it [resigns](Self::resign), is dropped, or loses.
+/// A held leadership. It ends when it is [resigned](Self::resign), dropped, or lost.
 ///
-/// A leader that is paused past its lease goes on believing for a moment: hand the
-/// [term](Self::term) to what it writes to, and let that refuse smaller ones.
+/// A leader that is paused past its lease keeps its belief for a moment too long: pass the [term](Self::term) to every
+/// system that it writes to, and let that system reject smaller terms.
 #[derive(Debug)]
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
@@ -151,91 +154,91 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// The fencing number: larger than that of every earlier leader.
+    /// The term: a fencing number larger than that of every earlier leader.
     pub fn term(&self) -> u64 {
         self.term
     }
 
-    /// The lock underneath: its validity, its report, its extension.
+    /// The guard of the underlying lock, with its validity, report and extension.
     pub fn guard(&self) -> &LockGuard {
         &self.guard
     }
 
-    /// Whether it leads now; see [`LockGuard::is_valid`].
+    /// Whether this client leads now; see [`LockGuard::is_valid`].
     pub fn is_valid(&self) -> bool {
         self.guard.is_valid()
     }
 
-    /// Resolves when it leads no more; see [`LockGuard::lost`].
+    /// Resolves when this client no longer leads; see [`LockGuard::lost`].
     pub fn lost(&self) -> impl Future<Output = LossCause> + Send + use<> {
         self.guard.lost()
     }
 
-    /// Leads no more; the next candidate in line does.
+    /// Resigns: gives up the leadership, and the next candidate in the queue takes over.
     ///
     /// # Cancel safety
     ///
-    /// As [`LockGuard::release`].
+    /// As for [`LockGuard::release`].
     pub async fn resign(self) -> Released {
         self.guard.release().await
     }
 }
 
-/// Who leads.
+/// The leader of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// Its fencing number.
+    /// The leader's fencing number.
     pub term: u64,
-    /// What it says of itself, where it did.
+    /// The leader's note, if it has one.
     pub note: Option<Note>,
 }
 
-/// So often within a ttl an observer looks that nobody wakes.
+/// How often within a ttl an observer asks the masters.
 const LOOKS: u32 = 3;
 
-/// An observer that nobody wakes leaves at least so much between its looks, whatever ttl it was given.
+/// The shortest time between two requests of an observer, whatever the ttl.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// So long a new leader's note is waited for before the leader is told without.
+/// How long an observer waits for a new leader's note before it reports the leader without one.
 const NOTED_WITHIN: Duration = Duration::from_millis(50);
 
-/// Where no majority answers it looks again sooner, by so much.
+/// If no majority answers, the observer asks again after this fraction of the usual time.
 const SOONER: u32 = 4;
 
-/// Watches an election; see [`Election::observe`].
+/// An observer of an election; see [`Election::observe`].
 pub struct Observation {
     redlock: Redlock,
     key: Arc<[u8]>,
     called: Arc<Notify>,
-    /// The longest time between two looks.
+    /// The longest time between two requests.
     every: Duration,
-    /// When the next look is due.
+    /// When the next request is due.
     due: Instant,
-    /// Until when the leader that was told may be taken for one without being seen.
+    /// Until when the reported leader counts as leader without being seen again.
     known_until: Instant,
     observed: Observed,
-    /// A leader that has been seen without a note, and until when that is waited for.
+    /// A leader that was seen without a note, and until when to wait for the note.
     early: Option<(u64, Instant)>,
 }
 
 impl Observation {
-    /// The next change: a leader with its term and note, or `None` when no leader is known any more. The
-    /// first one is told at once, whatever it is. Terms never fall.
+    /// Waits for the next change: a leader with its term and note, or `None` if no leader is known any more. The first
+    /// call returns at once, whatever the state. Terms never fall.
     ///
-    /// It is woken by the announcement of a new leader, and looks three times within a ttl all the same;
-    /// without wake-ups ([`Order::Unordered`](crate::Order::Unordered), or a user who may not
-    /// subscribe) that is all.
+    /// The observer is woken by the announcement of a new leader. In addition it asks three times within a ttl. Without
+    /// wake-ups ([`Order::Unordered`](crate::Order::Unordered), or a user who may not subscribe) it only asks.
     ///
-    /// Who holds the lock of that name without having campaigned for it is not told as a leader once its
+    /// A client that holds the lock with this name but has not campaigned for it is not reported as a leader once its
     /// note is seen.
     ///
-    /// What it says is a hint, out of date when it comes: act on the term, and not on who leads.
+    /// The result is a hint, which may be outdated when it arrives: base actions on the term, not on the leader's
+    /// identity.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing that was seen, but a look that is under way begins anew: whoever drops it each time
-    /// before a slow master can have answered hears nothing.
+    /// Dropping the future loses no change that was seen, but a request in progress starts again. A caller that drops
+    /// the future each time before a slow master can answer never gets a result.
     pub async fn next(&mut self) -> Option<Leader> {
         loop {
             self.wait().await;
@@ -262,7 +265,7 @@ impl Observation {
         }
     }
 
-    /// The changes as a stream, which never ends.
+    /// Converts the observer into a stream of changes, which never ends.
     pub fn into_stream(self) -> impl Stream<Item = Option<Leader>> + Send {
         futures::stream::unfold(self, |mut observer| async move {
             let change = observer.next().await;
@@ -270,8 +273,8 @@ impl Observation {
         })
     }
 
-    /// Whether a new leader is seen before its note, which comes right behind its grant: then it is told
-    /// a moment later, together with that.
+    /// Whether a new leader was seen before its note, which follows shortly after the grant. Then the leader is
+    /// reported a moment later, together with the note.
     fn is_early(&mut self, leader: &Leader) -> bool {
         if leader.note.is_some() || !self.observed.is_new(leader.term) {
             return false;
@@ -287,7 +290,7 @@ impl Observation {
         early
     }
 
-    /// Waits until the next look is due, or an announcement comes.
+    /// Waits until the next request is due, or an announcement arrives.
     async fn wait(&mut self) {
         let coordinator = &self.redlock.core.coordinator;
         if coordinator.now() >= self.due {
@@ -296,7 +299,7 @@ impl Observation {
         let timer = coordinator.runtime.sleep_until(self.due);
         let called = std::pin::pin!(self.called.notified());
         futures::future::select(timer, called).await;
-        // Noted before anything is awaited: the call is not heard twice.
+        // Recorded before anything is awaited, so that one announcement causes one request.
         self.due = coordinator.now();
     }
 
@@ -304,7 +307,7 @@ impl Observation {
         let core = &self.redlock.core;
         let coordinator = &core.coordinator;
         if core.options.fair {
-            // Each time: a connection that was lost has lost its subscriptions.
+            // Every time, because a broken connection has lost its subscriptions.
             self.watch(true);
         }
         let key = self.key.clone();
@@ -336,7 +339,7 @@ impl Observation {
         let left = elected.clone().filter_map(|state| state.ttl_left).max();
         let left = left.unwrap_or(self.every);
         self.known_until = now + left;
-        // Should it have died, that is seen as soon as its keys are gone.
+        // If the leader has died, that is noticed as soon as its keys have expired.
         self.due = self.due.min(now + left + Duration::from_millis(1));
         let says = |state: &&&KeyState| state.note.is_some() && state.term == Some(term);
         let note = elected.clone().find(says);
@@ -344,8 +347,8 @@ impl Observation {
         Found::Leader(value, Leader { term, note })
     }
 
-    /// What a master says of who leads. The term is the holder's own word where there is one: the counter lives for a
-    /// day, a leader may lead for longer.
+    /// The leader that one master shows. The term comes from the leader's note if there is one: the counter is kept
+    /// for a day, and a leader may lead for longer.
     fn standing(&self, state: &KeyState) -> Option<Standing> {
         let value = elected_value(state)?;
         let term = state
@@ -363,24 +366,24 @@ impl Observation {
     }
 }
 
-/// The value of who may have been elected: of ours, and not of another client that holds the key.
+/// The lock value of a client that may have been elected; `None` if a foreign client holds the key.
 fn elected_value(state: &KeyState) -> Option<u128> {
     let token = Token::from_hex(state.holder.as_deref()?)?;
     Some(u128::from_be_bytes(token.to_bytes()))
 }
 
-/// The value of who says of itself that it was not: its note has no term. What a counter shows may be
-/// another's term, where a renewal came late and put back a lock that had gone.
+/// The lock value of a client that was not elected: its note has no term. The counter may show another holder's term if
+/// a late renewal restored a lock that was gone.
 fn never_elected(state: &KeyState) -> Option<u128> {
     let says = state.note.is_some() && state.term.is_none();
     elected_value(state).filter(|_| says)
 }
 
-/// What a look found.
+/// The result of asking the masters.
 enum Found {
-    /// With the value of its lock.
+    /// The leader, with the value of its lock.
     Leader(u128, Leader),
-    /// A majority answered, and agrees on nobody.
+    /// A majority answered, and shows no leader.
     Nobody,
     /// Fewer than a majority answered.
     Unknown,

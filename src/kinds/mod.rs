@@ -1,5 +1,5 @@
-//! The kinds of lock beside the plain one, as users meet them. What each claims stands in
-//! `acquire/kind.rs`. And what is kept under a lock: a register, and what is built on it.
+//! The kinds of locks other than the plain lock, as users see them; `acquire/kind.rs` determines what each claims. Also
+//! the values under locks.
 
 pub(crate) mod election;
 pub(crate) mod once;

@@ -1,4 +1,4 @@
-//! Once a period: the last period done, under a lock.
+//! Work that runs once per period: the last period done, stored under a lock.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use crate::outcome::LossCause;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
 
-/// What stands for no period done.
+/// The stored text if no period has been done.
 const NEVER: &str = "never";
 
-/// Something that is done once a period over all machines: the nightly report, the monthly invoice.
+/// Work that runs once per period over all machines, for example a nightly report or a monthly invoice.
 ///
-/// Made by [`Redlock::once`]. Which period was done last stands on the masters, under the lock of the same name. A
-/// lock that is kept for the period would not do: it ends with its ttl, and a restart forgets it.
+/// Made by [`Redlock::once`]. The masters store the last period done, under the lock with the same name. Holding a lock
+/// for the whole period is not enough: it ends with its ttl, and a restart forgets it.
 ///
-/// Periods lie on a grid from 1970, UTC: a period of 24 h begins at midnight UTC. The wall clock of the caller says
-/// which period it is. A machine whose clock is ahead does the next one early, and the others then leave it out;
-/// none is done twice by it. A period that begins more than a minute after the masters' time is an error
-/// ([`ValueError::Ahead`]) and not written down.
+/// Periods are counted from 1970, UTC: a period of 24 h begins at midnight UTC. The wall clock of the caller determines
+/// the period. A machine whose clock is ahead runs the next period early, and the other machines then skip it; no
+/// period runs twice because of that. A period that begins more than a minute after the masters' time is an error
+/// ([`ValueError::Ahead`]) and is not recorded.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -44,43 +44,43 @@ const NEVER: &str = "never";
 /// # Ok(()) }
 /// ```
 ///
-/// What it promises, what it does not, and what the masters need is the same as for a [`Quota`](crate::Quota): a
-/// period is at worst left out by [`at_most_once`](Self::at_most_once), and never done twice by it.
+/// The promises, their limits and the requirements on the masters are those of a [`Quota`](crate::Quota): at worst
+/// [`at_most_once`](Self::at_most_once) skips a period, and it never runs one twice.
 #[derive(Clone, Debug)]
 pub struct Once {
     value: NamedValue,
     period: Duration,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "it tells whether the body ran"]
 pub enum OnceOutcome<T> {
-    /// The body ran, and this period is done.
+    /// The body ran, and this period is recorded as done.
     Done(T),
-    /// The body ran, and that was not written down: this period may be done again.
-    /// [`at_least_once`](Once::at_least_once) only.
+    /// The body ran, but recording failed: this period may be done again. Only from
+    /// [`at_least_once`](Once::at_least_once).
     NotRecorded(T, ValueError),
-    /// The body ran to its end, but the lock had ended before, and so another client may have begun the next period
-    /// meanwhile. This period is done. [`at_most_once`](Once::at_most_once) only.
+    /// The body ran to its end, but the lock had ended before, so another client may have begun the next period
+    /// meanwhile. This period is done. Only from [`at_most_once`](Once::at_most_once).
     Outlived(T, LossCause),
     /// This period was done before. The body did not run.
     AlreadyDone {
-        /// How long until the next period begins that has not been done.
+        /// Time until the next period that is not done yet.
         next: Duration,
     },
 }
 
-/// Whether a period is to be done, for whoever holds the lock: [`Once::due`].
+/// Whether this period must be done, for a caller that holds the lock; see [`Once::due`].
 #[derive(Debug)]
 #[must_use = "a turn that is not recorded comes again"]
 pub enum Due<'a> {
-    /// It is.
+    /// It must be done now.
     Now(Turn<'a>),
     /// It was done before.
     AlreadyDone {
-        /// How long until the next period begins that has not been done.
+        /// Time until the next period that is not done yet.
         next: Duration,
     },
 }
@@ -91,7 +91,7 @@ enum Looked<'a> {
     Done { next: Duration, known: Known<'a> },
 }
 
-/// A period that is to be done now, by the holder of the lock.
+/// A period that must be done now, by the holder of the lock.
 #[must_use = "a turn that is not recorded comes again"]
 pub struct Turn<'a> {
     known: Known<'a>,
@@ -99,16 +99,16 @@ pub struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Writes down that this period is done: before the work for at most once, behind it for at least once.
+    /// Records this period as done. Call it before the work for at most once, and after it for at least once.
     ///
     /// # Errors
     ///
-    /// [`ValueError::Unknown`] where it may have been written down or not; all others have changed nothing. A lock
-    /// records one turn: for the next period take it again.
+    /// [`ValueError::Unknown`] if the period may or may not have been recorded. All other errors have changed nothing.
+    /// One lock records one period: take the lock again for the next one.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, it may have been written down or not.
+    /// If the future is dropped, the period may or may not have been recorded.
     pub async fn record(self) -> Result<(), ValueError> {
         self.known.write(&self.done).await
     }
@@ -121,7 +121,7 @@ impl fmt::Debug for Turn<'_> {
 }
 
 impl Redlock {
-    /// What is done once a `period` under this name; nothing is sent yet. The name is that of the lock under which
+    /// Work that runs once per `period` under this name; nothing is sent yet. The name is that of the lock under which
     /// it runs.
     pub fn once(&self, name: impl AsRef<[u8]>, period: Duration) -> Once {
         let value = NamedValue::new(self, name.as_ref(), "once");
@@ -130,42 +130,43 @@ impl Redlock {
 }
 
 impl Once {
-    /// How long each call waits for its turn: whoever does it now keeps the others waiting until it is done.
-    /// Default: the builder's.
+    /// How long each call waits for the lock. A caller that does the work now keeps the others waiting until it is
+    /// done. Default: the builder's `wait`.
     #[must_use]
     pub fn wait(mut self, wait: Wait) -> Self {
         self.value.wait = Some(wait);
         self
     }
 
-    /// Creates the record, with no period done. An operator's act, once, and not a default at start-up: **every**
-    /// master must answer that it has none, for a record that is missing on some is not a new one.
+    /// Creates the record, with no period done. An operator does this once; it must not be automatic at start-up.
+    /// **Every** master must report that it has none, because a record that is missing on some masters may have been
+    /// lost.
     ///
     /// # Errors
     ///
-    /// As [`Quota::create`](crate::Quota::create).
+    /// Those of [`Quota::create`](crate::Quota::create).
     ///
     /// # Cancel safety
     ///
-    /// Dropped, it may have been created or not.
+    /// If the future is dropped, the record may or may not have been created.
     pub async fn create(&self) -> Result<(), ValueError> {
         self.millis()?;
         self.value.create(NEVER).await
     }
 
-    /// Runs `body` under the lock, unless this period is done: first it is written down that it is, then the body
-    /// runs. A crash in between leaves the period out. As in [`Redlock::scope`] the body is dropped when the lock
-    /// is lost.
+    /// Runs `body` under the lock, unless this period is done already: the period is recorded as done first, then the
+    /// body runs. A crash in between skips the period. As in [`Redlock::scope`], the body is dropped when the lock is
+    /// lost.
     ///
     /// # Errors
     ///
-    /// [`ValueError::Stopped`] where the body was dropped; with all others it did not run. After
+    /// [`ValueError::Stopped`] if the body was dropped; after any other error it did not run. After
     /// [`ValueError::Unknown`] this period may count as done.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before the body has begun, this period may count as done. Dropping it drops the body and releases
-    /// in the background.
+    /// If the future is dropped before the body has begun, this period may count as done. Dropping it drops the body,
+    /// and releases the lock in the background.
     pub async fn at_most_once<T>(
         &self,
         body: impl AsyncFnOnce(&LockGuard) -> T,
@@ -181,25 +182,25 @@ impl Once {
         .await
     }
 
-    /// Runs `body` under the lock, unless this period is done: first it runs, then it is written down where it
-    /// gave `Ok`. It runs again after a crash in between, after an error of its own, and when the lock was lost;
-    /// so it must bear being done twice.
+    /// Runs `body` under the lock, unless this period is done already: the body runs first, and if it returns `Ok` the
+    /// period is recorded as done. The body runs again after a crash in between, after an error of its own, and if the
+    /// lock was lost. So it must be idempotent.
     ///
     /// # Errors
     ///
-    /// [`ValueError::Stopped`] where the body was dropped because the lock was lost; with all others it did not run.
+    /// [`ValueError::Stopped`] if the body was dropped because the lock was lost; after any other error it did not run.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the body and releases in the background; this period does not count as done then, unless
-    /// the body had ended.
+    /// Dropping the future drops the body, and releases the lock in the background. This period does not count as done
+    /// then, unless the body had ended.
     pub async fn at_least_once<T, E>(
         &self,
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
     ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
         self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
             let done = match guard.while_held(body).await {
-                // Where the lock ended before the body did, nothing can be recorded, and that is said.
+                // If the lock ended before the body did, nothing can be recorded; the result reports it.
                 Ok(done) | Err((_, Some(done))) => done,
                 Err((cause, None)) => return Err(self.stopped(cause, false)),
             };
@@ -214,26 +215,26 @@ impl Once {
         .await
     }
 
-    /// Removes the record from every master: an operator's act, the only way out where it is
+    /// Removes the record from every master. An operator does this: it is the only way out if the record is
     /// [lost](ValueError::Lost).
     ///
     /// # Errors
     ///
-    /// As [`Quota::drop_quota`](crate::Quota::drop_quota).
+    /// Those of [`Quota::drop_quota`](crate::Quota::drop_quota).
     ///
     /// # Cancel safety
     ///
-    /// Dropped on the way, it may be gone on some masters and not on others: call it again.
+    /// If the future is dropped, the record may be removed from some masters only: call it again.
     pub async fn drop_record(&self) -> Result<(), ValueError> {
         self.value.remove().await
     }
 
-    /// Whether this period is to be done, for a caller that holds the lock of this name itself, exclusively: with
-    /// options of its own, or together with other work. It is the plain lock, and no permit of that name, taken by the
-    /// `Redlock` that this was made with, or by a clone of it.
+    /// Whether this period must be done, for a caller that holds the lock with this name itself, with its own options
+    /// or together with other work. It must be the plain lock held exclusively, not a permit, taken by the `Redlock`
+    /// that made this value or by a clone of it.
     ///
-    /// Nothing is written by it, so that a lock that is held for longer can ask again in the next period, and record
-    /// that one.
+    /// Nothing is written. So a lock that is held for longer can be used again in the next period, and can record that
+    /// one.
     ///
     /// # Errors
     ///
@@ -241,7 +242,7 @@ impl Once {
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, nothing has changed.
+    /// The future may be dropped at any point; nothing has changed.
     pub async fn due<'a>(&self, guard: &'a LockGuard) -> Result<Due<'a>, ValueError> {
         Ok(match self.look(guard).await? {
             Looked::Due(turn) => Due::Now(turn),
@@ -249,17 +250,18 @@ impl Once {
         })
     }
 
-    /// Gives the record again to masters that have lost it, under a lock as for [`due`](Self::due): the more have it,
-    /// the more may lose it. For who is done with the lock and found its period done; all other calls do it
-    /// themselves. Where some have lost it, this is the one write of that lock.
+    /// Writes the record again to masters that have lost it, under a lock as for [`due`](Self::due). The more masters
+    /// have the record, the more may lose it. For callers that hold the lock themselves and found the period done; all
+    /// other calls do this on their own. If some masters have lost the record, this counts as the one write of the
+    /// lock.
     ///
     /// # Errors
     ///
-    /// As [`due`](Self::due). Whether the masters take it is not told.
+    /// Those of [`due`](Self::due). It is not reported whether the masters accept the record.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, some masters may have been given it.
+    /// If the future is dropped, some masters may have the record again.
     pub async fn refill(&self, guard: &LockGuard) -> Result<(), ValueError> {
         let known = self.read(guard).await?;
         self.last(known.bytes())?;
@@ -279,7 +281,7 @@ impl Once {
         let period = self.millis()?;
         let known = self.read(guard).await?;
         let last = self.last(known.bytes())?;
-        // Only now: the wait for the lock may have taken us into the next one.
+        // Read the clock only now: a new period may have begun during the wait for the lock.
         let now = guard.core.coordinator.runtime.wall_micros() / 1_000;
         let masters = masters_millis(guard);
         if let Some(last) = last {
@@ -295,8 +297,8 @@ impl Once {
         }
     }
 
-    /// A period that the masters' clocks are far from was named by a clock that is wrong: written down, it would keep
-    /// everybody from every period before it.
+    /// Rejects a period that is far from the masters' clocks, because it comes from a wrong clock: recorded, it would
+    /// prevent every period before it.
     fn has_come(&self, start: u64, masters: u64, recorded: bool) -> Result<(), ValueError> {
         let ahead = start.saturating_sub(masters);
         if ahead <= SLACK {
@@ -360,11 +362,11 @@ impl Once {
     }
 }
 
-/// So many milliseconds a period may begin after the masters' time: clocks differ.
+/// How many milliseconds a period may begin after the masters' time, because clocks differ.
 const SLACK: u64 = 60_000;
 
-/// The masters' time in milliseconds since 1970, as the number of the lock tells it: it was drawn within a second of
-/// it, or later than it.
+/// The masters' time in milliseconds since 1970, derived from the lock's fencing number, which was at least the
+/// master's time minus one second.
 fn masters_millis(guard: &LockGuard) -> u64 {
     let held_for = guard.core.coordinator.now();
     let held_for = held_for.saturating_since(guard.held.since()).as_millis();
@@ -372,16 +374,17 @@ fn masters_millis(guard: &LockGuard) -> u64 {
     drawn.saturating_add(u64::try_from(held_for).unwrap_or(u64::MAX))
 }
 
-/// Ten years in milliseconds: the grid must have had a line by now.
+/// Ten years in milliseconds: longer periods are refused.
 const LONGEST: u64 = 10 * 365 * 24 * 3_600_000;
 
-/// The start of the period of `now`, if it is still to be done, or how long until one is. All in milliseconds since
-/// 1970; `last` is the start of the last period done, on a grid that may have been another one.
+/// The start of the period that contains `now` if it must be done, or the time until one must be. All in milliseconds
+/// since
+/// 1970. `last` is the start of the last period done, whose period may have had another length.
 fn on_the_grid(now: u64, period: u64, last: Option<u64>) -> Result<u64, Duration> {
     let start = now - now % period;
     match last {
         Some(last) if start <= last => {
-            // The first line of the grid behind it: of another clock it may lie more than one away.
+            // The first start after it. If another clock recorded it, it may be more than one period away.
             let next = (last - last % period).saturating_add(period);
             Err(Duration::from_millis(next - now))
         }
@@ -397,7 +400,7 @@ mod tests {
     use crate::protocol::instant::Instant;
     use crate::runtime::{BoxFuture, Runtime, Tokio};
 
-    /// Whose wall clock is so far ahead.
+    /// A runtime whose wall clock is ahead by this much.
     struct Ahead(Tokio, Duration);
 
     impl Runtime for Ahead {
@@ -429,7 +432,7 @@ mod tests {
             let builder = Redlock::builder().in_memory(3);
             let builder = builder.runtime(Arc::new(Ahead(Tokio::default(), ahead)));
             let redlock = builder.build().expect("good settings");
-            // A period of a second has begun less than a second ago.
+            // A period of one second began less than a second ago.
             let once = redlock.once("often", Duration::from_secs(1));
             once.create().await.expect("all there");
             let outcome = once.at_most_once(async |_| ()).await;
@@ -461,7 +464,7 @@ mod tests {
             (8 * hour, hour, Some(7 * hour), Ok(8 * hour)),
             // Done by a machine whose clock is ahead.
             (7 * hour + 5, hour, Some(9 * hour), wait(3 * hour - 5)),
-            // Nobody's clock: the end of time has no next line.
+            // An impossible clock: there is no start after the maximum.
             (7 * hour, hour, Some(u64::MAX), wait(u64::MAX - 7 * hour)),
             // The period was shorter before.
             (7 * hour, 24 * hour, Some(6 * hour), wait(17 * hour)),

@@ -1,4 +1,4 @@
-//! Holds that join each other: an owner, by an id that the user gives.
+//! Re-entrant locks: holds with the same owner id join each other.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,17 +12,17 @@ use crate::hold::released::Released;
 use crate::redlock::{LockRequest, Redlock};
 use crate::resource::{InvalidResource, MAX_OWNER_LEN};
 
-/// Somebody whose holds join each other across tasks, processes and machines: an order that is worked on by
-/// several services, a job that calls itself. Made with [`Redlock::owner`].
+/// An owner, whose holds join each other across tasks, processes and machines. Examples are an order that several
+/// services work on, or a job that calls itself. Made with [`Redlock::owner`].
 ///
-/// Two holds of one owner stand beside each other, and nobody else beside them. They have the same fencing
-/// number, and each its own life: validity, renewal, loss and `max_hold`. The lock ends with the last one. A
-/// further hold passes all who wait: an owner whose holds overlap without end keeps others out, so whoever
-/// wants fairness between its steps takes new locks.
+/// Holds of the same owner can exist at the same time, and other clients are excluded. All holds have the same fencing
+/// number. Each has its own validity, renewal, loss and `max_hold`. The lock ends with the last hold. A further hold
+/// passes all waiters: an owner whose holds overlap without end keeps other clients out. For fairness between steps
+/// take new locks.
 ///
-/// **Within a process** a further hold of the same `Owner` costs nothing: the guards count clones of one held
-/// lock, and every clone says what that lock says. A hold that has been lost stays lost for all its clones; the
-/// next [`acquire`](Self::acquire) is a new one.
+/// **Within a process** a further hold of the same `Owner` costs no message: the guards are counted clones of one held
+/// lock, with the same state. A lost hold stays lost for all its clones; the next [`acquire`](Self::acquire) makes a
+/// new hold.
 ///
 /// ```no_run
 /// # async fn example(redlock: quorate::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -42,7 +42,7 @@ pub struct Owner {
 /// The latest hold on each resource.
 type Holds = HashMap<Box<[u8]>, Weak<LockGuard>>;
 
-/// One hold of an [`Owner`]. Clones share it; the last one that is dropped releases it.
+/// One hold of an [`Owner`]. Clones share the hold, and dropping the last one releases it.
 #[derive(Clone)]
 #[must_use = "dropping the last guard releases the hold"]
 pub struct OwnedGuard {
@@ -50,12 +50,12 @@ pub struct OwnedGuard {
 }
 
 impl Redlock {
-    /// An owner of this id, which may be used in other processes and on other machines as well.
+    /// The owner with this id, which other processes and machines may use as well.
     ///
     /// # Errors
     ///
-    /// [`InvalidResource::Owner`] for an id that is empty, longer than 64 bytes, or holds control characters;
-    /// [`InvalidResource::OwnerIsValue`] for 32 hexadecimal digits, as the value of a lock has.
+    /// [`InvalidResource::Owner`] if the id is empty, longer than 64 bytes, or contains control characters;
+    /// [`InvalidResource::OwnerIsValue`] for 32 hexadecimal digits, which look like the token of a lock.
     pub fn owner(&self, id: impl Into<String>) -> Result<Owner, InvalidResource> {
         let id: String = id.into();
         let fits = (1..=MAX_OWNER_LEN).contains(&id.len());
@@ -74,21 +74,21 @@ impl Redlock {
 }
 
 impl Owner {
-    /// The id.
+    /// The owner's id.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Another hold, at once where this handle or one of its clones has a valid one on the resource; otherwise
-    /// by the masters, beside all other holds of this owner.
+    /// Acquires a further hold. Returns at once if this handle or one of its clones has a valid hold on the resource.
+    /// Otherwise the masters decide; other holds of this owner do not prevent it.
     ///
     /// # Errors
     ///
-    /// As [`Redlock::acquire`].
+    /// Those of [`Redlock::acquire`].
     ///
     /// # Cancel safety
     ///
-    /// As [`Redlock::acquire`].
+    /// As for [`Redlock::acquire`].
     pub async fn acquire(&self, resource: impl AsRef<[u8]>) -> Result<OwnedGuard, AcquireError> {
         let resource = resource.as_ref();
         if let Some(held) = self.held(resource) {
@@ -98,7 +98,7 @@ impl Owner {
         Ok(self.keep(resource, guard))
     }
 
-    /// A hold with options of its own, always by the masters.
+    /// A request for a hold with its own options. It always asks the masters.
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
         let kind = Kind::Owner(self.id.clone());
         self.redlock.lock(resource).of_kind(kind)
@@ -108,7 +108,7 @@ impl Owner {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that is valid now: what is counted here never answers for the masters.
+    /// A hold that is valid now. An expired one is never returned.
     fn held(&self, resource: &[u8]) -> Option<OwnedGuard> {
         let guard = self.holds().get(resource)?.upgrade()?;
         guard.is_valid().then_some(OwnedGuard { guard })
@@ -124,12 +124,12 @@ impl Owner {
 }
 
 impl OwnedGuard {
-    /// Gives this clone back. Where it was the last, the hold is released, and it is waited for as by
-    /// [`LockGuard::release`]; otherwise nothing is sent and there is nothing to tell.
+    /// Drops this clone. The last clone releases the hold, waits as [`LockGuard::release`] does, and returns the
+    /// result. Otherwise nothing is sent, and the result is `None`.
     ///
     /// # Cancel safety
     ///
-    /// As [`LockGuard::release`].
+    /// As for [`LockGuard::release`].
     pub async fn release(self) -> Option<Released> {
         let last = Arc::into_inner(self.guard)?;
         Some(last.release().await)

@@ -1,4 +1,4 @@
-//! So many pieces and no more: a number under a lock.
+//! A limited number of units, stored under a lock.
 
 use super::register::Register;
 use super::value::{NamedValue, number};
@@ -7,11 +7,12 @@ use crate::hold::guard::LockGuard;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
 
-/// Pieces that are handed out one by one over all machines, and never more than there are: prizes, seats, licences.
+/// A limited number of units that are handed out over all machines: prizes, seats, licences. No unit is handed out
+/// twice.
 ///
-/// Made by [`Redlock::quota`]. What is left stands on the masters, under the lock of the same name, which each call
-/// takes and gives back. Which number is the right one is decided by fencing numbers and majorities, not by clocks:
-/// no pause, no late or repeated message and no wrong clock hands a piece out twice.
+/// Made by [`Redlock::quota`]. The masters store how many are left, under the lock with the same name, which each call
+/// takes and releases. Fencing numbers and majorities decide which stored number is the current one, not clocks. So a
+/// pause, a late or repeated message, or a wrong clock never hands out a unit twice.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -32,71 +33,73 @@ use crate::settings::Wait;
 /// # Ok(()) }
 /// ```
 ///
-/// # What it promises, and where that ends
+/// # Promises and their limits
 ///
-/// - Never more than were created are handed out, also while masters lose their memory one after another, as long
-///   as a [`take`](Self::take) or [`left`](Self::left) succeeds between one and the next. If a majority loses it before that, the quota says
-///   [`Lost`](ValueError::Lost) and hands out nothing.
-/// - A piece may be wasted: by a crash in the middle, by a future that is dropped, by an
-///   [`Unknown`](ValueError::Unknown) write. None is handed out twice by it.
-/// - The masters must not evict (`noeviction`). To stop a majority of them on purpose they must lose nothing:
-///   `appendfsync always`, and the restart guard [`Off`](crate::RestartGuard::Off) on every client.
-/// - It needs fencing numbers: not with `fencing(false)`.
+/// - Never more units are handed out than were created. This holds even if masters lose their memory one after another,
+///   as long as a [`take`](Self::take) or [`left`](Self::left) succeeds in between. If a majority loses it before that,
+///   calls return [`Lost`](ValueError::Lost) and hand out nothing.
+/// - A unit may be wasted: by a crash during a call, by a dropped future, or by an [`Unknown`](ValueError::Unknown)
+///   write. No unit is handed out twice because of that.
+/// - The masters must not evict keys (`noeviction`). Before a majority of them may be stopped on purpose, they must be
+///   configured to lose nothing: `appendfsync always`, and the restart guard [`Off`](crate::RestartGuard::Off) on every
+///   client.
+/// - Fencing numbers are required: a quota does not work with `fencing(false)`.
 ///
-/// Who has a database does better with one statement there: `UPDATE .. SET left = left - 1 WHERE left > 0`.
+/// With a database, a single statement there is the better choice: `UPDATE .. SET left = left - 1 WHERE left > 0`.
 ///
 /// # Cost
 ///
-/// One round trip beyond the lock for a [`take`](Self::take), which gives the lock back together with its write, and two
-/// where a master has not answered the read by then; one for [`left`](Self::left), and another where a master is given
-/// back what it has lost.
+/// A [`take`](Self::take) costs one round trip in addition to the lock, because the release is sent together with the
+/// write. It costs two if a master has not answered the read by then. A [`left`](Self::left) costs one round trip, and
+/// another one if a lost value is written again to a master.
 #[derive(Clone, Debug)]
 pub struct Quota(NamedValue);
 
-/// What came of [`Quota::take`].
+/// The result of [`Quota::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "only what was taken may be handed out"]
 pub enum Take {
-    /// They are the caller's, and nobody else's.
+    /// The caller has got the units, and no other caller gets them.
     Taken {
-        /// How many are left.
+        /// How many units are left.
         left: u64,
     },
-    /// There are fewer than were asked for. None was taken.
+    /// Fewer units are left than were requested. None was taken.
     SoldOut {
-        /// How many are left.
+        /// How many units are left.
         left: u64,
     },
 }
 
 impl Redlock {
-    /// The quota of this name; nothing is sent yet. The name is that of the lock under which it stands: who
-    /// holds that lock keeps everybody from the quota.
+    /// The quota with this name; nothing is sent yet. The name is that of the lock that protects it: a client that
+    /// holds this lock keeps all others from the quota.
     pub fn quota(&self, name: impl AsRef<[u8]>) -> Quota {
         Quota(NamedValue::new(self, name.as_ref(), "quota"))
     }
 }
 
 impl Quota {
-    /// How long each call waits for its turn. Default: the builder's.
+    /// How long each call waits for the lock. Default: the builder's `wait`.
     #[must_use]
     pub fn wait(mut self, wait: Wait) -> Self {
         self.0.wait = Some(wait);
         self
     }
 
-    /// Creates it with so many pieces. An operator's act, once, and not a default at start-up: **every** master must
-    /// answer that it has none, for a quota that is missing on some is not a new one.
+    /// Creates the quota with this number of units. An operator does this once; it must not be automatic at start-up.
+    /// **Every** master must report that it has none, because a quota that is missing on some masters may have been
+    /// lost.
     ///
     /// # Errors
     ///
-    /// [`ValueError::Exists`] where a master has one, [`ValueError::Incomplete`] where one does not answer, and what
-    /// [`take`](Self::take) fails with. After [`ValueError::Unknown`] look with [`left`](Self::left); where it is
-    /// neither there nor missing, [drop it](Self::drop_quota) and begin anew.
+    /// [`ValueError::Exists`] if a master has one, [`ValueError::Incomplete`] if one does not answer, and the errors of
+    /// [`take`](Self::take). After [`ValueError::Unknown`] check with [`left`](Self::left). If that returns neither a
+    /// number nor `Missing`, [drop the quota](Self::drop_quota) and create it again.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, it may have been created or not.
+    /// If the future is dropped, the quota may or may not have been created.
     pub async fn create(&self, pieces: u64) -> Result<(), ValueError> {
         if pieces == 0 {
             let why = "a quota of no pieces hands out nothing: create it with one at least";
@@ -105,17 +108,17 @@ impl Quota {
         self.0.create(&pieces.to_string()).await
     }
 
-    /// Takes so many pieces, all or none.
+    /// Takes this number of units, all or none.
     ///
     /// # Errors
     ///
-    /// [`ValueError`]: [`Unknown`](ValueError::Unknown) when too few masters said that they wrote it down; the
-    /// pieces are nobody's then, and another call takes others. [`Missing`](ValueError::Missing),
-    /// [`Lost`](ValueError::Lost), [`NoQuorum`](ValueError::NoQuorum) and the other errors have taken nothing.
+    /// [`Unknown`](ValueError::Unknown) if too few masters reported that they stored the new number. The units belong
+    /// to nobody then, and another call takes other units. After [`Missing`](ValueError::Missing),
+    /// [`Lost`](ValueError::Lost), [`NoQuorum`](ValueError::NoQuorum) and the other errors nothing was taken.
     ///
     /// # Cancel safety
     ///
-    /// Dropped on the way, the pieces may be wasted. They are never handed out twice.
+    /// If the future is dropped, the units may be wasted. They are never handed out twice.
     pub async fn take(&self, pieces: u64) -> Result<Take, ValueError> {
         if pieces == 0 {
             return Err(ValueError::Invalid("take one piece at least"));
@@ -133,15 +136,15 @@ impl Quota {
         self.0.change(take).await
     }
 
-    /// How many are left.
+    /// The number of units that are left.
     ///
     /// # Errors
     ///
-    /// As [`take`](Self::take); nothing is taken.
+    /// Those of [`take`](Self::take); nothing is taken.
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any point, nothing has changed.
+    /// The future may be dropped at any point; nothing has changed.
     pub async fn left(&self) -> Result<u64, ValueError> {
         let look = async |guard: &LockGuard| {
             let known = Register::under(guard)?.read().await?;
@@ -152,15 +155,17 @@ impl Quota {
         self.0.under_lock(look).await
     }
 
-    /// Removes it from every master: an operator's act, the only way out where it is [lost](ValueError::Lost).
+    /// Removes the quota from every master. An operator does this: it is the only way out if the quota is
+    /// [lost](ValueError::Lost).
     ///
     /// # Errors
     ///
-    /// [`ValueError::Incomplete`] where a master did not answer: it is gone on the others, and the next call goes on.
+    /// [`ValueError::Incomplete`] if a master did not answer. The quota is removed from the others, and the next call
+    /// continues.
     ///
     /// # Cancel safety
     ///
-    /// Dropped on the way, it may be gone on some masters and not on others: call it again.
+    /// If the future is dropped, the quota may be removed from some masters only: call it again.
     pub async fn drop_quota(&self) -> Result<(), ValueError> {
         self.0.remove().await
     }

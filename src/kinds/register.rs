@@ -1,10 +1,12 @@
-//! The fenced register: one value under a held lock, changed by its holders alone and decided by their numbers.
+//! The fenced register: one value under a held lock. Only holders change it, and their fencing numbers decide which
+//! value is current.
 //!
-//! No clock decides what the value is. A read leaves the holder's number on a majority, so that no earlier holder can
-//! write there any more, however late its message comes; a write counts only on a majority of those that were
-//! read, in the same run of each server, so that the next majority that is read has it or a later one.
+//! No clock is involved. A read raises the counter on a majority to the holder's number, so that no earlier holder can
+//! write there any more, however late its message arrives. A write counts only on a majority of the masters that were
+//! read, in the same run of each server, so that the next read majority has this value or a later one.
 //!
-//! One write a lock: two under one number could not be told apart, and a late copy of the first would undo the second.
+//! Each lock allows one write. Two values with the same number could not be distinguished, and a late copy of the first
+//! write would undo the second.
 
 use std::sync::Arc;
 
@@ -17,46 +19,47 @@ use crate::protocol::quorum::MasterSet;
 use crate::protocol::register::{Carrying, Reading, Vacancy, Writing};
 use crate::rounds::register::{AskedForValue, ValueAnswers};
 
-/// The register under a lock that is held: read first.
+/// The register under a held lock; it must be read first.
 pub(crate) struct Register<'a> {
     guard: &'a LockGuard,
     number: u64,
 }
 
-/// What came of a value when the masters change; what the masters show, where somebody has to see to it.
+/// The result of carrying a value while masters are replaced. The text shows the masters' answers, if an operator must
+/// act.
 #[derive(Clone)]
 pub(crate) enum Carried {
-    /// Both sets have it.
+    /// Both sets have the value.
     Both,
-    /// No old master had it, and it is gone from the next ones as well.
+    /// No old master had the value, and it was removed from the next ones.
     Removed,
-    /// No master had one, or no old master, and it was left alone.
+    /// No master had a value; or no old master, and it was left alone.
     Nowhere,
-    /// No majority of the old masters can tell the last value.
+    /// No majority of the old masters shows the last value.
     Lost(String),
     /// Too few masters answered, or the lock was lost.
     Undecided(String),
 }
 
-/// A register that has been read: written once, or not at all.
+/// A register that has been read, and may be written once.
 pub(crate) struct Known<'a> {
     register: Register<'a>,
     bytes: Vec<u8>,
     read: ValueAnswers,
-    /// The question: masters that were slower than a majority answer it later.
+    /// The read request: slow masters answer it later.
     asked: AskedForValue,
 }
 
 impl<'a> Register<'a> {
-    /// The register under this lock, whose holder has a number.
+    /// The register under this lock, which must have a fencing number.
     pub(crate) fn under(guard: &'a LockGuard) -> Result<Self, ValueError> {
         let number = guard.fencing_token().ok_or(ValueError::NoFencing)?;
         Ok(Self { guard, number })
     }
 
-    /// The value that counts.
+    /// Reads the current value.
     ///
-    /// Cancel safety: dropped, nothing has changed but that earlier holders cannot write any more.
+    /// Cancel safety: dropping the future changes nothing, except that earlier holders may no longer write.
     pub(crate) async fn read(self) -> Result<Known<'a>, ValueError> {
         let (answers, asked) = self.ask(|answers| answers.reading().is_some()).await;
         let reading = answers.reading().unwrap_or(Reading::Outage);
@@ -80,7 +83,7 @@ impl<'a> Register<'a> {
         Err(error(self.trouble(&answers)))
     }
 
-    /// Room for a first value: every master has said that it has none.
+    /// Checks that a first value may be created: every master must report that it has none.
     pub(crate) async fn vacant(self) -> Result<Known<'a>, ValueError> {
         let (answers, asked) = self.ask(ValueAnswers::complete).await;
         let error = match answers.vacancy() {
@@ -99,10 +102,10 @@ impl<'a> Register<'a> {
         Err(error(self.trouble(&answers)))
     }
 
-    /// Removes the value from every master, whatever the others say of it. Leaves it alone where a master has one
-    /// that is not `ours`.
+    /// Removes the value from every master, even if some do not answer. Leaves it alone if a master has a value for
+    /// which `ours` is false.
     ///
-    /// Dropped on the way it may be gone on some and not on others: done again, it goes on.
+    /// If the future is dropped, some masters may still have the value: call it again.
     pub(crate) async fn remove(
         self,
         ours: impl Fn(&[u8]) -> Result<(), ValueError>,
@@ -119,10 +122,10 @@ impl<'a> Register<'a> {
         Err(ValueError::Incomplete(self.trouble(&answers)))
     }
 
-    /// Gives the value of the old masters to both sets, or `removes` it where no old master has it; `open` are the next
-    /// masters that are open already.
+    /// Writes the value of the old masters to both sets, or removes it (with `removes`) if no old master has it; `open`
+    /// are the next masters that are open already.
     ///
-    /// Dropped on the way, nothing has changed but where the value stands: done again, it goes on.
+    /// If the future is dropped, only the places of the value may have changed: call it again.
     pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> Carried {
         let (read, _) = self.ask(ValueAnswers::complete).await;
         let carrying = read.carrying();
@@ -180,13 +183,14 @@ impl<'a> Register<'a> {
 }
 
 impl Known<'_> {
-    /// What was read; nothing where there was room for a first value.
+    /// The value that was read; empty for a register without a value.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Leaves the value as it is. Masters that answer without a vote, also those that are slower than a majority, are
-    /// given it again: the more have it, the more may lose it. Whether they take it changes nothing for the caller.
+    /// Leaves the value as it is, and writes it again to masters that answered without a trusted value, including slow
+    /// ones. The more masters have the value, the more may lose it. The caller does not learn whether the masters
+    /// accept it.
     pub(crate) async fn keep(mut self) {
         let coordinator = &self.register.guard.core.coordinator;
         let complete = coordinator.answers(&self.asked, ValueAnswers::complete);
@@ -198,14 +202,14 @@ impl Known<'_> {
         }
     }
 
-    /// Writes what is the value from now on. An error other than [`ValueError::Unknown`] has changed nothing.
+    /// Writes the new value. An error other than [`ValueError::Unknown`] has changed nothing.
     ///
-    /// Cancel safety: dropped, it may have been written or not, and whoever reads next settles which.
+    /// Cancel safety: if the future is dropped, the value may or may not be written; the next read settles it.
     pub(crate) async fn write(self, bytes: &[u8]) -> Result<(), ValueError> {
         self.begin_write(bytes)?.done().await
     }
 
-    /// The same, without waiting: the messages are queued.
+    /// Queues the write without waiting for the result.
     pub(crate) fn begin_write(self, bytes: &[u8]) -> Result<BegunWrite, ValueError> {
         let Self {
             register,
@@ -213,7 +217,7 @@ impl Known<'_> {
             asked,
             ..
         } = self;
-        // Who has been read meanwhile counts as well: one of those that were faster may be gone by now.
+        // Masters that answered the read since then count as well, because a faster one may be gone by now.
         let read = asked.with_later(read);
         let asked = register.send(Some(bytes), &read)?;
         let LockGuard { held, core, .. } = register.guard;
@@ -235,14 +239,14 @@ pub(crate) struct BegunWrite {
 }
 
 impl BegunWrite {
-    /// Whether the release may be sent right behind it: each master has told the run that it is written to, and
-    /// within that a late write is refused wherever a later holder has been. A master that is written to unread
-    /// takes it from the holder alone.
+    /// Whether the release may be sent right behind the write. Each master must have reported the run to which the
+    /// write is bound: within this run the master refuses a late write after a later holder. A master that was not read
+    /// accepts a write only from the holder.
     pub(crate) fn may_be_followed(&self) -> bool {
         self.read.all_read()
     }
 
-    /// What came of it.
+    /// Waits for the result of the write.
     pub(crate) async fn done(self) -> Result<(), ValueError> {
         let Self {
             held,

@@ -1,4 +1,4 @@
-//! Looking at a semaphore, and breaking one of its permits.
+//! Shows a semaphore, and force-releases one of its permits.
 
 use crate::keys;
 use crate::listing::Listed;
@@ -6,21 +6,20 @@ use crate::node::Request;
 use crate::redlock::{Redlock, Status};
 use crate::resource::{InvalidResource, MAX_PERMITS};
 
-/// What the masters know of a semaphore; see [`Redlock::semaphore_status`].
+/// The state of a semaphore on the masters; see [`Redlock::semaphore_status`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SemaphoreStatus {
-    /// The slots of which any master has a holder, in order. A permit is held where a majority names the
-    /// same one ([`Status::verdict`]).
+    /// The slots that have a holder on any master, in order. A permit is held if a majority shows the same holder
+    /// ([`Status::verdict`]).
     pub permits: Vec<Listed>,
-    /// Who waits for a permit, master by master; it shows no holder.
+    /// The waiters for a permit, as each master shows them. It has no holder.
     pub line: Status,
 }
 
 impl Redlock {
-    /// What every master knows of the semaphore `name`, without touching it: all its permits, however many
-    /// its callers say that there are. The plain lock of that name is another one: see
-    /// [`status`](Self::status).
+    /// The state of the semaphore `name` on every master: all its permits, whatever number of permits its callers use.
+    /// Changes nothing. The plain lock with the same name is a separate lock: see [`status`](Self::status).
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::InvalidResource> {
@@ -32,7 +31,7 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// Only for a name that cannot be locked; faults of masters are part of the answer.
+    /// [`InvalidResource`] if the name cannot be locked. Faults of single masters are part of the result.
     pub async fn semaphore_status(
         &self,
         name: impl AsRef<[u8]>,
@@ -48,13 +47,13 @@ impl Redlock {
     }
 
     /// Deletes one permit of the semaphore `name` on every master, whoever holds it, as
-    /// [`break_lock`](Self::break_lock) does with a lock, and says what was there. Who stands first in the
-    /// line of the semaphore is woken.
+    /// [`break_lock`](Self::break_lock) does with a lock, and returns the state before. The first waiter in the queue
+    /// of the semaphore is woken.
     ///
     /// # Errors
     ///
-    /// Only for a name that cannot be locked and a slot that cannot be; faults of masters are part of the
-    /// answer.
+    /// [`InvalidResource`] if the name cannot be locked, or if there is no such slot. Faults of single masters are part
+    /// of the result.
     pub async fn break_permit(
         &self,
         name: impl AsRef<[u8]>,

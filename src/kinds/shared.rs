@@ -1,4 +1,4 @@
-//! From writer to reader.
+//! Converts a writer into a reader.
 
 use std::sync::Arc;
 
@@ -11,26 +11,26 @@ use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::rounds::wanted::Wanted;
 
-/// Why a writer did not become a reader.
+/// Why a writer was not converted into a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DowngradeError {
-    /// The lock had ended, or ended before a majority had answered. Nothing is held any more: what is left is
-    /// given back in the background.
+    /// The lock had ended, or ended before a majority answered. Nothing is held any more; remaining keys are released
+    /// in the background.
     #[error(
         "the lock is lost ({0}), so there is nothing to read under: acquire it anew with shared()"
     )]
     Lost(LossCause),
-    /// It is not one resource that is held alone: a reader is one already, and of several resources none
-    /// can be given up apart.
+    /// The lock is not a single resource held exclusively: it is a reader already, or has several resources, of which
+    /// none can be converted alone.
     #[error(
         "only a lock on one resource that is held alone becomes a reader's: release it, and acquire with shared()"
     )]
     NotAWriter,
-    /// Readers rest on fencing numbers.
+    /// Readers need fencing numbers.
     #[error("readers need fencing numbers: leave `fencing(false)` out of this Redlock")]
     NeedsFencing,
-    /// A blocking call on a thread of a Tokio runtime.
+    /// The call was made on a thread of a Tokio runtime.
     #[cfg(feature = "blocking")]
     #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
     #[error(transparent)]
@@ -38,23 +38,24 @@ pub enum DowngradeError {
 }
 
 impl LockGuard {
-    /// Goes on as a reader, without a moment at which another writer could come between: the guard that comes
-    /// back stands beside other readers, with a fencing number of its own, larger than the writer's.
+    /// Converts the lock into a reader's lock, without a moment in which another writer could acquire it. The new guard
+    /// shares the lock with other readers. It has its own fencing number, which is larger than the writer's.
     ///
-    /// From the call on this is no writer any more: the writer's number must not be used again. The other way
-    /// does not exist: two readers that both want to write wait for each other for ever. Release, and acquire anew.
+    /// From the call on the caller is not a writer any more, and must not use the writer's number again. Converting a
+    /// reader into a writer is not possible, because two readers that both want to write would wait for each other
+    /// forever: release, and acquire again.
     ///
     /// # Errors
     ///
-    /// [`DowngradeError`]; in every case nothing is held afterwards.
+    /// [`DowngradeError`]; after any error nothing is held.
     ///
     /// # Cancel safety
     ///
-    /// Dropped midway, both the writer's lock and what has become of it are released in the background.
+    /// If the future is dropped, both the writer's lock and the reader's lock are released in the background.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) -> Result<(), quorate::DowngradeError> {
-    /// // Written; from here on it is only read, beside others.
+    /// // Everything is written; from here on it is only read, shared with other readers.
     /// let reading = guard.downgrade().await?;
     /// # drop(reading);
     /// # Ok(()) }
@@ -71,12 +72,12 @@ impl LockGuard {
         if let Some(cause) = old.ended(coordinator.now()) {
             return Err(DowngradeError::Lost(cause));
         }
-        // What is renewed now would be the writer's again.
+        // A renewal from now on would restore the writer's lock.
         core.renewal.forget(&self.id);
         let limit = old.valid_until();
         let wanted = Wanted::of_class(old.claim.shared_key().clone(), Class::Shared)
             .instead_of(old.claim.token());
-        // With its ticket, so that the writer's place in line goes in the same step.
+        // With the writer's ticket, so that its place in the queue is removed in the same step.
         let fairness = match old.claim.fairness() {
             Fairness::Fair(ticket) => Fairness::Fair(ticket.clone()),
             Fairness::Unordered => Fairness::Unordered,
@@ -106,7 +107,7 @@ impl LockGuard {
         let held = Held::new(won, holding, &core.lines, None);
         let id = ScheduleId::default();
         renewal::watch(&core.renewal, coordinator, &held, &id, started);
-        // Here the writer's guard goes: its releases find nothing but what did not become a reader's.
+        // Drops the writer's guard: its releases delete only keys that were not converted.
         drop(self);
         Ok(LockGuard::new(held, Arc::clone(&core), id))
     }

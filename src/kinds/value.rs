@@ -1,4 +1,4 @@
-//! A value by its name: takes the lock of that name for each call, and gives it back.
+//! A named value: each call takes the lock with this name, and releases it.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use crate::hold::guard::LockGuard;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
 
-/// The longest beginning of a strange value that an error quotes.
+/// How many bytes of a foreign value an error quotes.
 const QUOTED: usize = 24;
 
-/// A value of one kind, and how it is got at.
+/// A value of one kind, and the way to access it.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedValue {
     pub(crate) redlock: Redlock,
     name: Box<[u8]>,
-    /// What it begins with.
+    /// The prefix of the stored text.
     kind: &'static str,
     pub(crate) wait: Option<Wait>,
 }
@@ -31,7 +31,8 @@ impl NamedValue {
         }
     }
 
-    /// Whether this is the lock that the value stands under: on its masters, of its name, alone on its key.
+    /// Whether this is the lock that protects the value: over the same masters, with the same name, a single key held
+    /// exclusively.
     pub(crate) fn is_under(&self, guard: &LockGuard) -> bool {
         let claim = &guard.held.claim;
         let alone = claim.group().is_none() && claim.permit().is_none();
@@ -43,7 +44,7 @@ impl NamedValue {
         String::from_utf8_lossy(&self.name).into_owned()
     }
 
-    /// Takes the lock, runs `body`, and gives the lock back.
+    /// Takes the lock, runs `body`, and releases the lock.
     pub(crate) async fn under_lock<T>(
         &self,
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, ValueError>,
@@ -54,8 +55,8 @@ impl NamedValue {
         done
     }
 
-    /// Takes the lock, reads the value, and writes what `change` makes of it, if anything: the release follows
-    /// right behind the write, where it may.
+    /// Takes the lock, reads the value, and writes the result of `change`, if there is one. If possible, the release is
+    /// sent right behind the write.
     pub(crate) async fn change<T>(
         &self,
         change: impl FnOnce(&[u8]) -> Result<(Option<Vec<u8>>, T), ValueError>,
@@ -115,19 +116,19 @@ impl NamedValue {
             .await
     }
 
-    /// What is written for a value of this kind.
+    /// The stored text of a value of this kind.
     pub(crate) fn text(&self, rest: &str) -> Vec<u8> {
         format!("{} {rest}", self.kind).into_bytes()
     }
 
-    /// What stands behind the kind; an error where it is another.
+    /// The text after the prefix; an error if the value is of another kind.
     pub(crate) fn rest<'a>(&self, bytes: &'a [u8]) -> Result<&'a str, ValueError> {
         let text = std::str::from_utf8(bytes).ok();
         let rest = text.and_then(|text| text.strip_prefix(self.kind)?.strip_prefix(' '));
         rest.ok_or_else(|| self.strange(bytes))
     }
 
-    /// The error for a value that is none of this kind.
+    /// The error for a value of another kind.
     pub(crate) fn strange(&self, bytes: &[u8]) -> ValueError {
         let begin = String::from_utf8_lossy(&bytes[..bytes.len().min(QUOTED)]);
         ValueError::OtherKind {
@@ -138,7 +139,7 @@ impl NamedValue {
     }
 }
 
-/// A number as it is written: digits alone.
+/// Parses a number that consists of digits only.
 pub(crate) fn number(text: &str) -> Option<u64> {
     let plain = text.bytes().all(|digit| digit.is_ascii_digit());
     plain.then(|| text.parse().ok())?

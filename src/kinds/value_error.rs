@@ -9,50 +9,51 @@ use crate::report::{NodeOutcome, NodeReport, OneLine};
 
 /// A value under a lock ([`Quota`](crate::Quota), [`Once`](crate::Once)) was not read, or not written.
 ///
-/// Unless it says otherwise, nothing has changed: only [`Unknown`](Self::Unknown) and a removal that is
-/// [`Incomplete`](Self::Incomplete) may have.
+/// Nothing has changed, with two exceptions: [`Unknown`](Self::Unknown), and a removal that is
+/// [`Incomplete`](Self::Incomplete).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ValueError {
-    /// The lock of the same name was not acquired.
+    /// The lock with the same name was not acquired.
     NotAcquired(AcquireError),
-    /// Built with `fencing(false)`: without numbers nothing tells an earlier value from a later one. Nothing was sent.
+    /// The `Redlock` was built with `fencing(false)`: without fencing numbers an earlier value cannot be distinguished
+    /// from a later one. Nothing was sent.
     NoFencing,
-    /// An amount or a period that makes no sense. Nothing was sent.
+    /// An invalid amount or period. Nothing was sent.
     Invalid(&'static str),
     /// The lock was lost before anything was written.
     LockLost(ValueTrouble),
     /// Too few masters could answer.
     NoQuorum(ValueTrouble),
-    /// No master shows a value: none has been created, or all have lost it. It is never created by itself, for a
-    /// value that is missing is not the first one.
+    /// No master has a value: none was created, or all have lost it. It is never created automatically, because a
+    /// missing value may have been lost.
     Missing(ValueTrouble),
-    /// So many masters have lost the value that no majority can tell the last one. It stays so until an operator
-    /// removes it and creates another.
+    /// Too many masters have lost the value for a majority to show the last one. This lasts until an operator removes
+    /// the value and creates it again.
     Lost(ValueTrouble),
     /// Not created: there is a value already.
     Exists(ValueTrouble),
-    /// To create or remove a value every master must answer, and some did not. A removal has been made on the others.
+    /// To create or remove a value every master must answer, and some did not. A removal is done on the others.
     Incomplete(ValueTrouble),
-    /// It may have been written or not. What was to be handed out by it must not be.
+    /// The value may or may not have been written. Do not hand out what it was for.
     Unknown(ValueTrouble),
-    /// The value of this name is of another kind, the one that it begins with.
+    /// The value with this name is of another kind.
     OtherKind {
         /// The name.
         name: String,
-        /// What was asked for.
+        /// The kind that was requested.
         wanted: &'static str,
-        /// How the value there begins.
+        /// The beginning of the stored value.
         found: String,
     },
-    /// A period begins after the masters' time, by far more than clocks differ: some clock is wrong. Nothing was run
-    /// and nothing written down.
+    /// A period begins later than the masters' time by far more than clocks differ, so some clock is wrong. Nothing was
+    /// run or recorded.
     Ahead {
         /// The name.
         name: String,
-        /// By how much.
+        /// By how much the period is ahead.
         ahead: Duration,
-        /// Whether it stands there as the last one done, and not as the one that would be.
+        /// True if such a period is recorded as the last one done, false if it would be the next one.
         recorded: bool,
     },
     /// The body was dropped because the lock was lost.
@@ -61,23 +62,23 @@ pub enum ValueError {
         name: String,
         /// Why the lock was lost.
         cause: LossCause,
-        /// Whether this period counts as done all the same.
+        /// Whether this period counts as done nevertheless.
         recorded: bool,
     },
 }
 
-/// What the masters said of a value.
+/// The replies of the masters about a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ValueTrouble {
     /// The name, as text.
     pub name: String,
-    /// What each master said.
+    /// The reply of each master.
     pub reports: Vec<NodeReport>,
 }
 
 impl ValueError {
-    /// What each master said in the round that failed; empty where nothing was sent.
+    /// The reply of each master in the round that failed; empty if nothing was sent.
     pub fn reports(&self) -> &[NodeReport] {
         match self {
             Self::NotAcquired(error) => error.reports(),
@@ -98,7 +99,7 @@ impl ValueError {
 }
 
 impl ValueError {
-    /// What happened to the value, where the masters were asked for it.
+    /// The masters' replies and a description, if the masters were asked about the value.
     fn what(&self) -> Option<(&ValueTrouble, &'static str)> {
         Some(match self {
             Self::LockLost(trouble) => (
@@ -198,7 +199,7 @@ fn write_ahead(
 }
 
 impl ValueTrouble {
-    /// The masters that stand in the way: those that have a value, or those that did not do as they were asked.
+    /// Writes the masters that caused the error: those that have a value, or those that did not execute the request.
     fn write_masters(&self, f: &mut fmt::Formatter<'_>, that_have_one: bool) -> fmt::Result {
         if that_have_one {
             let has = |said: &&NodeReport| {
