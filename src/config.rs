@@ -359,7 +359,7 @@ mod tests {
     const MASTERS: (&str, &str) = ("QUORATE_MASTERS", "redis://a, redis://b:7000 ,redis://c/2");
 
     #[test]
-    fn every_variable_sets_what_it_is_called() {
+    fn every_variable_sets_the_setting_of_its_name() {
         let all = [
             MASTERS,
             ("QUORATE_TTL", "4s"),
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_variable_names_itself_and_shows_no_password() {
+    fn error_of_a_bad_variable_names_it_without_the_password() {
         for (name, value, says) in [
             (
                 "QUORATE_MASTERS",
@@ -433,7 +433,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_variable_that_is_no_text_names_itself() {
+    fn error_of_a_variable_that_is_not_text_names_it() {
         use std::os::unix::ffi::OsStringExt as _;
         let look = |name: &str| {
             (name == "QUORATE_PREFIX").then(|| std::ffi::OsString::from_vec(vec![0xff]))
@@ -444,7 +444,7 @@ mod tests {
 
     #[cfg(feature = "tls-rustls")]
     #[test]
-    fn a_certificate_without_its_key_is_named() {
+    fn error_of_a_certificate_without_a_key_names_the_variable() {
         let error = from(&[MASTERS, ("QUORATE_CLIENT_CERT", "/c.pem")]).expect_err("no key");
         assert!(
             error.to_string().starts_with("QUORATE_CLIENT_CERT"),
@@ -454,7 +454,7 @@ mod tests {
 
     #[cfg(feature = "serde")]
     #[test]
-    fn settings_are_read_from_any_format_and_unknown_keys_are_refused() {
+    fn settings_are_deserialized_and_unknown_keys_are_refused() {
         let read = |text: &str| toml::from_str::<Settings>(text);
         let settings = read(
             r#"

@@ -474,7 +474,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comma_in_a_password_does_not_end_its_url() {
+    fn comma_in_a_password_does_not_end_the_url() {
         for (text, wanted) in [
             ("redis://a,redis://b", &["redis://a", "redis://b"][..]),
             (

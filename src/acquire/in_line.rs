@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_looks_when_the_lock_may_be_free_one_place_after_the_other() {
+    fn waiters_ask_when_the_lock_may_be_free_in_their_order() {
         for (free_in, ahead, heartbeat, after) in [
             (Some(ms(90)), 0, ms(30_000), ms(92)),
             (Some(ms(0)), 0, ms(30_000), ms(2)),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_looked_at_the_more_rarely_the_longer_it_holds() {
+    fn holder_that_may_wake_nobody_is_polled_less_often_the_longer_it_holds() {
         let mut known = None;
         let mut look = |value: &[u8], after: Duration| {
             let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_resources_as_may_be_are_taken_and_not_one_more() {
+    fn lock_of_more_than_sixteen_resources_is_refused() {
         let names = |count: usize| -> Vec<Box<[u8]>> {
             let name = |number: usize| format!("r{number}").into_bytes().into();
             (0..count).map(name).collect()

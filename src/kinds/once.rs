@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_machine_whose_clock_is_far_ahead_writes_down_no_period_that_has_not_begun() {
+    async fn machine_with_a_clock_far_ahead_records_no_future_period() {
         let day = Duration::from_secs(24 * 3600);
         for (ahead, runs) in [(Duration::from_secs(20), true), (day, false)] {
             let builder = Redlock::builder().in_memory(3);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_is_due_once_by_the_grid_whatever_the_clocks_say() {
+    fn period_is_due_once_whatever_the_clocks_show() {
         let hour = 3_600_000;
         let wait = |millis| Err(Duration::from_millis(millis));
         for (now, period, last, verdict) in [
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written_and_nothing_else_is_one() {
+    fn only_text_that_a_once_writes_is_read_as_a_record() {
         let once = Redlock::in_memory(1).once("nightly", Duration::from_secs(60));
         assert_eq!(once.last(&once.value.text(NEVER)), Ok(None));
         assert_eq!(once.last(&once.done(7)), Ok(Some(7)));

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn owner_forgets_holds_that_were_released_when_it_takes_another() {
+    async fn owner_forgets_released_holds_with_the_next_acquire() {
         let redlock = Redlock::builder().in_memory(1).build().expect("good");
         let owner = redlock.owner("worker").expect("a good id");
         for resource in ["a", "b", "c"] {

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quota_is_read_as_it_was_written_and_nothing_else_is_one() {
+    fn only_text_that_a_quota_writes_is_read_as_a_quota() {
         let quota = Redlock::in_memory(1).quota("prizes");
         for left in [0, 1, 10, u64::MAX] {
             let text = quota.0.text(&left.to_string());

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn value_error_says_what_became_of_the_value() {
+    fn value_error_reports_the_fate_of_the_value() {
         let none = || trouble(&[]);
         let says = |error: ValueError, what: &str| {
             let text = error.to_string();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn value_error_names_the_acquire_error_as_its_source_and_nothing_else() {
+    fn value_error_has_the_acquire_error_as_its_only_source() {
         let error = AcquireError::from(BuildError::NeedsFencing("values"));
         assert!(ValueError::from(error).source().is_some());
         assert!(ValueError::NoFencing.source().is_none());
