@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_been_read_past_books_nothing_any_more() {
+    fn bank_rejects_a_token_smaller_than_one_it_has_seen() {
         let mut bank = Bank::default();
         let balances =
             |one: i64, other: i64| BTreeMap::from([("a".to_owned(), one), ("b".to_owned(), other)]);

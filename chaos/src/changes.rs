@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_follow_each_other_and_what_is_left_over_is_known() {
+    fn sets_of_masters_follow_each_other_and_name_removed_masters() {
         let one_by_one = Changes::one_by_one(3, 2);
         assert_eq!(one_by_one.sets, [[0, 1, 2], [1, 2, 3], [2, 3, 4]]);
         assert_eq!((one_by_one.count(), one_by_one.servers()), (2, 5));

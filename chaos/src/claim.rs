@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readers_and_holds_of_one_owner_stand_beside_each_other_and_nobody_else() {
+    fn only_readers_and_holds_of_one_owner_may_overlap() {
         let owner = |id: &str| Claim::Owner(id.to_owned());
         let all = [
             Claim::Alone,

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_of_each_set_is_always_left() {
+    fn faults_during_a_change_leave_a_majority_of_each_set() {
         let sets: [&[usize]; 2] = [&[0, 1, 2, 3, 4], &[1, 2, 3, 4, 5]];
         let mut hazards = hazards();
         let mut hit: Vec<usize> = Vec::new();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_between_closing_and_opening_is_a_kill_or_a_stop() {
+    fn fault_between_closing_and_opening_is_a_kill_or_a_stop() {
         let sets: [&[usize]; 1] = [&[0, 1, 2]];
         let mut hazards = hazards();
         let fault = hazards.on_masters(Moment::Closed, &sets).expect("one");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_that_part_one_client_or_need_more_than_a_minority_cannot_be_had() {
+    fn faults_of_one_client_or_of_a_majority_are_unavailable_during_changes() {
         for name in [
             "partition-client",
             "partition-majority",

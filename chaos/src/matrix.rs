@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_has_its_figures_by_kind_and_only_what_is_not_plainly_valid_a_line_of_its_own() {
+    fn matrix_sums_by_fault_and_lists_only_cells_that_are_not_valid() {
         let mut without = cell(&Workload::KINDS, Verdict::Unknown, &[("readers", 99)]);
         let unavailable = [("kill".to_owned(), "no".to_owned())];
         without.summary.unavailable = unavailable.into();

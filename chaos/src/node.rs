@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_is_found_by_its_name_and_a_wrong_name_is_told_the_right_ones() {
+    fn unknown_fault_name_is_refused_with_the_list_of_names() {
         for kind in NodeKind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
             let json = serde_json::to_string(&kind).expect("it is written");

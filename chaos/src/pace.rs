@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_idle_from_its_release_or_from_when_it_is_wanted() {
+    fn lock_is_idle_from_its_release_or_from_the_first_request() {
         let history = History::new(vec![
             at(10, "c1", wait(1)),
             at(12, "c1", obtained(1)),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_of_one_step_are_one_step_and_every_life_has_its_masters() {
+    fn attempts_of_one_step_are_merged_and_every_client_process_has_its_masters() {
         let step = |step: &str, since, done| Event::Step {
             change: 0,
             step: step.into(),

@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_breaks_exclusion_is_known_beforehand() {
+    fn scenario_states_in_advance_whether_exclusion_may_break() {
         let of = |faults: &[Kind], guarded| {
             let scenario = Scenario {
                 faults: faults.to_vec(),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn lockers_that_know_only_redis_are_kept_from_other_masters() {
+    fn known_bad_clients_run_on_redis_masters_only() {
         let mix = [NodeKind::Redis, NodeKind::Mysql, NodeKind::Redis];
         let checked = |locker| {
             let scenario = Scenario {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_locker_is_asked_for_nothing_that_it_does_not_know() {
+    fn known_bad_client_gets_only_workloads_that_it_supports() {
         let checked = |locker, workloads: &[Workload]| {
             let scenario = Scenario {
                 locker,

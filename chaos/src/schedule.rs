@@ -190,7 +190,7 @@ mod tests {
     use crate::node::NodeKind;
 
     #[test]
-    fn the_same_seed_makes_the_same_schedule_and_every_kind_has_its_turn() {
+    fn same_seed_gives_the_same_schedule_with_every_kind_of_fault() {
         let scenario = Scenario {
             duration: Duration::from_secs(60),
             ..Scenario::default()
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_done_to_no_master_holds_up_nothing_and_what_is_for_one_kind_is_done_to_it_alone()
+    fn inapplicable_fault_blocks_no_other_and_specific_fault_hits_its_kind_only()
     {
         let mix = [NodeKind::Redis, NodeKind::Mysql, NodeKind::Ensemble];
         let scenario = Scenario {

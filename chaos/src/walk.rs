@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_client_has_the_next_masters_in_the_end_and_every_step_is_taken() {
+    fn plan_gives_every_client_the_next_masters_and_takes_every_step() {
         for clients in 1..9 {
             let tasks = plan(&Changes::at_once(3), clients, true);
             let mut told: Vec<usize> = tasks

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_workload_is_found_by_its_name_and_so_are_the_groups() {
+    fn every_workload_and_group_is_found_by_its_name() {
         for one in Workload::ALL {
             assert_eq!(Workload::named(one.name()), Some(vec![one]));
             assert_eq!(family(&format!("{}-3", one.name())), one.name());
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_lock_has_a_wrong_locker_which_is_found_by_its_name() {
+    fn every_kind_of_lock_has_a_known_bad_client() {
         for locker in Locker::CANARIES {
             assert_eq!(locker.name().parse(), Ok(locker));
         }

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_written_has_ended_also_if_nobody_lives_to_see_it() {
+    fn last_write_of_a_killed_child_ends_its_hold() {
         let events = |line| heard(3, line).map(|(t, events)| (t, events.len()));
         assert_eq!(events("began 10 77"), Some((10, 1)));
         assert_eq!(events("alive 12"), Some((12, 0)));

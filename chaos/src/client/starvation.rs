@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_that_was_counted_late_reaches_back() {
+    fn late_counted_wait_starts_before_its_interval() {
         const MS: u64 = 1_000_000;
         let counts = |one: u64, other: u64| HashMap::from([(1, one * MS), (2, other * MS)]);
         let between =

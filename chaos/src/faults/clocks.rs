@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drift_that_shows_late_has_landed_all_the_same_and_one_that_never_does_has_not() {
+    fn drift_observed_late_counts_as_landed_and_unobserved_drift_fails() {
         let mut looks = 0;
         let late = in_time(PATIENCE, || {
             looks += 1;

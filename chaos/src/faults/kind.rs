@@ -501,7 +501,7 @@ mod tests {
     });
 
     #[test]
-    fn half_a_fault_is_healed_at_once_and_so_is_one_that_nobody_sees() {
+    fn partial_or_unobserved_fault_is_healed_at_once() {
         let layout = Layout {
             ways: 0,
             masters: Vec::new(),

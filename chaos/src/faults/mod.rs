@@ -82,7 +82,7 @@ mod tests {
     use crate::workload::Locker;
 
     #[test]
-    fn every_kind_has_a_name_of_its_own_and_is_found_by_it() {
+    fn every_kind_of_master_is_found_by_its_unique_name() {
         let all = Kind::all();
         for kind in &all {
             assert_eq!(kind.name().parse(), Ok(*kind));

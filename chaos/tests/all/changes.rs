@@ -62,7 +62,7 @@ impl Tale {
 }
 
 #[test]
-fn a_change_needs_all_its_steps_and_a_master_that_is_hit_between_closing_and_opening() {
+fn change_without_all_steps_or_without_a_fault_while_closed_is_reported() {
     let tale = Tale::default;
     assert_eq!(
         tale().walked("").hit(3_500).verdict_of_change(),
@@ -77,7 +77,7 @@ fn a_change_needs_all_its_steps_and_a_master_that_is_hit_between_closing_and_ope
 }
 
 #[test]
-fn who_is_refused_while_its_masters_are_in_force_is_found() {
+fn client_refused_while_its_masters_are_in_force_is_reported() {
     let tale = |refused: &dyn Fn(Tale) -> Tale| {
         let sent = |tale: Tale, who, ms, step| tale.at(ms, who, Event::Sent { step });
         let tale = Tale::default().walked("").hit(3_500);
@@ -106,7 +106,7 @@ fn who_is_refused_while_its_masters_are_in_force_is_found() {
 }
 
 #[test]
-fn a_lock_that_is_free_for_longer_than_the_dead_explain_is_found() {
+fn lock_free_for_longer_than_dead_clients_explain_is_reported() {
     let tale = |wanted: u64| {
         let tale = Tale::default().walked("").hit(3_500);
         let tale = tale.hold_wanted("c1", 1, [100, 110, 200]);
@@ -128,7 +128,7 @@ fn is_built() -> bool {
 }
 
 #[test]
-fn a_master_is_replaced_under_load_while_masters_are_killed() {
+fn replacing_a_master_under_load_and_kills_breaks_no_promise() {
     if !is_built() {
         return;
     }
@@ -148,7 +148,7 @@ fn a_master_is_replaced_under_load_while_masters_are_killed() {
 
 /// The real command carries the values along; no operator creates any again.
 #[test]
-fn quotas_and_jobs_are_used_through_a_change_and_none_is_lost() {
+fn change_under_load_loses_no_quota_and_no_once_record() {
     if !is_built() {
         return;
     }
@@ -162,7 +162,7 @@ fn quotas_and_jobs_are_used_through_a_change_and_none_is_lost() {
 }
 
 #[test]
-fn quota_that_is_lost_in_a_change_without_faults_is_found() {
+fn quota_lost_in_a_change_without_faults_is_reported() {
     let verdict = |faults: &[&str]| {
         let changes = Changes::one_by_one(3, 1);
         let scenario = Scenario {
@@ -202,7 +202,7 @@ fn quota_that_is_lost_in_a_change_without_faults_is_found() {
 }
 
 #[test]
-fn operators_who_leave_steps_out_are_caught() {
+fn operators_who_skip_steps_are_caught() {
     if !is_built() {
         return;
     }

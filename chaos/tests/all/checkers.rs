@@ -31,7 +31,7 @@ impl Tale {
 }
 
 #[test]
-fn holds_one_after_the_other_are_fine_and_overlapping_ones_are_not() {
+fn overlapping_holds_are_reported_and_consecutive_ones_are_not() {
     let apart = Tale::default()
         .hold("c1", 1, 10, 20, 1)
         .hold("c2", 1, 20, 30, 2);
@@ -43,7 +43,7 @@ fn holds_one_after_the_other_are_fine_and_overlapping_ones_are_not() {
 }
 
 #[test]
-fn a_belief_ends_with_its_validity_whatever_the_holder_does_afterwards() {
+fn belief_ends_with_the_validity() {
     let late = Tale::default()
         .hold("c1", 1, 10, 5_000, 1)
         .hold("c2", 1, 1_010, 1_020, 2);
@@ -51,7 +51,7 @@ fn a_belief_ends_with_its_validity_whatever_the_holder_does_afterwards() {
 }
 
 #[test]
-fn a_belief_ends_with_its_process() {
+fn belief_ends_with_the_process() {
     let until = Some(1_010 * MS);
     let obtained = obtained(1, Some(1), until);
     let gone = Event::Gone {
@@ -67,7 +67,7 @@ fn a_belief_ends_with_its_process() {
 }
 
 #[test]
-fn an_overlap_is_excused_only_near_a_fault_that_allows_it() {
+fn overlap_is_excused_only_near_a_fault_that_allows_it() {
     let tale = || {
         Tale::default()
             .hold("c1", 1, 10, 21, 1)
@@ -91,14 +91,14 @@ fn an_overlap_is_excused_only_near_a_fault_that_allows_it() {
 }
 
 #[test]
-fn a_run_that_must_break_and_did_not_is_unknown() {
+fn run_that_must_break_exclusion_and_did_not_is_unknown() {
     let calm = Tale::default().hold("c1", 1, 10, 20, 1);
     let (verdict, _) = calm.verdict("exclusion", &[kind("clock-majority")]);
     assert_eq!(verdict, Verdict::Unknown);
 }
 
 #[test]
-fn tokens_must_be_unique_and_rise_for_those_who_began_later() {
+fn repeated_or_falling_tokens_are_reported() {
     let twice = Tale::default()
         .hold("c1", 1, 10, 20, 7)
         .hold("c2", 1, 30, 40, 7);
@@ -119,7 +119,7 @@ fn tokens_must_be_unique_and_rise_for_those_who_began_later() {
 }
 
 #[test]
-fn the_register_must_not_take_a_stale_write() {
+fn stale_write_accepted_by_the_register_is_reported() {
     let applied = |by: &str, token| Event::Applied {
         by: by.to_owned(),
         key: "register".into(),
@@ -145,7 +145,7 @@ fn the_register_must_not_take_a_stale_write() {
 }
 
 #[test]
-fn two_changes_from_the_same_content_are_a_lost_update() {
+fn two_changes_from_the_same_content_are_reported_as_a_lost_update() {
     let wrote = |op, from: &str, began: u64| Event::Wrote {
         op,
         key: "file".into(),
@@ -165,7 +165,7 @@ fn two_changes_from_the_same_content_are_a_lost_update() {
 }
 
 #[test]
-fn a_holder_that_is_not_told_in_time_is_found_unless_it_was_paused() {
+fn late_loss_notification_is_reported_unless_the_client_was_paused() {
     let tale = || Tale::default().hold("c1", 1, 10, 2_000, 1);
     assert_eq!(tale().verdict("told", &[]), (Verdict::Invalid, 1));
     let stalled = Event::Suffered {
@@ -177,7 +177,7 @@ fn a_holder_that_is_not_told_in_time_is_found_unless_it_was_paused() {
 }
 
 #[test]
-fn a_holder_that_is_told_late_is_found_unless_the_machine_starved_it() {
+fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
     // The deadline is at 1010 ms, the notification 900 ms later.
     let starved = |from: u64, to: u64, waited: u64| {
         let tale = Tale::default().hold("c1", 1, 10, 1_910, 1);
@@ -221,7 +221,7 @@ fn a_holder_that_is_told_late_is_found_unless_the_machine_starved_it() {
 }
 
 #[test]
-fn whoever_gets_nothing_after_healing_is_found() {
+fn client_without_a_lock_after_healing_is_reported() {
     let tale = || {
         Tale::default()
             .hold("c1", 1, 10, 20, 1)
@@ -237,7 +237,7 @@ fn whoever_gets_nothing_after_healing_is_found() {
 }
 
 #[test]
-fn whoever_comes_later_and_gets_it_first_is_found() {
+fn client_served_before_an_earlier_waiter_is_reported() {
     let obtained = |op, token| obtained(op, Some(token), None);
     let tale = |second_comes: u64| {
         Tale::default()
@@ -259,7 +259,7 @@ fn whoever_comes_later_and_gets_it_first_is_found() {
 }
 
 #[test]
-fn keys_that_stay_are_found() {
+fn leftover_keys_are_reported() {
     let keys = |when: &str, left: &[&str], eternal: &[&str]| Event::Keys {
         when: when.to_owned(),
         left: left.iter().map(|key| (*key).to_owned()).collect(),
@@ -296,7 +296,7 @@ fn keys_that_stay_are_found() {
 }
 
 #[test]
-fn a_master_without_a_clock_is_looked_at_after_the_ttl_alone_and_any_other_at_once_as_well() {
+fn master_without_a_clock_is_checked_only_after_the_ttl() {
     let verdict = |node: NodeKind, after: &[&str]| {
         let keys = |when: &str| Event::Keys {
             when: when.to_owned(),
@@ -316,7 +316,7 @@ fn a_master_without_a_clock_is_looked_at_after_the_ttl_alone_and_any_other_at_on
 }
 
 #[test]
-fn a_key_that_only_its_ttl_would_remove_is_found_once_no_fault_explains_it() {
+fn unreleased_key_is_reported_once_no_fault_explains_it() {
     let left = |key: &str, healed: u64, kind: Kind| {
         let keys = |when: &str, left: &[&str]| Event::Keys {
             when: when.to_owned(),
@@ -349,7 +349,7 @@ fn a_key_that_only_its_ttl_would_remove_is_found_once_no_fault_explains_it() {
 }
 
 #[test]
-fn a_fault_that_did_not_land_makes_the_run_invalid() {
+fn failed_fault_makes_the_run_invalid() {
     let inject = Event::Inject {
         fault: 0,
         kind: "kill".into(),

@@ -54,7 +54,7 @@ impl Tale {
 }
 
 #[test]
-fn holds_over_several_resources_meet_on_each_of_them() {
+fn overlap_of_holds_over_several_resources_is_reported_for_each() {
     let tale = |resources: &[&str]| {
         let both = ["transfer-1", "transfer-2"];
         Tale::default()
@@ -82,7 +82,7 @@ fn holds_over_several_resources_meet_on_each_of_them() {
 }
 
 #[test]
-fn money_that_is_made_or_lost_is_found_and_so_is_a_booking_behind_a_larger_number() {
+fn created_or_lost_money_and_stale_bookings_are_reported() {
     let moved = |token, balances: &[(&str, i64)]| Event::Moved {
         by: format!("c1#{token}"),
         token,
@@ -113,7 +113,7 @@ fn money_that_is_made_or_lost_is_found_and_so_is_a_booking_behind_a_larger_numbe
 }
 
 #[test]
-fn readers_stand_beside_each_other_and_never_beside_a_writer() {
+fn readers_may_overlap_each_other_but_not_a_writer() {
     let tale = |second: Claim, token| {
         Tale::default()
             .hold_as(Hold("c1", 1, &["readers"], Claim::Reader, 10, 30, 5))
@@ -149,7 +149,7 @@ fn wrote(op: u64, key: &str) -> Event {
 }
 
 #[test]
-fn a_reader_that_sees_half_a_write_is_found_unless_the_writer_had_to_stop_midway() {
+fn incomplete_write_seen_by_a_reader_is_reported_unless_the_writer_was_interrupted() {
     // A writer that had ended before the reader came, or not.
     let tale = |until: u64| {
         Tale::default()
@@ -179,7 +179,7 @@ fn a_reader_that_sees_half_a_write_is_found_unless_the_writer_had_to_stop_midway
 }
 
 #[test]
-fn a_permit_more_than_there_are_is_found_and_so_is_a_slot_that_two_have() {
+fn excess_permit_and_doubly_held_slot_are_reported() {
     let tale = |slots: &[(usize, u64)]| {
         let mut tale = Tale::default();
         for (number, (slot, from)) in slots.iter().enumerate() {
@@ -203,7 +203,7 @@ fn a_permit_more_than_there_are_is_found_and_so_is_a_slot_that_two_have() {
 }
 
 #[test]
-fn who_waits_for_a_permit_may_be_told_a_moment_after_the_next_one_and_not_much_later() {
+fn permit_order_allows_a_short_delay_only() {
     let tale = |first_served: u64| {
         let first = Hold(
             "c1",
@@ -228,7 +228,7 @@ fn who_waits_for_a_permit_may_be_told_a_moment_after_the_next_one_and_not_much_l
 }
 
 #[test]
-fn holds_of_one_owner_have_one_number_and_those_of_two_owners_do_not_meet() {
+fn holds_of_one_owner_share_a_token_and_two_owners_never_overlap() {
     let owner = |id: &str| Claim::Owner(id.to_owned());
     let tale = |id: &str, token| {
         Tale::default()
@@ -261,7 +261,7 @@ fn holds_of_one_owner_have_one_number_and_those_of_two_owners_do_not_meet() {
 }
 
 #[test]
-fn a_prize_given_twice_is_found_and_so_is_one_too_many() {
+fn prize_given_twice_or_in_excess_is_reported() {
     let answered = |op, answer: &str, left| Event::Answered {
         op,
         answer: answer.to_owned(),
@@ -332,7 +332,7 @@ fn a_prize_given_twice_is_found_and_so_is_one_too_many() {
 }
 
 #[test]
-fn terms_that_fall_or_have_two_leaders_are_found() {
+fn falling_term_or_term_with_two_leaders_is_reported() {
     let followed = |term, leader: &str| Event::Followed {
         term: Some(term),
         leader: Some(leader.to_owned()),
@@ -371,7 +371,7 @@ fn terms_that_fall_or_have_two_leaders_are_found() {
 }
 
 #[test]
-fn who_is_not_served_or_hears_of_no_leader_after_healing_is_found() {
+fn client_without_progress_or_leader_after_healing_is_reported() {
     let finish = |tale: Tale| tale.at(900, "chaos", Event::Finish);
     let followed = Event::Followed {
         term: Some(7),

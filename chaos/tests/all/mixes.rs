@@ -22,8 +22,8 @@ fn is_missing(test: &str, nodes: &[NodeKind]) -> bool {
 }
 
 #[test]
-fn a_quorum_of_three_kinds_keeps_its_word_while_each_is_hurt_in_its_own_way() {
-    let test = "a_quorum_of_three_kinds_keeps_its_word_while_each_is_hurt_in_its_own_way";
+fn quorum_of_three_kinds_keeps_its_promises_under_their_own_faults() {
+    let test = "quorum_of_three_kinds_keeps_its_promises_under_their_own_faults";
     if is_missing(test, &[Redis, Mysql, Zookeeper]) {
         return;
     }
@@ -43,8 +43,8 @@ fn a_quorum_of_three_kinds_keeps_its_word_while_each_is_hurt_in_its_own_way() {
 }
 
 #[test]
-fn a_database_that_forgets_its_last_second_is_seen_to_break_exclusion_and_leaves_fencing_right() {
-    let test = "a_database_that_forgets_its_last_second_is_seen_to_break_exclusion_and_leaves_fencing_right";
+fn database_losing_its_last_second_breaks_exclusion_but_not_fencing() {
+    let test = "database_losing_its_last_second_breaks_exclusion_but_not_fencing";
     if is_missing(test, &[MysqlFlush0]) {
         return;
     }
@@ -170,8 +170,8 @@ async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
 
 /// `QUORATE_PRIZE_RUNS=100` plays more runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_prizes_are_ten_on_two_redis_and_a_database_of_which_one_dies_each_time() {
-    let test = "ten_prizes_are_ten_on_two_redis_and_a_database_of_which_one_dies_each_time";
+async fn quota_of_ten_on_two_redis_and_a_database_gives_ten_prizes_despite_kills() {
+    let test = "quota_of_ten_on_two_redis_and_a_database_gives_ten_prizes_despite_kills";
     let nodes = [Redis, Redis, Mysql];
     if is_missing(test, &nodes) {
         return;

@@ -11,7 +11,7 @@ use quorate_chaos::faults::Kind;
 use quorate_chaos::node::NodeKind;
 
 #[test]
-fn forty_seconds_of_mixed_faults_break_nothing() {
+fn mixed_faults_for_forty_seconds_break_no_promise() {
     let run = Run::of("mixed", "--seed 30 --duration 40s --clients 5");
     run.must_be_valid();
     for kind in Kind::mixed(&[NodeKind::Redis]) {
@@ -97,38 +97,38 @@ fn kept(workload: &str, seed: u32, faults: &str) -> Run {
 }
 
 #[test]
-fn no_money_is_lost_while_requests_come_late_and_clients_are_paused() {
+fn late_requests_and_paused_clients_lose_no_money() {
     kept("transfer", 21, "late-requests,client-sigstop");
 }
 
 #[test]
-fn readers_see_whole_writes_while_writers_are_killed_and_masters_cut_off() {
+fn readers_see_complete_writes_despite_kills_and_partitions() {
     kept("readers", 22, "client-sigkill,partition-minority");
 }
 
 #[test]
-fn no_sixth_is_at_work_while_a_master_forgets_and_futures_are_dropped() {
+fn amnesia_and_dropped_futures_never_allow_a_sixth_permit() {
     let run = kept("permits", 23, "kill,client-drop");
     look_at(&run.out.join("timeline.html"), 50);
 }
 
 #[test]
-fn steps_of_one_owner_meet_no_other_while_clients_are_killed_and_connections_reset() {
+fn kills_and_resets_never_let_two_owners_overlap() {
     kept("owners", 24, "client-sigkill,reset");
 }
 
 #[test]
-fn no_eleventh_prize_is_given_while_a_majority_comes_back_empty() {
+fn majority_restarted_empty_gives_no_eleventh_prize() {
     kept("prizes", 25, "restart-majority,client-sigkill");
 }
 
 #[test]
-fn followers_see_one_leader_a_term_while_leaders_are_paused_and_a_master_forgets() {
+fn followers_see_one_leader_per_term_despite_pauses_and_amnesia() {
     kept("leader", 26, "client-sigstop,kill");
 }
 
 #[test]
-fn masters_that_forget_without_a_guard_break_every_kind_and_leave_money_and_prizes_right() {
+fn amnesia_without_a_guard_breaks_every_kind_but_neither_money_nor_prizes() {
     let run = Run::until(
         "kinds-amnesia",
         "--seed 27 --masters 3 --clients 4 --workload kinds --faults amnesia",
@@ -144,53 +144,53 @@ fn masters_that_forget_without_a_guard_break_every_kind_and_leave_money_and_priz
 }
 
 #[test]
-fn a_wrong_clock_on_one_master_breaks_nothing_that_was_promised() {
+fn wrong_clock_on_one_master_breaks_no_promise() {
     survived(4, "clock-forward,clock-back,clock-drift");
 }
 
 #[test]
-fn a_link_that_is_down_breaks_nothing() {
+fn link_that_is_down_breaks_no_promise() {
     survived(10, "netns-partition");
 }
 
 #[test]
-fn flushall_breaks_nothing_that_was_promised() {
+fn flushall_breaks_no_promise() {
     survived(7, "flushall");
 }
 
 #[test]
-fn a_master_that_hangs_up_after_the_introduction_breaks_nothing() {
+fn master_that_hangs_up_after_the_handshake_breaks_no_promise() {
     survived(11, "flapping");
 }
 
 #[test]
-fn a_master_that_answers_garbage_breaks_nothing() {
+fn master_that_sends_garbage_breaks_no_promise() {
     survived(12, "garbage");
 }
 
 #[test]
-fn a_master_that_answers_with_the_replies_of_others_breaks_nothing() {
+fn master_that_sends_the_replies_of_others_breaks_no_promise() {
     survived(13, "foreign-replies");
 }
 
 #[test]
-fn an_address_that_leads_to_another_master_breaks_nothing() {
+fn address_of_another_master_breaks_no_promise() {
     // Together with busy masters, so that clients are led to an unhealthy one.
     survived(14, "misrouted,busy");
 }
 
 #[test]
-fn names_that_lead_nowhere_break_nothing() {
+fn host_names_that_do_not_resolve_break_no_promise() {
     survived(15, "dns-silence,dns-nowhere");
 }
 
 #[test]
-fn rights_that_are_taken_away_and_given_back_break_nothing() {
+fn rights_revoked_and_granted_again_break_no_promise() {
     survived(16, "restricted");
 }
 
 #[test]
-fn wrong_clocks_on_a_majority_are_seen_to_break_exclusion_and_leave_fencing_right() {
+fn wrong_clocks_on_a_majority_break_exclusion_but_not_fencing() {
     let run = Run::until(
         "clock-majority",
         "--seed 5 --masters 3 --clients 3 --many 5 --faults clock-majority",
@@ -205,7 +205,7 @@ fn wrong_clocks_on_a_majority_are_seen_to_break_exclusion_and_leave_fencing_righ
 }
 
 #[test]
-fn masters_that_forget_without_a_guard_are_seen_to_break_exclusion_and_leave_fencing_right() {
+fn amnesia_without_a_guard_breaks_exclusion_but_not_fencing() {
     let run = Run::until(
         "amnesia",
         "--seed 6 --masters 3 --clients 3 --many 5 --faults amnesia",
@@ -217,7 +217,7 @@ fn masters_that_forget_without_a_guard_are_seen_to_break_exclusion_and_leave_fen
 }
 
 #[test]
-fn waiters_are_served_as_they_came_and_leave_nothing() {
+fn waiters_are_served_in_order_and_leave_no_keys() {
     let looked = |run: &Run| {
         let order = run.summary.findings.by("order").expect("that checker");
         !order.looked_at.starts_with("0 times")
@@ -233,7 +233,7 @@ fn waiters_are_served_as_they_came_and_leave_nothing() {
 }
 
 #[test]
-fn lockers_that_are_wrong_are_caught() {
+fn known_bad_clients_of_plain_locks_are_caught() {
     for (locker, checker) in [
         ("half-quorum", "exclusion"),
         ("no-undo", "litter"),
@@ -292,7 +292,7 @@ fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
 }
 
 #[test]
-fn two_locks_taken_one_after_the_other_are_caught() {
+fn locking_several_resources_one_after_the_other_is_caught() {
     let left = ("litter", "given back by everybody, and still there");
     caught("one-by-one", "transfer --faults none", &[2, 6, 12], &[left]);
     let both = ("exclusion", "both held \"transfer-");
@@ -305,7 +305,7 @@ fn two_locks_taken_one_after_the_other_are_caught() {
 }
 
 #[test]
-fn readers_that_are_counted_are_caught() {
+fn counting_readers_is_caught() {
     let both = ("exclusion", "both held \"readers\"");
     let half = ("views", "in \"readers\", which must be");
     caught(
@@ -317,7 +317,7 @@ fn readers_that_are_counted_are_caught() {
 }
 
 #[test]
-fn permits_that_each_master_picks_are_caught() {
+fn permits_chosen_by_each_master_are_caught() {
     let six = ("permits", "at once, and 5 permits");
     let both = ("exclusion", "both held \"permits\", slot ");
     caught(
@@ -329,7 +329,7 @@ fn permits_that_each_master_picks_are_caught() {
 }
 
 #[test]
-fn who_joins_an_owner_by_the_word_of_one_master_is_caught() {
+fn joining_an_owner_by_one_master_is_caught() {
     let both = ("exclusion", "both held \"owners\"");
     let mark = ("views", "in \"owners\", which must be");
     caught(
@@ -341,7 +341,7 @@ fn who_joins_an_owner_by_the_word_of_one_master_is_caught() {
 }
 
 #[test]
-fn holds_of_one_owner_that_are_numbered_apart_are_caught() {
+fn separate_tokens_for_holds_of_one_owner_are_caught() {
     let numbers = ("owners", "hold for one owner with the numbers");
     caught(
         "numbers-each",
@@ -352,13 +352,13 @@ fn holds_of_one_owner_that_are_numbered_apart_are_caught() {
 }
 
 #[test]
-fn a_quota_that_each_master_counts_down_is_caught() {
+fn quota_counted_by_each_master_is_caught() {
     let twice = ("prizes", "both got prize");
     caught("counts-down", "prizes --faults none", &[2, 6, 12], &[twice]);
 }
 
 #[test]
-fn a_leader_by_the_word_of_one_master_is_caught() {
+fn leadership_by_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1 ");
     // While all masters are up, it behaves correctly.
