@@ -119,7 +119,7 @@ pub enum Event {
         open: usize,
     },
     /// The holder was notified that the lock is lost.
-    Told {
+    Notified {
         /// The attempt.
         op: u64,
         /// The cause.
@@ -327,7 +327,7 @@ impl Event {
             | Self::Renewed { op, .. }
             | Self::Release { op, .. }
             | Self::Released { op, .. }
-            | Self::Told { op, .. }
+            | Self::Notified { op, .. }
             | Self::Missed { op, .. }
             | Self::Dropped { op }
             | Self::Wrote { op, .. }

@@ -179,7 +179,7 @@ pub struct Attempt {
     /// When the release was sent.
     pub release: Option<u64>,
     /// The loss notification: its time and the cause.
-    pub told: Option<(u64, String)>,
+    pub notified: Option<(u64, String)>,
     /// When the attempt ended without the lock.
     pub missed: Option<u64>,
     /// When its client ended, if it did.
@@ -202,7 +202,7 @@ impl Attempt {
             token: None,
             until: None,
             release: None,
-            told: None,
+            notified: None,
             missed: None,
             gone: None,
         }
@@ -238,8 +238,8 @@ impl Attempt {
                 self.release = Some(t);
                 self.until = until.or(self.until);
             }
-            Event::Told { cause, until, .. } => {
-                self.told = Some((t, cause.clone()));
+            Event::Notified { cause, until, .. } => {
+                self.notified = Some((t, cause.clone()));
                 self.until = until.or(self.until);
             }
             Event::Missed { .. } | Event::Dropped { .. } => self.missed = Some(t),
@@ -270,7 +270,7 @@ impl Attempt {
     /// A killed client's last renewals may not have been recorded, so its belief counts only as far as it is known.
     pub fn belief(&self, end: u64) -> Option<(u64, u64)> {
         let from = self.obtained?;
-        let told = self.told.as_ref().map(|(t, _)| *t);
+        let told = self.notified.as_ref().map(|(t, _)| *t);
         let ends = [self.until, self.release, told, self.gone];
         let to = ends.into_iter().flatten().min().unwrap_or(end);
         Some((from, to.max(from)))

@@ -64,12 +64,12 @@ impl Progress {
         }
         self.last = Some(Instant::now());
         let text = format!(
-            "{}: {} s left | {} obtained, {} missed, {} losses told, {} stale writes refused | {} faults landed, {} failed",
+            "{}: {} s left | {} obtained, {} missed, {} losses notified, {} stale writes refused | {} faults landed, {} failed",
             self.phase,
             left.as_secs(),
             totals.obtained,
             totals.missed,
-            totals.told,
+            totals.notified,
             totals.refused,
             totals.landed,
             totals.failed

@@ -35,7 +35,7 @@ pub struct Totals {
     /// Attempts that did not.
     pub missed: u64,
     /// Holders that were notified of a loss.
-    pub told: u64,
+    pub notified: u64,
     /// Stale writes that the register refused.
     pub refused: u64,
     /// Faults whose effect was observed.
@@ -143,7 +143,7 @@ impl State {
             Event::Retired => {
                 self.retired.insert(entry.who.clone());
             }
-            Event::Told { .. } => self.totals.told += 1,
+            Event::Notified { .. } => self.totals.notified += 1,
             Event::Refused { .. } => self.totals.refused += 1,
             Event::Landed { .. } => self.totals.landed += 1,
             Event::Failed { .. } => self.totals.failed += 1,

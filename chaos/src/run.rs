@@ -170,7 +170,7 @@ impl<'a> Driver<'a> {
         }
         self.progress.phase("finishing");
         self.world.clients.finish(Duration::from_secs(20));
-        self.litter()?;
+        self.leftovers()?;
         self.progress.done();
         Ok(())
     }
@@ -336,7 +336,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Records the keys that remain on the masters: at once, after the TTL, and after the life of notes.
-    fn litter(&mut self) -> anyhow::Result<()> {
+    fn leftovers(&mut self) -> anyhow::Result<()> {
         let scenario = self.scenario;
         self.keys("at-once")?;
         let mut slack = Duration::from_millis(500);

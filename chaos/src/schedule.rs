@@ -211,8 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn inapplicable_fault_blocks_no_other_and_specific_fault_hits_its_kind_only()
-    {
+    fn inapplicable_fault_blocks_no_other_and_specific_fault_hits_its_kind_only() {
         let mix = [NodeKind::Redis, NodeKind::Mysql, NodeKind::Ensemble];
         let scenario = Scenario {
             duration: Duration::from_secs(120),

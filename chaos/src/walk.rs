@@ -9,7 +9,7 @@ pub enum Task {
     /// A step of `quorate masters`.
     Command(&'static str),
     /// These clients are ended and started again with other masters.
-    Clients(Vec<usize>, Told),
+    Clients(Vec<usize>, Given),
     /// A fault of a master.
     Fault(Moment),
     /// The servers that are no longer used are stopped for good.
@@ -22,7 +22,7 @@ pub enum Task {
 
 /// The masters that clients are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Given {
     /// The old and the next masters.
     Both,
     /// The next masters, with the next generation.
@@ -45,7 +45,7 @@ impl Task {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Command(step) => step,
-            Self::Clients(_, Told::Both) => "clients of both",
+            Self::Clients(_, Given::Both) => "clients of both",
             Self::Clients(..) => "clients of the next",
             Self::Fault(_) => "fault",
             Self::Retire => "stop",
@@ -71,14 +71,14 @@ pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
     let mut tasks = match changes.operator {
         Operator::Careful => careful(clients),
         Operator::NoJointStep => vec![
-            Task::Clients((0..clients.div_ceil(2)).collect(), Told::NextAsFirst),
+            Task::Clients((0..clients.div_ceil(2)).collect(), Given::NextAsFirst),
             Task::Rest,
         ],
         Operator::OpensByHand => vec![
             Task::Command("prepare"),
-            Task::Clients(vec![0], Told::Both),
+            Task::Clients(vec![0], Given::Both),
             Task::Marks,
-            Task::Clients((0..clients.div_ceil(2)).collect(), Told::Next),
+            Task::Clients((0..clients.div_ceil(2)).collect(), Given::Next),
             Task::Rest,
         ],
     };
@@ -98,17 +98,17 @@ fn careful(clients: usize) -> Vec<Task> {
     let mut tasks = vec![
         Task::Fault(Moment::Usual),
         Task::Command("prepare"),
-        Task::Clients(first.to_vec(), Told::Both),
+        Task::Clients(first.to_vec(), Given::Both),
         Task::Fault(Moment::Usual),
-        Task::Clients(second.to_vec(), Told::Both),
+        Task::Clients(second.to_vec(), Given::Both),
         Task::Command("close"),
         Task::Fault(Moment::Closed),
         Task::Command("open"),
-        Task::Clients(early.to_vec(), Told::Next),
+        Task::Clients(early.to_vec(), Given::Next),
         Task::Fault(Moment::Usual),
-        Task::Clients(rest.to_vec(), Told::Next),
+        Task::Clients(rest.to_vec(), Given::Next),
         Task::Command("finish"),
-        Task::Clients(late, Told::Next),
+        Task::Clients(late, Given::Next),
         Task::Retire,
     ];
     tasks.retain(|task| !matches!(task, Task::Clients(some, _) if some.is_empty()));
@@ -123,16 +123,16 @@ mod tests {
     fn plan_gives_every_client_the_next_masters_and_takes_every_step() {
         for clients in 1..9 {
             let tasks = plan(&Changes::at_once(3), clients, true);
-            let mut told: Vec<usize> = tasks
+            let mut given: Vec<usize> = tasks
                 .iter()
                 .filter_map(|task| match task {
-                    Task::Clients(some, Told::Next) => Some(some.clone()),
+                    Task::Clients(some, Given::Next) => Some(some.clone()),
                     _ => None,
                 })
                 .flatten()
                 .collect();
-            told.sort_unstable();
-            assert_eq!(told, (0..clients).collect::<Vec<_>>());
+            given.sort_unstable();
+            assert_eq!(given, (0..clients).collect::<Vec<_>>());
             for step in STEPS {
                 let taken = tasks.iter().any(|task| task.name() == step);
                 let nobody = clients == 1 && step == "clients of both";

@@ -12,7 +12,7 @@ use crate::changes::Changes;
 use crate::event::Event;
 use crate::recorder::Recorder;
 use crate::scenario::Scenario;
-use crate::walk::{self, Moment, Task, Told};
+use crate::walk::{self, Given, Moment, Task};
 use crate::world::World;
 
 /// How long a step is tried, and how long clients are waited for.
@@ -145,7 +145,7 @@ impl Walker {
         let (since, at) = *self.begun.get_or_insert((clock.now(), Instant::now()));
         let ended = match &task {
             Task::Command(step) => self.take(step, world)?,
-            Task::Clients(some, told) => self.tell(some, *told, world, busy)?,
+            Task::Clients(some, given) => self.tell(some, *given, world, busy)?,
             Task::Retire => self.retire(world, recorder, busy)?,
             Task::Marks => self.mark_by_hand(world)?.map(Ok),
             Task::Rest => (at.elapsed() > 2 * self.max_ttl).then(|| Ok(String::new())),
@@ -261,7 +261,7 @@ impl Walker {
     fn tell(
         &mut self,
         some: &[usize],
-        told: Told,
+        given: Given,
         world: &mut World,
         busy: &Busy,
     ) -> anyhow::Result<Option<Result<String, String>>> {
@@ -296,7 +296,7 @@ impl Walker {
         let over =
             rolling.waiting.is_empty() && rolling.leaving.is_empty() && rolling.arriving.is_empty();
         for client in ended {
-            self.send(client, told, world)?;
+            self.send(client, given, world)?;
         }
         let names: Vec<String> = some
             .iter()
@@ -305,13 +305,13 @@ impl Walker {
         Ok(over.then(|| Ok(names.join(", "))))
     }
 
-    fn send(&self, client: usize, told: Told, world: &mut World) -> anyhow::Result<()> {
+    fn send(&self, client: usize, given: Given, world: &mut World) -> anyhow::Result<()> {
         let [old, next] = self.sets();
         let next = world.urls_of(client, next);
-        let (masters, next_masters, generation) = match told {
-            Told::Both => (world.urls_of(client, old), next, self.change),
-            Told::Next => (next, Vec::new(), self.change + 1),
-            Told::NextAsFirst => (next, Vec::new(), 0),
+        let (masters, next_masters, generation) = match given {
+            Given::Both => (world.urls_of(client, old), next, self.change),
+            Given::Next => (next, Vec::new(), self.change + 1),
+            Given::NextAsFirst => (next, Vec::new(), 0),
         };
         world.clients.send(client, |settings| {
             settings.masters = masters;

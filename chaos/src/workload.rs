@@ -167,7 +167,7 @@ pub enum Locker {
 
 impl Locker {
     /// The known-bad implementations.
-    pub const CANARIES: [Self; 12] = [
+    pub const KNOWN_BAD: [Self; 12] = [
         Self::HalfQuorum,
         Self::NoUndo,
         Self::IgnoresLoss,
@@ -227,7 +227,7 @@ impl std::str::FromStr for Locker {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let all = [&[Self::Quorate], &Self::CANARIES[..]].concat();
+        let all = [&[Self::Quorate], &Self::KNOWN_BAD[..]].concat();
         let named = all.iter().find(|locker| locker.name() == name);
         named.copied().ok_or_else(|| {
             let names: Vec<_> = all.iter().map(|locker| locker.name()).collect();
@@ -291,11 +291,11 @@ mod tests {
 
     #[test]
     fn every_kind_of_lock_has_a_known_bad_client() {
-        for locker in Locker::CANARIES {
+        for locker in Locker::KNOWN_BAD {
             assert_eq!(locker.name().parse(), Ok(locker));
         }
         for kind in Workload::KINDS {
-            let mut wrong = Locker::CANARIES.iter();
+            let mut wrong = Locker::KNOWN_BAD.iter();
             assert!(
                 wrong.any(|locker| locker.workloads() == [kind]),
                 "{}",

@@ -182,7 +182,7 @@ fn actor(c: &mut Criterion) {
     let mut group = c.benchmark_group("one node actor over a pipe: acquire and release");
     let runtime = runtime();
     for (setting, fenced) in [("classic", false), ("fenced", true)] {
-        for crowd in [1_u64, 64, 512] {
+        for burst in [1_u64, 64, 512] {
             let dial: Dial = Arc::new(|_: &str, _: u16| {
                 Box::pin(async {
                     let (ours, theirs) = tokio::io::duplex(1 << 18);
@@ -194,12 +194,12 @@ fn actor(c: &mut Criterion) {
             let node = connect("redis://pipe", &settings).expect("good settings");
             let tally = Arc::new(Tally::default());
             let mut n: u128 = 0;
-            group.throughput(Throughput::Elements(crowd));
-            group.bench_function(BenchmarkId::new(setting, crowd), |b| {
+            group.throughput(Throughput::Elements(burst));
+            group.bench_function(BenchmarkId::new(setting, burst), |b| {
                 b.iter(|| {
-                    tally.left.store(2 * crowd, Ordering::Relaxed);
+                    tally.left.store(2 * burst, Ordering::Relaxed);
                     runtime.block_on(async {
-                        for _ in 0..crowd {
+                        for _ in 0..burst {
                             n += 1;
                             let token = Token::from_bytes(n.to_be_bytes());
                             let claim = Arc::new(Claim::new("", b"bench", token, fenced));

@@ -60,14 +60,14 @@ async def alone(peer, name, cycles):
     return {"acquire": acquire, "release": release, "failed": failed}
 
 
-async def crowd(peer, name, tasks, ms):
+async def burst(peer, name, tasks, ms):
     cpu, started = time.process_time(), time.perf_counter()
     seen = {"cycles": 0, "failed": 0}
 
     async def work(task):
         while time.perf_counter() - started < ms / 1000:
             try:
-                lock = await peer.acquire(f"{name}:crowd:{task}")
+                lock = await peer.acquire(f"{name}:burst:{task}")
                 if lock is None:
                     seen["failed"] += 1
                     continue
@@ -89,7 +89,7 @@ async def main():
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         what, *numbers = line.split()
         numbers = [int(n) for n in numbers]
-        run = alone if what == "alone" else crowd
+        run = alone if what == "alone" else burst
         print(json.dumps(await run(peer, name, *numbers)), flush=True)
 
 

@@ -33,7 +33,7 @@ async function alone(cycles) {
   return { acquire, release, failed };
 }
 
-async function crowd(tasks, ms) {
+async function burst(tasks, ms) {
   const before = cpu();
   const started = us();
   let cycles = 0;
@@ -41,7 +41,7 @@ async function crowd(tasks, ms) {
   const work = async (task) => {
     while (us() - started < ms * 1000) {
       try {
-        const lock = await redlock.acquire([`node:crowd:${task}`], TTL);
+        const lock = await redlock.acquire([`node:burst:${task}`], TTL);
         await lock.release();
         cycles += 1;
       } catch {
@@ -55,7 +55,7 @@ async function crowd(tasks, ms) {
 
 for await (const line of createInterface({ input: process.stdin })) {
   const [what, first, second] = line.split(" ");
-  const seen = what === "alone" ? await alone(Number(first)) : await crowd(Number(first), Number(second));
+  const seen = what === "alone" ? await alone(Number(first)) : await burst(Number(first), Number(second));
   console.log(JSON.stringify(seen));
 }
 process.exit(0);

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::contender::{Addresses, Contender, Name, TTL, settings};
 use crate::floor::{Floor, Released};
 use crate::goal::{Bound, climb, goal};
-use crate::versus::{crowd, runtime};
+use crate::versus::{burst, runtime};
 
 /// This long after the last acquisition, the notes of all locks are on the masters.
 const NOTED: Duration = Duration::from_secs(2);
@@ -414,9 +414,9 @@ async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
     // The parent reads the masters' counters; an empty set of masters is enough here.
     let none = Masters::start(0).expect("nothing to start");
     let time = Duration::from_millis(300);
-    crowd(&client, name, &none, 16, time).await;
-    let crowd = crowd(&client, name, &none, 16, time).await;
-    crowd.client_us - renewals * 1e6 / crowd.per_second
+    burst(&client, name, &none, 16, time).await;
+    let burst = burst(&client, name, &none, 16, time).await;
+    burst.client_us - renewals * 1e6 / burst.per_second
 }
 
 /// The minimal cost of holding: key and value, renewed by one script per 200 locks and master.

@@ -1,6 +1,6 @@
 //! Implementations in other languages, each in a process of its own, compared with the baseline and `quorate`.
 //!
-//! A peer is a program that gets the masters' URLs as its last argument, reads `alone CYCLES` or `crowd TASKS
+//! A peer is a program that gets the masters' URLs as its last argument, reads `alone CYCLES` or `burst TASKS
 //! MILLISECONDS` from stdin, and answers with one line of JSON.
 
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use tokio::runtime::Runtime;
 
 use crate::contender::{Addresses, Contender, Name};
-use crate::versus::{alone, crowd, runtime};
+use crate::versus::{alone, burst, runtime};
 
 /// Arguments of `peers`.
 #[derive(Clone, Debug, clap::Args)]
@@ -166,7 +166,7 @@ impl Party {
             Self::Here(name, client) => {
                 round.alone(&runtime.block_on(alone(client, *name, args.cycles)));
                 for &tasks in &args.tasks {
-                    let seen = runtime.block_on(crowd(client, *name, masters, tasks, time));
+                    let seen = runtime.block_on(burst(client, *name, masters, tasks, time));
                     round.rates.push(seen.per_second);
                     round.cpu.push(seen.client_us);
                     round.failed += seen.failed;
@@ -176,7 +176,7 @@ impl Party {
                 let seen = peer.ask::<SeenAlone>(&format!("alone {}", args.cycles));
                 round.alone(&seen.expect("an answer").samples());
                 for &tasks in &args.tasks {
-                    let ask = format!("crowd {tasks} {}", time.as_millis());
+                    let ask = format!("burst {tasks} {}", time.as_millis());
                     let seen: SeenCrowd = peer.ask(&ask).expect("an answer");
                     round.rates.push(seen.cycles as f64 / seen.seconds);
                     round.cpu.push(1e6 * seen.cpu / seen.cycles as f64);

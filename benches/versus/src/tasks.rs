@@ -9,7 +9,7 @@ use quorate_testbed::table::{Table, ratio};
 
 use crate::contender::{Addresses, Contender, Name};
 use crate::goal::{Bound, climb, goal};
-use crate::versus::{Crowd, crowd, runtime};
+use crate::versus::{Burst, burst, runtime};
 
 /// Arguments of `tasks`.
 #[derive(Clone, Debug, clap::Args)]
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) {
     let masters = Masters::start(5).expect("masters (is redis-server installed?)");
     let names = [Name::Floor, Name::Rslock, Name::Classic, Name::Default];
-    let mut seen = vec![vec![Vec::<Crowd>::new(); args.tasks.len()]; names.len()];
+    let mut seen = vec![vec![Vec::<Burst>::new(); args.tasks.len()]; names.len()];
     runtime(false).block_on(async {
         let at = Addresses::of(&masters);
         let mut clients = Vec::new();
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args) {
             for (t, &tasks) in args.tasks.iter().enumerate() {
                 for ((client, name), seen) in clients.iter().zip(names).zip(&mut seen) {
                     let time = Duration::from_millis(250);
-                    let result = crowd(client, name, &masters, tasks, time).await;
+                    let result = burst(client, name, &masters, tasks, time).await;
                     if round > 0 {
                         seen[t].push(result);
                     }

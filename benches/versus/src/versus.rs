@@ -54,7 +54,7 @@ pub(crate) fn runtime(current_thread: bool) -> Runtime {
 
 /// Many tasks, one round.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Crowd {
+pub(crate) struct Burst {
     pub(crate) cycles: u64,
     pub(crate) failed: u64,
     pub(crate) per_second: f64,
@@ -71,7 +71,7 @@ struct Rounds {
     alone: Vec<Samples>,
     /// Cycles of one client while other tasks of the same client are busy.
     among: Vec<Samples>,
-    crowds: HashMap<usize, Vec<Crowd>>,
+    bursts: HashMap<usize, Vec<Burst>>,
 }
 
 /// The number of those other tasks.
@@ -109,7 +109,7 @@ pub(crate) async fn rush(
         let client = client.clone();
         let (cycles, failed) = (cycles.clone(), failed.clone());
         running.spawn(async move {
-            let resource = format!("{}:crowd:{task}", name.prefix());
+            let resource = format!("{}:burst:{task}", name.prefix());
             let mut done = 0;
             while started.elapsed() < time {
                 match client.acquire(&resource).await {
@@ -133,19 +133,19 @@ pub(crate) async fn rush(
 }
 
 /// The same, with its cost.
-pub(crate) async fn crowd(
+pub(crate) async fn burst(
     client: &Arc<Contender>,
     name: Name,
     masters: &Masters,
     tasks: usize,
     time: Duration,
-) -> Crowd {
+) -> Burst {
     let before = Counts::read(masters, name.sends_set());
     let work = rush(client, name, tasks, time);
     let ((cycles, failed), usage) = Usage::of(masters, work).await;
     let counts = Counts::read(masters, name.sends_set()).since(before);
     let each = |total: f64| total / cycles as f64;
-    Crowd {
+    Burst {
         cycles,
         failed,
         per_second: cycles as f64 / usage.took.as_secs_f64(),
@@ -165,7 +165,7 @@ async fn among(client: &Arc<Contender>, name: Name, time: Duration) -> Samples {
     for task in 0..AMONG {
         let (client, over) = (client.clone(), over.clone());
         running.spawn(async move {
-            let resource = format!("{}:crowd:{task}", name.prefix());
+            let resource = format!("{}:burst:{task}", name.prefix());
             while !over.load(Ordering::Relaxed) {
                 if let Some(held) = client.acquire(&resource).await {
                     client.release(&resource, held).await;
@@ -239,9 +239,9 @@ async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) 
         for &tasks in &args.tasks {
             for n in 0..clients.len() {
                 let (name, client) = &clients[turns(n)];
-                let result = crowd(client, *name, masters, tasks, time).await;
+                let result = burst(client, *name, masters, tasks, time).await;
                 if kept {
-                    let rounds = seen[turns(n)].crowds.entry(tasks).or_default();
+                    let rounds = seen[turns(n)].bursts.entry(tasks).or_default();
                     rounds.push(result);
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -276,7 +276,7 @@ fn with(count: usize, args: &Args) {
     print_quantiles(&names, &seen);
     print_among(&names, &seen);
     for &tasks in &args.tasks {
-        print_crowd(tasks, &names, &seen);
+        print_burst(tasks, &names, &seen);
     }
     println!("\nKeys that somebody left behind on some master, all in all: {left:?}");
     if count == 5 && !args.current_thread {
@@ -396,7 +396,7 @@ fn keys_left(masters: &Masters, name: Name) -> usize {
 fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
     println!();
     let cycle = |r: &Rounds, at: usize| quantile(&r.alone[at].cycle, 0.5);
-    for (name, alone, crowds) in [
+    for (name, alone, bursts) in [
         (Name::Classic, 0.95, [(64, 1.6), (512, 1.6)]),
         (Name::Default, 1.10, [(64, 1.0), (512, 1.0)]),
     ] {
@@ -406,9 +406,9 @@ fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
         let label = name.label();
         let what = format!("{label}, one client's cycle over the floor's (p50)");
         goal(&what, over_floor(seen, n, cycle).median, Bound::Most(alone));
-        for (tasks, least) in crowds {
+        for (tasks, least) in bursts {
             if args.tasks.contains(&tasks) {
-                let rate = move |r: &Rounds, at: usize| r.crowds[&tasks][at].per_second;
+                let rate = move |r: &Rounds, at: usize| r.bursts[&tasks][at].per_second;
                 let what = format!("{label}, throughput of {tasks} tasks over the floor's");
                 goal(&what, over_floor(seen, n, rate).median, Bound::Least(least));
             }
@@ -417,10 +417,10 @@ fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
         let what = format!("{label}, p99 of one client beside {AMONG} tasks over the floor's");
         goal(&what, tail(n) / tail(0), Bound::Most(1.0));
         if args.tasks.contains(&512) {
-            let client = |r: &Rounds, at: usize| r.crowds[&512][at].client_us;
+            let client = |r: &Rounds, at: usize| r.bursts[&512][at].client_us;
             let what = format!("{label}, client CPU of a cycle of 512 tasks in us");
             goal(&what, plain(seen, n, client), Bound::Most(8.0));
-            let servers = |r: &Rounds, at: usize| r.crowds[&512][at].servers_us;
+            let servers = |r: &Rounds, at: usize| r.bursts[&512][at].servers_us;
             let what = format!("{label}, server CPU of a cycle of 512 tasks over the floor's");
             goal(&what, over_floor(seen, n, servers).median, Bound::Most(1.5));
         }
@@ -444,7 +444,7 @@ fn failures(failed: impl Iterator<Item = u64>) -> String {
     }
 }
 
-fn print_crowd(tasks: usize, names: &[Name], seen: &[Rounds]) {
+fn print_burst(tasks: usize, names: &[Name], seen: &[Rounds]) {
     let mut table = Table::new([
         format!("{tasks} tasks").as_str(),
         "throughput x",
@@ -459,8 +459,8 @@ fn print_crowd(tasks: usize, names: &[Name], seen: &[Rounds]) {
         "failed",
     ]);
     for (n, name) in names.iter().enumerate() {
-        let of = |value: fn(&Crowd) -> f64| {
-            move |rounds: &Rounds, at: usize| value(&rounds.crowds[&tasks][at])
+        let of = |value: fn(&Burst) -> f64| {
+            move |rounds: &Rounds, at: usize| value(&rounds.bursts[&tasks][at])
         };
         let (rate, client) = (of(|c| c.per_second), of(|c| c.client_us));
         let servers = of(|c| c.servers_us);
@@ -475,7 +475,7 @@ fn print_crowd(tasks: usize, names: &[Name], seen: &[Rounds]) {
             number(plain(seen, n, of(|c| c.sent))),
             number(plain(seen, n, of(|c| c.ran))),
             number(plain(seen, n, of(|c| c.bytes))),
-            failures(seen[n].crowds[&tasks].iter().map(|round| round.failed)),
+            failures(seen[n].bursts[&tasks].iter().map(|round| round.failed)),
         ]);
     }
     print!("\n{tasks} tasks on distinct resources\n{table}");
@@ -497,7 +497,7 @@ fn print_json(masters: usize, rounds: usize, names: &[Name], seen: &[Rounds]) {
                 "cycle_p999_us": pooled(&seen.alone, |r| &r.cycle, 0.999) / 1e3,
                 "acquire_p50_us": quantiles(|r| &r.acquire, 0.5),
                 "release_p50_us": quantiles(|r| &r.release, 0.5),
-                "crowds": seen.crowds,
+                "bursts": seen.bursts,
             })
         })
         .collect();

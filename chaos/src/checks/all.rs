@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{
     Case, Finding, Findings, Verdict, assumptions, changes, effects, exclusion, fencing, leaders,
-    ledger, litter, liveness, order, owners, permits, prizes, told, views,
+    ledger, leftovers, liveness, notified, order, owners, permits, prizes, views,
 };
 use crate::event::{Event, STALLED};
 use crate::history::History;
@@ -40,8 +40,8 @@ pub fn check(scenario: &Scenario, history: &History) -> Findings {
         fencing::check(&case),
         liveness::check(&case),
         order::check(&case),
-        litter::check(&case),
-        told::check(&case),
+        leftovers::check(&case),
+        notified::check(&case),
     ];
     for (check, workloads) in OF_KINDS {
         if workloads.iter().any(|one| scenario.workloads.contains(one)) {

@@ -34,7 +34,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let who = &line.who;
         let before = last.insert(who, (term, line.t));
         if let Some((before, since)) = before.filter(|(before, _)| *before > term) {
-            let what = format!("{who} was told of term {term} after term {before}");
+            let what = format!("{who} was notified of term {term} after term {before}");
             violations.push(violation(since, line, &[], what));
         }
         let Some(leader) = leader else {
@@ -55,7 +55,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let looked_at = format!(
-        "{told} times a follower was told of a leader, {nobody} times of none; {} leaders, {} of them followed",
+        "{told} notifications of a leader, {nobody} of none; {} leaders, {} of them followed",
         terms.len(),
         leaders.len()
     );

@@ -9,16 +9,16 @@ mod exclusion;
 mod fencing;
 mod leaders;
 mod ledger;
-mod litter;
+mod leftovers;
 mod liveness;
+mod notified;
 mod order;
 mod owners;
 mod permits;
 mod prizes;
-mod told;
 mod views;
 
-pub(crate) use litter::{NOTE_LIVES, is_note};
+pub(crate) use leftovers::{NOTE_LIVES, is_note};
 
 use std::collections::HashMap;
 use std::fmt;

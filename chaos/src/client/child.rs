@@ -50,7 +50,7 @@ async fn once(ctx: &Ctx, quorate: &Path) {
     match (worked, status) {
         (Some(t), Some(74)) => {
             let (cause, until) = ("child_stopped".to_owned(), None);
-            ctx.note_at(t, Event::Told { op, cause, until });
+            ctx.note_at(t, Event::Notified { op, cause, until });
         }
         (Some(t), _) => ctx.note_at(t, Event::Release { op, until: None }),
         (None, Some(69)) => missed("no_quorum".into()),

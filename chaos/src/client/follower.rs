@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::canary;
 use super::context::Ctx;
+use super::known_bad;
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
 /// Repeats until the client is to finish.
 pub(super) async fn repeat(ctx: Ctx) {
     if ctx.settings.locker == Locker::LedByOne {
-        return follow_canary(&ctx).await;
+        return follow_known_bad(&ctx).await;
     }
     let election = ctx.redlock.election(Workload::Leader.name());
     let Ok(mut observation) = election.observe() else {
@@ -30,10 +30,10 @@ pub(super) async fn repeat(ctx: Ctx) {
 }
 
 /// Follows a leader of a known-bad implementation.
-async fn follow_canary(ctx: &Ctx) {
+async fn follow_known_bad(ctx: &Ctx) {
     let mut last = None;
     while !ctx.is_finishing() {
-        let leads = canary::leads(ctx, Workload::Leader.name()).await;
+        let leads = known_bad::leads(ctx, Workload::Leader.name()).await;
         if leads != last {
             last.clone_from(&leads);
             let (term, leader) = leads.unzip();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use quorate::{AcquireError, Leadership, LockGuard, OwnedGuard, Wait};
 
-use super::canary::{self, CanaryHold};
 use super::context::Ctx;
+use super::known_bad::{self, KnownBadHold};
 use super::settings::PATIENCE;
 use super::wanted::Wanted;
 use crate::claim::Claim;
@@ -25,7 +25,7 @@ pub(super) enum Hold {
     /// A guard of the library whose holder ignores the loss notification.
     Ignoring(LockGuard),
     /// A hold of a known-bad implementation.
-    Canary(CanaryHold),
+    KnownBad(KnownBadHold),
 }
 
 /// The outcome of waiting for a lock.
@@ -38,8 +38,8 @@ impl Hold {
     /// Waits for the lock.
     pub(super) async fn take(ctx: &Ctx, wanted: &Wanted, op: u64) -> Taken {
         if !is_of_the_library(ctx.settings.locker) {
-            return match canary::acquire(ctx, wanted, op).await {
-                Some(hold) => Taken::Yes(Self::Canary(hold)),
+            return match known_bad::acquire(ctx, wanted, op).await {
+                Some(hold) => Taken::Yes(Self::KnownBad(hold)),
                 None => Taken::No("held"),
             };
         }
@@ -75,14 +75,14 @@ impl Hold {
             Self::Guard(guard) => Some(guard),
             Self::Owned(guard) => Some(guard),
             Self::Leading(leadership) => Some(leadership.guard()),
-            Self::Ignoring(_) | Self::Canary(_) => None,
+            Self::Ignoring(_) | Self::KnownBad(_) => None,
         }
     }
 
     pub(super) fn token(&self) -> Option<u64> {
         match self {
             Self::Ignoring(guard) => guard.fencing_token(),
-            Self::Canary(hold) => hold.token,
+            Self::KnownBad(hold) => hold.token,
             _ => self.guard()?.fencing_token(),
         }
     }
@@ -90,7 +90,7 @@ impl Hold {
     /// The slot of a permit.
     pub(super) fn slot(&self) -> Option<usize> {
         match self {
-            Self::Canary(hold) => hold.slot,
+            Self::KnownBad(hold) => hold.slot,
             _ => self.guard()?.slot(),
         }
     }
@@ -99,14 +99,14 @@ impl Hold {
     /// losses.
     pub(super) fn until(&self, ctx: &Ctx) -> Option<u64> {
         match self {
-            Self::Canary(hold) => Some(hold.until),
+            Self::KnownBad(hold) => Some(hold.until),
             _ => Some(ctx.clock.of(self.guard()?.valid_until())),
         }
     }
 
     pub(super) fn is_valid(&self, ctx: &Ctx) -> bool {
         match self {
-            Self::Canary(hold) => ctx.clock.now() < hold.until,
+            Self::KnownBad(hold) => ctx.clock.now() < hold.until,
             _ => self.guard().is_none_or(LockGuard::is_valid),
         }
     }
@@ -118,7 +118,7 @@ impl Hold {
                 let lost = guard.lost();
                 Box::pin(async move { lost.await.as_str().to_owned() })
             }
-            (Self::Canary(hold), _) => {
+            (Self::KnownBad(hold), _) => {
                 let left = hold.until.saturating_sub(ctx.clock.now());
                 Box::pin(async move {
                     tokio::time::sleep(Duration::from_nanos(left)).await;
@@ -131,8 +131,8 @@ impl Hold {
 
     /// Drops a lost lock. Known-bad implementations release it all the same.
     pub(super) async fn give_up(self, ctx: &Ctx) {
-        if let Self::Canary(hold) = self {
-            canary::release(ctx, hold).await;
+        if let Self::KnownBad(hold) = self {
+            known_bad::release(ctx, hold).await;
         }
     }
 
@@ -147,7 +147,7 @@ impl Hold {
             Self::Guard(guard) | Self::Ignoring(guard) => Some(guard.release().await),
             Self::Owned(guard) => guard.release().await,
             Self::Leading(leadership) => Some(leadership.resign().await),
-            Self::Canary(hold) => return canary::release(ctx, hold).await,
+            Self::KnownBad(hold) => return known_bad::release(ctx, hold).await,
         };
         // If other clones are left, there is no result.
         if let Some(released) = released {

@@ -1,11 +1,11 @@
 //! A client process: it acquires locks, works under them, and records what it sees.
 
-mod canary;
 mod child;
 mod context;
 mod files;
 mod follower;
 mod hold;
+mod known_bad;
 mod owners;
 mod prizes;
 mod readers;

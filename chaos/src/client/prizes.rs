@@ -7,9 +7,9 @@ use std::time::Duration;
 use quorate::{Once, OnceOutcome, Quota, Take, ValueError, Wait};
 use rand::RngExt;
 
-use super::canary;
 use super::context::Ctx;
 use super::hold;
+use super::known_bad;
 use super::settings::PATIENCE;
 use super::wanted::Wanted;
 use super::work::Waits;
@@ -44,7 +44,7 @@ async fn create(ctx: &Ctx, next: usize) {
     for number in next.. {
         let (name, pieces) = (name(number), pieces(number));
         let created = match ctx.settings.locker {
-            Locker::CountsDown => canary::create(ctx, &name, pieces).await,
+            Locker::CountsDown => known_bad::create(ctx, &name, pieces).await,
             _ => match create_value(ctx, number).await {
                 // Created by an operator that was killed or got no reply, so no client knows it.
                 Err(ValueError::Exists(_)) => continue,
@@ -153,7 +153,7 @@ async fn take(ctx: &Ctx, number: usize) {
 async fn ask(ctx: &Ctx, number: usize) -> Result<(&'static str, Option<u64>), &'static str> {
     let name = name(number);
     if ctx.settings.locker == Locker::CountsDown {
-        let left = canary::take(ctx, &name).await;
+        let left = known_bad::take(ctx, &name).await;
         return Ok(left.map_or(("sold_out", Some(0)), |left| ("taken", Some(left))));
     }
     let taken = if let Some(job) = job(ctx, number) {

@@ -108,7 +108,7 @@ pub(super) fn holding<'a>(
             (None, hold) => hold.give_back(ctx, op).await,
             (Some(cause), hold) => {
                 let until = hold.until(ctx);
-                ctx.note(Event::Told { op, cause, until });
+                ctx.note(Event::Notified { op, cause, until });
                 hold.give_up(ctx).await;
             }
         }

@@ -66,7 +66,7 @@ fn suffering(fault: &Injection, world: &mut World, what: &Instruction) -> anyhow
     let client = client(fault)?;
     let before = world.clients.seen().suffered(client);
     world.clients.tell(client, what)?;
-    Ok(Landed::new("told to", move |world| {
+    Ok(Landed::new("ordered", move |world| {
         let seen = world.clients.seen();
         let suffered = within(Duration::from_secs(10), || seen.suffered(client) > before);
         ensure!(suffered, "the client never said that it had happened");

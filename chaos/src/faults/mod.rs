@@ -111,7 +111,7 @@ mod tests {
             ("docs/track-record.md", format!("and {others} more")),
             (
                 "docs/track-record.md",
-                format!("{} known-bad clients", Locker::CANARIES.len()),
+                format!("{} known-bad clients", Locker::KNOWN_BAD.len()),
             ),
             (
                 "docs/track-record/matrix.md",

@@ -211,7 +211,7 @@ fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
     let landed = within(PATIENCE, || {
         server.command(&["PING"]).is_ok_and(|reply| said(&reply))
     });
-    ensure!(landed, "nobody was told BUSY");
+    ensure!(landed, "no client received BUSY");
     Ok(Landed::new("BUSY", move |world| {
         let server = world.redis(index)?;
         ok(&mut server.connect(PATIENCE)?, &["SCRIPT", "KILL"])?;
@@ -245,7 +245,7 @@ fn misconf(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lan
     };
     if !landed {
         heal(admin)?;
-        bail!("nobody was told MISCONF");
+        bail!("no client received MISCONF");
     }
     Ok(Landed::new("MISCONF", move |_| heal(admin)))
 }

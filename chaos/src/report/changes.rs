@@ -16,7 +16,7 @@ const BARS: [char; 8] = [
 const SECOND: u64 = 1_000_000_000;
 
 /// The contents of the text.
-struct Told {
+struct Contents {
     steps: Vec<Step>,
     faults: Vec<FaultSpan>,
     lives: Vec<Life>,
@@ -28,7 +28,7 @@ struct Told {
 /// The steps as a table, and a chart of the seconds below it.
 pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -> String {
     let end = history.calm().unwrap_or(history.end());
-    let told = Told {
+    let told = Contents {
         steps: pace::steps(history),
         faults: history.faults(),
         lives: pace::lives(history),
@@ -73,7 +73,7 @@ pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -
     out
 }
 
-impl Told {
+impl Contents {
     fn row(&self, step: &Step, out: &mut String) {
         let name = if step.done {
             step.name.clone()

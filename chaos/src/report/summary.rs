@@ -35,7 +35,7 @@ pub struct Summary {
     /// Attempts that did not, by reason.
     pub missed: BTreeMap<String, usize>,
     /// Loss notifications, by cause.
-    pub told: BTreeMap<String, usize>,
+    pub notified: BTreeMap<String, usize>,
     /// Violations without an excuse.
     pub violations: usize,
     /// Violations that the scenario allows.
@@ -99,7 +99,7 @@ impl Summary {
             unavailable: BTreeMap::new(),
             obtained: BTreeMap::new(),
             missed: BTreeMap::new(),
-            told: BTreeMap::new(),
+            notified: BTreeMap::new(),
             violations: 0,
             excused: 0,
             gauges: BTreeMap::new(),
@@ -125,7 +125,9 @@ impl Summary {
                 Event::Dropped { .. } => {
                     *summary.missed.entry("dropped".into()).or_default() += 1;
                 }
-                Event::Told { cause, .. } => *summary.told.entry(cause.clone()).or_default() += 1,
+                Event::Notified { cause, .. } => {
+                    *summary.notified.entry(cause.clone()).or_default() += 1
+                }
                 Event::Gauge {
                     memory,
                     handles,

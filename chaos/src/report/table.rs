@@ -31,7 +31,7 @@ pub fn table(summary: &Summary) -> String {
     };
     let _ = writeln!(out, "\nobtained: {}", counted(&summary.obtained));
     let _ = writeln!(out, "missed:   {}", counted(&summary.missed));
-    let _ = writeln!(out, "told:     {}\n", counted(&summary.told));
+    let _ = writeln!(out, "notified: {}\n", counted(&summary.notified));
     for finding in &summary.findings.findings {
         let _ = writeln!(
             out,

@@ -167,13 +167,13 @@ fn two_changes_from_the_same_content_are_reported_as_a_lost_update() {
 #[test]
 fn late_loss_notification_is_reported_unless_the_client_was_paused() {
     let tale = || Tale::default().hold("c1", 1, 10, 2_000, 1);
-    assert_eq!(tale().verdict("told", &[]), (Verdict::Invalid, 1));
+    assert_eq!(tale().verdict("notified", &[]), (Verdict::Invalid, 1));
     let stalled = Event::Suffered {
         what: "stalled".into(),
         since: 1_005 * MS,
     };
     let paused = tale().at(1_990, "c1", stalled);
-    assert_eq!(paused.verdict("told", &[]), (Verdict::Valid, 0));
+    assert_eq!(paused.verdict("notified", &[]), (Verdict::Valid, 0));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
         let tale = Tale::default().hold("c1", 1, 10, 1_910, 1);
         let (since, waited) = (from * MS, waited * MS);
         tale.at(to, "c1", Event::Starved { since, waited })
-            .verdict("told", &[])
+            .verdict("notified", &[])
     };
     assert_eq!(starved(1_000, 1_900, 700), (Verdict::Valid, 0));
     assert_eq!(starved(1_850, 2_400, 700), (Verdict::Invalid, 1), "later");
@@ -198,7 +198,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
         .hold("c1", 1, 10, 1_910, 1)
         .at(1_920, "c1", line(1_915, 5))
         .at(1_930, "c1", line(1_100, 830));
-    assert_eq!(counted_late.verdict("told", &[]), (Verdict::Valid, 0));
+    assert_eq!(counted_late.verdict("notified", &[]), (Verdict::Valid, 0));
     // A delay that both measures show counts once.
     let stalled = Event::Suffered {
         what: "stalled".into(),
@@ -209,7 +209,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
         .hold("c1", 1, 10, 1_910, 1)
         .at(1_500, "c1", stalled)
         .at(1_500, "c1", Event::Starved { since, waited });
-    assert_eq!(twice.verdict("told", &[]), (Verdict::Invalid, 1));
+    assert_eq!(twice.verdict("notified", &[]), (Verdict::Invalid, 1));
     // The delays of another client are no excuse.
     let (since, waited) = (1_000 * MS, 900 * MS);
     let other = Tale::default().hold("c1", 1, 10, 1_910, 1).at(
@@ -217,7 +217,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
         "c2",
         Event::Starved { since, waited },
     );
-    assert_eq!(other.verdict("told", &[]), (Verdict::Invalid, 1));
+    assert_eq!(other.verdict("notified", &[]), (Verdict::Invalid, 1));
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn leftover_keys_are_reported() {
             .at(100_001, "m1", keys("at-once", at_once, &[]))
             .at(101_000, "m1", keys("after-ttl", after, eternal))
             .at(104_000, "m1", keys("after-notes", last, eternal))
-            .verdict("litter", &[])
+            .verdict("leftovers", &[])
             .0
     };
     let tale =
@@ -289,7 +289,7 @@ fn leftover_keys_are_reported() {
         "counters expire, too"
     );
     assert_eq!(
-        Tale::default().verdict("litter", &[]).0,
+        Tale::default().verdict("leftovers", &[]).0,
         Verdict::Unknown,
         "nobody looked"
     );
@@ -308,7 +308,7 @@ fn master_without_a_clock_is_checked_only_after_the_ttl() {
             .at(101_000, "m1", keys("after-ttl"))
             .at(104_000, "m1", keys("after-notes"));
         let scenario = Scenario::default().over(&[node]);
-        tale.found_by("litter", &scenario).0
+        tale.found_by("leftovers", &scenario).0
     };
     assert_eq!(verdict(NodeKind::Ensemble, &[]), Verdict::Valid);
     assert_eq!(verdict(NodeKind::Zookeeper, &["file"]), Verdict::Invalid);
@@ -329,7 +329,7 @@ fn unreleased_key_is_reported_once_no_fault_explains_it() {
             .at(100_100, "m1", keys("at-once", &[key]))
             .at(101_500, "m1", keys("after-ttl", &[]))
             .at(104_500, "m1", keys("after-notes", &[]))
-            .verdict("litter", &[kind])
+            .verdict("leftovers", &[kind])
             .0
     };
     // The TTL is one second; a request that a fault delayed arrives at most one second later.

@@ -236,7 +236,7 @@ fn waiters_are_served_in_order_and_leave_no_keys() {
 fn known_bad_clients_of_plain_locks_are_caught() {
     for (locker, checker) in [
         ("half-quorum", "exclusion"),
-        ("no-undo", "litter"),
+        ("no-undo", "leftovers"),
         ("ignores-loss", "exclusion"),
         ("jumps-line", "order"),
     ] {
@@ -293,7 +293,7 @@ fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
 
 #[test]
 fn locking_several_resources_one_after_the_other_is_caught() {
-    let left = ("litter", "given back by everybody, and still there");
+    let left = ("leftovers", "given back by everybody, and still there");
     caught("one-by-one", "transfer --faults none", &[2, 6, 12], &[left]);
     let both = ("exclusion", "both held \"transfer-");
     caught(

@@ -3,7 +3,7 @@
 //! The compared operations take turns within a round, and a figure is the median of the rounds' ratios. Ratios are less
 //! affected by other load on the machine than absolute times.
 
-mod crowd;
+mod burst;
 mod cycles;
 mod figure;
 mod many;
@@ -36,7 +36,7 @@ enum Part {
     /// One client, one cycle after the other
     Cycles,
     /// Many tasks at once
-    Crowds,
+    Bursts,
     /// From a new leader's grant to the notification of a follower
     Observing,
     /// Many held locks, with and without notes
@@ -46,7 +46,7 @@ enum Part {
 /// Runs the measurement and prints it.
 pub(crate) fn run(args: &Args) {
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
-    let crowds = (args.rounds / 5).max(1);
+    let bursts = (args.rounds / 5).max(1);
     let started = Instant::now();
     let masters = Masters::start(5).expect("masters (is redis-server installed?)");
     let at = Addresses::of(&masters);
@@ -55,18 +55,18 @@ pub(crate) fn run(args: &Args) {
     if wanted(Part::Cycles) {
         figures.extend(runtime.block_on(cycles::measure(&masters, &at, args.rounds)));
     }
-    if wanted(Part::Crowds) {
-        figures.extend(runtime.block_on(crowd::measure(&at, crowds)));
+    if wanted(Part::Bursts) {
+        figures.extend(runtime.block_on(burst::measure(&at, bursts)));
     }
     if wanted(Part::Observing) {
-        figures.extend(runtime.block_on(observing::measure(&at, crowds)));
+        figures.extend(runtime.block_on(observing::measure(&at, bursts)));
     }
     drop(runtime);
     if wanted(Part::Held) {
         figures.extend(many::measure(&masters, args.held));
     }
     println!(
-        "5 masters, {} interleaved rounds of single cycles, {crowds} of crowds; median of the rounds \
+        "5 masters, {} interleaved rounds of single cycles, {bursts} of bursts; median of the rounds \
          [smallest-largest]; {:.0} s in all",
         args.rounds,
         started.elapsed().as_secs_f64()

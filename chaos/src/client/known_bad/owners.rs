@@ -3,7 +3,7 @@
 
 use quorate_testbed::Reply;
 
-use super::held::CanaryHold;
+use super::held::KnownBadHold;
 use super::masters;
 use crate::claim::Claim;
 use crate::client::context::Ctx;
@@ -27,7 +27,7 @@ const LEAVE: &str = "
     if redis.call('SCARD', KEYS[2]) > 0 or redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
     return redis.call('DEL', KEYS[1])";
 
-pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
+pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let Claim::Owner(owner) = &wanted.claim else {
         return None;
     };
@@ -45,7 +45,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
             .filter(|number| *number > 0)
     };
     let undo = masters::script(LEAVE, &keys[..2], &[owner, &value]);
-    let hold = CanaryHold::new(until, undo);
+    let hold = KnownBadHold::new(until, undo);
     let joins_by_one = ctx.settings.locker == Locker::JoinsByOne;
     // The first mistake: one master may hold all that is left of the lock, and joining there grants nothing.
     if joins_by_one
@@ -56,7 +56,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
     let answers = masters::on_each(ctx, &enter("takes"));
     let numbers: Vec<u64> = answers.iter().filter_map(number).collect();
     let won = numbers.len() >= masters::majority(ctx);
-    let hold = CanaryHold {
+    let hold = KnownBadHold {
         // The second mistake: a joining hold gets a larger token, which shuts out the earlier holds.
         token: numbers.into_iter().max().filter(|_| !joins_by_one),
         ..hold

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-pub(super) use held::CanaryHold;
+pub(super) use held::KnownBadHold;
 pub(super) use leader::leads;
 pub(super) use prizes::{create, take};
 
@@ -28,7 +28,7 @@ use crate::workload::Locker;
 const TRIES: usize = 40;
 
 /// Tries for a while. A hold that cannot be used is released at once.
-pub(super) async fn acquire(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<CanaryHold> {
+pub(super) async fn acquire(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<KnownBadHold> {
     let tries = match ctx.settings.locker {
         Locker::OneByOne => 1,
         _ => TRIES,
@@ -46,13 +46,13 @@ pub(super) async fn acquire(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<Canar
 }
 
 /// Releases the lock even if it has expired, as a program with `finally` does.
-pub(super) async fn release(ctx: &Ctx, hold: CanaryHold) {
+pub(super) async fn release(ctx: &Ctx, hold: KnownBadHold) {
     let ctx = ctx.clone();
     let release = tokio::task::spawn_blocking(move || hold.give_back(&ctx));
     let _ = release.await;
 }
 
-fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<CanaryHold> {
+fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<KnownBadHold> {
     match ctx.settings.locker {
         Locker::OneByOne | Locker::LaterLease => several::attempt(ctx, wanted),
         Locker::CountsReaders => readers::attempt(ctx, wanted),

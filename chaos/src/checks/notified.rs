@@ -16,7 +16,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let (Some(_), Some(until)) = (attempt.obtained, attempt.until) else {
             continue;
         };
-        let news = attempt.told.as_ref().map(|(t, _)| *t);
+        let news = attempt.notified.as_ref().map(|(t, _)| *t);
         told += usize::from(news.is_some());
         // Whatever ended the hold, check whether it lasted past the deadline.
         let ended = match (attempt.release, news) {
@@ -30,7 +30,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         waited = waited.max(kept);
         if let Some(late) = in_time.judge(until, ended, kept) {
             violations.push(Violation {
-                checker: "told".into(),
+                checker: "notified".into(),
                 from: until,
                 to: ended,
                 who: vec![attempt.who.clone()],
@@ -41,9 +41,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                     attempt.resource,
                     seconds(late),
                     if news.is_some() {
-                        "told only then"
+                        "notified only then"
                     } else {
-                        "never told"
+                        "never notified"
                     }
                 ),
                 excused: None,
@@ -51,9 +51,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let looked_at = format!(
-        "{told} losses told, the latest {} ms late, beside at most {} ms of not running",
+        "{told} losses notified, the latest {} ms late, with at most {} ms of not running",
         in_time.worst() / 1_000_000,
         waited / 1_000_000
     );
-    Finding::of("told", looked_at, violations)
+    Finding::of("notified", looked_at, violations)
 }

@@ -1,6 +1,6 @@
 //! Leader election by one master: the first one that answers.
 
-use super::held::CanaryHold;
+use super::held::KnownBadHold;
 use super::masters;
 use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
@@ -18,7 +18,7 @@ const RESIGN: &str = "
     if leads and string.match(leads, ' (.*)') == ARGV[1] then return redis.call('DEL', KEYS[1]) end
     return 0";
 
-pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<CanaryHold> {
+pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<KnownBadHold> {
     let (resource, name) = (&wanted.resource, ctx.signed(op));
     let terms = format!("{resource}:term");
     let until = masters::until(ctx, ctx.clock.now());
@@ -26,9 +26,9 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<CanaryHold>
     // The deliberate mistake: if this master does not answer any more, the next one knows of no leader.
     let term = masters::on_first(ctx, &lead)?.int()?;
     let undo = masters::script(RESIGN, &[resource], &[&name]);
-    let hold = CanaryHold {
+    let hold = KnownBadHold {
         token: u64::try_from(term).ok(),
-        ..CanaryHold::new(until, undo)
+        ..KnownBadHold::new(until, undo)
     };
     hold.if_won(ctx, term > 0)
 }

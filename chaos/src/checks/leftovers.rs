@@ -20,7 +20,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let mut violations = Vec::new();
     let mut bad = |t: u64, who: &str, what: String| {
         violations.push(Violation {
-            checker: "litter".into(),
+            checker: "leftovers".into(),
             from: t,
             to: t,
             who: vec![who.to_owned()],
@@ -76,7 +76,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let looked_at = format!(
         "keys of {at_once} masters at once, of {after} after the ttl, of {last} after the life of notes"
     );
-    let finding = Finding::of("litter", looked_at, violations);
+    let finding = Finding::of("leftovers", looked_at, violations);
     let nodes = case.scenario.nodes();
     let retired = case.history.lines.iter();
     let retired = retired.filter(|line| line.what == Event::Retired).count();

@@ -32,7 +32,7 @@ impl Seen {
 }
 
 /// Runs the operation in this number of tasks for `time`.
-async fn crowd(tasks: usize, time: Duration, once: &Once) -> Seen {
+async fn burst(tasks: usize, time: Duration, once: &Once) -> Seen {
     let started = Instant::now();
     let mut running = tokio::task::JoinSet::new();
     for task in 0..tasks {
@@ -86,7 +86,7 @@ fn holding(
 }
 
 fn taking(redlock: &Redlock) -> Once {
-    let quota = redlock.quota("crowd:quota");
+    let quota = redlock.quota("burst:quota");
     Arc::new(move |_| {
         let quota = quota.clone();
         Box::pin(async move {
@@ -97,13 +97,13 @@ fn taking(redlock: &Redlock) -> Once {
 }
 
 fn own(redlock: &Redlock, task: usize) -> LockRequest<'_> {
-    redlock.lock(format!("crowd:{task}"))
+    redlock.lock(format!("burst:{task}"))
 }
 
 const AT_ONCE: Duration = Duration::ZERO;
 
 /// The operations that take turns.
-struct Crowds {
+struct Bursts {
     readers: Once,
     writers: Once,
     permits: Once,
@@ -113,34 +113,34 @@ struct Crowds {
     takers: Once,
 }
 
-impl Crowds {
+impl Bursts {
     async fn new(at: &Addresses) -> Self {
         let settings = settings(Name::Default, &at.urls).wait(Wait::For(Duration::from_secs(60)));
         let redlock = settings.build().expect("good settings");
-        let quota = redlock.quota("crowd:quota");
+        let quota = redlock.quota("burst:quota");
         quota.create(u64::MAX).await.expect("new masters");
         let (ms, five_ms) = (Duration::from_millis(1), Duration::from_millis(5));
         Self {
             readers: holding(&redlock, ms, |redlock, _| {
-                redlock.lock("crowd:read").shared()
+                redlock.lock("burst:read").shared()
             }),
-            writers: holding(&redlock, ms, |redlock, _| redlock.lock("crowd:write")),
+            writers: holding(&redlock, ms, |redlock, _| redlock.lock("burst:write")),
             permits: holding(&redlock, AT_ONCE, |redlock, _| {
-                redlock.semaphore("crowd:s", 5)
+                redlock.semaphore("burst:s", 5)
             }),
             own_locks: holding(&redlock, AT_ONCE, own),
             busy_permits: holding(&redlock, five_ms, |redlock, _| {
-                redlock.semaphore("crowd:b", 5)
+                redlock.semaphore("burst:b", 5)
             }),
-            one_lock: holding(&redlock, AT_ONCE, |redlock, _| redlock.lock("crowd:one")),
+            one_lock: holding(&redlock, AT_ONCE, |redlock, _| redlock.lock("burst:one")),
             takers: taking(&redlock),
         }
     }
 
     async fn round(&self, seen: &mut Rounds) {
         let short = Duration::from_millis(400);
-        let readers = crowd(64, 2 * short, &self.readers).await;
-        let writers = crowd(64, 2 * short, &self.writers).await;
+        let readers = burst(64, 2 * short, &self.readers).await;
+        let writers = burst(64, 2 * short, &self.writers).await;
         seen.readers.push(readers.per_second / writers.per_second);
         seen.read_ms.push(readers.hold.as_secs_f64() * 1e3);
         seen.write_ms.push(writers.hold.as_secs_f64() * 1e3);
@@ -149,22 +149,22 @@ impl Crowds {
         let turns = 4;
         let (mut permits, mut locks) = (Vec::new(), Vec::new());
         for _ in 0..turns {
-            permits.push(crowd(5, short / turns, &self.permits).await.p50());
-            locks.push(crowd(5, short / turns, &self.own_locks).await.p50());
+            permits.push(burst(5, short / turns, &self.permits).await.p50());
+            locks.push(burst(5, short / turns, &self.own_locks).await.p50());
         }
         let (permits, locks) = (Spread::of(permits).median, Spread::of(locks).median);
         seen.permits.push(permits / locks);
 
-        let busy = crowd(50, 4 * short, &self.busy_permits).await;
+        let busy = burst(50, 4 * short, &self.busy_permits).await;
         let ideal = 5.0 / busy.hold.as_secs_f64();
         seen.busy.push(busy.per_second / ideal);
         seen.busy_ms.push(busy.hold.as_secs_f64() * 1e3);
         seen.shares.push(busy.most as f64 / busy.fewest as f64);
 
-        let one = crowd(64, short, &self.one_lock).await;
-        let takers = crowd(64, short, &self.takers).await;
-        let lock = crowd(1, short / 2, &self.own_locks).await.p50();
-        let take = crowd(1, short / 2, &self.takers).await.p50();
+        let one = burst(64, short, &self.one_lock).await;
+        let takers = burst(64, short, &self.takers).await;
+        let lock = burst(1, short / 2, &self.own_locks).await.p50();
+        let take = burst(1, short / 2, &self.takers).await.p50();
         // Under contention each take needs a hand-over, plus its work while it holds the lock.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
@@ -189,11 +189,11 @@ struct Rounds {
 
 /// Measures all operations.
 pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
-    let crowds = Crowds::new(at).await;
-    crowds.round(&mut Rounds::default()).await;
+    let bursts = Bursts::new(at).await;
+    bursts.round(&mut Rounds::default()).await;
     let mut seen = Rounds::default();
     for _ in 0..rounds {
-        crowds.round(&mut seen).await;
+        bursts.round(&mut seen).await;
     }
     let median = |rounds: &[f64]| Spread::of(rounds.iter().copied()).median;
     let readers = format!(

@@ -1,6 +1,6 @@
 //! Readers as a number on each master; a writer may enter when it is zero.
 
-use super::held::CanaryHold;
+use super::held::KnownBadHold;
 use super::masters;
 use crate::claim::Claim;
 use crate::client::context::Ctx;
@@ -22,7 +22,7 @@ const WRITE: &str = "
     if redis.call('SET', KEYS[1], ARGV[2], 'NX', 'PX', ARGV[1]) then return 1 end
     return 0";
 
-pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
+pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let resource = &wanted.resource;
     let readers = format!("{resource}:count");
     let (value, ttl) = (masters::value(), masters::ttl(ctx));
@@ -35,5 +35,5 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
     let answers = masters::on_each(ctx, &enter);
     let granted = answers.iter().filter(|reply| reply.int() == Some(1));
     let won = granted.count() >= masters::majority(ctx);
-    CanaryHold::new(until, undo).if_won(ctx, won)
+    KnownBadHold::new(until, undo).if_won(ctx, won)
 }

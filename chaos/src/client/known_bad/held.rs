@@ -4,7 +4,7 @@ use super::masters::{self, Command};
 use crate::client::context::Ctx;
 
 /// The lock that a known-bad client believes to hold.
-pub(crate) struct CanaryHold {
+pub(crate) struct KnownBadHold {
     /// The end of the belief.
     pub(crate) until: u64,
     /// Its fencing token.
@@ -15,7 +15,7 @@ pub(crate) struct CanaryHold {
     pub(super) undo: Vec<Command>,
 }
 
-impl CanaryHold {
+impl KnownBadHold {
     /// A hold without token and permit.
     pub(super) fn new(until: u64, undo: Command) -> Self {
         Self {

@@ -2,7 +2,7 @@
 
 use quorate_testbed::Reply;
 
-use super::held::CanaryHold;
+use super::held::KnownBadHold;
 use super::masters;
 use crate::claim::Claim;
 use crate::client::context::Ctx;
@@ -22,7 +22,7 @@ const LEAVE: &str = "
     end
     return 0";
 
-pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
+pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let Claim::Permit(of) = wanted.claim else {
         return None;
     };
@@ -39,9 +39,9 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
     // The mistake: a majority of masters granted, but each may have granted another permit.
     let won = given.len() >= masters::majority(ctx);
     let undo = masters::script(LEAVE, &keys, &[&value]);
-    let hold = CanaryHold {
+    let hold = KnownBadHold {
         slot: given.first().copied(),
-        ..CanaryHold::new(until, undo)
+        ..KnownBadHold::new(until, undo)
     };
     hold.if_won(ctx, won)
 }
