@@ -1,4 +1,4 @@
-//! Taking, keeping and giving back one lock on real masters, some of them dying.
+//! Acquiring, holding and releasing one lock on real masters, some of which die.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ fn redlock(masters: &Masters) -> Redlock {
     Redlock::builder()
         .masters(masters.urls())
         .restart_guard(RestartGuard::Off)
-        // Ten times the usual: a good master on a busy machine needs more now and then.
+        // Ten times the default, because a good master on a busy machine sometimes needs more.
         .node_timeout(Duration::from_millis(500))
         .build()
         .expect("good settings")

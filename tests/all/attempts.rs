@@ -1,5 +1,5 @@
-//! Attempts that come to nothing: what they leave behind, what comes after them and when, and that a
-//! wait in vain ends with its time.
+//! Failed attempts: what they leave on the masters, when the next attempt follows, and that an unsuccessful wait ends
+//! in time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use crate::support::{self, PATIENCE, eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{AcquireError, Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
 
-/// Longer than any of these tests waits for something to happen.
+/// Longer than any of these tests waits.
 const FAR: Duration = secs(600);
 
 fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -36,7 +36,7 @@ fn holder(node: &Stubborn) -> Option<Vec<u8>> {
     })
 }
 
-/// The waiters that stand in line on a master.
+/// The number of queued waiters on a master.
 fn line(node: &Stubborn) -> usize {
     let look = support::asking::look(b"job");
     let said = node
@@ -52,7 +52,7 @@ fn is_confirm(request: &Request) -> bool {
     matches!(request, Request::Confirm { .. })
 }
 
-/// Counters that differ need a second round.
+/// Different counters, so that a second round is needed.
 fn apart(nodes: &[Arc<Stubborn>]) {
     for (number, node) in nodes.iter().enumerate() {
         node.master.with_master(|master, now| {
@@ -69,7 +69,7 @@ async fn leaves_nothing(redlock: &Redlock, nodes: &[Arc<Stubborn>]) {
         !matches!(tried, Ok(quorate::TryAcquire::Acquired(_))),
         "{tried:?}"
     );
-    // The ttl takes far longer.
+    // Their TTL is far longer.
     eventually("every key is gone", || {
         nodes.iter().all(|node| holder(node).is_none())
     })
@@ -122,7 +122,7 @@ async fn a_token_that_is_not_ours_to_confirm_any_more_leaves_no_key() {
     }
 }
 
-/// There is somebody who raises the counters as fast as they are confirmed.
+/// Another client raises the counters as fast as they are confirmed.
 #[tokio::test]
 async fn a_token_that_never_is_high_enough_leaves_no_key() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -145,18 +145,18 @@ async fn a_token_that_never_is_high_enough_leaves_no_key() {
         leaves_nothing(&redlock, &nodes).await;
     }
     let confirmed = above.load(Ordering::Relaxed);
-    // Two tries, with three rounds each, of three masters.
+    // Two attempts with three rounds each, on three masters.
     assert_eq!(confirmed, 18);
 }
 
-/// Of those who chase each other, one with a grant here and another with one there, nobody would ever win.
+/// If clients with a minority of grants each kept chasing one another, none would ever win.
 #[tokio::test]
 async fn the_next_attempt_waits_until_nothing_is_left_of_the_one_before() {
     let undone_after = ms(400);
     for order in [0, 1] {
         let asked = Arc::<Mutex<Vec<Instant>>>::default();
         let released = Arc::<Mutex<Vec<Instant>>>::default();
-        // It grants each attempt, the others refuse: so there is something to undo here.
+        // It grants every attempt and the others refuse, so there is something to undo here.
         let (attempts, undos) = (asked.clone(), released.clone());
         let grants = Stubborn::new("a", move |request| match request {
             Request::Acquire { .. } => {
@@ -217,7 +217,7 @@ async fn a_waiter_that_reaches_a_minority_only_steps_out_of_the_line_until_it_re
     assert!(nodes.iter().all(|node| line(node) == 0));
 }
 
-/// However far away the next look, pause or sign of life is.
+/// However late the next look, retry or heartbeat is.
 #[tokio::test]
 async fn a_wait_in_vain_ends_with_its_time() {
     let down = |_: &Request| -> Treatment { Fails(Fault::Down("off".into()), Duration::ZERO) };
@@ -239,7 +239,7 @@ async fn a_wait_in_vain_ends_with_its_time() {
             assert_eq!(is_outage, all_off, "{error}");
         }
     }
-    // Nor behind a holder of this very process, who lets nobody through to the masters.
+    // Nor behind a holder in the same process, which lets no waiter through to the masters.
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
     let _guard = support::take(&redlock, "job").await;
@@ -248,12 +248,13 @@ async fn a_wait_in_vain_ends_with_its_time() {
     outcome.expect("it ends").map(drop).expect_err("held");
 }
 
-/// A confirmation that comes late, when the others have gone, would write a number beside a hold with theirs.
+/// A late confirmation, after the other holds have ended, would write a number that belongs to a class no longer
+/// present.
 #[tokio::test]
 async fn a_further_hold_learns_the_owners_number_before_it_would_confirm_another() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
-    // One master misses the first hold, so the next one is answered a number of its own there.
+    // One master misses the first hold, so it gives the next one a different number.
     nodes[0].change(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
     let outer = here.owner("o").expect("an id");
     let outer = outer.acquire("job").await.expect("free");

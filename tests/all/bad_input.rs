@@ -1,4 +1,4 @@
-//! What cannot be asked of the kinds of lock: one line that names the culprit, and nothing is sent.
+//! Requests that a kind of lock does not support: one line names the cause, and nothing is sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use quorate::node::{Node, Reply, Request};
 use quorate::runtime::BoxFuture;
 use quorate::{LossCause, NodeName, Redlock};
 
-/// A master in memory that counts what it is asked.
+/// A master in memory that counts requests.
 struct Counts(MemoryNode, AtomicUsize);
 
 impl Node for Counts {
@@ -113,7 +113,7 @@ async fn a_quota_with_a_master_missing_or_a_value_there_is_refused_and_left_as_i
     assert!(error.starts_with(line) && error.contains("m1"), "{error}");
     assert_eq!(error.lines().count(), 1);
     nodes[1].set_condition(Condition::Up);
-    // Of the lock its counter stays, as ever.
+    // The counter of the lock stays, as always.
     let value = |master: &mut Master| {
         let key = b"quorate:value:prizes";
         master.peek(u64::MAX / 2, key).holder.map(<[u8]>::to_vec)
@@ -143,7 +143,7 @@ async fn callers_that_differ_in_the_number_of_permits_are_bounded_by_the_largest
     let third = attempt(3).await.expect("an answer").acquired();
     assert_eq!(third.as_ref().and_then(quorate::LockGuard::slot), Some(2));
     assert!(attempt(3).await.expect("an answer").acquired().is_none());
-    // Whoever says fewer sees its own slots alone.
+    // A client with a smaller limit sees only its own slots.
     drop(first);
     redlock.flush().await;
     assert!(attempt(2).await.expect("an answer").acquired().is_some());

@@ -1,4 +1,4 @@
-//! The verbs without async: they do what the async ones do, from any thread but those of a runtime.
+//! The blocking verbs: they do what the async ones do, from any thread outside a runtime.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -57,7 +57,7 @@ fn it_is_renewed_while_its_thread_does_something_else() {
         .build_blocking()
         .expect("good settings");
     let guard = redlock.acquire("r").expect("free");
-    // One ttl and a half, in which this thread gives nobody a turn.
+    // One and a half TTLs, during which this thread runs nothing else.
     thread::sleep(secs(3));
     assert_eq!(guard.loss(), None);
     assert!(guard.is_valid());
@@ -97,7 +97,7 @@ fn a_silent_master_holds_up_the_end_for_a_moment_only() {
     masters[0].stop().expect("stopped");
     let started = Instant::now();
     drop((guard, redlock));
-    // A node timeout of 500 ms and 300 ms; the margin is for a busy machine.
+    // A node timeout of 500 ms, and 300 ms; the margin is for a busy machine.
     assert!(started.elapsed() < secs(8), "{:?}", started.elapsed());
     assert!(!has_key(&masters[1], "r") && !has_key(&masters[2], "r"));
     masters[0].cont().expect("continued");
@@ -163,7 +163,7 @@ async fn in_a_runtime_every_verb_that_waits_says_what_to_do_and_dropping_works()
     let elsewhere = redlock.clone();
     let again = thread::spawn(move || elsewhere.acquire("r").map(drop));
     assert!(again.join().expect("no panic").is_ok());
-    // The last handle, in a runtime: nobody waits.
+    // The last handle is dropped inside a runtime: nothing blocks.
     drop(redlock);
 }
 
@@ -190,7 +190,7 @@ fn a_body_takes_other_locks_and_a_lost_lock_is_told() {
         redlock.scope("inner", |guard| guard.is_valid())
     });
     assert_eq!(inner, Ok(Ok(true)));
-    // It ends while the body runs, and the body runs on.
+    // The lock ends while the body runs, and the body continues.
     let told = Arc::new(Mutex::new(None));
     let tell = told.clone();
     let brief = redlock.lock("brief").ttl(ms(500)).renewal(false);
@@ -244,7 +244,7 @@ fn values_elections_owners_and_permits_work_as_with_async() {
 
     let nightly = redlock.once("nightly", Duration::from_secs(24 * 3600));
     nightly.create().expect("new");
-    // A body may wait itself.
+    // A body may itself wait for a lock.
     let done = nightly.at_most_once(|_| redlock.scope("beside", |_| 42));
     assert_eq!(done, Ok(OnceOutcome::Done(Ok(42))));
     let again = nightly.at_most_once(|_| ());

@@ -1,4 +1,4 @@
-//! Very many locks that come due at once.
+//! Very many locks that are due for renewal at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use quorate::node::{Answer, Extended, Node, NodeName, Reply, Request, Subscriber
 use quorate::runtime::BoxFuture;
 use quorate::{LockGuard, Redlock};
 
-/// A master that says yes to everything, at once, but takes its time for extensions.
+/// A master that grants everything at once, but takes time for extensions.
 struct Slow {
     name: NodeName,
     takes: Duration,
@@ -75,8 +75,8 @@ fn lost(guards: &[LockGuard]) -> usize {
     guards.iter().filter(|guard| !guard.is_valid()).count()
 }
 
-/// 5,000 locks on masters of which one, or a majority, takes its time for extensions: how many
-/// batches lay open at most at one master, once all have been renewed at least twice.
+/// 5,000 locks on masters of which one, or a majority, takes time for extensions. Returns the largest number of
+/// unanswered batches at one master, once all locks have been renewed at least twice.
 async fn most_open(takes: [u64; 3]) -> usize {
     const LOCKS: usize = 5_000;
     let nodes: Vec<_> = takes
@@ -106,7 +106,7 @@ async fn most_open(takes: [u64; 3]) -> usize {
 
 #[tokio::test]
 async fn a_slow_majority_delays_renewals_and_starves_none() {
-    // More than what is let out against no answer at all.
+    // More than the limit of batches without any answer.
     assert!(most_open([400, 400, 400]).await > 2);
 }
 

@@ -1,8 +1,8 @@
-//! Dropping any future of the library at any await point leaves no key behind that a background
-//! release does not remove, on every master that answers again.
+//! Dropping any future of the library at any await point leaves no key behind that a background release does not
+//! remove, on every master that answers again.
 //!
-//! Each future is polled k times and then dropped, for k = 1, 2, .. until it completes: that is
-//! every await point it ever rests at.
+//! Each future is polled k times and then dropped, for k = 1, 2, .. until it completes. That covers every await point
+//! at which it ever waits.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -19,7 +19,7 @@ use quorate::node::memory::{Condition, MemoryNode};
 use quorate::{Redlock, RedlockBuilder, Retry, Wait};
 use quorate_testbed::{Fault as Harm, Injected, Masters, Proxy, Way};
 
-/// Polls a future `polls` times, as it is woken, and then drops it. True when it had completed.
+/// Polls a future `polls` times, when it is woken, and then drops it. Returns whether it had completed.
 async fn polled<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     let mut left = polls;
@@ -30,7 +30,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
         left -= 1;
         match future.as_mut().poll(cx) {
             Poll::Ready(_) => Poll::Ready(true),
-            // At the last poll it is dropped where it rests, not where it would be woken.
+            // After the last poll it is dropped at its await point, without another wake-up.
             Poll::Pending if left == 0 => Poll::Ready(false),
             Poll::Pending => Poll::Pending,
         }
@@ -38,10 +38,10 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// More polls than anything here takes.
+/// More polls than any future here takes.
 const ENOUGH: usize = 400;
 
-/// Masters in memory, each as far away as its place says.
+/// Masters in memory, each with its own distance.
 struct Far {
     nodes: Vec<Arc<SlowNode>>,
     redlock: Redlock,
@@ -59,8 +59,8 @@ impl Far {
         Self { nodes, redlock }
     }
 
-    /// Keys other than what outlives a lock by design: the fencing counter, and the largest
-    /// ticket with its waiters.
+    /// The number of keys, without those that outlive a lock by design: the fencing counter, and the largest ticket
+    /// with its waiters.
     fn locks(&self, resource: &str) -> usize {
         let held = |node: &Arc<SlowNode>| {
             let key = support::asking::look(resource.as_bytes());
@@ -86,7 +86,7 @@ impl Far {
     }
 }
 
-/// Drops `make(..)` after every number of polls, on masters near and far.
+/// Drops `make(..)` after every number of polls, on near and distant masters.
 async fn at_every_point<F, T>(
     with: impl Fn(RedlockBuilder) -> RedlockBuilder,
     make: impl Fn(Redlock) -> F,
@@ -185,7 +185,7 @@ async fn a_scope_can_be_dropped_anywhere() {
     .await;
 }
 
-/// A waiter for a lock that another client gives back after a while.
+/// A waiter for a lock that another client releases after a while.
 async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
     for distances in [&[0, 0, 0][..], &[1, 2, 4], &[3, 0, 8]] {
         for polls in 1..=ENOUGH {
@@ -226,7 +226,7 @@ async fn a_waiter_that_retries_can_be_dropped_anywhere() {
 async fn an_acquire_that_needs_a_second_round_can_be_dropped_anywhere() {
     for polls in 1..=ENOUGH {
         let far = Far::new(&[1, 2, 4], as_it_is);
-        // Counters that differ: the masters answer different numbers.
+        // Different counters: the masters answer with different numbers.
         for (n, node) in far.nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
                 let ahead = (now + 2_000_000 + n as u64).to_string();
@@ -302,7 +302,7 @@ impl Real {
         flush.await.expect("it comes to rest");
     }
 
-    /// Locks and places in line.
+    /// The number of lock keys and tickets.
     fn left(&self) -> usize {
         holders(&self.masters, "job") + holders(&self.masters, "quorate:queue:job")
     }
@@ -350,7 +350,7 @@ async fn futures_dropped_between_far_real_masters_leave_no_key() {
                 break;
             }
         }
-        // And by the clock, for the points between the polls.
+        // And by the clock, for the moments between two polls.
         for after in (0..24).map(|n| Duration::from_micros(500 * n)) {
             let _ = tokio::time::timeout(after, verb(real.redlock.clone())).await;
             real.flushed().await;
@@ -359,7 +359,7 @@ async fn futures_dropped_between_far_real_masters_leave_no_key() {
     }
 }
 
-/// With the times that are usual, for tests in which a master falls silent.
+/// With ordinary timeouts, for tests in which a master falls silent.
 fn brief(masters: &Masters) -> Redlock {
     let builder = settings(masters.urls());
     let builder = builder.node_timeout(ms(50)).connect_timeout(ms(500));
@@ -374,14 +374,14 @@ async fn a_master_stopped_during_a_dropped_acquire_holds_nothing_when_it_goes_on
         take(&near, "job").await.release().await;
         near.flush().await;
         real.masters[0].stop().expect("stopped");
-        // Its acquire is with the stopped master's kernel by now, whatever becomes of the rest.
+        // Its acquire is in the buffer of the stopped master by now, whatever happens to the rest.
         let polls = 1 + round;
         polled(near.acquire("job"), polls).await;
-        // Shorter than, about as long as, and longer than the connection's patience.
+        // Shorter than, about as long as, and longer than the connection's timeout.
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
         real.masters[0].cont().expect("continued");
         eventually("no key left on any master", || real.left() == 0).await;
-        // What was on its way to the stopped master has come by now, too.
+        // Requests in transit to the stopped master have arrived by now, too.
         take(&near, "other").await.release().await;
         tokio::time::sleep(ms(200)).await;
         assert_eq!(real.left(), 0);
@@ -395,7 +395,7 @@ async fn a_held_lock_given_back_while_a_master_stands_still_is_gone_when_it_goes
     let guard = take(&redlock, "job").await;
     eventually("on all", || holders(&masters, "job") == 3).await;
     masters[0].stop().expect("stopped");
-    // It learns that the master is silent, so that the release cannot be sent at once.
+    // The client finds out that the master is silent, so the release cannot be sent at once.
     take(&redlock, "other").await.release().await;
     tokio::time::sleep(ms(100)).await;
     let started = Instant::now();

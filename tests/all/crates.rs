@@ -1,4 +1,4 @@
-//! What a program compiles that uses Redis alone: nothing of other kinds of masters.
+//! The crates that a program compiles if it uses Redis alone: none for other kinds of masters.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -42,7 +42,7 @@ fn who_uses_redis_alone_compiles_nothing_of_other_kinds() {
         let other = ["mysql", "maria", "zookeeper"];
         assert!(!other.iter().any(|kind| name.contains(kind)), "{name}");
     }
-    // The traits for other kinds bring no crate.
+    // The traits for other kinds add no crate.
     assert_eq!(crates("node"), alone);
     assert_ne!(crates("tls-rustls"), alone, "a feature that brings some");
 }

@@ -1,4 +1,4 @@
-//! Every acquire ends in time, whatever the masters do, and says what was really the matter.
+//! Every acquire ends in time, whatever the masters do, and reports the true reason.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +14,7 @@ use quorate::{
 
 const WAIT: Duration = ms(900);
 
-/// How late an answer may be on a machine that does other work as well. What these tests guard
-/// against lasts until the ttl at least.
+/// How late a result may be on a machine with other load. The faults that these tests look for last at least one TTL.
 const LATE: Duration = secs(3);
 
 fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -34,7 +33,7 @@ fn both_orders(nodes: &[Arc<Stubborn>]) -> [Redlock; 2] {
     .map(|settings| settings.build().expect("good"))
 }
 
-/// What an acquire says that must fail when its wait is over, and not much later.
+/// The error of an acquire that must fail at the end of its wait, and not much later.
 async fn fails_in_time(redlock: &Redlock) -> AcquireError {
     let began = Instant::now();
     let outcome = tokio::time::timeout(WAIT + LATE, redlock.acquire("x")).await;
@@ -115,7 +114,7 @@ async fn masters_that_never_confirm_a_token_do_not_hold_their_caller() {
     let confirms = |request: &Request| matches!(request, Request::Confirm { .. });
     for order in [0, 1] {
         let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(confirms)));
-        // Counters that differ need a second round.
+        // Different counters, so that a second round is needed.
         for (n, node) in nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
                 let counter = (now + 500_000 * (n as u64 + 1)).to_string();
@@ -134,7 +133,7 @@ async fn leaving_the_line_of_silent_masters_does_not_outlast_the_wait() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = settings(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
-    // It stands in line by then. The lock key goes, so that the next look finds the outage only.
+    // It is queued by then. The lock key disappears, so that the next look finds only the outage.
     tokio::time::sleep(ms(200)).await;
     nodes[0].change(fails(&down()));
     nodes[1].change(fails(&down()));
@@ -156,7 +155,7 @@ async fn a_try_beside_masters_that_never_answer_ends() {
 
 #[tokio::test]
 async fn a_wait_for_ever_survives_a_master_that_never_answers() {
-    // The other two are held for a while, so that the silent one is asked and undone often.
+    // The other two are held for a while, so that requests to the silent one are often sent and undone.
     let nodes = [
         Stubborn::honest("a").holding("x"),
         Stubborn::honest("b").holding("x"),
@@ -184,8 +183,8 @@ async fn a_wait_for_ever_survives_a_master_that_never_answers() {
     }
 }
 
-/// A waiter that finds outages for as long as it waits is told so, also when its last attempt is
-/// cut off by the end of the wait, alone and behind another of its own process.
+/// A waiter that finds outages throughout its wait is told about them. So is one whose last attempt is cut off by the
+/// end of the wait, alone or behind another waiter of its own process.
 #[tokio::test]
 async fn a_wait_that_ends_in_an_outage_is_not_told_as_held_by_another() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
@@ -213,7 +212,7 @@ async fn a_wait_that_ends_in_an_outage_is_not_told_as_held_by_another() {
     }
 }
 
-/// Two callers at once, and a wait that is over before the first of them has heard anything.
+/// Two callers at once, and a wait that ends before the first of them has an answer.
 #[tokio::test]
 async fn who_stands_behind_an_attempt_hears_what_it_hears_however_short_the_wait() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
@@ -225,7 +224,7 @@ async fn who_stands_behind_an_attempt_hears_what_it_hears_however_short_the_wait
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
     }
     let (first, tried) = tokio::join!(brief().acquire(), async {
-        // Behind two others, so that nobody asks the masters for the try.
+        // Behind two others, so that no request is sent for it.
         let _second = tokio::spawn({
             let redlock = redlock.clone();
             async move {
@@ -272,12 +271,12 @@ async fn what_is_asked_of_masters_that_never_answer_again_ends_all_the_same() {
     let status = status.expect("in time").expect("a good name");
     let silent = |state: &Result<_, Fault>| matches!(state, Err(Fault::Timeout(_)));
     assert!(status.nodes.iter().all(|node| silent(&node.state)));
-    // Until the end of the lock an answer could still prolong it.
+    // Until the end of the lock, an answer could still extend it.
     let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
     let error = extended.expect("in time").expect_err("nobody said so");
     assert_eq!(error, ExtendError::Lost(LossCause::Expired));
     assert!(began.elapsed() >= ms(980), "{:?}", began.elapsed());
-    // And after its ttl there is nothing left to give back.
+    // After its TTL, nothing is left to release.
     let released = tokio::time::timeout(LATE, guard.release()).await;
     assert_eq!(released.expect("in time").pending, 3);
 }

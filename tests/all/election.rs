@@ -1,4 +1,4 @@
-//! Elections on real masters: who leads, what observers are told, and that terms never fall.
+//! Elections on real masters: who leads, what observers receive, and that terms never fall.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use futures::StreamExt;
 use quorate::{AcquireError, Leader, Leadership, Observation, Redlock, RedlockBuilder, Wait};
 use quorate_testbed::{ClockShim, Masters, OffsetFile, Reply, ServerOptions, Skew};
 
-/// Longer than any of these tests waits for something to happen.
+/// Longer than any of these tests waits.
 const FAR: Duration = secs(600);
 
 fn observe(redlock: &Redlock) -> Observation {
@@ -19,7 +19,7 @@ async fn change(observer: &mut Observation) -> Option<Leader> {
     change.expect("a change")
 }
 
-/// The next leader that is told, whatever is told before.
+/// The next leader that the observer receives; other notifications are skipped.
 async fn led(observer: &mut Observation) -> Leader {
     loop {
         if let Some(leader) = change(observer).await {
@@ -37,7 +37,7 @@ fn text(leader: &Leader) -> Option<&str> {
     leader.note.as_ref()?.text.as_deref()
 }
 
-/// Every timer far away: what is not announced is not told.
+/// All timers are far away, so only an announcement notifies the observer.
 fn woken(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls())
         .max_ttl(FAR)
@@ -47,7 +47,7 @@ fn woken(masters: &Masters) -> RedlockBuilder {
         .node_timeout(secs(5))
 }
 
-/// Leads with a process of its own that then ends without a word, as one that is killed.
+/// Leads in a process that then ends without a release, as if killed.
 fn lead_and_die(settings: RedlockBuilder, note: &'static str) -> u64 {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -57,7 +57,7 @@ fn lead_and_die(settings: RedlockBuilder, note: &'static str) -> u64 {
         let redlock = settings.build().expect("good settings");
         let leads = runtime.block_on(campaign(&redlock, note));
         let term = leads.term();
-        // The note is on its way; then nothing is sent any more, no renewal and no release.
+        // The note has been sent. From here on nothing is sent any more: no renewal and no release.
         runtime.block_on(redlock.flush());
         std::mem::forget((leads, redlock));
         runtime.shutdown_background();
@@ -89,7 +89,7 @@ async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
         (leader.term, text(&leader)),
         (next.term(), Some("10.0.0.2:9000"))
     );
-    // Whoever comes later is told at once as well.
+    // A later observer is notified at once as well.
     let late = led(&mut observe(&first)).await;
     assert_eq!(late, leader);
 }
@@ -196,14 +196,14 @@ async fn a_leader_that_was_paused_is_told_of_no_more_once_another_leads() {
     let mut observer = observe(&redlock(&masters));
     let paused = campaign(&old, "paused").await;
     assert_eq!(text(&led(&mut observer).await), Some("paused"));
-    // Its keys expire while it is paused; its notes may be left.
+    // Its keys expire while it is paused; its notes may remain.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
     let leads = campaign(&new, "awake").await;
     let leader = led(&mut observer).await;
     assert_eq!((leader.term, text(&leader)), (leads.term(), Some("awake")));
-    // It wakes up and sends what it has to send.
+    // It resumes and sends its pending requests.
     assert!(paused.guard().extend(secs(25)).await.is_err());
     paused.resign().await;
     let late = led(&mut observe(&old)).await;
@@ -260,14 +260,14 @@ async fn a_leader_is_known_after_its_counter_has_expired() {
     let election = looks.election("job").ttl(secs(3));
     let mut observer = election.observe().expect("a good name");
     let leader = led(&mut observer).await;
-    // The life of a counter is a day, and no renewal prolongs it.
+    // A counter lives for a day, and renewals do not extend it.
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
     let told = tokio::time::timeout(secs(4), observer.next()).await;
     assert!(leadership.is_valid());
     assert!(told.is_err(), "it leads all the same: {told:?}");
-    // And by who comes only now.
+    // A new observer sees the same.
     assert_eq!(led(&mut observe(&looks)).await, leader);
 }
 
@@ -281,7 +281,7 @@ async fn a_leader_that_says_nothing_is_known_for_as_long_as_it_leads() {
         (unnamed.term, unnamed.note.as_ref()),
         (leadership.term(), None)
     );
-    // The life of a counter is a day, and no renewal prolongs it.
+    // A counter lives for a day, and renewals do not extend it.
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
@@ -296,7 +296,7 @@ async fn a_leader_that_says_nothing_is_known_for_as_long_as_it_leads() {
 async fn a_leader_with_the_longest_note_is_told() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    // What a terminal would obey is kept as a sign of three bytes.
+    // Control characters are stored as a replacement character of three bytes.
     let note = "\n".repeat(quorate::MAX_NOTE_LEN);
     let leads = campaign(&redlock, &note).await;
     let leader = led(&mut observe(&redlock)).await;
@@ -330,7 +330,7 @@ async fn another_client_that_takes_the_lock_is_not_told_as_the_leader_before_it(
 #[test]
 fn an_observer_with_a_ttl_of_nothing_lets_others_run() {
     let (done, told) = std::sync::mpsc::channel();
-    // In a thread of its own: one that never lets go could not be timed out.
+    // On a thread of its own, because a call that never returns could not be timed out otherwise.
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -349,8 +349,8 @@ fn an_observer_with_a_ttl_of_nothing_lets_others_run() {
     told.recv_timeout(PATIENCE).expect("it looks and looks");
 }
 
-/// One clock was 30 days ahead while another master was away. Then the clocks are right, a day passes without a leader, and
-/// the master whose clock was ahead is away.
+/// One clock was 30 days ahead while another master was away. Then the clocks are corrected, a day passes without a
+/// leader, and the master whose clock was ahead is away.
 #[tokio::test]
 async fn terms_rise_after_a_day_without_use_where_a_clock_was_ahead_and_observers_follow() {
     let shim = match ClockShim::build() {

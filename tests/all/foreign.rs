@@ -1,4 +1,4 @@
-//! Waiting beside clients that know nothing of the line: their releases wake nobody.
+//! Waiting together with clients that know nothing of the queue: their releases wake no waiter.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use quorate_testbed::Masters;
 /// The key of the generation marker.
 const MARKER: &str = "quorate:masters";
 
-/// All defaults but what a young set of masters and a busy machine need.
+/// Default settings, except for newly started masters and a busy machine.
 fn fair(masters: &Masters) -> Redlock {
     Redlock::builder()
         .masters(masters.urls())
@@ -20,8 +20,7 @@ fn fair(masters: &Masters) -> Redlock {
         .expect("good settings")
 }
 
-/// How long a waiter takes to get a lock after a plain client that held it for `hold` has deleted
-/// its key.
+/// The time until a waiter gets a lock after a plain client that held it for `hold` has deleted its key.
 async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Duration) -> Duration {
     for master in masters {
         ask_server(
@@ -45,13 +44,13 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
     got.saturating_duration_since(released)
 }
 
-/// A third of a heartbeat is 1.7 s at the default ttl, so the timer underneath comes 0.83 s late
-/// in the middle. The pace of the retries comes at most 250 ms late.
+/// A third of a heartbeat is 1.7 s at the default TTL, so the fallback timer alone would be 0.83 s late on average.
+/// Retries are at most 250 ms late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_notices_soon_that_a_client_outside_of_the_line_has_let_go() {
     let masters = masters(3);
     let mut took = Vec::new();
-    // Spread, so that no fixed period meets them all at its end.
+    // Spread out, so that no fixed period favours them all.
     for round in 0..9 {
         let hold = ms(2_000 + 190 * round);
         took.push(after_a_foreign_release(&masters, format!("x{round}"), hold));
@@ -61,7 +60,7 @@ async fn a_waiter_notices_soon_that_a_client_outside_of_the_line_has_let_go() {
     assert!(took[took.len() / 2] < ms(450), "{took:?}");
 }
 
-/// How often a master was asked to run a script.
+/// The number of scripts that a master was asked to run.
 fn scripts(masters: &Masters) -> u64 {
     let stats = ask_server(&masters[0], &["INFO", "commandstats"]);
     let stats = stats.text().expect("text").into_owned();
@@ -72,8 +71,8 @@ fn scripts(masters: &Masters) -> u64 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// What the pace costs beside a holder that may be foreign, and that it stops where the holder
-/// stands in line itself.
+/// The cost of retries while the holder may be a foreign client, and that they stop once the holder has a ticket
+/// itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn looking_at_a_holder_costs_a_bounded_number_of_messages() {
     let masters = masters(3);
@@ -83,11 +82,11 @@ async fn looking_at_a_holder_costs_a_bounded_number_of_messages() {
     let before = scripts(&masters);
     let holding = tokio::spawn(async move { holder.acquire("x").await.expect("its turn") });
     tokio::time::sleep(secs(3)).await;
-    // 10 ms growing by 1.6 to 250 ms, each drawn from its upper half: at most 30 in 3 s, and
-    // the two attempts before. The renewal of the holder is one script in this time.
+    // Retries after 10 ms, growing by 1.6 up to 250 ms, each drawn from its upper half: at most 30 in 3 s, plus the two
+    // earlier attempts. The holder's renewal is one script in this time.
     assert!((5..=40).contains(&looked(before)), "{}", looked(before));
     guard.release().await;
-    // This holder waited in line: its place there says that its release will wake the next.
+    // This holder has waited itself: its ticket shows that its release will wake the next waiter.
     let guard = holding.await.expect("no panic");
     let before = scripts(&masters);
     let waiting = tokio::spawn(async move { waiter.acquire("x").await.map(drop) });

@@ -1,10 +1,11 @@
-//! Settings from the environment of a process: another one, for nobody may change his own while threads read it.
+//! Settings from the environment of a process: a child process, because a process must not change its own environment
+//! while threads read it.
 
 use std::process::Command;
 
 use quorate::RedlockBuilder;
 
-/// What the process below prints.
+/// The output of the child process.
 #[test]
 #[ignore = "run by the tests of this file, with variables of its own"]
 fn child() {
@@ -41,7 +42,7 @@ fn the_environment_of_the_process_is_what_is_read() {
         said.contains("refused: QUORATE_TTL 'ten' is no duration"),
         "{said}"
     );
-    // What does not fit together is found when it is built, and names the setting.
+    // Conflicting settings are found during the build, and the error names the setting.
     let said = with(&[masters, ("QUORATE_TTL", "10m")]);
     assert!(
         said.contains("refused: ttl of 10m is above max_ttl"),

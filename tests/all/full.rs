@@ -1,5 +1,5 @@
-//! Many locks in one message to masters that cannot do what one of them asks: full ones (`noeviction`), and
-//! ones on which the user lacks a right for one key. The other locks of that message are answered.
+//! Many locks in one message to masters that cannot process one of them: full masters (`noeviction`), and masters on
+//! which the user lacks a right for one key. The other locks of the message are processed.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use quorate_testbed::{Masters, Server};
 
 const TTL: Duration = secs(6);
 
-/// From now on each master refuses every command that may take memory.
+/// From now on each master refuses every command that may need memory.
 fn fill(masters: &Masters) {
     for master in masters {
         ask_server(master, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
@@ -21,7 +21,7 @@ fn locker(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls()).ttl(TTL)
 }
 
-/// Ten locks, taken one after the other: they are renewed in this order, by one message.
+/// Ten locks, acquired one after the other: one message renews them in this order.
 async fn ten(redlock: &Redlock, reads: bool) -> Vec<LockGuard> {
     let mut guards = Vec::new();
     for n in 0..10 {
@@ -32,8 +32,8 @@ async fn ten(redlock: &Redlock, reads: bool) -> Vec<LockGuard> {
     guards
 }
 
-/// Whether all locks but the first were renewed, when the second renewal is over. A lock has 0.3 ttls left
-/// by then without a renewal, and 0.6 or more with one.
+/// Checks after the second renewal that all locks but the first were renewed. By then a lock has 0.3 TTLs left without
+/// a renewal, and at least 0.6 with one.
 async fn assert_all_but_the_first_are_renewed(guards: &[LockGuard]) {
     tokio::time::sleep(TTL * 7 / 10).await;
     let renewed = |guard: &LockGuard| guard.remaining() > TTL * 45 / 100;
@@ -58,7 +58,7 @@ async fn lock_that_full_masters_cannot_restore_ends_no_other_renewal() {
         let guards = ten(&redlock, reads).await;
         for master in &masters {
             ask_server(master, &["DEL", "job-0", "quorate:holds:job-0"]);
-            // A reader that is put back without this would have to write it first.
+            // A reader whose counter is missing would have to write it first.
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
@@ -79,7 +79,7 @@ async fn reader_whose_key_outlives_its_renewal_is_renewed_on_full_masters() {
     assert!(brief.is_valid(), "{:?}", brief.report());
 }
 
-/// A user that may use these lock keys, and no others.
+/// A user with rights for these lock keys only.
 fn grant(masters: &Masters, words: &[&str]) {
     const RIGHTS: [&str; 9] = [
         "ACL",

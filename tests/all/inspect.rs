@@ -1,4 +1,4 @@
-//! A look at the masters themselves, by the way that a lock takes.
+//! Inspecting the masters themselves, over the same path that a lock uses.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ async fn an_inspection_tells_what_the_server_says_of_itself() {
         let offset = inspection.clock_offset_ms.expect("it told the time");
         assert!(offset.abs() < 30_000, "one machine, one clock: {offset}");
         assert!(inspection.connecting.is_some() && inspection.round_trip.is_some());
-        // Started just now, under the default guard.
+        // It has just started, and the default guard applies.
         assert!(
             inspection
                 .quarantined
@@ -68,7 +68,8 @@ async fn an_inspection_leaves_the_connection_of_the_locks_alone() {
         ours.and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
-    // A majority is enough for the guard; this hears all. Who started the servers hangs up by and by.
+    // A majority is enough for the guard; this test needs all. The connections that started the servers close after a
+    // while.
     redlock.status("job").await.expect("a good name");
     let alone = || masters.iter().all(|master| connections(master) == 1);
     eventually("one connection each", alone).await;
@@ -88,14 +89,13 @@ async fn masters_that_refuse_nobody_are_inspected_in_memory_too() {
     assert!(inspections.iter().all(|one| one.fault.is_none()));
 }
 
-/// A master that answers the greeting as it should, and everything else with `answer`; with `None`
-/// it says nothing.
+/// A master that answers the handshake correctly, and every other command with `answer`; `None` means silence.
 async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
     const INFO: &[u8] = b"$35\r\nrun_id:a\r\nuptime_in_seconds:99999\r\n\r\n";
     let mut heard = Vec::new();
     let mut greeted = false;
     while let Ok(1..) = stream.read_buf(&mut heard).await {
-        // The names of all commands that have come.
+        // The names of all commands received.
         let text = String::from_utf8_lossy(&heard).into_owned();
         let lines: Vec<&str> = text.split("\r\n").collect();
         let names: Vec<&str> = lines
@@ -103,7 +103,7 @@ async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
             .filter(|lines| lines[0].starts_with('*') && lines[1].starts_with('$'))
             .map(|lines| lines[2])
             .collect();
-        // The greeting ends with CLIENT ID, behind two courtesies.
+        // The handshake ends with CLIENT ID, after two optional commands.
         if !greeted && !text.ends_with("ID\r\n") {
             continue;
         }
@@ -151,7 +151,7 @@ async fn a_master_that_greets_and_then_falls_silent_costs_its_timeouts_and_no_mo
     let found = inspect_hostile(None).await;
     assert_eq!(found.fault, Some(Fault::Timeout(ms(300))), "{found:?}");
     assert!(found.connecting.is_some());
-    // Nothing waits but the one question; the margin is for busy machines.
+    // Only that one question waits; the margin is for busy machines.
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
 

@@ -1,4 +1,4 @@
-//! The table of the kinds in `docs/kinds.md`: what each can do in memory, without order, and without numbers.
+//! The table of kinds in `docs/kinds.md`: what each kind supports in memory, without ordering, and without fencing.
 
 use std::future::Future;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Kind {
         }
     }
 
-    /// How many locks of it a list shows, and the name of one.
+    /// The number of locks that a list shows for it, and the name of one.
     fn listed(self) -> (usize, &'static str) {
         match self {
             Self::Several => (2, "a"),
@@ -42,7 +42,7 @@ fn memory() -> RedlockBuilder {
     Redlock::builder().in_memory(3)
 }
 
-/// Both ways of waiting.
+/// Both orders of waiting.
 fn both() -> [Redlock; 2] {
     [memory(), memory().order(quorate::Order::Unordered)]
         .map(|builder| builder.build().expect("good settings"))
@@ -89,7 +89,7 @@ async fn every_kind_is_bounded_by_max_hold_and_dropped_without_a_trace() {
             let guard = bounded.acquire().await.expect("free");
             assert_eq!(soon(guard.lost()).await, LossCause::MaxHold, "{kind:?}");
             drop(guard);
-            // Begun, and dropped at its first await.
+            // Started, and dropped at its first await point.
             let begun = kind.request(&redlock, &owner).acquire();
             assert!(futures::FutureExt::now_or_never(begun).is_none_or(|lock| lock.is_ok()));
             redlock.flush().await;

@@ -1,4 +1,4 @@
-//! How long a lock lasts: renewal, its end, and what the holder is told of it.
+//! The duration of a lock: renewal, its end, and what the holder is notified of.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use quorate::{
 };
 use quorate_testbed::{Fault as Harm, Masters, Proxy, Server, Way};
 
-/// How much later than due something may be noticed, on a machine with other work.
+/// How late an event may be noticed on a machine with other load.
 const MARGIN: Duration = secs(2);
 
 async fn held(redlock: &Redlock, ttl: Duration) -> LockGuard {
@@ -40,7 +40,7 @@ fn assert_at(due: Instant) {
     assert!(late < MARGIN, "{late:?} too late");
 }
 
-/// How long the master keeps the lock.
+/// How long the master will keep the lock.
 fn left(server: &Server) -> Duration {
     let left = ask_server(server, &["PTTL", "job"])
         .int()
@@ -62,7 +62,7 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
         match redlock.try_acquire("job").await {
             Ok(TryAcquire::Held(_)) => refused += 1,
             Ok(TryAcquire::Acquired(second)) => panic!("two holders: {guard:?}, {second:?}"),
-            // A master was slow; nothing is said of the lock.
+            // A master was slow, which says nothing about the lock.
             Err(error) => println!("{error}"),
         }
     }
@@ -107,7 +107,7 @@ async fn max_hold_ends_a_lock_however_well_it_is_renewed() {
     assert!(guard.is_valid(), "renewed until then");
     assert_eq!(end(&guard).await, LossCause::MaxHold);
     assert_at(began + secs(5));
-    // It is let go, not left to its ttl, and never comes back.
+    // It is released instead of expiring, and never comes back.
     eventually("the key is gone", || holders(&masters, "job") == 0).await;
     assert_eq!(
         guard.extend(secs(2)).await,
@@ -198,7 +198,7 @@ async fn a_key_that_a_minority_lost_is_put_back() {
     let since = Instant::now();
     eventually("on all again", || holders(&masters, "job") == 5).await;
     let healed = Instant::now().saturating_since(since);
-    // The next renewal is due within a third of the ttl.
+    // The next renewal is due within a third of the TTL.
     assert!(healed < secs(2) + MARGIN, "{healed:?}");
     for master in &masters {
         let value = ask_server(master, &["GET", "job"]);
@@ -215,7 +215,7 @@ async fn no_key_comes_back_after_a_release() {
         .iter()
         .map(|master| Proxy::start(master.addr()).expect("a proxy"))
         .collect();
-    // Far masters: when a lock is released, renewals are under way.
+    // Distant masters: renewals are in transit when a lock is released.
     let _far: Vec<_> = proxies
         .iter()
         .map(|proxy| Harm::latency(Way::Both, ms(5)).inject(proxy))
@@ -226,7 +226,7 @@ async fn no_key_comes_back_after_a_release() {
     let locks = (0..60u64).map(|n| {
         let redlock = &redlock;
         async move {
-            // 100 ms between renewals, and releases at every part of that.
+            // 100 ms between renewals, and releases at every point of that interval.
             let lock = redlock.lock(format!("job {n}")).ttl(ms(300));
             let Ok(guard) = lock.acquire().await else {
                 return;
@@ -445,7 +445,7 @@ fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
         .restart_guard(guard)
 }
 
-/// Takes a lock that must be free, for as long as a busy machine may need.
+/// Acquires a lock that must be free, with the time limit of a busy machine.
 async fn take_in_time(redlock: &Redlock, resource: &str) -> LockGuard {
     let lock = redlock.lock(resource).wait(Wait::For(PATIENCE));
     lock.acquire()
@@ -465,7 +465,7 @@ async fn a_master_that_came_back_empty_does_not_vote_until_every_lease_is_over()
     let first = guarded(&masters, RestartGuard::AfterFirstContact);
     let (first, second) = (first.clone().build(), first.build());
     let (first, second) = (first.expect("good"), second.expect("good"));
-    // Both have met all masters, and not a majority alone: the first contact is trusted.
+    // Both have contacted all masters, not only a majority: first contact is trusted.
     for redlock in [&first, &second] {
         let met = async || {
             let status = redlock.status("job").await.expect("a good name");
@@ -482,7 +482,7 @@ async fn a_master_that_came_back_empty_does_not_vote_until_every_lease_is_over()
     let restarted = Instant::now();
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
-    // The two have forgotten: without the guard they would make a majority for a second holder.
+    // Two masters have lost the lock. Without the guard they would form a majority for a second holder.
     loop {
         match second.acquire("job").await {
             Ok(thief) => {
@@ -510,11 +510,11 @@ async fn a_master_that_came_back_empty_does_not_vote_until_every_lease_is_over()
 async fn with_the_guard_on_a_young_master_does_not_vote_at_all() {
     let masters = masters(3);
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
-    // Two settle it; the third may not have been heard by then. Other faults are those of a busy machine.
+    // Two refusals decide it; the third may not have arrived by then. Other errors are those of a busy machine.
     while quarantined(&redlock.acquire("job").await.expect_err("too young")) < 2 {}
     let patient = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
     patient.await.expect("they grow up").release().await;
-    // Without it, or at first contact, they are trusted.
+    // Without the guard, or at first contact, they are trusted.
     for guard in [RestartGuard::AfterFirstContact, RestartGuard::Off] {
         let masters = support::masters(3);
         let redlock = guarded(&masters, guard).build().expect("good");
@@ -536,7 +536,7 @@ async fn a_guarded_master_answers_everybody_and_takes_releases() {
         .expect("free");
     let gone = ask(&*young, release(&lock)).await;
     assert_eq!(gone, Ok(Answer::Released(true)));
-    // More at once than one message takes.
+    // More requests than fit into one message.
     let mut ears = Ears::new();
     for n in 0..3_000 {
         let claim = claim(format!("job {n}").as_bytes(), 1);

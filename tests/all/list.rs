@@ -1,4 +1,4 @@
-//! What is locked now, on real masters.
+//! Listing the present locks, on real masters.
 
 use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 use quorate::{Listing, NodeStatus, Redlock, StatusVerdict};
@@ -26,7 +26,7 @@ async fn what_is_locked_is_listed_with_its_holder_and_who_waits() {
             && holders(&masters, "quorate:note:deploy:web") == 3
     })
     .await;
-    // By a client that knows nothing of ours.
+    // Held by a client of another program.
     for master in &masters {
         ask_server(master, &["SET", "deploy:db", "foreign", "PX", "60000"]);
     }
@@ -44,7 +44,7 @@ async fn what_is_locked_is_listed_with_its_holder_and_who_waits() {
             .all(|node| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1))
     );
     let db = &listing.locks[1].status;
-    // Of another client, or no lock at all: what it is stays untold.
+    // Held by another client, or not a lock at all: the list does not guess.
     let told = StatusVerdict::Held(b"not a lock of ours".to_vec());
     assert_eq!(db.verdict(), told);
     assert_eq!(names(&redlock.list("").await).len(), 4);
@@ -144,7 +144,7 @@ async fn permits_are_listed_and_shown_with_slot_holder_and_who_waits() {
         let one_waits = |node: &NodeStatus| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1);
         assert!(permit.status.nodes.iter().all(one_waits));
     }
-    // The plain lock of that name is another one.
+    // The plain lock of that name is a different lock.
     assert!(listing.locks[0].status.nodes.iter().all(|node| {
         let state = node.state.as_ref().expect("it answers");
         state.queue.is_empty()

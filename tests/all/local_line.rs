@@ -1,7 +1,6 @@
-//! The line of one process: who leaves it, however that comes about, passes the turn on, and nobody
-//! overtakes.
+//! The queue within one process: a caller that leaves it in any way passes the turn on, and nobody overtakes.
 //!
-//! Timers are far away in all of these: where a call is forgotten, nothing comes in its place.
+//! All timers are far away in these tests, so a forgotten waiter would never be served.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,10 +13,10 @@ use crate::support::{PATIENCE, eventually, ms, secs, take};
 use quorate::node::{Node, Request};
 use quorate::{Redlock, RedlockBuilder, Retry, TryAcquire, Wait};
 
-/// Longer than any of these tests waits for something to happen.
+/// Longer than any of these tests waits.
 const FAR: Duration = secs(600);
 
-/// Masters in memory that count how often they are asked for a lock.
+/// Masters in memory that count the requests for a lock.
 struct World {
     nodes: [Arc<Stubborn>; 3],
     asked: Arc<AtomicUsize>,
@@ -48,13 +47,13 @@ impl World {
             .wait(Wait::Forever)
     }
 
-    /// A process that hears of a release by a wake-up, or not at all.
+    /// A process that notices a release by a wake-up only.
     fn process(&self) -> Redlock {
         let patient = self.settings().retry(Retry::new(FAR, FAR));
         patient.build().expect("good settings")
     }
 
-    /// One that also finds a lock which was let go of silently.
+    /// A process that also finds a lock that was released silently.
     fn watchful(&self) -> Redlock {
         let watchful = self.settings().retry(Retry::new(ms(5), ms(5)));
         watchful.build().expect("good settings")
@@ -78,7 +77,7 @@ impl World {
     }
 }
 
-/// A waiter that has looked once: it stands in line, here or at the masters.
+/// A waiter that has looked once: it is queued, locally or at the masters.
 async fn stands(redlock: &Redlock, wait: Wait) -> Waiter {
     let looks = Arc::<AtomicUsize>::default();
     let seen = looks.clone();
@@ -144,13 +143,13 @@ async fn a_waiter_that_leaves_from_the_middle_or_the_end_takes_no_turn_along() {
     leaves(last).await;
     guard.release().await;
     all_get_it([next, after]).await;
-    // Nothing of the line is left: nobody holds it here, and the next one goes straight through.
+    // The queue is empty: nobody in this process holds the lock, and the next caller goes straight to the masters.
     let before = world.asked();
     take(&redlock, "job").await.release().await;
     assert_eq!(world.asked(), before + 3);
 }
 
-/// The turn goes with the lock and not with the attempt.
+/// The turn belongs to the lock and not to the attempt.
 #[tokio::test]
 async fn behind_a_holder_of_this_process_nobody_asks_the_masters() {
     let world = World::new();
@@ -158,7 +157,7 @@ async fn behind_a_holder_of_this_process_nobody_asks_the_masters() {
     let guard = take(&redlock, "job").await;
     let before = world.asked();
     let behind = [waits(&redlock).await, waits(&redlock).await];
-    // Who has a turn asks at once.
+    // A caller whose turn it is asks at once.
     tokio::time::sleep(ms(200)).await;
     assert_eq!(world.asked(), before);
     drop(guard);
@@ -171,7 +170,7 @@ async fn behind_a_front_of_this_process_nobody_asks_the_masters() {
     let world = World::new().held_by_another();
     let redlock = world.process();
     let front = waits(&redlock).await;
-    // Its second attempt took its place in line; it looks no more until it is woken.
+    // Its second attempt queued it; it looks again only when woken.
     eventually("it stands in line", || world.asked() == 6).await;
     let behind = [waits(&redlock).await, waits(&redlock).await];
     tokio::time::sleep(ms(200)).await;
@@ -203,8 +202,8 @@ async fn waiters_have_their_turns_in_the_order_in_which_they_came() {
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
 }
 
-/// One thread and masters that answer at once: nobody else runs between the end of the lock and the
-/// try, so the turn has been passed on and not been taken up yet.
+/// One thread, and masters that answer at once: nothing else runs between the end of the lock and the try, so the turn
+/// has been passed on and not been taken yet.
 #[tokio::test]
 async fn a_try_does_not_overtake_who_has_just_been_given_the_turn() {
     for released in [true, false] {
@@ -245,7 +244,7 @@ async fn a_try_behind_waiters_of_its_process_asks_nobody() {
     }
 }
 
-/// What was in line before is not waited for any more, and what it knew is not lost.
+/// The earlier waiters are no longer waited for, and what they learned is not lost.
 #[tokio::test]
 async fn a_wake_up_goes_to_whoever_is_the_front_by_now() {
     let world = World::new();
@@ -260,7 +259,7 @@ async fn a_wake_up_goes_to_whoever_is_the_front_by_now() {
     gets_it(second).await.release().await;
 }
 
-/// A wake-up is used up by the look that it leads to, or a waiter would look for ever.
+/// Each wake-up leads to one look only; otherwise a waiter would look forever.
 #[tokio::test]
 async fn a_wake_up_for_nothing_leads_to_one_look() {
     let world = World::new();
@@ -268,7 +267,7 @@ async fn a_wake_up_for_nothing_leads_to_one_look() {
     let guard = take(&other, "job").await;
     let waiter = waits(&ours).await;
     eventually("it stands in line", || world.asked() == 9).await;
-    // Nobody else runs between the two: the waiter is woken and finds another.
+    // Nothing else runs between the two: the waiter is woken and finds another holder.
     guard.release().await;
     for node in &world.nodes {
         node.clone().holding("job");
@@ -279,7 +278,7 @@ async fn a_wake_up_for_nothing_leads_to_one_look() {
     leaves(waiter).await;
 }
 
-/// In a runtime with threads, waiters that come, go and are cut off at any moment.
+/// On a runtime with threads, with waiters that arrive, leave and are dropped at any moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_that_comes_and_goes_leaves_nobody_behind() {
     let world = World::new();
@@ -290,7 +289,7 @@ async fn a_crowd_that_comes_and_goes_leaves_nobody_behind() {
         tasks.push(tokio::spawn(async move {
             let brief = Duration::from_micros(number * 37 % 500);
             match number % 3 {
-                // Dropped somewhere on its way.
+                // Dropped at some point.
                 0 => drop(tokio::time::timeout(brief, redlock.acquire("job")).await),
                 1 => drop(redlock.try_acquire("job").await),
                 _ => {

@@ -1,4 +1,4 @@
-//! A lock that is lost ends alike however that is found, and says what each master said.
+//! A lost lock ends in the same way however the loss is found, and reports what each master answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,14 +32,14 @@ fn outcomes(guard: &LockGuard) -> Vec<(Phase, NodeOutcome)> {
     reports.map(|said| (said.phase, said.outcome)).collect()
 }
 
-/// Taken with a fixed lease: no renewal finds it out instead.
+/// Acquired with a fixed lease, so that no renewal finds the loss.
 async fn leased(redlock: &Redlock) -> LockGuard {
     let lock = redlock.lock("job").renewal(false);
     lock.acquire().await.expect("free")
 }
 
-/// Without the releases what is left of it stands in everybody's way until the ttl is over: for
-/// longer than this test waits.
+/// Without the releases, the remaining keys would block every client until the TTL is over, for longer than this test
+/// waits.
 #[tokio::test]
 async fn an_extension_that_finds_the_lock_lost_gives_back_what_is_left_of_it() {
     let masters = masters(3);
@@ -59,7 +59,7 @@ async fn an_extension_that_finds_the_lock_lost_gives_back_what_is_left_of_it() {
         !has_key(&masters[2], "job")
     })
     .await;
-    // The local turn was passed on as well, once: the guard still lives.
+    // The local turn was passed on as well, exactly once: the guard still exists.
     for master in masters.iter().take(2) {
         ask_server(master, &["DEL", "job"]);
     }
@@ -108,7 +108,7 @@ async fn a_lost_lock_names_what_each_master_said_to_its_renewal() {
             (Phase::Extend, NodeOutcome::Yes),
         ]
     );
-    // It is what they said that ended it: nothing of it came too late to count.
+    // The answers ended the lock; none of them came too late to count.
     assert!(guard.report().iter().all(|said| !said.late));
 }
 
@@ -126,7 +126,7 @@ async fn a_guard_tells_what_a_master_answered_after_it_was_won() {
     guard.release().await;
 }
 
-/// What is told of a renewal is told because it failed.
+/// The reports about a renewal are given because it failed.
 #[tokio::test]
 async fn a_renewal_without_trouble_leaves_what_was_said_to_the_acquire() {
     let (_nodes, redlock) = three(ms(900));
@@ -184,7 +184,7 @@ async fn a_lock_that_is_renewed_again_tells_nothing_of_the_trouble_before() {
     guard.release().await;
 }
 
-/// An extension is waited for until the end of the lock, and a renewal beside it moves that end.
+/// An extension waits until the end of the lock, and a concurrent renewal moves that end.
 #[tokio::test]
 async fn an_extension_that_a_renewal_overtakes_does_not_call_the_lock_lost() {
     let (nodes, redlock) = three(secs(3));
@@ -202,8 +202,8 @@ async fn an_extension_that_a_renewal_overtakes_does_not_call_the_lock_lost() {
     guard.release().await;
 }
 
-/// A holder behind links that are down does not hear that its lock is broken, and renews when they are back. The operator's
-/// `max_ttl` is far below what the holder has left.
+/// A holder behind links that are down does not notice that its lock is broken, and renews when they are back. The
+/// operator's `max_ttl` is far below the holder's remaining time.
 #[tokio::test]
 async fn a_broken_holder_behind_links_that_were_down_does_not_come_back_behind_the_next_holder() {
     let masters = masters(3);
@@ -213,7 +213,7 @@ async fn a_broken_holder_behind_links_that_were_down_does_not_come_back_behind_t
         .collect();
     let urls = masters.iter().zip(&proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
-    // A renewal is due every four seconds, and asked again on links that have come back.
+    // A renewal is due every four seconds, and is sent again on links that have come back.
     let far = settings(urls).ttl(secs(12)).max_ttl(secs(60)).build();
     let far = far.expect("good settings");
     let near = settings(masters.urls()).node_timeout(ms(100));
@@ -229,7 +229,7 @@ async fn a_broken_holder_behind_links_that_were_down_does_not_come_back_behind_t
     let later = next.fencing_token();
     assert!(later > guard.fencing_token());
     next.release().await;
-    // Longer than the operator's clients can hold anything.
+    // Longer than the operator's clients can hold any lock.
     tokio::time::sleep(ms(1_500)).await;
     assert!(guard.is_valid(), "it has not heard of it");
     drop(down);

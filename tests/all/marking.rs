@@ -39,7 +39,7 @@ fn numbers(servers: &Masters) -> Vec<String> {
         .collect()
 }
 
-/// What is left of the lifetime of the mark; -1 where it has none.
+/// The remaining lifetime of the marker; -1 if it has no expiry.
 fn lifetime(server: &Server) -> Option<i64> {
     ask_server(server, &["PTTL", MARK]).int()
 }
@@ -75,7 +75,7 @@ async fn marked_masters_bear_a_mark_for_good_and_a_lost_one_is_restored_with_a_l
     assert_eq!(lifetime(&servers[0]), Some(-1));
 }
 
-/// A master that is marked later would be taken for one that has lost its mark.
+/// A master that is marked later would be mistaken for one that has lost its marker.
 #[tokio::test]
 async fn no_master_is_marked_while_one_is_away() {
     let servers = masters(3);
@@ -94,7 +94,7 @@ async fn no_master_is_marked_while_one_is_away() {
     );
 }
 
-/// Otherwise processes that end soon would miss the mark until the other master is back.
+/// Otherwise, short-lived processes would not see the marker until the other master is back.
 #[tokio::test]
 async fn lost_mark_is_restored_by_the_step_while_another_master_is_away() {
     let servers = masters(3);
@@ -106,7 +106,7 @@ async fn lost_mark_is_restored_by_the_step_while_another_master_is_away() {
     assert!(lifetime(&servers[0]) > Some(0));
 }
 
-/// These were fine without marks: only the URLs of the clients themselves counted.
+/// These settings were accepted without markers, when only the clients' own URLs counted.
 #[tokio::test]
 async fn no_master_is_marked_while_a_client_names_the_masters_otherwise() {
     let servers = masters(3);
@@ -151,7 +151,7 @@ async fn masters_with_another_mark_are_not_marked() {
         );
         assert_eq!(numbers(&servers)[..2], [""; 2]);
     }
-    // Marked for generation 0: clients of another generation would be let in, and those of this one refused.
+    // Marked for generation 0: clients of another generation would be admitted, and those of this one refused.
     ask_server(&servers[2], &["DEL", MARK]);
     all.mark_masters().await.expect("all masters are there");
     drop(all);
@@ -159,7 +159,7 @@ async fn masters_with_another_mark_are_not_marked() {
     let later = later.build().expect("good settings");
     let said = missing(later.mark_masters().await);
     assert!(said.contains("another generation"), "{said}");
-    // Next masters are marked by the first step of their change.
+    // The first step of a change marks the next masters.
     let next = named(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
     let next = next.build().expect("good settings");
     let said = missing(next.mark_masters().await);
@@ -182,7 +182,7 @@ async fn masters_of_a_later_generation_are_marked_for_it() {
     );
 }
 
-/// New connections only: a connection that stands has read the mark before.
+/// New connections only: an existing connection has read the marker before.
 #[tokio::test]
 async fn flushed_master_does_not_vote_for_new_clients_where_masters_are_marked() {
     let servers = masters(3);

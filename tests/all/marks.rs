@@ -7,19 +7,19 @@ use crate::support::{PATIENCE, ask_server, masters, ms, secs};
 use quorate::{LockGuard, Redlock, RestartGuard, TryAcquire};
 use quorate_testbed::{Fault, Injected, Masters, Proxy};
 
-/// The longest lease of these tests, and the ttl of the first holder.
+/// The longest lease of these tests, and the TTL of the first holder.
 const MAX_TTL: Duration = secs(5);
 
 const MARK: &str = "quorate:masters";
 
-/// Three masters, each behind an address that can lead to the fourth server.
+/// Three masters, each behind an address that can be redirected to the fourth server.
 struct Scene {
     servers: Masters,
     addresses: Vec<Proxy>,
 }
 
 impl Scene {
-    /// All servers have been up for longer than the restart guard asks for.
+    /// All servers have been up for longer than the restart guard requires.
     async fn start() -> Self {
         let servers = masters(4);
         let address = |server: &quorate_testbed::Server| Proxy::start(server.addr());
@@ -49,7 +49,7 @@ impl Scene {
             .expect("good settings")
     }
 
-    /// A master that nobody reaches.
+    /// Makes a master unreachable.
     fn away(&self, index: usize) -> Injected {
         let away = self.addresses[index].inject(Fault::Refuse);
         self.addresses[index].reset_all();
@@ -64,7 +64,7 @@ impl Scene {
         replaced
     }
 
-    /// The step of the operator.
+    /// The operator's step.
     async fn mark(&self) {
         let marked = self.client().mark_masters().await;
         assert!(marked.expect("all masters are there").is_marked());
@@ -78,7 +78,7 @@ fn uptime(server: &quorate_testbed::Server) -> u64 {
     info.lines().find_map(field).unwrap_or(0)
 }
 
-/// Granted by the first two masters while the third is away, and not renewed: the lease is on these two alone.
+/// Granted by the first two masters while the third is away, and not renewed: only these two have the lease.
 async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
     let away = scene.away(2);
     let lock = client.lock("job").renewal(false);
@@ -94,7 +94,7 @@ async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
     matches!(second, Ok(TryAcquire::Acquired(_)))
 }
 
-/// The assumption behind unmarked masters: a server has forgotten only what its uptime says.
+/// The assumption without markers: a server has lost data only if its uptime shows a restart.
 #[tokio::test]
 async fn warm_server_behind_an_old_address_votes_at_once_where_masters_are_unmarked() {
     let scene = Scene::start().await;
@@ -114,7 +114,7 @@ async fn warm_server_does_not_vote_for_a_new_client_where_masters_are_marked() {
     }
 }
 
-/// The marked master that the second client reaches is the only one: no majority shows a mark.
+/// The second client reaches only one marked master, so no majority shows a marker.
 #[tokio::test]
 async fn warm_server_does_not_vote_while_one_marked_master_is_away() {
     let scene = Scene::start().await;
@@ -127,8 +127,8 @@ async fn warm_server_does_not_vote_while_one_marked_master_is_away() {
     }
 }
 
-/// The client that notices gives the server its mark at once, so that no client is let in that was closed out. Another
-/// client that connects later has to leave its votes out as well.
+/// The client that notices it marks the server at once, so that no closed-out client is admitted. Another client that
+/// connects later must ignore its votes as well.
 #[tokio::test]
 async fn warm_server_that_was_marked_again_votes_for_no_client_until_the_longest_lease_has_passed()
 {
@@ -146,7 +146,7 @@ async fn warm_server_that_was_marked_again_votes_for_no_client_until_the_longest
         assert!(started.elapsed() < PATIENCE, "nobody marks it again");
     }
     assert!(!is_granted_beside(&scene.client(), &first).await);
-    // And then it is a master as any other.
+    // After that it is a master like any other.
     tokio::time::sleep(MAX_TTL + MAX_TTL / 50).await;
     drop(first);
     let _away = scene.away(0);

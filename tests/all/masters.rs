@@ -16,7 +16,7 @@ use quorate::{
 };
 use quorate_testbed::Masters;
 
-/// The longest lease of these tests: what a change has to wait for.
+/// The longest lease of these tests, which a change has to wait for.
 const MAX_TTL: Duration = secs(1);
 
 const MARK: &str = "quorate:masters";
@@ -92,7 +92,7 @@ async fn closed_and_waited(change: &MastersChange<'_>) {
     assert_eq!(open.stage(), ChangeStage::Open);
 }
 
-/// Whether the masters have no votes for it. A connection that has just been ended says nothing of that.
+/// Whether the masters refuse this client. A connection that was just closed says nothing about that.
 async fn is_refused(redlock: &Redlock) -> bool {
     let started = Instant::now();
     loop {
@@ -115,7 +115,7 @@ async fn is_refused(redlock: &Redlock) -> bool {
     }
 }
 
-/// Takes it and gives its number.
+/// Acquires the lock and returns its number.
 async fn number(redlock: &Redlock) -> u64 {
     let guard = redlock
         .acquire("job")
@@ -126,7 +126,7 @@ async fn number(redlock: &Redlock) -> u64 {
     number
 }
 
-/// The last number of these, one after the other: each above the one before.
+/// Acquires with each client in turn, and checks that each number exceeds the one before. Returns the last one.
 async fn rising(mut last: u64, redlocks: &[&Redlock]) -> u64 {
     for redlock in redlocks {
         let number = number(redlock).await;
@@ -153,7 +153,7 @@ async fn clients_of_both_sets_exclude_those_of_either_and_numbers_rise_through_t
     );
     prepare(&change).await;
     assert_eq!(change.look().await.stage(), ChangeStage::Prepared);
-    // Old ones beside both.
+    // Clients of the old masters together with clients of both sets.
     let guard = old.acquire("job").await.expect("free");
     assert!(is_held(&both).await);
     assert!(is_refused(&next).await, "not open yet");
@@ -166,7 +166,7 @@ async fn clients_of_both_sets_exclude_those_of_either_and_numbers_rise_through_t
     assert!(is_refused(&old).await && is_refused(&next).await);
     assert!(number(&both).await > last);
     closed_and_waited(&change).await;
-    // Both beside the next.
+    // Clients of both sets together with clients of the next masters.
     let guard = both.acquire("job").await.expect("free");
     assert!(is_held(&next).await);
     guard.release().await;
@@ -197,7 +197,7 @@ async fn who_holds_on_closed_masters_is_not_prolonged_and_gives_back_everywhere(
     let lost = tokio::time::timeout(PATIENCE, lasts.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
     assert!(is_refused(&old).await);
-    // What it said is what it was told.
+    // The report shows the answers it received.
     let said = format!("{:?}", lasts.report());
     assert!(said.contains("OtherMasters"), "{said}");
 }
@@ -243,7 +243,8 @@ async fn nothing_is_opened_where_the_old_masters_were_not_closed_all_the_time() 
         "{missing:?}"
     );
     tokio::time::sleep(change.wait()).await;
-    // Two of three come back, with what they had on their disks: who knows whom they let in meanwhile.
+    // Two of three come back with the data on their disks: the connections that were admitted in the meantime are
+    // known.
     for server in scene.servers.iter().take(2) {
         server.restart_empty().expect("restarted");
     }
@@ -262,7 +263,7 @@ async fn a_client_that_cannot_be_refused_is_named_and_stops_the_opening() {
     let change = both.change().expect("a change");
     prepare(&change).await;
     change.close().await.expect("closed");
-    // As a version before there were marks names itself.
+    // Named as a version without generation markers does.
     let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
     before
         .command(&["CLIENT", "SETNAME", "quorate:host:1"])
@@ -278,7 +279,7 @@ async fn a_client_that_cannot_be_refused_is_named_and_stops_the_opening() {
         !list.text().unwrap_or_default().contains("quorate:host:1")
     })
     .await;
-    // Somebody who runs scripts of his own.
+    // A client that runs scripts of its own.
     let mut other = scene.servers[1].connect(secs(2)).expect("a connection");
     other.command(&["EVAL", "return 1", "0"]).expect("run");
     assert!(matches!(
@@ -303,7 +304,7 @@ async fn a_master_that_lost_its_mark_is_guarded_and_given_it_again() {
         .restart_guard(RestartGuard::AfterFirstContact);
     let guarded = guarded.build().expect("both");
     guarded.acquire("job").await.expect("free").release().await;
-    // Emptied, and reached anew: the connection that stands has seen its mark.
+    // Emptied and reconnected, because an existing connection has already seen the marker.
     ask_server(&scene.servers[0], &["FLUSHALL"]);
     ask_server(&scene.servers[0], &["CLIENT", "KILL", "TYPE", "pubsub"]);
     eventually("reached again", || {
@@ -321,7 +322,7 @@ async fn a_master_that_lost_its_mark_is_guarded_and_given_it_again() {
         let quarantined =
             |said: &NodeReport| matches!(said.outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
         if said.iter().any(quarantined) {
-            // Nor does it say that a lock is free.
+            // Nor is the lock reported as free.
             let status = guarded.status("job").await.expect("a good name");
             let state = &status.nodes[0].state;
             assert!(matches!(state, Err(Fault::Quarantined(_))), "{state:?}");
@@ -338,7 +339,7 @@ async fn a_counter_ahead_of_the_clock_is_carried() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
-    // A clock once jumped, an hour ahead; nobody takes it in the joint step.
+    // A clock once jumped an hour ahead, and no client acquires the lock during the joint step.
     let hour = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .expect("a date")
@@ -383,7 +384,7 @@ async fn clients_that_were_told_other_masters_are_refused() {
     assert!(is_refused(&classic).await);
 }
 
-/// As the users of before there were marks: without the right to read one, or to name a connection.
+/// Like users from before generation markers: without the right to read one, or to name a connection.
 #[tokio::test]
 async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_without_a_name_are_refused()
  {
@@ -428,7 +429,7 @@ async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_witho
         assert!(started.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
-    // Its connection stands, and nobody could end it by its name.
+    // Its connection still exists, and could not be closed by its name.
     assert!(is_refused(&unnamed).await);
     while let Err(error) = change.closed().await {
         assert!(started.elapsed() < PATIENCE, "{error}");
@@ -436,7 +437,7 @@ async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_witho
     }
 }
 
-/// The mark would close out clients that name the same masters otherwise.
+/// The marker would close out clients that use other names for the same masters.
 #[tokio::test]
 async fn clients_that_name_the_masters_otherwise_stop_the_change_before_it_begins() {
     let scene = Scene::start();
@@ -461,19 +462,19 @@ async fn clients_that_name_the_masters_otherwise_stop_the_change_before_it_begin
     prepare(&change).await;
 }
 
-/// What the holders of all clients have in common.
+/// The holds of all clients.
 #[derive(Default)]
 struct Book {
-    /// Until when somebody believes to hold it.
+    /// Until when some client believes to hold the lock.
     held: Mutex<Option<Instant>>,
     last: Mutex<u64>,
     wrong: Mutex<Vec<String>>,
-    /// How often each client has had it.
+    /// The number of holds of each client.
     had: [AtomicUsize; 5],
 }
 
 impl Book {
-    /// One acquisition of this client, written down.
+    /// Records one acquisition of this client.
     async fn hold(&self, client: usize, redlock: &Redlock) {
         let lock = redlock.lock("job").renewal(false).wait(Wait::For(ms(300)));
         let Ok(guard) = lock.acquire().await else {
@@ -505,8 +506,8 @@ impl Book {
     }
 }
 
-/// From three to five and on to three others, while clients of all five configurations run from the first moment to the
-/// last, and an old master is killed.
+/// From three to five masters and on to three others, while clients of all five configurations run throughout, and an
+/// old master is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_every_step_may_run_all_the_time() {
     let servers = masters(7);
@@ -581,7 +582,7 @@ fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
     }
 }
 
-/// Not what was typed somewhere: a server of somebody else would be lost to its own clients, for good.
+/// The old masters are not closed by typed names, because a mistyped server would be lost to its own clients for good.
 #[tokio::test]
 async fn a_client_that_was_told_a_wrong_next_master_puts_no_mark_there() {
     let servers = masters(6);
@@ -605,7 +606,7 @@ async fn a_client_that_was_told_a_wrong_next_master_puts_no_mark_there() {
     assert!(!is_refused(&foreign).await);
 }
 
-/// Else `open` would be said while those of the other database go on without a mark.
+/// Otherwise `open` would succeed while clients of the other database continue without a marker.
 #[tokio::test]
 async fn clients_in_another_database_stop_the_change_before_it_begins() {
     let scene = Scene::start();
@@ -634,7 +635,7 @@ async fn clients_in_another_database_stop_the_change_before_it_begins() {
         assert!(started.elapsed() < PATIENCE, "{missing:?}");
         tokio::time::sleep(ms(100)).await;
     }
-    // One server in two databases is in neither set what it is in the other.
+    // One server in two databases has a different name in each set.
     let next = scene.urls(2..5).into_iter().map(|url| format!("{url}/1"));
     let mixed = scene.settings(0..3).next_masters(next).build();
     assert!(
@@ -658,7 +659,7 @@ async fn nothing_is_closed_beside_a_client_that_would_go_on() {
     assert_eq!(scene.marks(), ["0"; 5]);
 }
 
-/// The classic way to take a Redlock runs no script.
+/// The classic Redlock algorithm runs no script to acquire.
 #[tokio::test]
 async fn another_client_that_takes_locks_by_set_alone_stops_the_opening() {
     let scene = Scene::start();
@@ -682,7 +683,7 @@ async fn nothing_is_opened_before_its_time_or_by_a_look_alone() {
     let change = both.change().expect("a change");
     prepare(&change).await;
     change.close().await.expect("closed");
-    // A look ends no connection.
+    // A look closes no connection.
     let looked = change.look().await;
     let closed = change.closed().await.expect("closed");
     missing_of(change.open(&closed).await);
@@ -692,7 +693,7 @@ async fn nothing_is_opened_before_its_time_or_by_a_look_alone() {
     change.open(&closed).await.expect("open");
 }
 
-/// Two who change to different masters at once: the second is told.
+/// Two operators change to different masters at the same time: the second gets an error.
 #[tokio::test]
 async fn masters_that_are_closed_for_others_are_not_told_as_closed() {
     let scene = Scene::start();
@@ -716,7 +717,7 @@ async fn a_change_from_masters_that_others_have_opened_does_not_begin() {
     prepare(&change).await;
     closed_and_waited(&change).await;
     drop(both);
-    // Mistyped: the last of them is another than was opened.
+    // A mistyped command: its last master differs from the opened ones.
     let wrong = scene.settings(1..4).masters_generation(1);
     let wrong = wrong
         .next_masters(scene.urls(0..3))

@@ -58,7 +58,7 @@ async fn measured_alone() {
     }
     let grown = memory().saturating_sub(before);
     println!("grown by {grown} kB");
-    // What is under way and owed is a few megabytes; 200,000 letters would be far more.
+    // Requests in transit and pending releases take a few megabytes; 200,000 queued messages would take far more.
     assert!(grown < 40_000, "{grown} kB");
     masters[0].cont().expect("continued");
     let started = Instant::now();

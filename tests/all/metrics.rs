@@ -1,4 +1,4 @@
-//! What the metrics say of acquires, holds, losses, waiters and masters.
+//! The metrics of acquires, holds, losses, waiters and masters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use quorate::{LockGuard, Redlock, Wait};
 
 type Seen = BTreeMap<String, DebugValue>;
 
-/// Everything that was recorded meanwhile, by name and labels.
+/// Everything recorded during the scene, by name and labels.
 fn recorded(scene: impl AsyncFnOnce()) -> Seen {
     recorded_with_looks(async |_| scene().await)
 }
 
-/// As [`recorded`], for a scene that looks at the figures in between. A look begins them anew.
+/// As [`recorded`], for a scene that reads the figures in between. Each reading resets them.
 fn recorded_with_looks(scene: impl AsyncFnOnce(&Snapshotter)) -> Seen {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
@@ -70,8 +70,8 @@ fn samples(seen: &Seen, name: &str) -> Vec<f64> {
     }
 }
 
-/// Short, for tests that wait for renewals and for the end of a lock; long enough for a machine that does not come
-/// round to a renewal for more than a second.
+/// Short, for tests that wait for renewals and for the end of a lock; long enough for a machine that delays a renewal
+/// by more than a second.
 const TTL: Duration = Duration::from_secs(2);
 
 fn redlock(nodes: &[MemoryNode]) -> Redlock {
@@ -90,7 +90,7 @@ fn masters() -> Vec<MemoryNode> {
     (1..=3).map(|n| MemoryNode::new(&format!("m{n}"))).collect()
 }
 
-/// Waits until the lock has been renewed so often.
+/// Waits until the lock has been renewed this many times.
 async fn renewed(guard: &LockGuard, times: usize) {
     for _ in 0..times {
         let before = guard.valid_until();
@@ -179,7 +179,7 @@ fn renewals_tell_their_margin_and_losses_their_cause() {
         guard.lost().await;
     });
     let margins = samples(&seen, "quorate_renewal_margin_seconds{}");
-    // A third may come in before the masters go down, on a machine that is slow to tell.
+    // On a slow machine a third may be recorded before the masters go down.
     assert!((2..=3).contains(&margins.len()), "{seen:#?}");
     let within = |margin: &f64| (0.0..TTL.as_secs_f64()).contains(margin);
     assert!(margins.iter().all(within), "{margins:?}");
@@ -207,7 +207,7 @@ fn the_first_loss_of_a_process_is_an_increase() {
     assert_eq!(counter(&after, LOST), 1);
 }
 
-/// Whatever comes to pass only moves figures that were there before.
+/// Events only change series that existed before.
 #[test]
 fn no_series_is_born_with_its_first_event() {
     let mut before = Seen::new();
@@ -274,7 +274,7 @@ fn every_metric_that_is_recorded_is_described() {
     }
 }
 
-/// A node whose task is gone: it drops what it is asked.
+/// A node whose task has ended: it drops every request.
 struct Gone(NodeName);
 
 impl Node for Gone {
@@ -304,7 +304,7 @@ fn a_reply_that_is_dropped_unanswered_is_counted_as_disconnected() {
     assert_eq!((count("disconnected"), count("ok")), (1, 0));
 }
 
-/// A rule that asks for a label which no series bears is silent for ever.
+/// A rule that uses a label which no series has would never fire.
 #[test]
 fn the_labels_that_rules_and_dashboard_ask_for_are_there() {
     let seen = recorded(async || drop(redlock(&masters())));

@@ -1,7 +1,7 @@
-//! A user with exactly the rights that `docs/operations.md` prints: everything works, and each
-//! right that is taken away is named, by the inspection and by the lock's own errors.
+//! A user with exactly the rights that `docs/operations.md` prints: everything works, and each right that is taken away
+//! is named, by the inspection and by the lock's own errors.
 //!
-//! On the server that the machine has, and on all that `QUORATE_TEST_SERVERS` names.
+//! Runs on the machine's default server, and on all in `QUORATE_TEST_SERVERS`.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -25,13 +25,13 @@ fn documented() -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The rights in it: commands, key patterns, channels.
+/// The rights in that command: commands, key patterns, channels.
 fn rights() -> Vec<String> {
     let right = |word: &String| word.starts_with(['+', '~', '&']);
     documented().into_iter().filter(right).collect()
 }
 
-/// Every server program to try.
+/// Every server program to test.
 fn programs() -> Vec<Option<PathBuf>> {
     let named = std::env::var("QUORATE_TEST_SERVERS").unwrap_or_default();
     let named = named.split(',').map(str::trim).filter(|p| !p.is_empty());
@@ -64,12 +64,12 @@ fn grant(masters: &Masters, without: Option<&str>) {
     }
 }
 
-/// A lock factory of the documented user.
+/// A `Redlock` of the documented user.
 fn locker(masters: &Masters) -> Redlock {
     settings(masters, "").build().expect("good settings")
 }
 
-/// Its settings; `path` stands behind the address of every master.
+/// Its settings; `path` is appended to the address of every master.
 fn settings(masters: &Masters, path: &str) -> RedlockBuilder {
     let user = &documented()[2];
     let url = |master: &Server| format!("redis://{user}:{PASSWORD}@{}{path}", master.addr());
@@ -78,14 +78,14 @@ fn settings(masters: &Masters, path: &str) -> RedlockBuilder {
         .prefix(PREFIX)
         // Reads what the guard needs, and trusts servers that this test has just started.
         .restart_guard(RestartGuard::AfterFirstContact)
-        // A busy machine may take its time.
+        // A generous timeout for a busy machine.
         .node_timeout(secs(5))
         .connect_timeout(secs(10))
         .ttl(secs(20))
         .wait(Wait::For(PATIENCE))
 }
 
-/// What the user was refused, by the server's own log.
+/// The refused requests of the user, by the server's own log.
 fn refused(server: &Server) -> Vec<String> {
     let Reply::Array(entries) = ask_server(server, &["ACL", "LOG"]) else {
         panic!("no log")
@@ -127,7 +127,7 @@ fn assert_well(inspections: &[Inspection]) {
     }
 }
 
-/// A master that has lost the key of the lock gets it back with an extension.
+/// A master that has lost the lock key gets it back with an extension.
 async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
     ask_server(master, &["DEL", key]);
     let ours = guard.token().to_string();
@@ -137,21 +137,21 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
-        // Whoever is first in line may have been faster, and has it until its attempt is undone.
+        // The next waiter may have been faster, and holds the lock until its attempt is undone.
         assert!(began.elapsed() < PATIENCE, "not seen: put back");
     }
 }
 
-/// All masters end all connections, and are reached again.
+/// All masters close all connections, and are connected again.
 async fn reached_again(masters: &Masters, redlock: &Redlock) {
-    // The next connection closes the last one at the server.
+    // The next connection closes the previous one at the server.
     for master in masters {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
     let began = Instant::now();
     loop {
-        // A majority is there again at once, the others a moment later.
+        // A majority reconnects at once, the others a moment later.
         let again = redlock.acquire("job again").await.expect("free");
         if again.release().await.unreachable == 0 {
             break;
@@ -160,7 +160,7 @@ async fn reached_again(masters: &Masters, redlock: &Redlock) {
     }
 }
 
-/// What is kept under locks.
+/// Uses values under locks.
 async fn values(redlock: &Redlock) {
     let quota = redlock.quota("prizes");
     quota.create(3).await.expect("none is there");
@@ -168,7 +168,7 @@ async fn values(redlock: &Redlock) {
     quota.drop_quota().await.expect("all are there");
 }
 
-/// Readers and permits, with the notes of both, and looking at them.
+/// Uses readers and permits, with their notes, and looks at them.
 async fn kinds(redlock: &Redlock) {
     let reader = redlock.lock("doc").shared().note("reads").acquire().await;
     let permit = redlock.semaphore("api", 2).note("calls").acquire().await;
@@ -219,7 +219,7 @@ async fn a_user_with_exactly_the_documented_rights_does_everything() {
         assert_eq!(guard.release().await.unreachable, 0);
         let guard = waiter.await.expect("no panic").expect("its turn");
         for master in &masters {
-            // The lock is had as soon as a majority has let go; the others follow.
+            // The waiter gets the lock as soon as a majority has released; the others follow.
             eventually("somebody is woken", || calls(master, "publish") > 0).await;
             eventually("both listen", || {
                 let heard = ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]);
@@ -245,9 +245,9 @@ async fn a_user_with_exactly_the_documented_rights_does_everything() {
         for master in &masters {
             let refused: Vec<String> = refused(master)
                 .into_iter()
-                // A courtesy, which the page names as such; old servers name the container alone.
+                // Optional commands, which the page names as such; old servers name only the container command.
                 .filter(|what| !["client|setinfo", "client|setname", "client"].contains(&&**what))
-                // Inspections read it where they may.
+                // Inspections read it if they may.
                 .filter(|what| what != "config|get" && what != "config")
                 .collect();
             assert_eq!(refused, [] as [String; 0], "the page forgets something");
@@ -255,7 +255,7 @@ async fn a_user_with_exactly_the_documented_rights_does_everything() {
     }
 }
 
-/// What the page says in the row of the table for this: commands, and keys as the patterns that they begin.
+/// The commands and key prefixes in the row of the page's table for this purpose.
 fn row(purpose: &str) -> (Vec<String>, Vec<String>) {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -290,7 +290,7 @@ async fn an_operator_with_the_rights_of_that_row_sees_and_breaks_a_permit() {
         let permit = locker(&masters).semaphore("api", 2).acquire().await;
         let permit = permit.expect("free");
         let slot = permit.slot().expect("one");
-        // Whoever looks needs the commands of every script as well, and none of the keys of another row.
+        // An inspection needs the commands of every script as well, and none of the keys of another row.
         let (scripts, _) = row("taking, renewing, releasing");
         let (commands, keys) = row("`status`, `list`, `break`, `doctor`");
         let user = documented()[2].clone();
@@ -363,7 +363,7 @@ async fn each_right_that_is_taken_away_is_named_by_an_inspection() {
     }
 }
 
-/// Puts a waiter into the line on every master, alive or dead.
+/// Adds a waiter to the queue on every master, alive or dead.
 fn ghost(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
     for master in masters {
         let of = |family: &str| format!("quorate:{family}:{PREFIX}{resource}");
@@ -372,7 +372,7 @@ fn ghost(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
     }
 }
 
-/// Lives through all that can happen to a lock, and collects what is said when it does not work.
+/// Uses everything that a lock does, and collects the errors.
 async fn life(masters: &Masters, resource: &str) -> String {
     let (first, second) = (locker(masters), locker(masters));
     let mut said = String::new();
@@ -384,13 +384,13 @@ async fn life(masters: &Masters, resource: &str) -> String {
         Ok(TryAcquire::Acquired(guard)) => guard,
         other => return format!("{other:?}"),
     };
-    // Somebody stands in line, and lives.
+    // A living waiter is queued.
     ghost(masters, resource, "0123456789abcdef:1", "9999999999999");
     for node in first.status(resource).await.expect("a good name").nodes {
         note(format!("{:?}", node.state));
     }
     note(format!("{:?}", locker(masters).try_acquire(resource).await));
-    // Another comes, and goes again.
+    // Another waiter arrives and leaves again.
     let wait = Wait::For(Duration::from_millis(700));
     let waited = second.lock(resource).wait(wait).acquire().await;
     note(format!("{waited:?}"));
@@ -404,7 +404,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
     note(format!("{:?}", quota.create(3).await));
     note(format!("{:?}", quota.take(1).await));
     note(format!("{:?}", quota.drop_quota().await));
-    // Who has died in line is cleared away.
+    // A dead waiter is removed.
     ghost(masters, resource, "0123456789abcdef:1", "1");
     note(format!("{:?}", first.try_acquire(resource).await));
     for node in second
@@ -420,23 +420,23 @@ async fn life(masters: &Masters, resource: &str) -> String {
     said
 }
 
-/// What a lock's error must hold when `right` is missing, for the rights that locking needs.
+/// The text that an error of the lock must contain if `right` is missing, for the rights that locking needs.
 fn told(right: &str) -> Option<String> {
     match right {
-        // Wake-ups and clean reconnects are done without.
+        // Wake-ups and clean reconnects are optional.
         "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
             None
         }
-        // Each of many is looked at by itself.
+        // Each lock of a batch is then looked at separately.
         "+mget"
-        // Nobody is told who holds a lock, no leader is heard of at once, and nothing is listed.
+        // Without these, holders are not shown, followers are not notified at once, and nothing is listed.
         | "~quorate:note:lock:*"
         | "~quorate:note:quorate:hold:*:lock:*"
         | "&quorate:leader:*"
         | "+unsubscribe"
         | "+scan"
         | "+getex"
-        // What readers, owners, permits and locks on several resources need beyond that.
+        // The additional needs of readers, owners, permits and locks on several resources.
         | "~quorate:holds:lock:*"
         // For masters that change: `tests/all/masters.rs`.
         | "~quorate:masters"
@@ -449,7 +449,7 @@ fn told(right: &str) -> Option<String> {
         "~lock:*" => Some("the lock key".to_owned()),
         _ => match right.strip_prefix('~') {
             Some(keys) => Some(keys.replace(PREFIX, "")),
-            // Before Redis 7 the container of a subcommand is named, and that alone.
+            // Before Redis 7, only the container of a subcommand is named.
             None => right[1..].split('|').next().map(str::to_owned),
         },
     }
@@ -471,7 +471,7 @@ async fn each_right_that_locking_needs_is_named_by_the_locks_own_errors() {
         let said = life(&masters, "job at last").await.to_lowercase();
         assert!(!said.contains("denied"), "{said}");
     });
-    // Most of it is waiting.
+    // Most of the time is waiting.
     futures::future::join_all(programs).await;
 }
 
@@ -557,7 +557,7 @@ async fn who_may_not_ask_for_many_at_once_takes_many_locks_all_the_same() {
             let released = format!("{:?}", futures::future::join_all(released).await);
             assert!(!released.to_lowercase().contains("denied"), "{released}");
         }
-        // Not by the calls that were refused: not all versions count them.
+        // Not counted by refused calls: not all versions count them.
         for master in &masters {
             let stats = ask_server(master, &["INFO", "commandstats"]);
             let stats = stats.text().expect("text").into_owned();
@@ -569,7 +569,7 @@ async fn who_may_not_ask_for_many_at_once_takes_many_locks_all_the_same() {
     }
 }
 
-/// Whether a server has a command of its own for releases of locks without a line.
+/// Whether a server has a single command for releases of locks without a queue.
 fn deletes_by_command(server: &Server) -> bool {
     let info = ask_server(server, &["INFO", "server"]);
     let info = info.text().expect("text").into_owned();
@@ -580,14 +580,15 @@ fn deletes_by_command(server: &Server) -> bool {
     major.is_some_and(|major| major >= 9)
 }
 
-/// Locks and gives back some times, with fencing tokens or without: says how often each master was asked by the command.
+/// Acquires and releases some locks, with or without fencing tokens. Returns how often each master received the single
+/// command.
 async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
     let before = by_command(masters);
     let unordered = settings(masters, "")
         .fencing(fencing)
         .order(Order::Unordered);
     let unordered = unordered.build().expect("good settings");
-    // More than one: who holds for a tenth of a second is told of in a note, which only the script takes along.
+    // More than one: a hold of a tenth of a second has a note, which only the script removes.
     for _ in 0..5 {
         let guard = unordered.acquire("job").await.expect("free");
         let released = guard.release().await;
@@ -632,10 +633,10 @@ async fn locks_without_a_line_are_released_by_the_servers_own_command_where_the_
         }
         for fencing in [true, false] {
             let asked = give_back(&masters, fencing).await;
-            // Once to try it, and then for each release.
+            // Once as a trial, and then for each release.
             assert!(asked.iter().all(|times| (*times > 1) == has), "{asked:?}");
         }
-        // Of locks with a line there is more to do.
+        // The release of a lock with a queue has more to do.
         let (before, ordered) = (by_command(&masters), locker(&masters));
         let guard = ordered.acquire("job").await.expect("free");
         assert_eq!(guard.release().await.unreachable, 0);

@@ -1,4 +1,4 @@
-//! What holders tell those who look, on real masters: when it is written, how long it stays, and whose it is.
+//! Holders' notes on real masters: when they are written, how long they stay, and to which hold they belong.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ fn note_keys(masters: &Masters) -> usize {
     holders(masters, "quorate:note:job")
 }
 
-/// How long a key lives on.
+/// The remaining time of a key.
 fn left(server: &Server, key: &str) -> Duration {
     let left = ask_server(server, &["PTTL", key]).int().expect("a number");
     ms(u64::try_from(left).unwrap_or(0))
@@ -58,11 +58,11 @@ async fn a_lock_that_is_held_for_a_while_says_who_holds_it_and_a_release_leaves_
     assert_eq!(other.status("job").await.expect("a good name").note(), None);
 }
 
-/// A master in memory that counts the notes it is sent.
+/// A master in memory that counts the notes it receives.
 struct Counts {
     node: MemoryNode,
     sent: AtomicUsize,
-    /// Locks that were renewed, and those of them whose note was looked after.
+    /// Renewed locks, and those of them whose note was renewed.
     renewed: AtomicUsize,
     noted: AtomicUsize,
 }
@@ -109,7 +109,7 @@ async fn a_lock_that_is_soon_given_back_sends_no_note() {
     for n in 0..100 {
         let began = Instant::now();
         take(&redlock, &format!("job {n}")).await.release().await;
-        // On a machine that stood still it was held for long.
+        // On a machine that was halted, the lock was held for long.
         quick += usize::from(began.elapsed() < ms(90));
     }
     tokio::time::sleep(ms(300)).await;
@@ -133,7 +133,7 @@ async fn renewals_keep_the_note_alive_and_put_it_back() {
         ask_server(master, &["DEL", "quorate:note:job"]);
     }
     eventually("put back by a renewal", || note_keys(&masters) == 3).await;
-    // It is kept for four ttls, and before half of that has passed a renewal sees to it again.
+    // A note is kept for four TTLs, and a renewal refreshes it before half of that has passed.
     let lives = || {
         masters
             .iter()
@@ -157,7 +157,7 @@ async fn one_in_six_renewals_looks_after_the_note() {
         let [renewed, seen] = [&node.renewed, &node.noted].map(|n| n.load(Ordering::Relaxed));
         (renewed, seen)
     };
-    // The first renewal of each, and not all six: which locks it concerns is drawn by chance.
+    // The first renewal of each lock, and not of all six notes: chance decides which notes are refreshed.
     eventually("all were renewed", || sees().0 >= 120).await;
     let (renewed, seen) = sees();
     assert!(seen > 0 && seen < renewed / 2, "{seen} of {renewed}");
@@ -172,7 +172,7 @@ async fn nobody_is_shown_a_dead_holders_note_while_it_is_kept() {
     noted(&other, "job").await;
     eventually("it is on all masters", || note_keys(&masters) == 3).await;
     let mut watches = other.election("job").observe().expect("a good name");
-    // As if its machine were gone and its time over: nobody releases it.
+    // As if its machine were gone and its lease over: nobody releases it.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
@@ -180,7 +180,7 @@ async fn nobody_is_shown_a_dead_holders_note_while_it_is_kept() {
     let status = other.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
     assert_eq!(watches.next().await, None);
-    // Nor for who holds it next and says nothing.
+    // Nor to the next holder, which writes no note.
     let new = other.lock("job").note(None).acquire().await.expect("free");
     let status = other.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
@@ -214,14 +214,14 @@ async fn a_note_of_who_lost_the_lock_is_not_shown_for_the_next_holder() {
     let old = old.expect("free");
     noted(&second, "job").await;
     eventually("it is on all masters", || note_keys(&masters) == 3).await;
-    // As if it had been paused past its lease: its notes stay, its keys are gone.
+    // As if it had been paused past its lease: its notes remain, its keys are gone.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
     let new = second.lock("job").note(None).acquire().await.expect("free");
     let status = first.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
-    // Its release takes nothing of the next holder's.
+    // Its release removes nothing of the next holder.
     old.release().await;
     assert_eq!(holders(&masters, "job"), 3);
     new.release().await;
@@ -275,7 +275,7 @@ async fn no_note_is_written_where_none_is_wanted() {
         assert_eq!(note_keys(&masters), 0);
         guard.release().await;
     }
-    // Unordered locks with numbers have one, and a lock may differ from its factory.
+    // Unordered locks with tokens have one, and a lock may differ from its factory.
     let unordered = settings(masters.urls())
         .order(quorate::Order::Unordered)
         .note(None)
@@ -337,7 +337,7 @@ async fn a_thousand_locks_taken_at_once_all_say_who_holds_them() {
     .await;
 }
 
-/// What the holds of a class say, once so many say something.
+/// The notes of the holds of a class, once this many have one.
 async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
     let began = Instant::now();
     loop {
@@ -412,7 +412,7 @@ async fn a_reader_that_dies_leaves_its_note_for_four_ttls_and_the_others_keep_th
     for master in &masters {
         assert!(left(master, &key) <= secs(8));
     }
-    // Without a word, as a crash would.
+    // Without a release, as in a crash.
     std::mem::forget(dying);
     eventually("its note is gone by itself", || {
         holders(&masters, &key) == 0

@@ -1,4 +1,4 @@
-//! Once a period over all machines: at most, or at least.
+//! Once per period over all machines: at most once, or at least once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use quorate::node::memory::{Condition, Master};
 use quorate::{AcquireError, Due, Once, OnceOutcome, Redlock, ValueError, Wait};
 use quorate_testbed::{Fault, Proxy, Way};
 
-/// A period that does not end while a test runs: the next begins in years.
+/// A period that does not end during a test: the next begins in years.
 const PERIOD: Duration = secs(10 * 365 * 24 * 3600);
 
 async fn nightly(redlock: &Redlock) -> Once {
@@ -65,7 +65,7 @@ async fn a_period_that_is_over_is_followed_by_one_that_is_due() {
         Ok(OnceOutcome::Done(1))
     );
     assert!(is_done(&long.at_most_once(async |_| 2).await));
-    // On a finer grid the next line has been passed since the long one began.
+    // On a finer grid, the next period has begun since the long one did.
     let short = redlock.once("nightly", secs(3600));
     assert_eq!(
         short.at_most_once(async |_| 3).await,
@@ -109,7 +109,7 @@ async fn at_least_once_does_it_again_after_an_error_a_drop_and_an_unwritten_reco
         Ok(OnceOutcome::NotRecorded(Ok(7), ValueError::Unknown(_))) => {}
         other => panic!("{other:?}"),
     }
-    // The one that wrote it is away: nobody else knows of it.
+    // The master that stored it is away, and no other knows of it.
     for node in &nodes {
         node.change(|_| Treatment::Honest);
     }
@@ -222,7 +222,7 @@ async fn who_holds_the_lock_itself_asks_whether_it_is_due_and_records_it() {
     }
     let again = nightly.due(&guard).await.expect("all are there");
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
-    // Under one number there is one write: a late copy of the first would undo a second.
+    // One write per number: a late copy of the first write would undo a second one.
     let hourly = redlock.once("nightly", secs(3600));
     let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
         panic!("it is due on a finer grid");
@@ -241,7 +241,7 @@ async fn a_lock_that_finds_its_period_done_records_the_next_one() {
     let last = |command| ask_server(&masters[2], &[command, "quorate:value:nightly"]).int();
     eventually("all have it", || last("EXISTS") == Some(1)).await;
     assert_eq!(last("DEL"), Some(1));
-    // On a finer grid the next line has been passed since the long one began.
+    // On a finer grid, the next period has begun since the long one did.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");

@@ -1,4 +1,4 @@
-//! Holds of one owner join each other, and nobody else stands beside them.
+//! Holds of one owner join each other, and exclude everybody else.
 
 use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 use quorate::{AcquireError, InvalidResource, LossCause, TryAcquire, Wait};
@@ -83,7 +83,7 @@ async fn within_a_process_clones_share_one_hold_and_say_what_it_says() {
     assert_eq!(members(), 1, "no message was sent");
     assert!(first.release().await.is_none(), "another clone is left");
     assert!(second.is_valid());
-    // The lock is taken away: every clone says so, and the count does not answer for the masters.
+    // The lock is deleted: every clone reports it, and the local count does not hide it.
     let third = second.clone();
     for master in &masters {
         ask_server(master, &["SET", "stock", "a foreign value", "PX", "1000"]);
@@ -114,7 +114,7 @@ async fn an_id_that_cannot_be_one_is_refused() {
     assert!(redlock.owner("0123456789abcdef").is_ok());
 }
 
-/// As a crash leaves it: a hold of the owner `o` on `stock`, with another number on each master.
+/// As after a crash: a hold of the owner `o` on `stock`, with a different number on each master.
 fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
     for (at, master) in masters.iter().enumerate() {
         let counter = format!("{}", 1_000 + at);
@@ -152,11 +152,11 @@ async fn an_owner_that_cannot_be_joined_now_is_told_so_and_not_that_another_hold
         matches!(waits, Err(AcquireError::NotJoinable(_))),
         "{waits:?}"
     );
-    // Whoever is another hears what it is to them.
+    // Another owner sees it as an ordinary foreign hold.
     let other = redlock.owner("p").expect("an id");
     let other = other.lock("stock").try_acquire().await.expect("an answer");
     assert!(matches!(other, TryAcquire::Held(_)));
-    // Nothing of ours is left beside the crashed hold.
+    // None of our keys remains next to the crashed hold.
     let count = |master| ask_server(master, &["ZCARD", "quorate:holds:stock"]).int();
     eventually("the attempts are undone", || {
         masters.iter().all(|master| count(master) == Some(1))

@@ -1,4 +1,5 @@
-//! What the pages say is so: their code is compiled and run here, word for word, and their figures are computed.
+//! The statements of the pages are true: their code is compiled and run here, word for word, and their figures are
+//! computed.
 
 use std::path::Path;
 
@@ -21,7 +22,8 @@ fn table(text: &str) -> Vec<Vec<String>> {
 mod quorum_size {
     use super::{page, table};
 
-    /// How long in a year fewer than a majority of `n` masters are up, each of which is up for this share of the time.
+    /// The time per year in which fewer than a majority of `n` masters are up, if each is up for this share of the
+    /// time.
     fn without_quorum(n: u32, up: f64) -> f64 {
         let majority = n / 2 + 1;
         let ways = |k: u32| (0..k).fold(1.0, |ways, i| ways * f64::from(n - i) / f64::from(i + 1));
@@ -110,7 +112,8 @@ mod quorum_size {
 mod benchmarks {
     use super::{page, table};
 
-    /// The cells of a contender's row below this heading, ranges left out. `text` begins with the runs in question.
+    /// The cells of an implementation's row below this heading, without ranges. `text` begins with the runs in
+    /// question.
     fn cells<'a>(text: &'a str, heading: &str, contender: &str) -> Vec<&'a str> {
         let part = text.split(heading).nth(1).expect("a heading");
         let row = part.lines().find_map(|line| line.strip_prefix(contender));
@@ -157,7 +160,7 @@ mod benchmarks {
 mod track_record {
     use super::page;
 
-    /// The rows of all tables that have this many columns, heads left out.
+    /// The rows of all tables with this many columns, without heads.
     fn rows(text: &str, columns: usize) -> Vec<Vec<&str>> {
         let rows = text.lines().filter(|line| line.starts_with('|'));
         let rows = rows.map(|row| {

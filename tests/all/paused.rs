@@ -1,4 +1,4 @@
-//! Masters in memory follow tokio's clock: where a test stops it, hours pass in no time.
+//! Masters in memory follow tokio's clock: where a test pauses it, hours pass instantly.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ async fn a_step_of_the_clock_is_a_pause_of_the_process() {
     assert!(redlock.acquire("r").await.is_ok(), "and the masters know");
 }
 
-/// Stands still for longer than the lease, and is the first that goes on: as in a process that is stopped.
+/// Blocks for longer than the lease, and continues first: as in a process that is stopped.
 async fn stand_still() {
     let (wake, woken) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
@@ -81,7 +81,7 @@ async fn scope_whose_lock_ended_before_its_body_is_lost_and_hands_over_the_value
         let (cause, value) = (LossCause::Expired, Some(42));
         assert_eq!(ended, Err(ScopeError::Lost { cause, value }));
     }
-    // A body in time, and one that is dropped.
+    // A body that ends in time, and one that is dropped.
     assert_eq!(here.scope("r", async |_| 42).await, Ok(42));
     let brief = here.lock("r").renewal(false);
     let dropped = brief.scope(async |_| std::future::pending::<()>().await);

@@ -1,5 +1,5 @@
-//! The tasks of one process that want permits of one semaphore: they ask for different slots at the same time, are
-//! served in the order in which they came, and leave nothing noted that they do not ask for any more.
+//! The tasks of one process that want permits of one semaphore. They request different slots at the same time, are
+//! served in the order of their arrival, and leave no record of requests that they gave up.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,13 +17,13 @@ use quorate::node::{Answer, Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::BoxFuture;
 use quorate::{LockGuard, Redlock, RedlockBuilder, Retry, Wait};
 
-/// Longer than any of these tests waits for something to happen.
+/// Longer than any of these tests waits.
 const FAR: Duration = secs(600);
 
-/// A way there or back, where the masters are far away.
+/// The one-way delay to distant masters.
 const WAY: Duration = ms(3);
 
-/// A master that counts how often it is asked for a slot, and may keep its wake-ups to itself.
+/// A master that counts the requests for a slot, and can suppress its wake-ups.
 struct Counting {
     node: Arc<dyn Node>,
     asked: Arc<AtomicUsize>,
@@ -53,7 +53,7 @@ impl Node for Counting {
     }
 }
 
-/// Three masters, and how often this process has asked them.
+/// Three masters, and the number of this process's requests.
 struct World {
     masters: Vec<Arc<dyn Node>>,
     asked: Arc<AtomicUsize>,
@@ -66,7 +66,7 @@ impl World {
         Self::of(["a", "b", "c"].map(master).into())
     }
 
-    /// They are so far away.
+    /// They have this delay.
     fn far(way: Duration) -> Self {
         let master = |name| SlowNode::new(name, way, way) as Arc<dyn Node>;
         Self::of(["a", "b", "c"].map(master).into())
@@ -80,7 +80,7 @@ impl World {
     }
 
     fn settings(nodes: Vec<Arc<dyn Node>>) -> RedlockBuilder {
-        // Timers are far away: where a call is forgotten, nothing comes in its place.
+        // All timers are far away, so a forgotten waiter would never be served.
         Redlock::builder()
             .nodes(nodes)
             .max_ttl(FAR)
@@ -108,13 +108,13 @@ impl World {
         self.counted(true, true).build().expect("good settings")
     }
 
-    /// Another one.
+    /// Another process.
     fn other(&self) -> Redlock {
         let settings = Self::settings(self.masters.clone());
         settings.build().expect("good settings")
     }
 
-    /// How many stand in line on a master.
+    /// The number of queued waiters on a master.
     async fn lined(&self) -> usize {
         let look = look(b"quorate:slot:line:api");
         match ask(&*self.masters[0], look).await {
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// How many attempts there have been.
+    /// The number of attempts.
     fn attempts(&self) -> usize {
         self.asked.load(Ordering::Relaxed) / self.masters.len()
     }
@@ -142,7 +142,7 @@ async fn all_permits(redlock: &Redlock, permits: usize) -> Vec<LockGuard> {
     all
 }
 
-/// A waiter that has looked once: it stands in line, here or at the masters.
+/// A waiter that has looked once: it is queued, locally or at the masters.
 async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
     let looks = Arc::<AtomicUsize>::default();
     let seen = looks.clone();
@@ -180,7 +180,7 @@ async fn as_many_as_there_are_permits_are_asked_for_at_the_same_time() {
     }
 }
 
-/// One is given back at a time; who has it holds it.
+/// One permit is released at a time, and its next holder keeps it.
 async fn are_served_in_order(ours: &Redlock, mut held: Vec<LockGuard>) {
     let permits = held.len();
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -218,7 +218,7 @@ async fn permits_of_another_process_go_to_the_tasks_in_the_order_in_which_they_c
     are_served_in_order(&redlock, all_permits(&world.other(), 3).await).await;
 }
 
-/// All of them ask at the same time, and all in vain.
+/// All of them ask at the same time, and none gets one.
 #[tokio::test]
 async fn who_asked_in_vain_beside_others_is_served_in_the_order_in_which_it_came() {
     let world = World::far(WAY);
@@ -234,7 +234,7 @@ async fn who_asked_in_vain_beside_others_is_served_in_the_order_in_which_it_came
             permit.release().await;
         }));
     }
-    // However many of them have asked by now, none of them has one.
+    // However many of them have asked by now, none has a permit.
     eventually("they ask", || world.attempts() >= 4).await;
     tokio::time::sleep(40 * WAY).await;
     assert_eq!(world.lined().await, 1, "one waits at the masters, for all");
@@ -267,7 +267,7 @@ async fn who_waits_here_hears_of_a_release_here_without_the_masters() {
     }
 }
 
-/// What other processes hold is not asked for by everybody each time that one of them gives one back.
+/// When another process releases a permit, not every waiter here asks for it.
 #[tokio::test]
 async fn only_one_of_a_crowd_asks_when_another_process_gives_a_permit_back() {
     let world = World::far(WAY);
@@ -284,7 +284,7 @@ async fn only_one_of_a_crowd_asks_when_another_process_gives_a_permit_back() {
         let before = world.attempts();
         held.pop().expect("one of eight").release().await;
         ours.push(gets_it(waiters.next().expect("one of twenty")).await);
-        // The next one takes its place at the masters.
+        // The next one is queued at the masters.
         tokio::time::sleep(40 * WAY).await;
         let attempts = world.attempts() - before;
         assert!(
@@ -294,7 +294,7 @@ async fn only_one_of_a_crowd_asks_when_another_process_gives_a_permit_back() {
     }
 }
 
-/// Polls a future `polls` times, as it is woken, and then drops it. True when it had completed.
+/// Polls a future `polls` times, when it is woken, and then drops it. Returns whether it had completed.
 async fn polled<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     let mut left = polls;
@@ -312,7 +312,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// Whichever of two slots another process holds, a try finds the other one: none is taken to be asked for.
+/// Whichever of two slots another process holds, a try finds the other one: no slot is recorded as requested.
 async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     redlock.flush().await;
     for slot in 0..2 {
@@ -333,7 +333,7 @@ async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     }
 }
 
-/// Both processes, and what the other one of them holds of two permits.
+/// Both processes, and the permits that the other one holds, of two.
 struct Both {
     redlock: Redlock,
     other: Redlock,
@@ -379,7 +379,7 @@ async fn who_stops_asking_anywhere_leaves_no_slot_noted() {
     ] {
         for polls in 1.. {
             let both = Both::new(fair, taken).await;
-            // Another of its process goes on meanwhile.
+            // Another task of its process continues in the meantime.
             let cut_off = polled(both.ask(tries), polls);
             let (done, ()) = futures::future::join(cut_off, both.ask(tries)).await;
             for permit in both.held {
@@ -396,7 +396,7 @@ async fn who_stops_asking_anywhere_leaves_no_slot_noted() {
     }
 }
 
-/// In a runtime with threads, tasks that come, go and are cut off at any moment.
+/// On a runtime with threads, with tasks that arrive, leave and are dropped at any moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_that_comes_and_goes_leaves_all_permits_behind() {
     let world = World::near();
@@ -408,7 +408,7 @@ async fn a_crowd_that_comes_and_goes_leaves_all_permits_behind() {
             let brief = Duration::from_micros(number * 37 % 500);
             let semaphore = redlock.semaphore("api", 2);
             match number % 3 {
-                // Dropped somewhere on its way.
+                // Dropped at some point.
                 0 => drop(tokio::time::timeout(brief, semaphore.acquire()).await),
                 1 => drop(semaphore.try_acquire().await),
                 _ => {

@@ -1,4 +1,4 @@
-//! What numbers a process proposes to the masters: near their own clocks, or its locks need a second round
+//! The numbers that a process proposes to the masters: close to their own clocks, or its locks need a second round
 //! each.
 
 use std::sync::{Arc, Mutex};
@@ -15,8 +15,8 @@ fn wall_micros() -> u64 {
     since.expect("after 1970").as_micros() as u64
 }
 
-/// Another client's clock is ahead, by less than a master holds against it: whether all of them agree on that
-/// number, or a second round does.
+/// Another client's clock is ahead, by less than a master rejects. Then all masters agree on its number, or a second
+/// round does.
 #[tokio::test]
 async fn a_process_draws_level_with_numbers_that_are_ahead_of_its_own() {
     const AHEAD: u64 = 400_000;
@@ -52,7 +52,7 @@ async fn a_process_draws_level_with_numbers_that_are_ahead_of_its_own() {
     }
 }
 
-/// Somebody else was granted a number in between: the token must be above it.
+/// Another client was granted a number in between: the token must exceed it.
 #[tokio::test]
 async fn a_number_that_was_passed_by_another_is_raised_before_it_is_a_token() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -84,7 +84,7 @@ async fn a_number_that_was_passed_by_another_is_raised_before_it_is_a_token() {
     guard.release().await;
 }
 
-/// The number that others had before says nothing of the masters' clocks.
+/// The previous number of other clients says nothing about the masters' clocks.
 #[tokio::test]
 async fn who_joins_others_goes_on_proposing_its_own_time() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
@@ -113,6 +113,6 @@ async fn who_joins_others_goes_on_proposing_its_own_time() {
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // It was a second; what passes until a request is there is less.
+    // The error was a second; the time until a request arrives is shorter.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

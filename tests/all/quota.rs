@@ -1,4 +1,4 @@
-//! Pieces under a lock: never more than there are, whatever happens to masters and callers.
+//! Units under a lock: never more than there are, whatever happens to masters and callers.
 
 use std::future::Future;
 use std::pin::pin;
@@ -65,7 +65,7 @@ async fn a_quota_is_created_once_and_only_where_all_masters_have_none() {
     let error = quota.create(10).await.expect_err("there is one");
     assert!(matches!(error, ValueError::Exists(_)), "{error}");
     assert!(error.to_string().contains("m0"), "{error}");
-    // Also where only one remembers.
+    // Also if only one master still has it.
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
     nodes[0].forget();
     nodes[2].forget();
@@ -117,7 +117,7 @@ async fn a_majority_that_forgets_at_once_is_a_loss_and_nothing_is_handed_out() {
         let none = said.filter(|said| said.outcome == NodeOutcome::NoValue);
         assert_eq!(none.count(), 3, "{error}");
     }
-    // The way out is an operator's.
+    // Only an operator can resolve it.
     quota.drop_quota().await.expect("all are there");
     quota.create(9).await.expect("none is left");
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 8 }));
@@ -153,7 +153,7 @@ async fn a_minority_that_is_away_is_not_missed_and_a_majority_is() {
     );
 }
 
-/// Treats writes so, and all else as it should be.
+/// Treats writes in this way, and all other requests normally.
 fn writes(treatment: Treatment) -> impl FnMut(&Request) -> Treatment + Send + 'static {
     move |request| match request {
         Request::Write { .. } => treatment.clone(),
@@ -208,7 +208,7 @@ async fn a_write_counts_only_in_the_run_of_the_server_that_was_read() {
         let master = node.master.clone();
         node.change(move |request| {
             if matches!(request, Request::Write { .. }) {
-                // Restarted between read and write: empty, or with all it had.
+                // Restarted between read and write: empty, or with all its data.
                 if n == 0 {
                     master.forget();
                 } else {
@@ -241,7 +241,7 @@ async fn a_lock_that_ends_between_read_and_write_writes_nothing() {
     assert_eq!(quota.left().await, Ok(10));
 }
 
-/// Polls a future `polls` times, as it is woken, and drops it where it rests. What it gave, where it has ended.
+/// Polls a future `polls` times, when it is woken, and then drops it. Returns its result if it has ended.
 async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -293,7 +293,7 @@ async fn a_take_that_is_dropped_anywhere_wastes_one_at_most_and_none_is_taken_tw
     assert!(wasted > 0, "none was dropped behind its write");
 }
 
-/// A master that has lost its memory gets the value back with the next write, also while its votes do not count.
+/// A master that has lost its data gets the value back with the next write, even while its votes do not count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn real_masters_that_lose_their_memory_one_after_another_lose_nothing_together() {
     const PIECES: u64 = 500;
@@ -321,7 +321,7 @@ async fn real_masters_that_lose_their_memory_one_after_another_lose_nothing_toge
                 Err(error @ (ValueError::Lost(_) | ValueError::Missing(_))) => {
                     panic!("{n}: {error}")
                 }
-                // A connection that broke just now.
+                // A connection that has just failed.
                 Err(_) => {}
             }
             if successes > 0 && has_key(master, "quorate:value:prizes") {
@@ -336,7 +336,7 @@ async fn real_masters_that_lose_their_memory_one_after_another_lose_nothing_toge
         }
     };
     assert!(taken + left <= PIECES, "{taken} taken, {left} left");
-    // And all but one at once: nothing is left to tell it.
+    // And all but one at the same time: none is left to report it.
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
     let asked = Instant::now();
@@ -385,7 +385,7 @@ async fn on_real_servers_a_value_of_an_earlier_run_has_no_vote() {
     let redlock = guarded.build().expect("good settings");
     let quota = quota(&redlock, 10).await;
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
-    // As it stands after a restart from disk: written in a run that is over.
+    // As after a restart from disk: written in an earlier run.
     for master in masters.iter().take(2) {
         let text = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = text.text().expect("a value").into_owned();
@@ -396,7 +396,7 @@ async fn on_real_servers_a_value_of_an_earlier_run_has_no_vote() {
     }
     let error = quota.take(1).await.expect_err("two may be old");
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
-    // Who says that the masters lose nothing takes the largest.
+    // A client that declares the masters durable takes the largest number.
     let unguarded = settings(masters.urls()).restart_guard(RestartGuard::Off);
     let unguarded = unguarded.build().expect("good settings").quota("prizes");
     let left = unguarded.left().await.expect("three have one");
@@ -410,7 +410,7 @@ async fn a_quota_that_a_clock_ahead_has_written_can_be_taken_from_the_second_tim
     let quota = quota(&redlock, 10).await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let ahead = (now.expect("after 1970") + secs(86_400)).as_micros();
-    // What a master whose clock was a day ahead leaves, a day after the last call: the counter is gone.
+    // The state after a master's clock was a day ahead, a day after the last call: the counter has expired.
     for master in &masters {
         let text = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = text.text().expect("a value").into_owned();
@@ -521,7 +521,7 @@ async fn a_quota_waits_for_its_lock_as_long_as_it_is_told() {
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 2 }));
 }
 
-/// A master in memory that carries a write out, and answers it when a release comes behind it.
+/// A master in memory that executes a write, and answers it when a release follows.
 struct AnswersLate {
     node: MemoryNode,
     writes: Mutex<Vec<(Request, Reply)>>,
@@ -551,7 +551,7 @@ impl Node for AnswersLate {
     }
 }
 
-/// Five masters that answer a write when the release is there, on which `quota` has been created.
+/// Five masters that answer a write only when the release is there, on which `quota` has been created.
 async fn answering_late() -> (Vec<MemoryNode>, Quota) {
     let (nodes, plain) = memory(5);
     quota(&plain, 10).await;
@@ -578,7 +578,7 @@ async fn the_lock_is_given_back_right_behind_the_write() {
 async fn the_lock_is_kept_until_the_write_is_answered_where_a_master_was_not_read() {
     let (nodes, quota) = answering_late().await;
     nodes[4].set_condition(Condition::Down);
-    // Nobody answers before the release, and that waits.
+    // No master answers before the release, which waits for the answers.
     let error = quota.take(1).await.expect_err("no answer in time");
     assert!(matches!(error, ValueError::Unknown(_)), "{error}");
     nodes[4].set_condition(Condition::Up);

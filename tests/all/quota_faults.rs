@@ -1,7 +1,7 @@
-//! A quota beside everything that can go wrong, from one seed a run: messages that are lost, late and repeated, answers
-//! that never come, callers that are dropped, masters that lose their memory or come back with an old one.
+//! A quota under every kind of fault, drawn from one seed per run: messages that are lost, delayed and repeated,
+//! answers that never come, callers that are dropped, and masters that lose their data or return with old data.
 //!
-//! Time is tokio's, which stands still while nothing is to be done: a run of a minute takes milliseconds.
+//! The time is tokio's, which advances only when nothing can run: a run of a minute takes milliseconds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,10 +16,10 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const NODE_TIMEOUT: Duration = ms(50);
 const TTL: Duration = secs(1);
-/// More than twice what a proposal may be off, so that numbers rise over a loss of memory as well.
+/// More than twice the allowed error of a proposal, so that numbers rise even over a loss of data.
 const MAX_TTL: Duration = secs(4);
 
-/// A plain generator: a run is made of one seed.
+/// A simple generator: a run follows from one seed.
 #[derive(Clone)]
 struct Dice(Arc<AtomicU64>);
 
@@ -39,7 +39,7 @@ impl Dice {
         self.roll() % limit
     }
 
-    /// Once in so many times.
+    /// True once in this many times.
     fn once_in(&self, times: u64) -> bool {
         self.below(times) == 0
     }
@@ -49,7 +49,7 @@ impl Dice {
     }
 }
 
-/// The outside world, in tokio's time.
+/// The environment of the library, in tokio's time.
 #[derive(Clone)]
 struct World {
     began: tokio::time::Instant,
@@ -73,7 +73,7 @@ impl Runtime for World {
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
         let left = at.saturating_since(self.now());
-        // A timer that is far off would end the run there.
+        // A timer that is far away would end the run there.
         let at = tokio::time::Instant::now() + left.min(secs(3600));
         Box::pin(tokio::time::sleep_until(at))
     }
@@ -88,11 +88,11 @@ impl Runtime for World {
     }
 }
 
-/// A server: its memory, which run of it this is, and until when it does not vote.
+/// A server: its data, its run id, and until when it does not vote.
 struct Server {
     master: Master,
     run: u64,
-    /// What a restart brings back from the disk.
+    /// The data that a restart reads from the disk.
     disk: Master,
     silent_until: Duration,
 }
@@ -111,10 +111,10 @@ impl Server {
     }
 }
 
-/// Until when a client does not get through to a server.
+/// Until when a client cannot reach a server.
 type Away = Arc<Mutex<Duration>>;
 
-/// One client's way to a server. What is sent is carried out in order, in the run of the server to which it was sent.
+/// One client's link to a server. Requests are executed in order, in the run of the server that they were sent to.
 struct Line {
     name: NodeName,
     post: UnboundedSender<(Request, Reply)>,
@@ -154,7 +154,7 @@ impl Node for Line {
     }
 }
 
-/// Carries one request out, or not, once or more often, and answers, or not. `rough` is how often all goes well.
+/// Executes one request, or not, once or more often, and answers, or not. `rough` says how often all goes well.
 async fn deliver(
     server: &Arc<Mutex<Server>>,
     world: &World,
@@ -164,7 +164,7 @@ async fn deliver(
 ) {
     let dice = &world.dice;
     let cut = || Err(Fault::Disconnected("cut".into()));
-    // What the driver asks itself before it sends.
+    // Checked by the driver itself before it sends.
     let run = {
         let server = server.lock().expect("no panic");
         let now = world.elapsed();
@@ -182,7 +182,7 @@ async fn deliver(
         move |request: &Request| {
             let mut server = server.lock().expect("no panic");
             let wall = world.wall_micros();
-            // A connection does not outlive the run that it was made to.
+            // A connection does not outlive the run of the server.
             (server.run == run).then(|| server.master.apply(wall, request))
         }
     };
@@ -198,7 +198,7 @@ async fn deliver(
         })
     };
     if dice.once_in(rough) {
-        // Carried out much later.
+        // Executed much later.
         again(secs(3));
         tokio::time::sleep(NODE_TIMEOUT).await;
         return reply.time_out(Fault::Timeout(NODE_TIMEOUT));
@@ -214,10 +214,10 @@ async fn deliver(
     reply.answer(said.unwrap_or_else(cut));
 }
 
-/// How much of a run came about, to see that there was something to be seen.
+/// The events of a run, to check that there was something to test.
 #[derive(Debug, Default)]
 struct Seen {
-    /// What was left after each piece that was taken: each once, for each piece is handed out once.
+    /// The number left after each unit that was taken. Each number occurs once, because each unit is handed out once.
     left: Vec<u64>,
     unknown: u64,
     dropped: u64,
@@ -228,7 +228,7 @@ struct Seen {
 
 const PIECES: u64 = 30;
 
-/// Something happens to a way or to a server; whether a server was restarted.
+/// A random fault of a link or a server. Returns whether a server was restarted.
 fn change(world: &World, servers: &[Arc<Mutex<Server>>], ways: &[Away]) -> bool {
     let (dice, now) = (&world.dice, world.elapsed());
     let any = |count: usize| dice.below(count as u64) as usize;
@@ -304,7 +304,7 @@ async fn one_run(seed: u64) -> Seen {
             ))
         })
         .collect();
-    // How often the world changes: seldom enough for a write in between, or not.
+    // The interval of faults: long enough for a write in between, or not.
     let pace = secs(1 + dice.below(8));
     let mut restarts = 0;
     while !callers.iter().all(tokio::task::JoinHandle::is_finished) {
@@ -321,7 +321,7 @@ async fn one_run(seed: u64) -> Seen {
 }
 
 impl Seen {
-    /// No piece is taken twice, and none that was not there.
+    /// No unit is taken twice, and no unit that did not exist.
     fn is_right(&self, seed: u64) {
         let mut each = self.left.clone();
         each.sort_unstable();
@@ -337,7 +337,7 @@ impl Seen {
     }
 }
 
-/// Takes pieces until there are none, or nobody knows, or a minute is over; drops every few of its calls.
+/// Takes units until there are none, the result is unknown, or a minute is over; drops some of its calls.
 async fn caller(quota: quorate::Quota, world: World, seen: Arc<Mutex<Seen>>) {
     let count = |what: fn(&mut Seen)| what(&mut seen.lock().expect("no panic"));
     while world.elapsed() < secs(60) {

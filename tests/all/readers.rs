@@ -63,7 +63,7 @@ async fn a_readers_number_lies_between_those_of_the_writers() {
 async fn neither_side_starves_and_nobody_meets_the_other() {
     let masters = masters(3);
     let handles = [waits(&masters), waits(&masters)];
-    // Readers count up, a writer stands for a thousand.
+    // A reader counts one, a writer a thousand.
     let inside = Arc::new(AtomicI64::new(0));
     let mut tasks = Vec::new();
     for task in 0..10 {
@@ -124,7 +124,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
             tokio::spawn(async move { redlock.lock("doc").shared().acquire().await.expect("turn") })
         })
         .collect();
-    // One of them stands behind the writer of its own process, and comes to the masters after it.
+    // One of them is queued behind the writer of its own process, and asks the masters after it.
     eventually("the readers stand behind it", || line() == 4).await;
     assert!(!writing.is_finished() && reading.iter().all(|one| !one.is_finished()));
     first.release().await;
@@ -144,7 +144,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
         let guard = tokio::time::timeout(secs(5), one).await.expect("soon");
         guards.push(guard.expect("no panic"));
     }
-    // Their timers alone would take seconds; all four are in at once.
+    // Their timers alone would take seconds; all four enter at once.
     assert!(released.elapsed() < secs(1), "{:?}", released.elapsed());
     assert!(guards.iter().all(quorate::LockGuard::is_valid));
 }
@@ -208,7 +208,7 @@ async fn a_writer_becomes_a_reader_without_letting_another_writer_in() {
     let (here, there) = (waits(&masters), waits(&masters));
     let writer = take(&here, "doc").await;
     let old = writer.fencing_token();
-    // Another writer and a reader stand in line already.
+    // Another writer and a reader are queued already.
     let next = {
         let there = there.clone();
         tokio::spawn(async move { there.acquire("doc").await.expect("its turn") })
@@ -255,7 +255,7 @@ async fn a_writer_that_lost_its_lock_or_is_none_does_not_become_a_reader() {
     assert_eq!(refused, DowngradeError::Lost(LossCause::TakenAway));
 }
 
-/// For how long anything that is dropped may need to be gone.
+/// The time limit until anything that is dropped must be gone.
 const SOON: Duration = secs(20);
 
 #[tokio::test]
@@ -299,7 +299,7 @@ async fn what_has_no_readers_is_refused_and_not_taken_for_something_else() {
     let _beside = beside.expect("readers beside each other");
 }
 
-/// How many connections a master has been asked for, with the one that this question comes on.
+/// The number of connections that a master has received, including the one of this request.
 fn connections_ever(master: &Server) -> u64 {
     let stats = ask_server(master, &["INFO", "stats"]);
     let stats = stats.text().expect("text").into_owned();
@@ -328,7 +328,7 @@ async fn a_counter_that_is_gone_costs_no_connection_and_comes_back_with_a_renewa
     assert!(reading.is_valid() && plain.is_valid());
 }
 
-/// The next one may have written since.
+/// The next holder may have written since.
 #[tokio::test]
 async fn a_writer_that_was_broken_becomes_no_reader() {
     let masters = masters(3);

@@ -1,5 +1,5 @@
-//! The Redis node under faults: a master's fault is that master's, is named as such, and costs
-//! the others nothing.
+//! The Redis node under faults: a fault is attributed to its master, named as such, and costs the other masters
+//! nothing.
 
 use std::thread;
 use std::time::Instant;
@@ -14,14 +14,14 @@ use quorate::node::{self, Answer};
 use quorate::{AcquireError, Fault, NodeOutcome, Redlock, RedlockBuilder, TryAcquire, Wait};
 use quorate_testbed::{Fault as Harm, Masters, Proxy, Server, ServerOptions, Way};
 
-/// Settings for tests in which slowness is not the subject.
+/// Settings for tests in which slowness does not matter.
 fn patient(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls())
         .node_timeout(secs(2))
         .connect_timeout(secs(5))
 }
 
-/// Takes the lock and says what the master at place `n` made of it.
+/// Acquires the lock, and returns the report about the master at index `n`.
 async fn outcome_at(redlock: &Redlock, n: usize) -> NodeOutcome {
     let guard = take(redlock, "job").await;
     eventually("an answer of every master", || {
@@ -33,7 +33,7 @@ async fn outcome_at(redlock: &Redlock, n: usize) -> NodeOutcome {
     outcome
 }
 
-/// Takes the lock on a majority in spite of the master at place `n`, and names its fault.
+/// Acquires the lock on a majority despite the master at index `n`, and returns its fault.
 async fn fault_at(redlock: &Redlock, n: usize) -> Fault {
     match outcome_at(redlock, n).await {
         NodeOutcome::Fault(fault) => fault,
@@ -102,7 +102,7 @@ async fn a_restarted_master_grants_again_soon_after_it_accepts_connections() {
             }
         }
         println!("recovered {:?} after the start", up.elapsed());
-        // The promise is 250 ms; the rest is for a machine with other work.
+        // The promise is 250 ms; the rest is for a machine with other load.
         assert!(up.elapsed() < secs(3), "{:?}", up.elapsed());
     }
 }
@@ -181,13 +181,12 @@ async fn a_wrong_password_that_is_put_right_on_the_server_heals() {
 fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinHandle<()> {
     let mut control = server.connect(secs(60)).expect("alive");
     thread::spawn(move || {
-        // Its answer may be that it was killed.
+        // It may be answered with the error that it was killed.
         let _ = control.command(command);
     })
 }
 
-/// Waits until the master at place 0 shows the wanted fault. What comes before it is that the
-/// master does not answer yet.
+/// Waits until the master at index 0 shows the expected fault. Until then it may simply not answer.
 async fn shows(redlock: &Redlock, wanted: &Fault) {
     let started = Instant::now();
     loop {
@@ -285,7 +284,7 @@ async fn a_release_that_a_master_refuses_for_the_moment_is_delivered_later() {
     eventually("on all", || holders(&masters, "job") == 3).await;
     ask_server(&masters[0], &["CONFIG", "SET", "lua-time-limit", "20"]);
     let script = meanwhile(&masters[0], ENDLESS);
-    // Busy, and it says so.
+    // It is busy, and reports it.
     says_busy(&masters[0]).await;
     guard.release().await;
     redlock.flush().await;
@@ -348,7 +347,7 @@ async fn a_user_who_may_not_listen_still_locks() {
     .expect("three masters");
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
-    // Without wake-ups a waiter goes by its timer.
+    // Without wake-ups, a waiter relies on its timer.
     let guard = take(&redlock, "job").await;
     let second = tokio::spawn({
         let other = patient(&masters).build().expect("good settings");
@@ -375,9 +374,9 @@ async fn a_stopped_master_costs_its_callers_one_timeout() {
     for n in 0..100 {
         take(&redlock, &format!("job {n}")).await.release().await;
     }
-    // Each on its own would wait a second or more for the third answer.
+    // Alone, each would wait at least a second for the third answer.
     assert!(started.elapsed() < secs(20), "{:?}", started.elapsed());
-    // Its fault is a fault of its own while it lasts.
+    // While it lasts, the fault is reported for that master only.
     let fault = fault_at(&redlock, 0).await;
     assert!(
         matches!(fault, Fault::Timeout(_) | Fault::Stalled | Fault::Down(_)),
@@ -393,10 +392,11 @@ async fn a_stopped_master_costs_its_callers_one_timeout() {
     .await;
 }
 
-/// The name of a script.
+/// The SHA-1 of a script.
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
-/// What a master answers to a handshake: to HELLO, three courtesies, INFO, the mark of the masters, eight scripts, CLIENT ID.
+/// The replies of a master to a handshake: HELLO, three optional commands, INFO, the generation marker, eight scripts,
+/// CLIENT ID.
 const GREETING: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
     "+OK\r\n",
@@ -424,7 +424,7 @@ fn slow_master() -> node::Dial {
         let mut handshakes = 0;
         let mut last = 0;
         while let Ok(count @ 1..) = stream.read(&mut input).await {
-            // A command begins with a star and a digit, and no word of these tests has both.
+            // A command begins with a star and a digit, and no argument in these tests contains both.
             for &byte in &input[..count] {
                 asked += usize::from(last == b'*' && byte.is_ascii_digit());
                 last = byte;
@@ -448,7 +448,7 @@ fn slow_master() -> node::Dial {
     };
     std::sync::Arc::new(move |_: &str, _: u16| {
         Box::pin(async move {
-            // As much as the two buffers of a socket hold.
+            // The capacity of a socket's two buffers.
             let (ours, theirs) = tokio::io::duplex(1 << 21);
             tokio::spawn(serve(theirs));
             Ok(Box::new(ours) as Box<dyn node::Stream>)
@@ -458,8 +458,8 @@ fn slow_master() -> node::Dial {
 
 #[tokio::test]
 async fn a_crowd_that_outruns_a_master_waits_and_does_not_time_out() {
-    // 12,000 take it six seconds or more; asked all at once, half of them would be overdue. The timeout is long
-    // enough for a machine that does not come round to this test for a second.
+    // 12,000 requests take at least six seconds. Sent all at once, half of them would time out. The timeout is long
+    // enough for a machine that delays this test by a second.
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
     let node = quorate::testing::connect("redis://pipe", &settings).expect("a good address");
     ask(&*node, look(b"warm")).await.expect("it answers");
@@ -479,7 +479,7 @@ async fn connections_that_an_operator_kills_come_back() {
     for _ in 0..5 {
         let guard = take(&redlock, "job").await;
         for master in &masters {
-            // Also those that the wake-ups come over.
+            // Including those of the wake-ups.
             ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
             ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
         }
@@ -555,7 +555,7 @@ async fn the_first_lock_waits_for_a_slow_handshake_but_not_beyond_its_limit() {
 async fn an_idle_connection_that_the_server_closes_costs_nothing() {
     let idle = |_| ServerOptions::new().arg("--timeout").arg("1");
     let masters = Masters::start_with(3, idle).expect("three masters");
-    // Raw: a connection that listens for wake-ups is never idle to the server.
+    // Raw, because a connection that listens for wake-ups is never idle to the server.
     let redlock = patient(&masters)
         .order(quorate::Order::Unordered)
         .build()
@@ -587,7 +587,7 @@ async fn one_server_behind_two_addresses_has_one_vote_and_the_second_names_the_f
     })
     .await;
     guard.release().await;
-    // Two addresses of three answer, and one server of two: that is no majority.
+    // Two of three addresses answer, but only one of two servers: that is no majority.
     masters[1].kill().expect("killed");
     let error = redlock.try_acquire("job").await.expect_err("no quorum");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
@@ -622,7 +622,7 @@ async fn a_password_shows_nowhere() {
     show(format!("{released:?} {:?}", released.reports()));
     let error = redlock.try_acquire("job").await.expect_err("no quorum");
     show(format!("{error} {error:?}"));
-    // Where it is wrong as well.
+    // The address that is wrong as well.
     let wrong = masters[2].url().replace(SECRET, "s3cret-wrong");
     let wrong = settings([wrong.clone()]).connect_timeout(PATIENCE);
     let wrong = wrong.build().expect("good settings");
@@ -696,7 +696,7 @@ fn a_redlock_goes_on_in_another_runtime() {
                 .await
                 .unwrap_or_else(|_| panic!("round {round}: no answer"));
             guard.release().await;
-            // Guards that go down with the runtime, some before and some after its actors.
+            // Guards that end with the runtime, some before and some after its actors.
             for n in 0..20 {
                 let guard = take(&redlock, &format!("{round} {n}")).await;
                 tokio::spawn(async move {
@@ -708,8 +708,8 @@ fn a_redlock_goes_on_in_another_runtime() {
     }
 }
 
-/// The builder refuses such a ttl as well. But masters are told the longest by each client, and a restarted
-/// one trusts in it.
+/// The builder refuses such a TTL as well. But each client reports its longest TTL to the masters, and a restarted
+/// master trusts it.
 #[tokio::test]
 async fn a_ttl_above_the_longest_is_refused_by_the_master_itself() {
     let masters = masters(1);
@@ -733,8 +733,8 @@ async fn a_ttl_above_the_longest_is_refused_by_the_master_itself() {
     }
 }
 
-/// What lies in the buffers of a connection that was given up is executed when the master gets to it, unless
-/// the next connection has ended that one: here it gets to it when the releases have long been answered.
+/// Requests in the buffers of an abandoned connection are executed when the master gets to them, unless the next
+/// connection has closed that one. Here the master gets to them when the releases have long been answered.
 #[tokio::test]
 async fn no_acquire_comes_after_its_release_by_way_of_an_old_connection() {
     let masters = masters(1);
@@ -754,7 +754,7 @@ async fn no_acquire_comes_after_its_release_by_way_of_an_old_connection() {
         for (_, said) in ears.all(claims.len()).await {
             assert!(said.is_err(), "{said:?}");
         }
-        // Over a new connection, and before anything else arrives there.
+        // Over a new connection, before anything else arrives there.
         for claim in &claims {
             claim.withdraw();
             ears.ask(&*node, 0, support::asking::release(claim));
@@ -772,7 +772,7 @@ async fn no_acquire_comes_after_its_release_by_way_of_an_old_connection() {
             flow.received == flow.delivered + flow.dropped
         })
         .await;
-        // What has arrived is executed by the time that two later questions are answered.
+        // Requests that have arrived are executed before two later requests are answered.
         for _ in 0..2 {
             tokio::time::sleep(ms(50)).await;
             let keys = ask_server(&masters[0], &["KEYS", "job*"]);

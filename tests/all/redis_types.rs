@@ -1,4 +1,4 @@
-//! Masters named by what the `redis` crate holds: its clients go to the same servers with the same passwords.
+//! Masters given as clients of the `redis` crate: the connections go to the same servers with the same passwords.
 
 use quorate::{AcquireError, BuildError, Redlock, Wait};
 

@@ -1,5 +1,5 @@
-//! The renewal of held locks, looked at from the masters' side: that it is asked for, from when its
-//! validity counts, and how soon a loss is told.
+//! The renewal of held locks, from the masters' side: that it is sent, from when its validity counts, and how soon a
+//! loss is reported.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,19 +10,19 @@ use crate::support::{PATIENCE, eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{Drift, ExtendError, Fault, Instant, LockGuard, LossCause, Redlock};
 
-/// A renewal is due three seconds after the last, and again six: what is to come at once is looked
-/// for within two.
+/// A renewal is due three seconds after the last, and again after six. Anything that must happen at once is expected
+/// within two.
 const TTL: Duration = secs(9);
 const SOON: Duration = secs(2);
 
-/// What one extension asked for, and when it came to a master.
+/// The request of one extension, and when it arrived at a master.
 #[derive(Clone, Debug)]
 struct Asked {
     resources: Vec<Vec<u8>>,
     at: Instant,
 }
 
-/// The extensions that the masters were asked for, all of them.
+/// All extensions that the masters received.
 #[derive(Clone, Default)]
 struct Extensions(Arc<Mutex<Vec<Asked>>>);
 
@@ -43,7 +43,7 @@ impl Extensions {
         self.0.lock().expect("no panic").clone()
     }
 
-    /// Whether a renewal of it was asked for.
+    /// Whether a renewal of it was sent.
     fn name(&self, resource: &str) -> bool {
         let is_it = |name: &Vec<u8>| name == resource.as_bytes();
         self.all()
@@ -74,7 +74,7 @@ impl World {
         world
     }
 
-    /// How each master, by its number, treats extensions from now on; anything else it does honestly.
+    /// Sets how each master, by its number, treats extensions; everything else is treated normally.
     fn extensions_are(&self, rule: impl Fn(usize) -> Treatment + Clone + Send + 'static) {
         for (number, node) in self.nodes.iter().enumerate() {
             let (rule, extensions) = (rule.clone(), self.extensions.clone());
@@ -100,7 +100,7 @@ impl World {
     }
 }
 
-/// The validity that a lease has which was asked for at `asked`, and not a moment later.
+/// The validity of a lease that was requested at `asked`.
 fn valid_from(asked: Instant, ttl: Duration) -> Instant {
     asked + ttl.saturating_sub(Drift::default().of(ttl))
 }
@@ -110,7 +110,7 @@ async fn a_lock_taken_after_all_others_were_given_back_is_renewed() {
     let world = World::new();
     for _ in 0..2 {
         world.take("first", ms(900)).await.release().await;
-        // Its renewal would have been due by now, and there is nothing left to renew.
+        // Its renewal would have been due by now, and nothing is left to renew.
         tokio::time::sleep(ms(700)).await;
     }
     let _guard = world.take("second", TTL).await;
@@ -141,13 +141,13 @@ async fn a_lost_guard_that_is_dropped_late_does_not_end_the_renewal_of_another()
     world.redlock.break_lock("first").await.expect("broken");
     let cause = tokio::time::timeout(PATIENCE, lost.lost()).await;
     assert_eq!(cause, Ok(LossCause::TakenAway));
-    // It sits where the other one sat.
+    // It takes the slot of the other one in the renewal wheel.
     let _guard = world.take("second", TTL).await;
     drop(lost);
     eventually("it is renewed", || world.extensions.name("second")).await;
 }
 
-/// Sending takes its time here, and so do the answers: neither may make the lease longer.
+/// Sending takes time here, and so do the answers: neither may make the lease longer.
 fn slow(_: usize) -> Treatment {
     std::thread::sleep(ms(30));
     Late(ms(300))
@@ -162,7 +162,7 @@ async fn the_validity_of_a_renewal_counts_from_before_it_was_asked_for() {
     eventually("it is renewed", || guard.valid_until() > before).await;
     let renewed = guard.valid_until();
     let asked = world.extensions.all();
-    // Three masters an extension: the first of the last three came right behind the look at the clock.
+    // Each extension goes to three masters; the first of the last three came right after the reading of the clock.
     let asked = asked[asked.len() - 3].at;
     assert!(renewed <= valid_from(asked, TTL), "{renewed:?} {asked:?}");
 }
@@ -177,7 +177,7 @@ async fn the_validity_of_an_extension_counts_from_before_it_was_asked_for() {
     let asked = world.extensions.all()[0].at;
     let extended = guard.valid_until();
     assert!(extended <= valid_from(asked, TTL * 2), "{extended:?}");
-    // Nor does it end before.
+    // Nor does it end earlier.
     assert!(extended + ms(300) > valid_from(asked, TTL * 2));
 }
 
@@ -203,7 +203,7 @@ async fn the_validity_of_a_lock_counts_from_before_it_was_asked_for() {
     assert!(guard.valid_until() <= valid_from(asked, TTL));
 }
 
-/// A majority is enough: not the third master's word is waited for, nor another renewal, nor the end.
+/// A majority is enough: neither the third master's answer, nor another renewal, nor the end is awaited.
 #[tokio::test]
 async fn a_loss_is_told_when_a_majority_has_said_so() {
     let world = World::new();
@@ -261,7 +261,7 @@ async fn a_longest_hold_below_the_ttl_bounds_the_first_validity() {
     assert!(guard.valid_until() <= Instant::now() + most);
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::MaxHold));
-    // It is given back then, and not left to its ttl, though the guard lives.
+    // It is then released instead of expiring, although the guard still exists.
     eventually("the keys are gone", || {
         world.nodes.iter().all(|node| {
             let free = |master: &mut quorate::node::memory::Master, now| {

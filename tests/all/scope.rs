@@ -1,4 +1,4 @@
-//! Scopes in services: wrapped by helpers, spawned, with one error for lock and body.
+//! Scopes in services: wrapped by helper functions, spawned, with one error type for lock and body.
 
 use std::future::Future;
 use std::io;
@@ -9,8 +9,8 @@ use quorate::{LockGuard, Redlock, ScopeError};
 use crate::support::{ms, secs};
 
 #[expect(clippy::manual_async_fn, reason = "that it is `Send` is the point")]
-/// A helper as a service writes it: the lock of a tenant around a body, as a future that can be spawned. What a
-/// generic async closure returns cannot be named, so the body hands its future over in a box.
+/// A helper as a service would write it: the lock of a tenant around a body, as a future that can be spawned. The
+/// return type of a generic async closure cannot be named, so the body returns a boxed future.
 fn for_tenant<'a, T: Send + 'a>(
     redlock: &'a Redlock,
     tenant: &'a str,
@@ -39,7 +39,7 @@ async fn a_generic_helper_around_a_scope_can_be_spawned() {
 }
 
 #[expect(clippy::manual_async_fn, reason = "that it is `Send` is the point")]
-/// What needs nothing of the guard but its number needs no box.
+/// A body that needs only the token, and not the guard, needs no box.
 fn with_number<T, Body, Work>(
     redlock: Redlock,
     body: Body,

@@ -1,4 +1,4 @@
-//! So many holders at most, each with a slot and a number of its own.
+//! At most N holders, each with its own slot and token.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -157,7 +157,7 @@ async fn a_number_of_permits_that_cannot_be_is_refused() {
     }
 }
 
-/// A master in memory that counts how often it is asked for a slot.
+/// A master in memory that counts the requests for a slot.
 struct Asked(MemoryNode, AtomicUsize);
 
 impl Node for Asked {
@@ -186,13 +186,13 @@ async fn a_process_asks_for_no_slot_that_it_holds_itself() {
     for _ in 0..8 {
         held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
     }
-    // One slot is free, another each time.
+    // One slot is free, a different one each time.
     for at in 0..8 {
         held.remove(at % 3).release().await;
         held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
     }
     assert_eq!(node.1.load(Ordering::Relaxed), 16, "one attempt each");
-    // Where it holds all of them the masters are asked all the same.
+    // Even if this process holds all of them, the masters are asked.
     let more = redlock.semaphore("api", 8).try_acquire().await;
     assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");
     assert_eq!(node.1.load(Ordering::Relaxed), 17);
@@ -203,7 +203,7 @@ async fn a_permit_that_is_given_back_does_not_lie_idle_while_somebody_waits_for_
     let masters = masters(3);
     let rare = || settings(masters.urls()).ttl(secs(30)).heartbeat(secs(30));
     let [holder, waiter] = [rare(), rare()].map(|rare| rare.build().expect("good settings"));
-    // A waiter begins at a slot of its own, which is seldom the one that is given back.
+    // Each waiter begins at a random slot, which is seldom the released one.
     for _ in 0..4 {
         let mut held = Vec::new();
         for _ in 0..4 {
@@ -218,7 +218,7 @@ async fn a_permit_that_is_given_back_does_not_lie_idle_while_somebody_waits_for_
         let line = ["ZCARD", "quorate:queue:quorate:slot:line:api"];
         let lined = || ask_server(&masters[0], &line).int() == Some(1);
         eventually("it waits", lined).await;
-        // Its attempt that drew the place has been answered everywhere.
+        // All masters have answered the attempt that drew its ticket.
         tokio::time::sleep(ms(200)).await;
         held.pop().expect("four").release().await;
         let freed = Instant::now();
@@ -244,14 +244,14 @@ async fn a_permit_becomes_no_reader() {
     );
 }
 
-/// However long a pause between two attempts is.
+/// However long the pause between two attempts is.
 #[tokio::test]
 async fn without_order_another_slot_is_asked_for_at_once() {
     let masters = masters(3);
     let pauses = settings(masters.urls()).order(quorate::Order::Unordered);
     let pauses = pauses.retry(Retry::new(secs(600), secs(600)));
     let redlocks = [(); 2].map(|()| pauses.clone().build().expect("good settings"));
-    // Each begins at a slot by chance: half of the time at that of the other.
+    // Each begins at a random slot, half of the time at that of the other.
     for _ in 0..12 {
         let (one, two) = (
             redlocks[0].semaphore("api", 2),

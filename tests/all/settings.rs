@@ -1,5 +1,5 @@
-//! Bad input: each gives its own error, in one line that names the culprit and what would be
-//! right, and nothing is touched.
+//! Invalid settings: each gives its own error, in one line that names the cause and the valid range, and nothing is
+//! sent.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn refused(builder: RedlockBuilder) -> BuildError {
     builder.build().expect_err("bad settings")
 }
 
-/// One line, and each of these words in it.
+/// One line that contains each of these words.
 #[track_caller]
 fn assert_says(error: &dyn std::error::Error, words: &[&str]) {
     let text = error.to_string();
@@ -28,7 +28,7 @@ fn assert_says(error: &dyn std::error::Error, words: &[&str]) {
     }
 }
 
-/// A bad duration of `what`.
+/// An invalid duration of `what`.
 #[track_caller]
 fn assert_duration(builder: RedlockBuilder, setting: &str, words: &[&str]) {
     let error = refused(builder);
@@ -128,7 +128,7 @@ fn a_max_ttl_beyond_the_life_of_a_counter_is_refused() {
     assert_duration(good().max_ttl(secs(86_401)), "max_ttl", &["1day"]);
     assert_duration(good().max_ttl(Duration::MAX), "max_ttl", &["1day"]);
     assert!(good().max_ttl(secs(86_400)).build().is_ok());
-    // The ttl that nobody has set is no longer than that.
+    // The default TTL is no longer than that.
     assert!(good().max_ttl(secs(2)).build().is_ok());
     assert_duration(
         good().max_ttl(secs(2)).ttl(secs(10)),
@@ -142,7 +142,7 @@ fn timeouts_that_leave_no_time_are_refused() {
     let none = Duration::ZERO;
     assert_duration(good().node_timeout(none), "node_timeout", &["50ms"]);
     assert_duration(good().connect_timeout(none), "connect_timeout", &["500ms"]);
-    // The system takes no such number, and nothing would ever connect.
+    // The system rejects such a number, and no connection would ever succeed.
     for longer in [secs(3601), Duration::MAX] {
         assert_duration(good().connect_timeout(longer), "connect_timeout", &["1h"]);
     }
@@ -181,7 +181,7 @@ fn prefixes_that_are_not_ours_to_give_are_refused() {
 
 #[test]
 fn build_needs_no_runtime_and_touches_nothing() {
-    // Nobody listens there; this thread has no runtime.
+    // No server listens there, and this thread has no runtime.
     let redlock = Redlock::builder()
         .masters([
             "redis://192.0.2.1",
@@ -214,7 +214,7 @@ async fn a_bad_resource_name_is_told_with_its_limit() {
     assert_eq!(why, InvalidResource::Reserved);
     assert_says(&why, &["quorate:", "reserved"]);
     assert!(redlock.break_lock("").await.is_err());
-    // The key counts, not how it came about.
+    // The resulting key counts, not its parts.
     let split = good().prefix("quor").build().expect("good settings");
     assert_eq!(invalid(&split, b"ate:x").await, InvalidResource::Reserved);
     let longest = vec![b'x'; MAX_RESOURCE_LEN];

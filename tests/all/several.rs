@@ -1,4 +1,4 @@
-//! Several resources in one lock: all or nothing, one number, and no deadlock.
+//! Several resources in one lock: all or nothing, one token, and no deadlock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,7 +114,7 @@ async fn it_is_renewed_as_one_and_lost_with_one_key() {
     tokio::time::sleep(secs(3)).await;
     assert!(guard.is_valid(), "renewed beyond its ttl");
     guard.extend(secs(4)).await.expect("still ours");
-    // Somebody takes one of them away on a majority.
+    // Another client deletes one of them on a majority.
     for master in masters.iter().take(2) {
         ask_server(master, &["SET", "b", "a foreign value"]);
     }

@@ -1,5 +1,4 @@
-//! A waiter that steps out of the line for a while keeps its ticket, and so its place before all who came
-//! later.
+//! A waiter that leaves the queue for a while keeps its ticket, and so its place before all later waiters.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -49,14 +48,14 @@ async fn a_waiter_that_stepped_out_comes_back_to_its_place() {
             }
         }
     };
-    // It draws the first ticket, and gives up: so the line is empty when the next one steps out.
+    // It draws the first ticket and gives up, so the queue is empty when the next one leaves it.
     let first = waiting("first", secs(2));
     in_line(1).await;
     let old = waiting("old", secs(60));
     in_line(2).await;
     first.await.expect("no panic");
     in_line(1).await;
-    // A majority does not answer for a moment: its next sign of life finds that, and it steps out.
+    // A majority does not answer for a moment: its next heartbeat notices that, and it leaves the queue.
     for node in &nodes[..2] {
         node.change(|request| match request {
             Request::Acquire { .. } => Fails(Fault::Stalled, Duration::ZERO),
@@ -77,7 +76,8 @@ async fn a_waiter_that_stepped_out_comes_back_to_its_place() {
     assert_eq!(*order.lock().expect("no panic"), ["old", "young"]);
 }
 
-/// A master to which some requests leave late, one behind the other: what was withdrawn by then is not sent.
+/// A master to which some requests are sent late, one after the other. A request that was withdrawn by then is not
+/// sent.
 struct LeavesLate {
     node: MemoryNode,
     waits: fn(&Request) -> bool,
@@ -121,8 +121,9 @@ impl Node for LeavesLate {
     }
 }
 
-/// Of two masters one refusal decides. The other one was then not asked any more, was taken for one that fails, and who
-/// waited left the line: whoever came later went first. So it was with masters of two sets, also of three each.
+/// With two masters, one refusal decides. An earlier version then stopped waiting for the other master and counted it
+/// as failed, so the waiter left the queue and a later one was served first. The same happened with two sets of
+/// masters, even of three each.
 #[tokio::test]
 async fn who_is_refused_before_it_has_asked_all_keeps_its_place_in_line() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
@@ -157,7 +158,8 @@ async fn who_is_refused_before_it_has_asked_all_keeps_its_place_in_line() {
     assert_eq!(*served.lock().expect("no panic"), ["first", "second"]);
 }
 
-/// Refused by one of two, and asked again by the other behind its own release: also where nobody waits for the outcome.
+/// Refused by one of two masters, and asked again at the other behind its own release, even if no caller waits for the
+/// outcome.
 #[tokio::test]
 async fn what_is_granted_behind_its_own_release_is_given_back() {
     for cut_short in [false, true] {
@@ -168,7 +170,7 @@ async fn what_is_granted_behind_its_own_release_is_given_back() {
         };
         let first = client(vec![Arc::new(masters[0].clone())]);
         let _held = first.acquire("job").await.expect("free");
-        // A master that has lost its scripts: an acquire comes again behind what was sent meanwhile.
+        // A master that has lost its scripts: an acquire is sent again, after requests that were sent in the meantime.
         let acquires = |request: &Request| matches!(request, Request::Acquire { .. });
         let again: Arc<dyn Node> = LeavesLate::over(&masters[1], ms(20), acquires);
         let both = client(vec![Arc::new(masters[0].clone()), again]);

@@ -1,4 +1,4 @@
-//! Locks over masters that are stores, alone and mixed with others.
+//! Locks over masters that are stores, alone and together with others.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use quorate::{Inspection, Instant, Redlock, RedlockBuilder, Take, ValueError, Wa
 
 use crate::support::secs;
 
-/// Three stores in memory, with a clock of their own or without.
+/// Three stores in memory, with or without a clock.
 fn tables(clocked: bool) -> Vec<Table> {
     (1..=3)
         .map(|n| Table::new(&format!("table-{n}"), clocked))
@@ -49,7 +49,8 @@ async fn a_lock_over_stores_excludes_is_numbered_and_given_back() {
     }
 }
 
-/// A reader that joins sees the readers' marker end later than a client that has seen it before. It rests on that marker.
+/// A reader that joins sees the readers' key end later than a client that has seen the key before. The reader depends
+/// on that key.
 #[tokio::test]
 async fn writer_does_not_come_in_beside_a_reader_that_joined_when_the_first_reader_was_nearly_over()
 {
@@ -57,7 +58,7 @@ async fn writer_does_not_come_in_beside_a_reader_that_joined_when_the_first_read
         let tables = tables(clocked);
         let redlock = || over(&tables).ttl(secs(1)).build().expect("good settings");
         let (dies, reader, writer) = (redlock(), redlock(), redlock());
-        // Its process ends, and releases nothing.
+        // Its process ends and releases nothing.
         let first = std::thread::spawn(move || {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = runtime.enable_all().build().expect("a runtime");
@@ -95,13 +96,13 @@ async fn who_waits_at_stores_is_woken_by_the_release() {
         let began = std::time::Instant::now();
         guard.release().await;
         let guard = waits.await.expect("no panic").expect("its turn has come");
-        // Without a wake-up a third of a heartbeat passes, more than three seconds.
+        // Without a wake-up, a third of a heartbeat passes, more than three seconds.
         assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
         guard.release().await;
     }
 }
 
-/// A store with a listener that looks, which counts the commits that came too late and keeps what was told to whom.
+/// A store with a polling listener, which counts late commits and records all wake-ups.
 #[derive(Clone)]
 struct Counting {
     table: Table,
@@ -189,7 +190,8 @@ async fn who_is_woken_reads_before_it_writes() {
             let before = counted.stale.load(Ordering::Relaxed);
             guard.release().await;
             let guard = waits.await.expect("no panic").expect("its turn has come");
-            // The holder does not know that another stands in line since; who is woken knows that it knows nothing.
+            // The holder does not know that another waiter has been queued since; the awakened waiter knows that its
+            // knowledge is outdated.
             let late = counted.stale.load(Ordering::Relaxed) - before;
             assert!(
                 late <= 1,

@@ -1,4 +1,4 @@
-//! Locks over stores that answer late, forget what they were told last, or lose records.
+//! Locks over stores that answer late, lose their last changes, or lose records.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::support::{eventually, ms, secs};
 struct Books {
     name: NodeName,
     clocked: bool,
-    /// How long an answer takes after the clock was read, in milliseconds.
+    /// The time of an answer after the clock was read, in milliseconds.
     late: Arc<AtomicU64>,
     state: Arc<Mutex<State>>,
 }
@@ -29,13 +29,13 @@ struct State {
     records: BTreeMap<Vec<u8>, Record>,
     last: u64,
     run: u64,
-    /// So many commits are carried out; before the next the server closes.
+    /// This number of commits is applied; before the next one the server closes the connection.
     closes_after: Option<usize>,
-    /// It has been up for a second only.
+    /// It has been up for only one second.
     young: bool,
-    /// It names no records.
+    /// It lists no records.
     pageless: bool,
-    /// Connecting takes this many milliseconds.
+    /// The time to connect, in milliseconds.
     connects_in: u64,
 }
 
@@ -56,13 +56,13 @@ impl Books {
         self.state.lock().expect("no panic")
     }
 
-    /// Crashes, and comes back with what was on its disk.
+    /// Crashes, and restarts with the data on its disk.
     fn restart_with(&self, disk: State) {
         let run = self.state().run + 1;
         *self.state() = State { run, ..disk };
     }
 
-    /// Where a test does not say otherwise, all leases from before have ended by now.
+    /// Unless a test says otherwise, all earlier leases have ended by now.
     fn uptime(&self) -> Duration {
         secs(if self.state().young { 1 } else { 3600 })
     }
@@ -193,7 +193,7 @@ impl Session for BooksSession {
     }
 }
 
-/// Takes it as soon as it can be had, without standing in line.
+/// Acquires the lock as soon as it is free, without queueing.
 async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
     let began = std::time::Instant::now();
     loop {
@@ -236,7 +236,7 @@ async fn what_was_known_before_a_restart_is_read_again_for_the_server_may_have_f
     seize(&one, "of this run").await.release().await;
     let guard = seize(&other, "nightly").await;
     guard.extend(secs(4)).await.expect("ours");
-    // As many changes as were forgotten.
+    // As many changes as were lost.
     let tried = one.try_acquire("nightly").await.expect("no fault");
     assert!(
         tried.acquired().is_none(),
@@ -292,7 +292,7 @@ async fn lock_whose_record_was_overwritten_ends_no_other_renewal() {
     let (version, state) = (books.state().last + 1, junk);
     let record = Record { version, state };
     books.state().records.insert(b"bad".to_vec(), record);
-    // The second renewal is over; without one 1.2 s would be left.
+    // The second renewal is over; without one, 1.2 s would be left.
     tokio::time::sleep(ms(2_800)).await;
     assert!(good.remaining() > ms(1_800), "{:?}", good.report());
     let said = format!("{:?}", bad.report());
@@ -305,7 +305,7 @@ async fn what_was_done_before_the_store_closed_is_given_back_though_it_was_not_a
     let redlock = books.redlock().build().expect("good");
     redlock.acquire("warm").await.expect("free").release().await;
     books.state().closes_after = Some(1);
-    // Both are asked for at once, and are a commit each.
+    // Both are requested at once, in one commit each.
     let (one, other) = (redlock.lock("one"), redlock.lock("other"));
     let both = tokio::join!(one.try_acquire(), other.try_acquire());
     assert!(both.0.is_err() && both.1.is_err(), "{both:?}");
@@ -313,7 +313,7 @@ async fn what_was_done_before_the_store_closed_is_given_back_though_it_was_not_a
     let began = std::time::Instant::now();
     drop(seize(&redlock, "one").await);
     drop(seize(&redlock, "other").await);
-    // Without its release it would be there for the rest of its ttl.
+    // Without its release the lock would last for the rest of its TTL.
     assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
 }
 
@@ -336,7 +336,7 @@ async fn restart_guard_after_first_contact_lets_the_first_run_vote_and_no_later_
         if why.to_string().contains("restart guard") {
             break;
         }
-        // The first request finds that the connection is lost.
+        // The first request finds the connection lost.
         assert!(began.elapsed() < secs(2), "{why}");
         tokio::time::sleep(ms(5)).await;
     }
@@ -392,7 +392,7 @@ async fn value_of_an_earlier_run_of_a_store_that_may_forget_is_not_vouched_for()
     let began = std::time::Instant::now();
     let error = loop {
         match quota.take(1).await.expect_err("written in another run") {
-            // The first request finds that the connection is lost.
+            // The first request finds the connection lost.
             ValueError::NotAcquired(_) if began.elapsed() < secs(2) => {}
             error => break error,
         }

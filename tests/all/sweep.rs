@@ -1,7 +1,7 @@
-//! What a store is asked for while nobody asks for anything: records in which nothing is of use any more are removed,
-//! and no others; news of leaders are asked for again; releases are delivered after the handle is gone.
+//! Background requests to a store: unneeded records are removed, and no others; announcements of leaders are requested
+//! again; releases are delivered after the handle is dropped.
 //!
-//! Time is tokio's, which stands still while nothing is to be done: days pass in seconds.
+//! The time is tokio's, which advances only when nothing can run: days pass in seconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -17,10 +17,10 @@ use quorate::{Inspection, Instant, Redlock, Take};
 
 use crate::support::secs;
 
-/// The outside world, in tokio's time.
+/// The environment of the library, in tokio's time.
 struct World {
     began: tokio::time::Instant,
-    /// What the wall clock showed then: that of the stores shows it as well.
+    /// The wall clock at the start; the stores' clocks show the same.
     wall: u64,
     drawn: AtomicU64,
 }
@@ -80,7 +80,7 @@ async fn records(table: &Table) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn what_is_of_no_use_any_more_is_removed_by_who_is_there_and_nothing_else_is() {
     let world = Arc::new(World::new());
-    // Without a clock at the store a record has to be seen for as long as it is kept.
+    // Without a clock of the store, a client has to see a record unchanged for as long as it is kept.
     let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(30)).runtime(world.clone());
@@ -127,7 +127,7 @@ async fn what_is_of_no_use_any_more_is_removed_by_who_is_there_and_nothing_else_
 #[tokio::test(start_paused = true)]
 async fn observer_hears_of_a_new_leader_at_once_after_minutes_without_one() {
     let world = Arc::new(World::new());
-    // Without a clock of its own its time is the one that is stopped here.
+    // A store without a clock uses the time that is paused here.
     let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(1200)).max_ttl(secs(1200));
@@ -139,7 +139,7 @@ async fn observer_hears_of_a_new_leader_at_once_after_minutes_without_one() {
     let mut seen = observer.election("boss").observe().expect("a good name");
     assert_eq!(seen.next().await, None);
     let seen = tokio::spawn(async move { seen.next().await.map(|leader| leader.term) });
-    // The store forgets a watcher after a minute, and the observer looks by itself every 400 s.
+    // The store forgets a watcher after a minute, and the observer polls every 400 s.
     tokio::time::sleep(secs(150)).await;
     let began = tokio::time::Instant::now();
     let leads = candidate.election("boss").campaign("here").await;
@@ -148,7 +148,7 @@ async fn observer_hears_of_a_new_leader_at_once_after_minutes_without_one() {
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
 
-/// A store that can be reached or not.
+/// A store that can be reachable or not.
 #[derive(Clone)]
 struct Reachable {
     table: Table,
@@ -157,7 +157,7 @@ struct Reachable {
     ahead: Arc<AtomicI64>,
 }
 
-/// And the date of its last change.
+/// A session, and the date of its last change.
 struct ReachableSession(Reachable, Option<u64>);
 
 impl Reachable {
@@ -266,7 +266,7 @@ async fn pending_release_of_a_dropped_handle_is_tried_for_a_second_and_no_longer
     }
 }
 
-/// The same outside world, with a wall clock that is behind.
+/// The same environment, with a wall clock that is behind.
 struct Behind(Arc<World>, Duration);
 
 impl Runtime for Behind {
@@ -326,7 +326,7 @@ fn client(world: &Arc<World>, store: &Reachable) -> Redlock {
     builder.build().expect("good")
 }
 
-/// The number of a lock that is taken and released.
+/// The token of a lock that is acquired and released.
 async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     let guard = redlock.acquire(resource).await.expect("free");
     let number = guard.fencing_token().expect("fenced");
@@ -334,7 +334,7 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     number
 }
 
-/// Its date was behind when the session began, and has been put right since. Nothing was changed in that session.
+/// Its date was behind when the session began, and has been corrected since. Nothing was changed in that session.
 #[tokio::test(start_paused = true)]
 async fn session_without_changes_draws_no_number_by_a_date_of_long_ago() {
     let world = Arc::new(World::new());
@@ -355,7 +355,7 @@ async fn session_without_changes_draws_no_number_by_a_date_of_long_ago() {
     held.release().await;
 }
 
-/// A member of an ensemble leads whose clock is ahead; then one leads whose clock is right.
+/// A leader of an ensemble has a clock that is ahead; the next leader's clock is correct.
 #[tokio::test(start_paused = true)]
 async fn number_drawn_by_a_wrong_date_of_the_store_is_kept_until_a_day_after_that_date() {
     let world = Arc::new(World::new());

@@ -1,12 +1,11 @@
-//! The house keeps its order: imports point down, and no two files need each other.
+//! Rules of the source tree: imports point down, no two files import each other, functions are short.
 //!
-//! Read from the sources as they stand: what a file names by a path that begins with `crate`, `super` or `self`,
-//! tests left out.
+//! The sources are read as text. An import is a path that begins with `crate`, `super` or `self`; tests are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The floors of `src/`, the lowest first. A file may name what stands on its own floor or below.
+/// The layers of `src/`, the lowest first. A file may import from its own layer or below.
 const FLOORS: [&[&str]; 13] = [
     &["protocol"],
     &[
@@ -26,7 +25,7 @@ const FLOORS: [&[&str]; 13] = [
     &["builder", "config", "testing", "blocking", "lib"],
 ];
 
-/// How many files of a package stand in circles today. May only shrink.
+/// The number of files of each package in import cycles. May only shrink.
 const CIRCLES: [(&str, usize); 10] = [
     ("src", 0),
     ("testbed/src", 0),
@@ -40,8 +39,8 @@ const CIRCLES: [(&str, usize); 10] = [
     ("nodes/mysql/src", 0),
 ];
 
-/// Where a folder's own file (`mod.rs`, `lib.rs`) and its children are files like any others: what it names of
-/// theirs and what they name of its are arrows as well.
+/// In these packages, a folder's own file (`mod.rs`, `lib.rs`) counts like any other file: imports between it and its
+/// children are followed as well.
 const FOLDERS_READ: [&str; 4] = ["testbed/src", "cli/src", "benches/versus/src", "chaos/src"];
 
 fn root() -> PathBuf {
@@ -59,7 +58,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The module of a file: `node::redis::link`; none for the root.
+/// The module of a file: `node::redis::link`; empty for the root.
 fn module(path: &Path, base: &Path) -> Vec<String> {
     let inside = path.strip_prefix(base).expect("inside").with_extension("");
     let parts = inside
@@ -75,7 +74,7 @@ fn module(path: &Path, base: &Path) -> Vec<String> {
     parts
 }
 
-/// The paths in one `use`, braces spread out.
+/// The paths in one `use`, with braces expanded.
 fn spread(text: &str) -> Vec<String> {
     let Some(open) = text.find('{') else {
         return vec![text.trim().to_owned()];
@@ -101,7 +100,7 @@ fn spread(text: &str) -> Vec<String> {
 
 type Arrows = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
 
-/// The module that a path leads to, from where it stands; none outside of the package.
+/// The module that a path leads to, from the importing module; `None` outside of the package.
 fn target(
     from: &[String],
     path: &str,
@@ -113,7 +112,7 @@ fn target(
         Some("crate") => Vec::new(),
         Some("super") => from[..from.len().saturating_sub(1)].to_vec(),
         Some("self") => from.to_vec(),
-        // A folder's own file names its children without more.
+        // A folder's own file names its children directly.
         Some(child) if folders => {
             Some([from, &[child.to_owned()]].concat()).filter(|child| modules.contains(child))?
         }
@@ -134,7 +133,7 @@ fn target(
     Some(at)
 }
 
-/// Which module names which.
+/// Which module imports which.
 fn arrows(package: &str) -> Arrows {
     let base = &root().join(package);
     let folders = FOLDERS_READ.contains(&package);
@@ -155,12 +154,12 @@ fn arrows(package: &str) -> Arrows {
         let code = lines.join("\n");
         let to = arrows.entry(from.clone()).or_default();
         let of_path = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-        // What ends in braces is read below.
+        // Braces are handled below.
         let paths = code.split(|c| !of_path(c));
         for path in paths.filter(|path| path.contains("::") && !path.ends_with("::")) {
             if folders || path.starts_with("crate::") {
                 let at = target(&from, path, &modules, folders);
-                // Elsewhere, what the root says is public leads to no file.
+                // Re-exports of the root lead to no file.
                 to.extend(at.filter(|at| (folders || !at.is_empty()) && *at != from));
             }
         }
@@ -186,7 +185,7 @@ fn arrows(package: &str) -> Arrows {
     arrows
 }
 
-/// The files that can be reached from themselves.
+/// The files in import cycles.
 fn in_circles(arrows: &Arrows) -> Vec<&Vec<String>> {
     let reaches = |start: &Vec<String>| {
         let mut seen = BTreeSet::new();
@@ -234,7 +233,7 @@ fn the_library_points_down() {
     let mut back = Vec::new();
     for (from, all) in arrows("src") {
         for to in all {
-            // The root only says what is public.
+            // The root only re-exports.
             if !from.is_empty() && floor(&to) > floor(&from) {
                 back.push(format!("{} -> {}", from.join("/"), to.join("/")));
             }
@@ -253,7 +252,7 @@ fn the_core_of_the_protocol_names_nothing_but_itself() {
     }
 }
 
-/// What of a source is not tests and not comments.
+/// The source without tests and comments.
 fn code(path: &Path) -> String {
     let text = std::fs::read_to_string(path).expect("a source");
     let code = text.split("\nmod tests {").next().unwrap_or_default();
@@ -295,7 +294,7 @@ fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
 /// The longest function, in lines.
 const LONGEST: usize = 70;
 
-/// How many functions of a package are longer than that today. May only shrink.
+/// The number of longer functions of each package. May only shrink.
 const LONG: [(&str, usize); 8] = [
     ("src", 0),
     ("testbed", 0),
@@ -368,7 +367,7 @@ const TWINS: [&str; 2] = [
     "Hold", "Message",
 ];
 
-/// What stands here has the names of what it does without async.
+/// Items here have the names of their async counterparts.
 const SAME_NAMES: &str = "src/blocking";
 
 /// Names that are declared in more than one file of a package, with the files.
@@ -405,7 +404,7 @@ fn no_name_stands_for_two_things() {
     }
 }
 
-/// The most words of our own that a reader has to learn.
+/// The largest number of our own words in the glossary.
 const OWN_WORDS: usize = 15;
 
 #[test]
@@ -435,7 +434,7 @@ fn our_own_words_are_few_and_explained() {
             "{word} is not used"
         );
     }
-    // What they have taken the place of.
+    // Words that the glossary has replaced.
     let dialect = [
         "Ear", "Letter", "Seat", "Wheel", "Board", "Gather", "Heir", "Said", "Told", "Far",
     ];

@@ -1,4 +1,4 @@
-//! What a waiter is told while it waits, and what the error says of it afterwards.
+//! Reports to a waiter while it waits, and the error afterwards.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn fails(fault: Fault) -> impl FnMut(&Request) -> Treatment + Send {
     }
 }
 
-/// Waits in vain, and returns what it saw and what it was told.
+/// Waits without success; returns the progress reports and the error.
 async fn in_vain(redlock: &Redlock) -> (Vec<Waiting>, AcquireError) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let notes = seen.clone();
@@ -95,7 +95,7 @@ async fn a_refusal_that_does_not_pass_by_itself_ends_a_wait_after_one_look() {
             };
             assert_eq!(missed.attempts, 1);
             assert!(!missed.passes_by_itself());
-            // Put right, the next one has it.
+            // Once it is corrected, the next attempt succeeds.
             nodes[0].change(|_| Honest);
             let guard = redlock.acquire("x").await.expect("put right");
             guard.release().await;
@@ -169,7 +169,7 @@ async fn who_waits_for_what_its_own_process_holds_is_told_so() {
             panic!("it is held");
         };
         assert!(refusal.held_here);
-        // Another resource, and the same one once it is given back, are another matter.
+        // Another resource is unaffected, and so is the same one after its release.
         redlock.acquire("y").await.expect("free").release().await;
         guard.release().await;
         redlock
@@ -204,7 +204,7 @@ async fn what_another_process_holds_is_not_told_as_held_here() {
     }
 }
 
-/// What is traced, as it is commonly written: one line an event, behind the fields of its span.
+/// The trace output in its usual form: one line per event, after the fields of its span.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -219,8 +219,8 @@ impl std::io::Write for Lines {
     }
 }
 
-/// What is recorded in a span again does not take the place of what was recorded before, it stands
-/// beside it: a waiter's span grew with every attempt.
+/// Recording a field of a span again adds a value instead of replacing the old one: a waiter's span grew with every
+/// attempt.
 #[tokio::test]
 async fn the_span_of_a_waiter_records_each_field_once() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
@@ -247,7 +247,7 @@ async fn the_span_of_a_waiter_records_each_field_once() {
         let mut missed = lines.lines().filter(|line| line.contains("attempt missed"));
         assert!(missed.clone().count() > 3, "{lines}");
         let last = missed.next_back().expect("one of them");
-        // In the span, and what the event itself says.
+        // In the span, and in the event itself.
         let in_line = if unordered { 0 } else { 2 };
         assert_eq!(last.matches("answering=").count(), 2, "{last}");
         assert_eq!(last.matches("ahead=").count(), in_line, "{last}");
@@ -284,7 +284,7 @@ async fn who_waits_behind_a_waiter_for_several_is_not_told_of_the_holder_of_anot
     let waiting = tokio::time::timeout(PATIENCE, sees.recv()).await;
     let waiting = waiting.expect("an attempt").expect("it waits");
     assert!(waiting.note.is_some(), "{waiting:?}");
-    // Nobody holds it: who stands in the way is of this process, and says nothing.
+    // Nobody holds it: the blocking caller is in this process, and has no note.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
     let error = error.map(drop).expect_err("the other stands before it");
     let AcquireError::HeldByOther(missed) = &error else {

@@ -1,5 +1,5 @@
-//! What is traced of a loss. By itself: who listens in one thread does not hear everything while other threads meet
-//! the same events for the first time.
+//! Trace output about a loss. Alone in its program, because a subscriber of one thread may miss events that other
+//! threads reach first.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a lost attempt and a waiter that steps out leave to be done, and that it is waited for.
+//! The releases that a failed attempt and a leaving waiter need, and that they are awaited.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::support::{self, eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
 
-/// Longer than any of these tests waits for something to happen.
+/// Longer than any of these tests waits.
 const FAR: Duration = secs(600);
 
-/// How long the last master takes over what is to be waited for.
+/// How long the last master takes for each awaited request.
 const SLOW: Duration = ms(400);
 
 fn eager(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -26,7 +26,7 @@ fn eager(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
         .wait(Wait::Forever)
 }
 
-/// When something came to a master, in order.
+/// The times at which requests arrived at a master, in order.
 #[derive(Clone, Default)]
 struct Times(Arc<Mutex<Vec<Instant>>>);
 
@@ -40,7 +40,7 @@ impl Times {
     }
 }
 
-/// An acquire that still waits in a mailbox is not to be sent for nothing.
+/// An acquire that is still in a mailbox must not be sent any more.
 #[tokio::test]
 async fn an_attempt_is_withdrawn_before_its_releases_are_sent() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -65,7 +65,7 @@ async fn an_attempt_is_withdrawn_before_its_releases_are_sent() {
     assert_eq!(*released.lock().expect("no panic"), [true, true]);
 }
 
-/// An extension that still waits in a mailbox would put the key back behind the release.
+/// An extension that is still in a mailbox would restore the key after the release.
 #[tokio::test]
 async fn a_lock_that_is_given_back_is_withdrawn_before_its_releases_are_sent() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -86,7 +86,7 @@ async fn a_lock_that_is_given_back_is_withdrawn_before_its_releases_are_sent() {
     assert_eq!(*released.lock().expect("no panic"), [true; 6]);
 }
 
-/// Not only until a majority has: the last one is where two waiters would meet.
+/// Not only until a majority has: at the last master, two waiters would meet.
 #[tokio::test]
 async fn an_attempt_is_waited_for_until_every_master_has_undone_it() {
     for unordered in [false, true] {
@@ -125,7 +125,7 @@ async fn an_attempt_is_waited_for_until_every_master_has_undone_it() {
     }
 }
 
-/// Or it could be back in line before it has left.
+/// Otherwise it could be queued again before it has left.
 #[tokio::test]
 async fn a_waiter_that_steps_out_waits_until_it_has_left_the_line_everywhere() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));

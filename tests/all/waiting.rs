@@ -1,4 +1,4 @@
-//! First come, first served, over tasks and over processes' worth of separate `Redlock`s.
+//! First come, first served, over tasks and over separate `Redlock`s, as processes have.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait};
 use quorate_testbed::Masters;
 
-/// What a dead waiter leaves behind is gone after so long. What has to go earlier is looked for within half of it.
+/// Everything that a dead waiter leaves is gone after this time. Keys that must go earlier are expected within half of
+/// it.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
-/// How long anything that must come to pass may take, on a machine that does other work as well.
+/// The time limit for anything that must happen, on a machine with other load.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Waits until `seen` is true, for so long.
+/// Waits until `seen` is true, up to the limit.
 async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     let began = Instant::now();
     while !seen() {
@@ -22,7 +23,7 @@ async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// How many stand in line for a resource, on the master that knows of the fewest.
+/// The number of waiters queued for a resource, on the master with the fewest.
 fn in_line(masters: &Masters, resource: &str) -> i64 {
     let queue = format!("quorate:queue:{resource}");
     let count = |master: &quorate_testbed::Server| {
@@ -38,14 +39,14 @@ fn redlock(masters: &Masters) -> Redlock {
         .restart_guard(RestartGuard::Off)
         .ttl(2 * HEARTBEAT)
         .heartbeat(HEARTBEAT)
-        // Ten times the usual: a good master on a busy machine needs more now and then.
+        // Ten times the default, because a good master on a busy machine sometimes needs more.
         .node_timeout(Duration::from_millis(500))
         .wait(Wait::For(PATIENCE))
         .build()
         .expect("good settings")
 }
 
-/// The keys of queues, on all masters that are alive. What remembers the tickets goes by its expiry.
+/// The number of queue keys, on all live masters. Ticket counters expire by themselves.
 fn queue_keys(masters: &Masters) -> usize {
     masters
         .into_iter()
@@ -150,7 +151,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
         queue_keys(&masters) == 0
     })
     .await;
-    // What remembers the tickets goes by itself.
+    // Ticket counters expire by themselves.
     for master in &masters {
         let left = master.command(&["PTTL", "quorate:ticket:many"]);
         let left = left.expect("alive").int().expect("a number");
@@ -168,7 +169,7 @@ async fn a_try_does_not_overtake_and_a_dropped_waiter_leaves_the_line_at_once() 
         in_line(&masters, "x") == 1
     })
     .await;
-    // The lock is freed behind the waiter's back, without a wake-up.
+    // The lock is deleted without a wake-up for the waiter.
     for master in &masters {
         master.command(&["DEL", "x"]).expect("alive");
     }
@@ -191,7 +192,7 @@ async fn a_try_does_not_overtake_and_a_dropped_waiter_leaves_the_line_at_once() 
     drop(guard);
 }
 
-/// The task that ends leases once took the same lease again and again, for ever.
+/// The task that ends leases once processed the same lease again and again, forever.
 #[tokio::test]
 async fn a_lock_whose_fixed_lease_has_ended_can_be_taken_by_the_same_process() {
     let redlock = Redlock::in_memory(3);

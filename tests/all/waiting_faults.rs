@@ -1,4 +1,4 @@
-//! Waiting in order while waiters, holders, masters and connections die.
+//! Waiting in order while waiters, holders, masters and connections fail.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard, Wait};
 use quorate_testbed::{ClockShim, Fault, Masters, Proxy, ServerOptions, Skew};
 
-/// A crashed waiter or holder delays the others by a heartbeat or a ttl: seconds here. Everything
-/// beyond that is a stall; the margin is for a busy machine.
+/// A crashed waiter or holder delays the others by a heartbeat or a TTL: seconds here. Any longer delay is a stall; the
+/// margin is for a busy machine.
 const STALLED: Duration = Duration::from_secs(20);
 
 const TTL: Duration = Duration::from_secs(2);
@@ -27,7 +27,7 @@ fn redlock(masters: &Masters) -> Redlock {
         .expect("good settings")
 }
 
-/// Waits until `count` waiters stand in line on the first master that answers.
+/// Waits until `count` waiters are queued on the first master that answers.
 async fn in_line(redlock: &Redlock, resource: &str, count: usize) {
     let began = Instant::now();
     loop {
@@ -47,7 +47,7 @@ async fn in_line(redlock: &Redlock, resource: &str, count: usize) {
     }
 }
 
-/// Another process that takes or waits for a lock: this very test program.
+/// Another process that acquires or waits for a lock: this test program again.
 struct Process(Child);
 
 impl Process {
@@ -78,7 +78,7 @@ impl Drop for Process {
     }
 }
 
-/// Not a test of its own: what [`Process`] runs. It takes the lock and keeps it until killed.
+/// Not a test of its own: the function that [`Process`] runs. It acquires the lock and keeps it until killed.
 #[tokio::test]
 async fn another_process() {
     let Ok(task) = std::env::var("QUORATE_TEST_PROCESS") else {
@@ -92,8 +92,8 @@ async fn another_process() {
     drop(guard);
 }
 
-/// Lets `count` waiters, each a `Redlock` of its own, take and release the lock; returns how many
-/// did before they stalled.
+/// Lets `count` waiters, each a `Redlock` of its own, acquire and release the lock. Returns how many did before they
+/// stalled.
 async fn all_get_it(redlocks: Vec<Redlock>, resource: &'static str) -> usize {
     let mut tasks = tokio::task::JoinSet::new();
     for redlock in redlocks {
@@ -136,8 +136,8 @@ async fn a_waiter_killed_at_the_head_of_the_line_delays_the_others_by_its_heartb
     let began = Instant::now();
     guard.release().await;
     assert_eq!(others.await.expect("no panic"), 5);
-    // A place is kept for half a ttl without a sign of life. Where nobody strikes the dead one off the
-    // line, it stands there until the others have no sign of life left to give either.
+    // A ticket is kept for half a TTL without a heartbeat. If no client removed the dead waiter, it would stay queued
+    // until the others' heartbeats end as well.
     let took = began.elapsed();
     assert!(took < STALLED / 3, "{took:?}");
 }
@@ -280,7 +280,7 @@ async fn waiters_that_reach_only_a_minority_do_not_starve_the_one_that_reaches_a
         let guard = whole.lock("x").wait(wait).acquire().await;
         guard.expect("not starved").release().await;
     }
-    // Healed, they are served as well.
+    // Once healed, they are served as well.
     proxies.iter().for_each(Proxy::heal);
     for task in stuck {
         task.await.expect("no panic").expect("served after healing");
@@ -305,7 +305,7 @@ async fn a_waiter_outlives_its_heartbeat_while_a_minority_hangs() {
     let first = wait("first", first);
     in_line(&holder, "x", 1).await;
     masters[2].stop().expect("stopped");
-    // Several heartbeats (half the ttl each) pass.
+    // Several heartbeats (half the TTL each) pass.
     tokio::time::sleep(TTL * 2).await;
     let second = wait("second", redlock(&masters));
     in_line(&holder, "x", 2).await;

@@ -1,4 +1,4 @@
-//! Taking a lock on one master.
+//! Acquiring a lock on one master.
 
 use std::sync::Arc;
 
@@ -113,7 +113,8 @@ pub(crate) async fn the_lock_lives_its_ttl_and_the_counter_a_day(arm: &Arm) {
     assert_about(arm.ttl(&fence(KEY)), DAY);
 }
 
-/// Cut to whole milliseconds it would be none, which no server takes; a longer one would end too soon.
+/// Truncated to whole milliseconds the TTL would be zero, which no server accepts. Rounded up, it would end too late
+/// for the holder.
 pub(crate) async fn a_part_of_a_millisecond_counts_as_a_whole_one(arm: &Arm) {
     let brief = std::time::Duration::from_micros(100);
     for asked in [claim(b"a", 1), in_line(b"b", 1, 7)] {
@@ -176,7 +177,7 @@ pub(crate) async fn a_counter_that_cannot_be_counted_on_is_a_fault_and_nothing_i
         assert_eq!(arm.read(KEY), None, "{odd:?}");
         assert_eq!(arm.read(&fence(KEY)).as_deref(), Some(odd.as_bytes()));
     }
-    // The largest that can be raised.
+    // The largest counter that can still be increased.
     arm.put(&fence(KEY), b"9007199254740991", Some(LONG));
     let counter = arm.granted(acquire(&free, LONG, now())).await;
     assert_eq!(counter, 1 << 53);
@@ -192,7 +193,7 @@ pub(crate) async fn a_withdrawn_acquire_takes_nothing(arm: &Arm) {
 }
 
 pub(crate) async fn of_a_long_value_a_refusal_and_a_look_tell_the_beginning(arm: &Arm) {
-    // One that does not fit into a reply.
+    // A value that exceeds the size limit of a reply.
     let long = vec![b'x'; 9 << 20];
     arm.put(KEY, &long, None);
     let alone = Claim::new("", KEY, token(1), true).with_fairness(Fairness::Fair(None));

@@ -1,4 +1,4 @@
-//! Which masters agree with the one in memory.
+//! The masters that are compared with the memory master.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! The master in memory answers whatever a real one does: random sequences, reply by reply.
+//! The memory master answers exactly as a real one: random sequences, compared reply by reply.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,11 +18,11 @@ use crate::support::{ms, secs};
 
 const KEYS: [&[u8]; 2] = [b"a", b"b"];
 
-/// How long things last in one run of deeds.
+/// The durations used in one run of random operations.
 #[derive(Clone, Copy)]
 pub(crate) struct Times {
     ttls: [Duration; 3],
-    /// Of each waiter.
+    /// The heartbeat interval of each waiter.
     heartbeats: [Duration; TICKETS.len()],
 }
 
@@ -32,7 +32,7 @@ pub(crate) const LASTING: Times = Times {
     heartbeats: [secs(240); TICKETS.len()],
 };
 
-/// Over soon, beside some that stay: so that locks expire, and waiters die whose line lives on.
+/// Some end soon and some last, so that locks expire, and waiters die while others stay in the queue.
 pub(crate) const FLEETING: Times = Times {
     ttls: [BLINK, BLINK, LONG],
     heartbeats: [BLINK, BLINK, secs(240), secs(240)],
@@ -42,65 +42,65 @@ const BLINK: Duration = ms(60);
 
 const MONTH: Duration = secs(30 * 86_400);
 
-/// The masters count in whole milliseconds, and not from the same microsecond.
+/// Masters count in whole milliseconds, and their milliseconds do not begin at the same moment.
 const GRAIN: Duration = ms(2);
 
-/// How far the two masters' times may differ: they are asked one after the other.
+/// The allowed difference between times from the two masters, which are asked one after the other.
 const BLUR: Duration = secs(1);
 
-/// What the waiters' ids begin with.
+/// The prefix of all waiter ids.
 const PROCESS: &str = "0000000000000007";
 
-/// Of each waiter; two drew the same.
+/// The tickets of the waiters; two have the same.
 const TICKETS: [u64; 4] = [3, 1, 3, 7];
 
-/// One thing that happens to a master.
+/// One operation on a master.
 #[derive(Clone, Debug)]
 pub(crate) enum Deed {
     Acquire(Who, usize, i64),
-    /// Relative to the counter as it stands.
+    /// Relative to the current counter.
     Confirm(Who, i64),
     Value(ValueDeed),
     Release(Who, bool),
     Extend(Vec<(Who, usize)>),
     Look(usize),
     Break(usize),
-    /// By another client.
+    /// A write by another client.
     Put(usize, Option<usize>),
     Foreign(usize),
     ForeignCounter(usize),
     Counter(usize, i64),
     Delete(usize),
     DeleteCounter(usize),
-    /// A clock that was a month ahead has left its number.
+    /// A counter left by a clock that was a month ahead.
     CounterAhead(usize),
     DeleteTicket(usize),
-    /// Another type where breaks leave their mark.
+    /// A key of another type in place of a break marker.
     ForeignMark(usize),
-    /// Half a blink passes.
+    /// Waits for half of the short duration.
     Nap,
-    /// All that is fleeting has passed.
+    /// Waits until everything short-lived has ended.
     Rest,
-    /// Of several holders, some of them withdrawn.
+    /// Notes of several holders, some of them withdrawn.
     Note(Vec<Who>),
-    /// Another type, or a text of another client's, beside a lock.
+    /// A key of another type, or a text of another client, in place of a note.
     StrangeNote(usize, bool),
 }
 
-/// What happens to the value under a lock.
+/// One operation on the value under a lock.
 #[derive(Clone, Debug)]
 pub(crate) enum ValueDeed {
-    /// Relative to the counter as it stands.
+    /// Relative to the current counter.
     Read(Who, i64),
     /// As well; without a digit the value is removed.
     Write(Who, i64, Option<u8>),
     Foreign(usize),
-    /// A string that is none of ours.
+    /// A string that is not a stored value.
     Strange(usize),
     Delete(usize),
 }
 
-/// One of a few claims, so that they meet.
+/// One of a few claims, so that operations meet on the same keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Who {
     key: usize,
@@ -110,18 +110,18 @@ pub(crate) struct Who {
     noted: bool,
 }
 
-/// How a claim stands to others.
+/// The mode of a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stand {
     Classic,
     Unordered,
-    /// In order, without a place.
+    /// Ordered, without a ticket.
     Try,
-    /// In line, as one of a few waiters, which keep their tickets.
+    /// Ordered, as one of a few waiters, which keep their tickets.
     Waiter(usize),
-    /// One of the shapes of a group, as a try or as one of the waiters.
+    /// One of the shapes of a group, without a ticket or as one of the waiters.
     Group(usize, Option<usize>),
-    /// One of three slots, as a try or as one of the waiters.
+    /// One of three slots, without a ticket or as one of the waiters.
     Permit(u8, Option<usize>),
 }
 
@@ -195,7 +195,7 @@ impl Who {
             Stand::Group(shape, waiter) => {
                 let fresh = Claim::new("", key, asking::token(token), true);
                 let place = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter, times))));
-                // One in five takes the place of a lock that is held exclusively.
+                // One in five replaces a lock that is held exclusively.
                 let group = match token {
                     4 => group(shape).instead_of(asking::token(1)),
                     _ => group(shape),
@@ -237,7 +237,7 @@ pub(crate) fn deed() -> impl Strategy<Value = Deed> {
             },
         )
     };
-    // Inside the slack: what the clock decides is held by the contract cases.
+    // Within the allowed clock difference: contract cases test what the clock decides.
     let shift = || -400_000..400_000i64;
     prop_oneof![
         8 => (who(), ttl(), shift()).prop_map(|(who, ttl, shift)| Deed::Acquire(who, ttl, shift)),
@@ -268,7 +268,7 @@ pub(crate) fn deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// What happens to a line: its waiters come, show that they live, win, leave and die.
+/// Operations on a queue: its waiters arrive, send heartbeats, win, leave and die.
 pub(crate) fn line_deed() -> impl Strategy<Value = Deed> {
     let waiter = || {
         (1..4u8, 0..TICKETS.len()).prop_map(|(token, waiter)| Who {
@@ -292,7 +292,7 @@ pub(crate) fn line_deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// What happens where several resources, readers, owners and plain locks meet.
+/// Operations on several resources, readers, owners and plain locks together.
 pub(crate) fn group_deed() -> impl Strategy<Value = Deed> {
     let waiter = || prop::option::weighted(0.6, 0..TICKETS.len());
     let stand = prop_oneof![
@@ -344,14 +344,14 @@ fn shifted(by: i64) -> u64 {
     now().saturating_add_signed(by)
 }
 
-/// What a deed is in words that both masters understand.
+/// An operation in a form that both masters understand.
 enum Act {
     Ask(Request),
     Do(Box<dyn Fn(&Arm)>),
     Pass(Option<Duration>),
 }
 
-/// Decided once, so that both masters are asked the same.
+/// Decided once, so that both masters get the same request.
 fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
     let ttls = times.ttls;
     let text = |number: u64| number.to_string().into_bytes();
@@ -427,7 +427,7 @@ fn extend_act(items: &[(Who, usize)], model: &Arm, times: &Times) -> Act {
     let claims: Vec<_> = items.iter().map(|(who, _)| who.claim(times)).collect();
     for claim in &claims {
         if let Some(group) = claim.group() {
-            // Below the counter as it stands, at it, or above.
+            // Below, at, or above the current counter.
             let stands = counter(model, claim.key());
             let by = i64::from(claim.token().to_hex()[31] % 3) - 1;
             group.agreed(stands.saturating_add_signed(by));
@@ -464,7 +464,7 @@ fn value_act(deed: ValueDeed, model: &Arm, times: &Times) -> Act {
     }
 }
 
-/// Where the counter of a lock stands; about now, where there is none.
+/// The counter of a lock, or about the current time if there is none.
 fn counter(model: &Arm, key: &[u8]) -> u64 {
     match model.read(&fence(key)).as_deref() {
         None | Some(b"foreign") => now(),
@@ -474,7 +474,7 @@ fn counter(model: &Arm, key: &[u8]) -> u64 {
 
 fn close(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
     match (a, b) {
-        // Who looks at a store without a clock sees a lease last a little longer, and a note takes that over.
+        // A reader of a store without a clock sees a lease end a little later, and a note inherits that.
         (Some(a), Some(b)) => a.abs_diff(b) <= blur + a / 32,
         (a, b) => a.is_none() && b.is_none(),
     }
@@ -508,7 +508,8 @@ pub(crate) fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
                 holds.iter().all(|one| one.lives <= blur || among(one))
             };
             let same_holds = held(&a.holds, &b.holds) && held(&b.holds, &a.holds);
-            // Who is about to die may be gone here and not there: the two were not asked at one moment.
+            // A waiter that is about to die may be gone on one master only, because the two were not asked at the same
+            // moment.
             let of = |one: &Waiter, queue: &[Waiter]| {
                 let mut same = queue.iter().filter(|other| other.id == one.id);
                 same.any(|other| close(Some(one.lives), Some(other.lives), blur))
@@ -528,7 +529,7 @@ pub(crate) fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
                 && same_line
                 && same_holds
         }
-        // Each has a run of its own.
+        // Each master has its own run id.
         (Ok(Answer::Value { stored: a, .. }), Ok(Answer::Value { stored: b, .. })) => a == b,
         (Ok(Answer::Written { .. }), Ok(Answer::Written { .. })) => true,
         (a, b) => a == b,
@@ -561,8 +562,8 @@ impl Heard {
     }
 }
 
-/// Keeps the comparison away from the moments at which one master may see something end and the other not
-/// yet. Every deed is taken to have made something that lasts a blink.
+/// Keeps comparisons away from moments at which one master may already see something end and the other does not. Every
+/// operation is assumed to have created something short-lived.
 #[derive(Default)]
 struct Dusk {
     ends: Vec<(Instant, Instant)>,
@@ -570,7 +571,7 @@ struct Dusk {
 }
 
 impl Dusk {
-    /// Sleeps where the act is to sleep, and until nothing is about to end.
+    /// Waits as the operation demands, and until nothing is about to end.
     async fn before(&mut self, act: &Act) {
         match act {
             Act::Pass(Some(nap)) => tokio::time::sleep(*nap).await,
@@ -580,11 +581,11 @@ impl Dusk {
         self.pass().await;
     }
 
-    /// A deed that both masters saw between `began` and now; false if something may have ended meanwhile.
+    /// Records an operation between `began` and now. Returns false if something may have ended in the meantime.
     fn saw(&mut self, began: Instant) -> bool {
         let done = Instant::now();
         self.longest = self.longest.max(done - began);
-        // What the deed itself made must not have ended before it was looked at.
+        // Whatever the operation created must not have ended before it was compared.
         let is_clear = done < began + BLINK.saturating_sub(GRAIN)
             && self
                 .ends
@@ -596,7 +597,7 @@ impl Dusk {
         is_clear
     }
 
-    /// Waits while something is ending, or will be before a deed is done.
+    /// Waits while something is ending, or will end before the next operation is done.
     async fn pass(&self) {
         let soon = self.longest + GRAIN;
         while let Some(to) = self.ends.iter().find_map(|(from, to)| {
@@ -614,18 +615,18 @@ impl Dusk {
         }
     }
 
-    /// How far times may differ that are read now.
+    /// The allowed difference between times that are read now.
     fn blur(&self) -> Duration {
         2 * self.longest + 2 * GRAIN
     }
 }
 
-/// The two that are compared.
+/// The two masters under comparison.
 struct Pair {
     memory: Arm,
     server: Arm,
     heard: [Heard; 2],
-    /// How many deeds were compared, and how many sequences were cut short because a deed took too long.
+    /// The number of compared operations, and of sequences cut short because an operation took too long.
     compared: AtomicUsize,
     cut: AtomicUsize,
 }
@@ -669,7 +670,7 @@ impl Pair {
             };
             let mut seen = self.look().await;
             if is_fleeting {
-                // A note is kept for four times what its lock had left: nobody knows when it goes.
+                // A note lives four times as long as its lock had left, so its end is not predictable.
                 if let Some((a, b)) = &mut said {
                     forget_notes([a, b]);
                 }
@@ -678,12 +679,12 @@ impl Pair {
                 }
             }
             if is_fleeting && !dusk.saw(began) {
-                // It took too long to be compared, and so may be all that comes of it.
+                // The operation took too long, so neither it nor its effects can be compared.
                 self.cut.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
             if !is_fleeting && began.elapsed() > ms(300) {
-                // The machine stood still: the clock has had a say.
+                // The machine was too slow, so the clock had an influence on the result.
                 return Err(TestCaseError::reject("too slow to compare"));
             }
             let blur = if is_fleeting { dusk.blur() } else { BLUR };
@@ -704,15 +705,15 @@ impl Pair {
                     prop_assert!(same, "after deed {place}: ttl {:?} and {:?}", a.1, b.1);
                 }
             }
-            // A wake-up comes on the connection of the looks, so it has come before their answers.
+            // A wake-up arrives on the connection of the looks, so it came before their answers.
             self.compare_wake_ups(place)?;
             self.compared.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Items of one message that share a key go to a store one by one: it has them in several lanes, and promises no
-    /// order among them.
+    /// Sends items of one message that share a key to a store one by one, because a store processes them in several
+    /// lanes without an order.
     async fn ask_server(&self, request: Request) -> Said {
         let parts = match self.server.master {
             Master::Store(_) => one_by_one(&request),
@@ -741,7 +742,7 @@ impl Pair {
         }
         match request {
             _ if !answered => Err(Fault::Withdrawn),
-            // Beside a class nobody looks at the notes.
+            // While a class of holders exists, notes are not compared.
             Request::Extend { items } if items.iter().any(|i| i.claim.group().is_some()) => {
                 let mut said = Ok(Answer::Extended(extended));
                 forget_note(&mut said);
@@ -755,7 +756,7 @@ impl Pair {
     fn compare_wake_ups(&self, place: usize) -> Result<(), TestCaseError> {
         let [a, b] = self.heard.each_ref().map(Heard::take);
         if let Master::Store(_) = self.server.master {
-            // Who begins to listen is woken for everything it waits for.
+            // A client that begins to listen is woken for everything it waits for.
             let missed = a.iter().find(|key| !b.contains(key));
             prop_assert_eq!(missed, None, "wake-ups of deed {}", place);
         } else {
@@ -764,7 +765,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Everything that can be seen of every key, on both.
+    /// The visible state of every key, on both masters.
     async fn look(&self) -> Vec<(Seen, Seen)> {
         let mut seen = Vec::new();
         for key in KEYS {
@@ -777,7 +778,8 @@ impl Pair {
     }
 }
 
-/// A message about several locks in parts of one each, and how many keys each has, where two of them share a key.
+/// A message about several locks, divided into messages of one lock each, with their numbers of keys, if two of them
+/// share a key.
 fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
     let (parts, claims): (Vec<_>, Vec<&Claim>) = match request {
         Request::Extend { items } => {
@@ -803,11 +805,11 @@ fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
     parts.into_iter().zip(counts).collect()
 }
 
-/// What is seen of one key: how it looks, and key and counter with what they have left.
+/// The visible state of one key: the result of a look, and key and counter with their remaining times.
 #[derive(Debug)]
 struct Seen(Said, Vec<(Option<Vec<u8>>, Option<Duration>)>);
 
-/// Where the note stands among what is seen: a moment between the two masters is four for it.
+/// The position of the note in that state. For a note, the allowed time difference is four times as large.
 const NOTE: usize = 2;
 
 fn forget_notes(said: [&mut Said; 2]) {
@@ -832,7 +834,7 @@ fn forget_note(said: &mut Said) {
 }
 
 impl Seen {
-    /// Leaves the notes of both aside.
+    /// Ignores the notes of both.
     fn forget_note(&mut self, other: &mut Self) {
         forget_notes([&mut self.0, &mut other.0]);
         self.1.truncate(NOTE);
@@ -848,7 +850,7 @@ impl Seen {
     }
 }
 
-/// Compares the master in memory with another.
+/// Compares the memory master with another master.
 pub(crate) fn compare_with(
     other: impl FnOnce() -> Arm,
     times: &Times,

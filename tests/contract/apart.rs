@@ -1,5 +1,5 @@
-//! The contract for kinds of masters whose tests stand in a package of their own: who names this file as a module and
-//! uses all that is in it has the cases, each on an arm of its own, and the agreement with the master in memory.
+//! The contract suite for masters whose tests are in another package. A test program that includes this file as a
+//! module gets all cases, each on a new arm, and the comparison with the memory master.
 
 use std::future::Future;
 
@@ -26,7 +26,7 @@ pub(crate) mod value;
 use agreement::{LASTING, compare_with, deed, group_deed};
 use arm::Arm;
 
-/// What other clients write there is longer than such a master takes.
+/// Such a master does not accept values of this length from other clients.
 const IMPOSSIBLE: [&str; 1] = ["of_a_long_value_a_refusal_and_a_look_tell_the_beginning"];
 
 macro_rules! one_after_the_other {
@@ -50,7 +50,7 @@ macro_rules! one_after_the_other {
 
 cases::all_cases!(one_after_the_other);
 
-/// Plays each case on what `arm` makes of a name of its own.
+/// Runs each case on a new arm.
 pub(crate) async fn keeps_the_contract<A: Future<Output = Arm> + Send + 'static>(
     arm: impl Fn(String) -> A,
 ) {
@@ -64,7 +64,7 @@ pub(crate) async fn keeps_the_contract<A: Future<Output = Arm> + Send + 'static>
     );
 }
 
-/// Compares what `arm` makes with the master in memory, in so many random sequences of each sort.
+/// Compares an arm with the memory master in `cases` random sequences of each kind.
 pub(crate) fn agrees(arm: impl Fn() -> Arm, cases: u32) {
     compare_with(&arm, &LASTING, cases, deed());
     compare_with(&arm, &LASTING, cases, group_deed());

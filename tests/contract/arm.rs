@@ -1,4 +1,4 @@
-//! One implementation under test, with a side entrance to its keys.
+//! One implementation under test, with direct access to its keys.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use quorate_testbed::{Reply, Server, ServerOptions};
 use crate::support::asking::{self, Said};
 use crate::support::{secs, settings};
 
-/// A ttl that no test outlives.
+/// A TTL that no test outlives.
 pub(crate) const LONG: Duration = secs(600);
 
 /// A node and the master behind it.
@@ -28,7 +28,7 @@ pub(crate) enum Master {
     Store(Box<dyn Records>),
 }
 
-/// A side entrance to the records of a store.
+/// Direct access to the records of a store.
 pub(crate) trait Records: Send + Sync {
     fn change(&self, key: &[u8], change: &mut (dyn FnMut(&mut memory::Master, u64) + Send));
     fn keys(&self) -> usize;
@@ -59,16 +59,16 @@ impl Arm {
         }
     }
 
-    /// A store in memory, with a clock of its own or without.
+    /// A store in memory, with or without a clock.
     pub(crate) fn table(clocked: bool) -> Self {
         let table = Table::new("table", clocked);
         Self::store(table.clone(), table)
     }
 
-    /// A store, and another handle of it for the side entrance.
+    /// A store, and another handle of it for direct access.
     pub(crate) fn store<S: Store>(store: S, other: S) -> Self {
         let node = StoreNode::new(store);
-        // As the servers of this suite do, it is said to lose nothing.
+        // It is declared durable, as are the servers of this suite.
         let patient = settings([""; 0]).max_ttl(LONG).connect_timeout(secs(10));
         let patient = patient.restart_guard(RestartGuard::Off);
         node.settle(&quorate::testing::context(&patient));
@@ -78,7 +78,7 @@ impl Arm {
         }
     }
 
-    /// A server of `program`, or of the one that the machine has.
+    /// A server of `program`, or of the machine's default program.
     pub(crate) fn server(program: Option<PathBuf>) -> Self {
         let mut options = ServerOptions::new();
         if let Some(program) = program {
@@ -110,7 +110,7 @@ impl Arm {
         asking::ask(&*self.node, request).await
     }
 
-    /// Asks for a lock that must be granted, and returns the counter.
+    /// Sends an acquire that must be granted, and returns the counter.
     pub(crate) async fn granted(&self, request: Request) -> u64 {
         match self.ask(request).await {
             Ok(Answer::Granted { counter: Some(v) }) => v,
@@ -122,7 +122,7 @@ impl Arm {
         server.command(args).expect("the server is alive")
     }
 
-    /// A string, as another client would write it.
+    /// Writes a string, as another client would.
     pub(crate) fn put(&self, key: &[u8], value: &[u8], ttl: Option<Duration>) {
         match &self.master {
             Master::Memory(memory) => {
@@ -144,7 +144,7 @@ impl Arm {
         }
     }
 
-    /// A value of another type.
+    /// Writes a value of another type.
     pub(crate) fn put_foreign(&self, key: &[u8]) {
         match &self.master {
             Master::Memory(memory) => memory.with_master(|master, _| master.put_foreign(key)),
@@ -161,7 +161,7 @@ impl Arm {
     pub(crate) fn delete(&self, key: &[u8]) {
         match &self.master {
             Master::Memory(memory) => memory.with_master(|master, now| {
-                // Nothing lives for no time.
+                // A key with a TTL of zero does not exist.
                 master.put_text(now, key, b"", Some(Duration::ZERO));
             }),
             Master::Store(records) => records.change(key, &mut |master, now| {
@@ -171,7 +171,7 @@ impl Arm {
         }
     }
 
-    /// Deletes the ticket key of the line of a lock, as an eviction may.
+    /// Deletes the ticket key of a lock's queue, as an eviction may.
     pub(crate) fn delete_ticket(&self, lock: &[u8]) {
         let key = [b"quorate:ticket:", lock].concat();
         match &self.master {
@@ -206,7 +206,7 @@ impl Arm {
         }
     }
 
-    /// How long `key` lives on; `None` without an expiry or without a key.
+    /// The remaining time of `key`; `None` without an expiry or without a key.
     pub(crate) fn ttl(&self, key: &[u8]) -> Option<Duration> {
         match &self.master {
             Master::Memory(_) | Master::Store(_) => self.peek(key).ok()?.ttl_left,
@@ -218,7 +218,7 @@ impl Arm {
     }
 
     fn peek(&self, key: &[u8]) -> Result<node::KeyState, Fault> {
-        // A look fails over a strange counter as well: that is put aside, in a copy.
+        // A look fails on a malformed counter as well, so the counter is removed from a copy.
         let look = |master: &memory::Master, now: u64| {
             let mut copy = master.clone();
             copy.put_text(now, &fence(key), b"0", None);
@@ -238,13 +238,13 @@ impl Arm {
         }
     }
 
-    /// The counter that goes with a lock key.
+    /// The counter of a lock key.
     pub(crate) fn counter(&self, key: &[u8]) -> Option<u64> {
         let text = self.read(&fence(key))?;
         Some(String::from_utf8(text).ok()?.parse().expect("digits"))
     }
 
-    /// Every key there is.
+    /// The number of keys.
     pub(crate) fn keys(&self) -> usize {
         match &self.master {
             Master::Memory(memory) => memory.with_master(memory::Master::len),
@@ -269,7 +269,7 @@ pub(crate) fn fence(key: &[u8]) -> Vec<u8> {
     [b"quorate:fence:", key].concat()
 }
 
-/// The wall clock, which is also the masters' own: they run on this machine.
+/// The wall clock, which is also the masters' clock, because they run on this machine.
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.expect("after 1970").as_micros() as u64
@@ -280,13 +280,13 @@ pub(crate) fn hex(n: u8) -> Vec<u8> {
     asking::token(n).to_hex().to_vec()
 }
 
-/// What is said of the locks of one extension.
+/// An answer to an extension of several locks.
 pub(crate) fn each(said: &[Extended]) -> Answer {
     Answer::Extended(said.to_vec())
 }
 
-/// Whether `left` is what a ttl looks like soon after it was set. Where a store has no clock, who looks sees a lease
-/// last a little longer.
+/// Checks that `left` is the remaining time of a TTL that was just set. A reader of a store without a clock sees a
+/// lease end a little later.
 #[track_caller]
 pub(crate) fn assert_about(left: Option<Duration>, ttl: Duration) {
     let left = left.unwrap_or_else(|| panic!("no expiry, expected {ttl:?}"));

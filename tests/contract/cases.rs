@@ -1,6 +1,6 @@
-//! All cases of the contract, by module: also for kinds of masters whose tests stand in a package of their own.
+//! All cases of the contract, by module. Packages of other masters use the list as well.
 
-/// Hands them to a macro.
+/// Passes them to a macro.
 macro_rules! all_cases {
     ($with:ident) => {
         $with! {

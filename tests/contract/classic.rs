@@ -24,7 +24,7 @@ pub(crate) async fn a_classic_lock_keeps_no_counter(arm: &Arm) {
 pub(crate) async fn a_classic_lock_is_refused_whatever_stands_there(arm: &Arm) {
     let claim = classic(KEY, 1);
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(GRANTED));
-    // SET NX does not look who it is.
+    // SET NX does not check who holds the key.
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(REFUSED));
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(REFUSED));

@@ -39,7 +39,7 @@ pub(crate) async fn only_the_holder_confirms(arm: &Arm) {
     let said = arm.ask(confirm(&claim(KEY, 2), counter + 1)).await;
     assert_eq!(said, Ok(Answer::NotOurs));
     assert_eq!(arm.counter(KEY), Some(counter));
-    // Not even for a number that fits, and not for a lock that is free.
+    // Not even for a matching number, and not for a free lock.
     let said = arm.ask(confirm(&claim(KEY, 2), counter)).await;
     assert_eq!(said, Ok(Answer::NotOurs));
     let said = arm.ask(confirm(&claim(b"free", 1), 7)).await;

@@ -1,4 +1,4 @@
-//! How long fencing counters are kept on one master.
+//! The lifetime of fencing counters on one master.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::support::secs;
 
 const KEY: &[u8] = b"job";
 const DAY: Duration = secs(86_400);
-/// A clock was wrong by this much.
+/// The error of a wrong clock.
 const AHEAD: Duration = secs(30 * 86_400);
 
-/// A claim on these keys, in order and without a place in line.
+/// An ordered claim on these keys, without a ticket.
 fn group(keys: &[&[u8]], mode: &Mode, number: u64) -> Arc<Claim> {
     let part = |key: &&[u8]| Part {
         key: (*key).into(),
@@ -48,7 +48,7 @@ fn assert_kept(arm: &Arm, key: &[u8], way: &str) {
     assert_about(arm.ttl(&fence(key)), DAY + ahead);
 }
 
-/// A clock that was ahead has left its number; a day later the clocks show less than that.
+/// A clock that was ahead left its number; a day later, the clocks still show less.
 pub(crate) async fn a_counter_ahead_of_the_clock_is_kept_until_a_day_after_its_number(arm: &Arm) {
     let ahead = now() + AHEAD.as_micros() as u64;
     let shared = Mode::Class(Class::Shared);
@@ -67,7 +67,7 @@ pub(crate) async fn a_counter_ahead_of_the_clock_is_kept_until_a_day_after_its_n
         assert_eq!(counter, ahead + 1, "{way}");
         assert_kept(arm, key, way);
     }
-    // What a holder writes.
+    // As a holder writes it.
     let owner = group(&[KEY], &owner(), ahead);
     let asked: [(&str, Arc<Claim>, Request); 5] = [
         ("confirm", claim(KEY, 1), confirm(&claim(KEY, 1), ahead)),
@@ -95,7 +95,7 @@ pub(crate) async fn a_counter_that_is_raised_to_a_number_ahead_is_kept_as_long(a
     let said = arm.ask(read(&holder, number)).await;
     assert_eq!(said, Ok(Answer::CounterAbove(ahead)));
     assert_kept(arm, KEY, "the number of a value");
-    // A reader that comes back behind others gets the next number.
+    // A reader that returns while others hold gets the next number.
     arm.clear();
     arm.put(&fence(KEY), ahead.to_string().as_bytes(), Some(LONG));
     let reader = group(&[KEY], &Mode::Class(Class::Shared), number);

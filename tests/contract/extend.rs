@@ -1,4 +1,4 @@
-//! Prolonging locks on one master.
+//! Extending locks on one master.
 
 use quorate::node::{Extended, Fault};
 

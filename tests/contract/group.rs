@@ -1,4 +1,4 @@
-//! Holds that stand beside each other on one master.
+//! Shared holds on one master.
 
 use std::sync::{Arc, Mutex};
 
@@ -30,7 +30,7 @@ fn reader(key: &[u8], n: u8) -> Arc<Claim> {
     of_class(key, n, Class::Shared, 0)
 }
 
-/// A hold that has been taken with this number.
+/// A hold that was acquired with this number.
 fn taken(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
     of_class(key, n, Class::Shared, number)
 }
@@ -54,7 +54,7 @@ pub(crate) async fn who_joins_where_the_counter_is_gone_gets_no_number_and_no_pl
         };
         assert!(why.contains("is gone"), "{why}");
         assert_eq!(state(arm, KEY).await.holds.len(), 1);
-        // The next renewal of who is there puts it back, and then there is a number to give.
+        // The next renewal of the present holder restores the counter, and after that a number can be drawn.
         let renewed = arm.ask(extend(&[(&hold(1, number), LONG)])).await;
         assert_eq!(renewed, Ok(each(&[Extended::Kept])));
         let joined = arm.granted(acquire(&hold(2, 0), LONG, now())).await;
@@ -62,7 +62,7 @@ pub(crate) async fn who_joins_where_the_counter_is_gone_gets_no_number_and_no_pl
     }
 }
 
-/// Which keys the process 7 is woken for.
+/// The keys for which process 7 is woken.
 #[derive(Clone, Default)]
 struct Woken(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -81,7 +81,7 @@ pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
     });
     let reads = of_class(KEY, 1, Class::Shared, 0);
     arm.granted(acquire(&reads, LONG, now())).await;
-    // A reader of the process 7, which stands behind a writer of another.
+    // A reader of process 7, queued behind a writer of another process.
     let writer = in_line(KEY, 2, 1);
     let reader = Claim::new("", KEY, token(7), true)
         .with_fairness(in_line(KEY, 7, 2).fairness().clone())
@@ -93,7 +93,7 @@ pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
     let said = arm.ask(release(&writer)).await;
     assert_eq!(said, Ok(Answer::Released(false)));
     eventually("it is woken", || {
-        // A wake-up may come twice.
+        // A wake-up may arrive twice.
         let woken = woken.0.lock().expect("no panic");
         !woken.is_empty() && woken.iter().all(|key| key == KEY)
     })
@@ -116,7 +116,7 @@ pub(crate) async fn a_hold_that_was_broken_does_not_join_who_came_after(arm: &Ar
     assert_eq!(values, [hex(3)]);
 }
 
-/// A break is noted for days: of a class that is used on, later holds must not do without a master for so long.
+/// A break marker lasts for days. Later holds of a class that stays in use must not lose a master for that long.
 pub(crate) async fn a_hold_that_came_after_a_break_of_its_class_is_put_back(arm: &Arm) {
     for class in [Class::Shared, Class::Owner("job 7".into())] {
         arm.clear();
@@ -125,7 +125,7 @@ pub(crate) async fn a_hold_that_came_after_a_break_of_its_class_is_put_back(arm:
         let joined = arm.granted(acquire(&hold(2, 0), LONG, now())).await;
         assert_eq!(joined, number);
         arm.ask(smash(KEY)).await.expect("broken");
-        // The second one agreed on a number that this master was not told of.
+        // The second hold agreed on a number that this master did not receive.
         for broken in [hold(1, number), hold(2, number + 7), hold(3, number)] {
             let kept = arm.ask(extend(&[(&broken, LONG)])).await;
             assert_eq!(kept, Ok(each(&[Extended::NotOurs])));
@@ -134,7 +134,7 @@ pub(crate) async fn a_hold_that_came_after_a_break_of_its_class_is_put_back(arm:
         let later = hold(4, number + 8);
         let kept = arm.ask(extend(&[(&later, LONG)])).await;
         assert_eq!(kept, Ok(each(&[Extended::Restored])));
-        // It is broken itself, and the first ones stay so.
+        // It is broken as well, and the first ones remain broken.
         arm.ask(smash(KEY)).await.expect("broken");
         for broken in [later, hold(1, number), hold(2, number + 7)] {
             let kept = arm.ask(extend(&[(&broken, LONG)])).await;

@@ -1,4 +1,4 @@
-//! The line of waiters on one master, where its ticket key was deleted or evicted.
+//! The queue of waiters on one master whose ticket key was deleted or evicted.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,13 +12,13 @@ use crate::support::eventually;
 
 const KEY: &[u8] = b"job";
 
-/// A claim in order, without a place in line.
+/// An ordered claim without a ticket.
 fn no_place(key: &[u8], n: u8) -> Arc<Claim> {
     let claim = Claim::new("", key, token(n), true);
     Arc::new(claim.with_fairness(Fairness::Fair(None)))
 }
 
-/// The largest ticket that a refused claim is told.
+/// The largest ticket in the answer to a refused claim.
 async fn ticket(arm: &Arm, request: Request) -> u64 {
     match arm.ask(request).await {
         Ok(Answer::Refused {
@@ -28,10 +28,11 @@ async fn ticket(arm: &Arm, request: Request) -> u64 {
     }
 }
 
-/// A kind of lock, the name of its line, and two claims that wait in it.
+/// A kind of lock, the name of its queue, and two claims that wait in it.
 type Waiters = (&'static str, Vec<u8>, [Arc<Claim>; 2]);
 
-/// Claims that wait at a lock, at a lock among several, at a lock with readers and at a semaphore; with tickets 5 and 8.
+/// Claims that wait for a lock, for one lock among several, for a lock with readers, and for a semaphore; with tickets
+/// 5 and 8.
 fn waiters() -> [Waiters; 4] {
     let two = |with: &dyn Fn(Claim) -> Claim, key: &[u8]| {
         [(3, 5), (4, 8)].map(|(n, number)| {
@@ -65,12 +66,12 @@ fn waiters() -> [Waiters; 4] {
 pub(crate) async fn a_ticket_key_that_is_gone_is_set_again_by_the_next_heartbeat(arm: &Arm) {
     for (kind, line, [first, last]) in waiters() {
         arm.clear();
-        // Whoever holds it now.
+        // Any holder will do.
         arm.put(first.key(), b"another client", Some(LONG));
         assert_eq!(ticket(arm, acquire(&first, LONG, now())).await, 5, "{kind}");
         assert_eq!(ticket(arm, acquire(&last, LONG, now())).await, 8, "{kind}");
         arm.delete_ticket(&line);
-        // The largest of all that wait, so that the next to come is behind them.
+        // The largest ticket of all waiters, so that the next waiter is queued behind them.
         assert_eq!(ticket(arm, acquire(&first, LONG, now())).await, 8, "{kind}");
         let ends = arm.ttl(&[b"quorate:ticket:", &line[..]].concat());
         let queue = arm.ttl(&[b"quorate:queue:", &line[..]].concat());
@@ -81,7 +82,7 @@ pub(crate) async fn a_ticket_key_that_is_gone_is_set_again_by_the_next_heartbeat
     }
 }
 
-/// It had its ticket drawn before those that wait already, and comes late.
+/// It drew its ticket before the present waiters, and arrives late.
 pub(crate) async fn a_ticket_key_that_is_gone_is_set_to_the_largest_also_by_a_newcomer_with_a_smaller_one(
     arm: &Arm,
 ) {
@@ -94,7 +95,7 @@ pub(crate) async fn a_ticket_key_that_is_gone_is_set_to_the_largest_also_by_a_ne
     }
 }
 
-/// The keys that process 7 is woken for.
+/// The keys for which process 7 is woken.
 #[derive(Clone, Default)]
 struct Woken(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -124,7 +125,7 @@ pub(crate) async fn releases_of_many_wake_a_line_whose_ticket_key_was_gone_until
     ticket(arm, acquire(&waits, LONG, now())).await;
     arm.delete_ticket(lock);
     ticket(arm, acquire(&waits, LONG, now())).await;
-    // They gather behind the first, and go as one call.
+    // They queue behind the first request, and are sent as one call.
     let mut ears = Ears::new();
     ears.ask(&*arm.node, 0, look(lock));
     for (n, holder) in held.iter().enumerate() {
@@ -141,7 +142,7 @@ pub(crate) async fn releases_of_many_wake_a_line_whose_ticket_key_was_gone_until
         woken.iter().any(|key| key == lock)
     })
     .await;
-    // An attempt that comes with others does not pass it.
+    // An attempt in a batch does not pass the waiter.
     let tries: Vec<_> = (0..12)
         .map(|n| no_place(&[KEY, &[b'0' + n]].concat(), 20 + n))
         .collect();

@@ -13,7 +13,7 @@ use crate::support::secs;
 const KEY: &[u8] = b"job";
 const DAY: Duration = secs(86_400);
 
-/// Where it stands that a lock was broken.
+/// The key of the break marker.
 fn mark(key: &[u8]) -> Vec<u8> {
     [b"quorate:broken:", key].concat()
 }
@@ -83,7 +83,7 @@ pub(crate) async fn who_was_broken_stays_so_when_the_next_is_broken_too(arm: &Ar
     assert_eq!(arm.read(KEY), None);
 }
 
-/// Whatever time was left, and whatever `max_ttl` the operator has: another client's may be a day.
+/// Whatever time the lock had left, and whatever the operator's `max_ttl`: another client's may be a day.
 pub(crate) async fn the_mark_of_a_break_outlives_the_longest_ttl_that_any_client_can_have(
     arm: &Arm,
 ) {
@@ -91,7 +91,7 @@ pub(crate) async fn the_mark_of_a_break_outlives_the_longest_ttl_that_any_client
     let number = arm.granted(acquire(&claim(KEY, 1), short, now())).await;
     arm.ask(smash(KEY)).await.expect("broken");
     assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
-    // And where a class is broken behind it.
+    // Also when a class is broken after it.
     arm.put(&mark(KEY), b"\nanother\n", Some(secs(1)));
     let part = Part {
         key: KEY.into(),
@@ -110,7 +110,7 @@ pub(crate) async fn the_mark_of_a_break_outlives_the_longest_ttl_that_any_client
     );
 }
 
-/// As many as an operator's script can break in a day, with a break every three minutes.
+/// As many breaks as a script can make in a day, with one every three minutes.
 pub(crate) async fn the_first_of_hundreds_that_were_broken_stays_so(arm: &Arm) {
     for n in 1..=96 {
         let mut bytes = [n; 16];
@@ -135,7 +135,7 @@ pub(crate) async fn another_clients_lock_is_broken_without_a_mark(arm: &Arm) {
     assert_eq!((arm.read(KEY), arm.read(&mark(KEY))), (None, None));
 }
 
-/// Its holder renews it as any other.
+/// Its holder renews it like any other lock.
 pub(crate) async fn a_lock_without_expiry_that_was_broken_stays_so(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
@@ -162,7 +162,7 @@ pub(crate) async fn a_break_leaves_another_type_alone(arm: &Arm) {
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
-    // Also where only the counter is another's: then nothing is done at all.
+    // If only the counter is foreign, nothing changes at all.
     arm.put(b"second", b"holder", None);
     arm.put_foreign(&fence(b"second"));
     assert_eq!(arm.ask(smash(b"second")).await, Err(Fault::WrongType));

@@ -1,5 +1,5 @@
-//! One contract, every implementation of `Node`: a master in memory, a real server, and every
-//! further server program that `QUORATE_TEST_SERVERS` names (paths with commas between).
+//! One contract for every implementation of `Node`: the memory master, a real server, and every further server program
+//! in `QUORATE_TEST_SERVERS` (paths separated by commas).
 
 mod acquire;
 mod agreed;

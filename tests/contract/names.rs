@@ -1,4 +1,4 @@
-//! What a lock may be called.
+//! The names of locks.
 
 use quorate::MAX_RESOURCE_LEN;
 use quorate::node::Answer;

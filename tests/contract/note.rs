@@ -1,4 +1,4 @@
-//! What holders tell those who look, and the names of the keys that there are.
+//! Holders' notes, and listing the keys of locks.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,14 +14,14 @@ use crate::support::{eventually, ms, secs};
 
 const KEY: &[u8] = b"job";
 
-/// So many times as long as its lock a note is kept.
+/// A note is kept for this many times its lock's remaining time.
 const NOTE_LIVES: u32 = 4;
 
 fn note_key(key: &[u8]) -> Vec<u8> {
     [b"quorate:note:", key].concat()
 }
 
-/// A message with one note, as a host called `host` writes it.
+/// A message with one note, as written by a host called `host`.
 pub(crate) fn note(claim: &Arc<Claim>, host: &str, announce: bool) -> Request {
     let item = NoteItem {
         claim: claim.clone(),
@@ -113,7 +113,7 @@ pub(crate) async fn a_renewal_keeps_the_note_alive_and_says_where_it_is_gone(arm
     arm.delete(&note_key(KEY));
     let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
     assert_eq!(renewed, each(Extended::Unnoted));
-    // Neither another's nor another type is taken for it.
+    // Neither a foreign string nor another type counts as a note.
     arm.put(&note_key(KEY), b"somebody", None);
     let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
     assert_eq!(renewed, each(Extended::Unnoted));
@@ -154,7 +154,7 @@ pub(crate) async fn a_note_that_is_kept_is_not_shown_where_the_lock_is_gone(arm:
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false)).await.expect("said");
-    // As when its ttl has passed: nobody has released it.
+    // As after its expiry: it was not released.
     arm.delete(KEY);
     assert!(arm.read(&note_key(KEY)).is_some());
     assert_eq!(state(arm).await.note, None);
@@ -189,7 +189,7 @@ pub(crate) async fn a_release_takes_the_note_along_and_never_anothers(arm: &Arm)
     assert_eq!(host(state(arm).await.note).as_deref(), Some("one"));
     assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
     assert_eq!(arm.read(&note_key(KEY)), None);
-    // In order, with and without a place.
+    // Ordered, with and without a ticket.
     for (n, holder) in [(3, in_line(KEY, 3, 1)), (4, in_line(KEY, 4, 2))] {
         arm.granted(acquire(&holder, LONG, now())).await;
         arm.ask(note(&holder, "one", false)).await.expect("said");
@@ -257,7 +257,7 @@ pub(crate) async fn another_type_on_the_note_key_is_left_alone_and_in_nobodys_wa
     arm.ask(smash(KEY)).await.expect("broken");
     let left = arm.read(&note_key(KEY));
     assert_eq!(left.as_deref(), Some(&b"foreign"[..]));
-    // Another type under the lock key is no holder.
+    // A lock key of another type has no holder.
     arm.put_foreign(b"other");
     let other = claim(b"other", 1);
     assert_eq!(
@@ -286,7 +286,7 @@ pub(crate) async fn a_withdrawn_lock_among_many_gets_no_note(arm: &Arm) {
 }
 
 fn arm_notes(arm: &Arm, said: Result<Answer, Fault>) -> (bool, bool) {
-    // A master in memory is told of withdrawn items as well; both leave them alone.
+    // The memory master receives withdrawn items as well; both ignore them.
     assert_eq!(said, Ok(Answer::Noted(vec![false, true])));
     let there = |key: &[u8]| arm.read(&note_key(key)).is_some();
     (there(b"a"), there(b"b"))
@@ -315,7 +315,7 @@ pub(crate) async fn a_new_leader_is_announced_to_those_who_watch(arm: &Arm) {
         key: KEY.into(),
         on,
     };
-    // Between other questions, whose answers stay in order.
+    // Sent among other requests, whose answers stay in order.
     assert_eq!(state(arm).await, KeyState::default());
     assert_eq!(arm.ask(watch(true)).await, Ok(Answer::Watching));
     assert_eq!(arm.ask(watch(true)).await, Ok(Answer::Watching));
@@ -331,7 +331,7 @@ pub(crate) async fn a_new_leader_is_announced_to_those_who_watch(arm: &Arm) {
     assert_eq!(state(arm).await.holder, Some(hex(1)));
 }
 
-/// All that is found page by page.
+/// The result of all pages.
 async fn listed(arm: &Arm, pattern: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -411,7 +411,7 @@ pub(crate) async fn every_hold_of_a_class_has_a_note_that_ends_with_it(arm: &Arm
     };
     let hosts: Vec<_> = was.holds.into_iter().map(|hold| host(hold.note)).collect();
     assert_eq!(hosts, [Some("two".into())]);
-    // Of a class that holds it no more nothing is shown.
+    // A class that no longer holds the lock is not listed.
     arm.granted(acquire(&claim(KEY, 4), LONG, now())).await;
     assert_eq!(state(arm).await.holds, []);
 }

@@ -1,4 +1,4 @@
-//! What a node promises beside the single answers: order, and one answer each.
+//! Promises of a node beyond single answers: order, and exactly one answer per request.
 
 use std::sync::Arc;
 
@@ -16,8 +16,7 @@ const MANY: usize = 3_000;
 
 pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
     let mut ears = Ears::new();
-    // Nothing is awaited in between: each acquire is granted only because the release of the one
-    // before has come first.
+    // Nothing is awaited in between: each acquire is granted only if the release before it arrived first.
     for n in 0..MANY / 2 {
         let claim = claim(KEY, n as u8);
         ears.ask(&*arm.node, 2 * n, acquire(&claim, LONG, now()));
@@ -36,11 +35,11 @@ pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
 
 pub(crate) async fn every_request_is_answered_once(arm: &Arm) {
     let mut ears = Ears::new();
-    // Connected first: what gathers before that goes another way.
+    // Connected first, because requests queued before that take another path.
     arm.ask(look(KEY)).await.expect("it answers");
     let mut wanted = Vec::new();
     for n in 0..MANY {
-        // Long runs of withdrawn ones: there, nothing is left to send.
+        // Long runs of withdrawn requests, after which nothing is left to send.
         let withdrawn = n % 1_500 < 1_200;
         let claim = claim(format!("job {n}").as_bytes(), 1);
         if withdrawn {
@@ -69,7 +68,7 @@ pub(crate) async fn a_node_is_idle_when_all_is_answered(arm: &Arm) {
         }
         let idle = tokio::time::timeout(PATIENCE, arm.node.idle()).await;
         assert!(idle.is_ok(), "round {round}");
-        // Everything that had been sent has been answered by then.
+        // By then everything that was sent has been answered.
         for _ in 0..100 {
             assert!(!ears.is_silent(), "round {round}");
         }

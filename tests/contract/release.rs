@@ -1,4 +1,4 @@
-//! Giving a lock back on one master.
+//! Releasing a lock on one master.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ pub(crate) async fn a_holder_deletes_its_key_and_keeps_the_counter(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(counter));
 }
 
-/// Only of withdrawn claims a server may do all by a command of its own.
+/// Only for withdrawn claims may a server use a command of its own instead of a script.
 const GIVEN_UP: [bool; 2] = [false, true];
 
-/// A claim with or without a counter, that has been withdrawn or not.
+/// A claim with or without a counter, withdrawn or not.
 fn claims(n: u8) -> impl Iterator<Item = Arc<Claim>> {
     GIVEN_UP.into_iter().flat_map(move |given_up| {
         let claims = [claim(KEY, n), classic(KEY, n)];
@@ -55,7 +55,7 @@ pub(crate) async fn another_holders_key_is_left_alone(arm: &Arm) {
         assert_eq!(said, Ok(Answer::Released(false)));
         assert_eq!(arm.read(KEY), Some(hex(1)));
     }
-    // A value that only begins alike is another's as well.
+    // A value that has ours as a prefix is foreign as well.
     let longer = [&hex(3)[..], b"0"].concat();
     arm.put(KEY, &longer, None);
     for other in claims(3) {

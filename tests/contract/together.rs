@@ -1,5 +1,5 @@
-//! What goes to a master as one call of many is answered, and leaves behind, what each would by itself: random bursts on
-//! two real servers, reply by reply.
+//! Requests sent to a master as one call are answered, and leave the same state, as if each was sent by itself: random
+//! bursts on two real servers, compared reply by reply.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,23 +18,23 @@ use crate::support::asking::{self, Ears, Said};
 use crate::support::seed::seed;
 use crate::support::{ms, secs};
 
-/// How many locks there are: fewer than a burst has requests, so that some meet.
+/// The number of locks: fewer than the requests of a burst, so that some share a lock.
 const LOCKS: usize = 24;
 
-/// How far apart two things may be that were done at the same time.
+/// The allowed difference between two operations that were sent at the same time.
 const BLUR: Duration = secs(2);
 
-/// What the waiters' ids begin with.
+/// The prefix of all waiter ids.
 const PROCESS: &str = "0000000000000007";
 
-/// One thing that happens to both masters.
+/// One operation on both masters.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Asked one after the other, and all at once.
+    /// Sent one after the other to one master, and all at once to the other.
     Burst(Vec<Ask>),
-    /// Waiters stand in line; of those that are not to stay only the dead are left.
+    /// Adds waiters; those marked `false` die at once and stay in the queue.
     Line(usize, Vec<bool>),
-    /// Something of another type stands under the key of the lock with this before it.
+    /// A key of another type: the prefix of its name, and the lock.
     Foreign(&'static str, usize),
     Counter(usize, &'static str),
     Put(usize),
@@ -42,7 +42,7 @@ enum Step {
     Note(usize),
     /// The masters lose their scripts.
     Forget,
-    /// They have no memory left, or have it again.
+    /// They run out of memory, or have memory again.
     Full(bool),
 }
 
@@ -57,11 +57,11 @@ struct Ask {
 
 #[derive(Clone, Copy, Debug)]
 enum Verb {
-    /// For which time, and how far from now the proposal is, in milliseconds.
+    /// The TTL, and the distance of the proposed number from now, in milliseconds.
     Acquire(usize, i64),
     Withdrawn,
     Release(bool),
-    /// Of a claim beside which a note may stand.
+    /// A release of a claim that may have a note.
     ReleaseNoted,
     Confirm(i64),
     Look,
@@ -75,7 +75,7 @@ enum Stand {
     Waiter(u64),
 }
 
-/// The last is longer than any master of these tests takes.
+/// The last one is longer than any master of these tests accepts.
 const TTLS: [Duration; 3] = [secs(60), secs(500), secs(700)];
 
 fn key(lock: usize) -> Vec<u8> {
@@ -105,7 +105,7 @@ impl Ask {
         }))
     }
 
-    /// What is asked where it is `now`.
+    /// The request at the time `now`.
     fn request(&self, now: u64) -> Request {
         let claim = self.claim();
         let shifted = |by: i64| now.saturating_add_signed(by * 1_000);
@@ -126,12 +126,12 @@ impl Ask {
     }
 }
 
-/// Requests, most of them for locks with lines or most for locks without; with proposals that the masters' clocks cut, or
-/// without.
+/// Requests, mostly for locks with queues or mostly for locks without; with or without proposed numbers that the
+/// masters' clocks limit.
 fn ask(cut: bool, lines: bool) -> impl Strategy<Value = Ask> {
     let shift = move || {
         prop_oneof![
-            // Few, so that a counter stands at a proposal now and then.
+            // Few, so that a counter sometimes equals a proposal.
             6 => (-2..3_i64).prop_map(|by| 200 * by),
             u32::from(cut) => Just(-9_000),
             u32::from(cut) => Just(9_000),
@@ -212,7 +212,7 @@ fn command(arm: &Arm, args: &[&[u8]]) -> Reply {
     }
 }
 
-/// How many scripts a server has run.
+/// The number of scripts that a server has run.
 fn scripts(arm: &Arm) -> u64 {
     let stats = command(arm, &[b"INFO", b"commandstats"]);
     let text = stats.text().expect("text").into_owned();
@@ -223,17 +223,17 @@ fn scripts(arm: &Arm) -> u64 {
     })
 }
 
-/// What may be wrong with the one that is asked for all at once: the comparison has to see it.
+/// Seeded bugs of the master that gets whole bursts; the comparison must notice them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// It does not see that lines stand.
+    /// It does not see that queues exist.
     Lines,
-    /// It does not see at which locks they do.
+    /// It does not see which locks have queues.
     Tickets,
     /// It loses a counter.
     Counter,
-    /// It keeps a lock for half as long.
+    /// It keeps a lock for half the time.
     Expiry,
 }
 
@@ -242,7 +242,7 @@ struct Pair {
     together: Arm,
     heard: [Heard; 2],
     wrong: Wrong,
-    /// Proposals may be cut by the clocks of the masters, which are not read at one moment.
+    /// The masters' clocks may limit proposals; they are not read at the same moment.
     cut: bool,
     seen: [AtomicUsize; 4],
 }
@@ -259,7 +259,7 @@ impl Pair {
             cut,
             seen: Default::default(),
         };
-        // The scripts for many are loaded when they are first needed.
+        // The scripts for bursts are loaded when they are first needed.
         let all = (0..9).map(|lock| asking::release(&asking::claim(&key(lock), 1)));
         Self::ask_at_once(&pair.together, &all.collect::<Vec<_>>()).await;
         pair
@@ -353,13 +353,14 @@ impl Pair {
             let place = Fairness::Fair(Some(Box::new(ticket(number, beat))));
             let claim = Claim::new("", &key(lock), asking::token(9), true);
             let asked = asking::acquire(&Arc::new(claim.with_fairness(place)), LONG, now());
-            // Who is granted leaves the lock to the others, and keeps its place.
+            // A waiter that is granted releases the lock and keeps its ticket.
             for arm in [&self.apart, &self.together] {
                 let _ = arm.ask(asked.clone()).await;
                 arm.delete(&key(lock));
             }
         }
-        // The dead are so, and the sign of lines that they left, which lives for two heartbeats, is gone on both.
+        // Dead waiters are dead by now. The queue marker they left lives for two heartbeats, and is gone on both
+        // masters.
         tokio::time::sleep(ms(45)).await;
     }
 
@@ -376,7 +377,7 @@ impl Pair {
                     for arm in [&self.apart, &self.together] {
                         arm.put_foreign(&key);
                     }
-                    // What stands in the place of a line is looked at where there are tickets for it, and the sign.
+                    // A foreign key in place of a queue is read only if there are tickets and the queue marker.
                     for key in [beside("quorate:ticket:", *lock), b"quorate:lines".to_vec()] {
                         self.both(&[b"SET", &key, b"1", b"NX", b"PX", b"240000"])?;
                     }
@@ -393,7 +394,8 @@ impl Pair {
                 }
                 Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
                 Step::Full(full) => {
-                    // A server lets a script that has removed a dead waiter go on writing: nobody stands in line then.
+                    // If a script has removed a dead waiter, a full server lets it continue to write, so no waiter is
+                    // queued then.
                     for lock in 0..LOCKS {
                         for before in ["quorate:queue:", "quorate:alive:"] {
                             self.both(&[b"DEL", &beside(before, lock)])?;
@@ -404,7 +406,7 @@ impl Pair {
                 }
             }
             self.compare_keys()?;
-            // What was published has come before the answers to these.
+            // All published messages arrived before the answers to these requests.
             for arm in [&self.apart, &self.together] {
                 let _ = arm.ask(asking::look(b"another")).await;
             }
@@ -462,7 +464,7 @@ impl Pair {
     }
 }
 
-/// Runs bursts on both; the error of the first that were different.
+/// Runs bursts on both masters; returns the first difference.
 fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
     let seed = seed();
     let runtime = tokio::runtime::Builder::new_current_thread();
@@ -471,7 +473,7 @@ fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
     let config = Config {
         cases,
         failure_persistence: None,
-        // Where a difference is wanted nobody reads it.
+        // If a difference is expected, it need not be shrunk.
         max_shrink_iters: if wrong == Wrong::Nothing { 300 } else { 0 },
         ..Config::default()
     };

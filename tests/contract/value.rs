@@ -1,4 +1,4 @@
-//! The value under a lock: read by its holder, written by the largest number, on one master.
+//! The value under a lock on one master: read by its holder, written by the holder with the largest number.
 
 use quorate::node::{Answer, Claim, Fault, NewValue, Request, ServerRun, StoredValue};
 use quorate::{Instant, Token};
@@ -14,14 +14,14 @@ fn value(key: &[u8]) -> Vec<u8> {
     [b"quorate:value:", key].concat()
 }
 
-/// The lock, taken, and its number.
+/// Acquires the lock; returns the claim and its number.
 async fn held(arm: &Arm, n: u8) -> (Arc<Claim>, u64) {
     let claim = claim(KEY, n);
     let number = arm.granted(acquire(&claim, LONG, now())).await;
     (claim, number)
 }
 
-/// What a read finds, which must have been answered.
+/// The result of a read, which must succeed.
 async fn found(arm: &Arm, claim: &Arc<Claim>, number: u64) -> (ServerRun, Option<StoredValue>) {
     match arm.ask(read(claim, number)).await {
         Ok(Answer::Value { run, stored }) => (run, stored),
@@ -80,7 +80,7 @@ pub(crate) async fn a_read_sets_the_counter_to_exactly_the_number(arm: &Arm) {
     found(arm, &claim, number + 7).await;
     assert_eq!(arm.counter(KEY), Some(number + 7));
     assert_about(arm.ttl(&fence(KEY)), secs(86_400));
-    // And where it is gone.
+    // Also when the counter is gone.
     arm.delete(&fence(KEY));
     found(arm, &claim, number + 7).await;
     assert_eq!(arm.counter(KEY), Some(number + 7));
@@ -142,7 +142,7 @@ pub(crate) async fn a_write_below_the_counter_is_refused(arm: &Arm) {
 pub(crate) async fn a_write_below_the_number_of_the_value_is_refused(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     written(arm, write(&claim, number, b"3")).await;
-    // A day without the lock: the counter is forgotten, the value is not.
+    // A day without the lock: the counter expires, and the value stays.
     arm.delete(&fence(KEY));
     let said = arm.ask(write(&claim, number - 1, b"9")).await;
     assert_eq!(said, Ok(Answer::CounterAbove(number)));
@@ -152,7 +152,7 @@ pub(crate) async fn a_write_below_the_number_of_the_value_is_refused(arm: &Arm) 
 pub(crate) async fn a_write_below_the_number_of_a_removal_is_refused(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     written(arm, write(&claim, number, b"3")).await;
-    // By a later holder, that this master has not seen.
+    // Written by a later holder that this master has not seen.
     written(arm, remove(&claim, number + 1)).await;
     assert_eq!(arm.counter(KEY), Some(number + 1));
     let late = arm.ask(write(&claim, number, b"3")).await;
@@ -186,7 +186,7 @@ pub(crate) async fn what_another_run_of_the_server_wrote_is_not_vouched_for(arm:
     let text = format!("{number} {} 3 of 4", "0".repeat(40));
     arm.put(&value(KEY), text.as_bytes(), None);
     let (run, there) = found(arm, &claim, number).await;
-    // The server of this suite is one that is said to lose nothing, and so is a store: what it had counts.
+    // The server of this suite is declared durable, and so is a store: its earlier data counts.
     let lasts = !matches!(arm.master, Master::Memory(_));
     assert_eq!(there, Some(stored(number, b"3 of 4", lasts)));
     assert_ne!(run.as_str(), "0".repeat(40));
@@ -276,7 +276,7 @@ pub(crate) async fn a_write_whose_time_is_over_is_not_sent(arm: &Arm) {
 pub(crate) async fn a_write_goes_to_the_run_of_the_server_that_was_read_and_to_no_other(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     let (here, _) = found(arm, &claim, number).await;
-    // Given back meanwhile: in the run that was read, numbers decide.
+    // Released in the meantime: within the run that was read, numbers decide.
     claim.withdraw();
     let to = |run: ServerRun| Request::Write {
         claim: claim.clone(),

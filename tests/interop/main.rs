@@ -1,7 +1,6 @@
-//! Other Redlock clients on the same lock key: they are excluded, and they exclude.
+//! Other Redlock clients on the same lock key: they exclude us, and we exclude them.
 //!
-//! The peers are installed by `scripts/interop`, which runs these tests; without them each says
-//! that it was skipped.
+//! `scripts/interop` installs the peers and runs these tests. Without the peers, each test reports that it was skipped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -9,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use quorate::{Redlock, RestartGuard, TryAcquire};
 use quorate_testbed::Masters;
 
-/// Another client's process, with one lock or without.
+/// The process of another client, with or without a lock.
 struct Peer {
     child: Child,
     input: ChildStdin,
@@ -74,7 +73,7 @@ fn pottery() -> Option<Command> {
     Some(command)
 }
 
-/// Holds and is refused, in both directions; `prefix` is what the peer puts before the resource.
+/// Each side holds and is refused, in both directions; `prefix` is what the peer puts before the resource name.
 async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &str) {
     let Some(command) = peer() else {
         eprintln!("SKIPPED: the peer is not installed; scripts/interop installs and runs this");

@@ -1,4 +1,4 @@
-//! Asking one node one thing, as a coordinator would.
+//! Sending requests to a single node, as a coordinator would.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use super::PATIENCE;
 
 pub(crate) type Said = Result<Answer, Fault>;
 
-/// Collects answers, each with the number that its question was given.
+/// Collects answers, each with the number of its request.
 pub(crate) struct Ears {
     sender: UnboundedSender<(usize, Said)>,
     receiver: UnboundedReceiver<(usize, Said)>,
@@ -35,7 +35,7 @@ impl Ears {
         Self { sender, receiver }
     }
 
-    /// Sends a request; `number` comes back with the answer.
+    /// Sends a request; its answer carries `number`.
     pub(crate) fn ask(&self, node: &dyn Node, number: usize, request: Request) {
         let answers = Arc::new(Answers(self.sender.clone()));
         node.send(request, Reply::new(answers, number, Phase::Look));
@@ -58,13 +58,13 @@ impl Ears {
         said
     }
 
-    /// Whether an answer has come that nobody has taken.
+    /// Whether no answer is waiting.
     pub(crate) fn is_silent(&mut self) -> bool {
         self.receiver.try_recv().is_err()
     }
 }
 
-/// Asks and waits for the answer.
+/// Sends a request and waits for the answer.
 pub(crate) async fn ask(node: &dyn Node, request: Request) -> Said {
     let mut ears = Ears::new();
     ears.ask(node, 0, request);
@@ -74,7 +74,7 @@ pub(crate) async fn ask(node: &dyn Node, request: Request) -> Said {
     said
 }
 
-/// Counts answers and the largest number of questions that were open at one time.
+/// Counts answers, and the largest number of requests that were open at the same time.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) answers: AtomicUsize,
@@ -109,7 +109,7 @@ pub(crate) fn classic(key: &[u8], n: u8) -> Arc<Claim> {
     Arc::new(Claim::new("", key, token(n), false))
 }
 
-/// A fenced claim that stands in line with this ticket.
+/// A fenced claim with this ticket.
 pub(crate) fn in_line(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
     let place = Ticket {
         waiter: format!("{n:016x}:1").into(),
@@ -140,7 +140,7 @@ pub(crate) fn read(claim: &Arc<Claim>, token: u64) -> Request {
     Request::Read { claim, token }
 }
 
-/// A write that has all the time it needs.
+/// A write with a generous deadline.
 pub(crate) fn write(claim: &Arc<Claim>, token: u64, bytes: &[u8]) -> Request {
     put(claim, token, Some(bytes.into()))
 }

@@ -1,4 +1,4 @@
-//! Everything that is traced, as one text.
+//! All trace output, as one text.
 
 use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing::{Dispatch, Event, Metadata, Subscriber};
 
-/// Writes down every span and event, of every level, with all fields.
+/// Records every span and event of every level, with all fields.
 #[derive(Clone, Default)]
 pub(crate) struct Listener {
     heard: Arc<Mutex<String>>,

@@ -1,6 +1,6 @@
-//! Scenes that many tests share: masters, their clients, and what they look like afterwards.
+//! Helpers that many tests share: masters, clients, and checks of the masters' keys.
 //!
-//! Each test program uses a part of it.
+//! Each test program uses a part of them.
 #![allow(dead_code)]
 
 pub(crate) mod asking;
@@ -26,16 +26,16 @@ pub(crate) const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// How long anything that must come to pass may take, on a machine that does other work as well.
+/// The time limit for anything that must happen, on a machine with other load.
 pub(crate) const PATIENCE: Duration = secs(20);
 
 pub(crate) fn masters(n: usize) -> Masters {
     Masters::start(n).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Settings for `urls`, which are masters that the test has just started. The ttl is longer than
-/// any test waits, so that a key that is gone in time has been deleted. A master gets ten times its
-/// usual time: on a machine with other work a good one needs more than 50 ms now and then.
+/// Settings for `urls` of masters that the test has just started. The TTL is longer than any test waits, so a key that
+/// is gone in time was deleted. The node timeout is ten times the default, because on a busy machine a good master
+/// sometimes needs more than 50 ms.
 pub(crate) fn settings<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBuilder {
     Redlock::builder()
         .masters(urls)
@@ -49,7 +49,7 @@ pub(crate) fn redlock(masters: &Masters) -> Redlock {
     settings(masters.urls()).build().expect("good settings")
 }
 
-/// So many masters in memory, and a `Redlock` over them.
+/// This many masters in memory, and a `Redlock` over them.
 pub(crate) fn memory(n: usize) -> (Vec<MemoryNode>, Redlock) {
     let nodes: Vec<_> = (0..n).map(|n| MemoryNode::new(&format!("m{n}"))).collect();
     let as_nodes = nodes
@@ -61,7 +61,7 @@ pub(crate) fn memory(n: usize) -> (Vec<MemoryNode>, Redlock) {
     (nodes, redlock.build().expect("good settings"))
 }
 
-/// Takes a lock that must be free.
+/// Acquires a lock that must be free.
 pub(crate) async fn take(redlock: &Redlock, resource: &str) -> LockGuard {
     redlock
         .acquire(resource)
@@ -69,7 +69,7 @@ pub(crate) async fn take(redlock: &Redlock, resource: &str) -> LockGuard {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Waits until `seen` is true; a test that waits in vain names `what`.
+/// Waits until `seen` is true; a test that waits in vain fails with `what`.
 pub(crate) async fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
     let started = Instant::now();
     while !seen() {
@@ -78,7 +78,7 @@ pub(crate) async fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// Asks a server that must be alive.
+/// Sends a command to a server that must be alive.
 pub(crate) fn ask_server(server: &Server, command: &[&str]) -> Reply {
     server
         .command(command)
@@ -89,16 +89,16 @@ pub(crate) fn has_key(server: &Server, key: &str) -> bool {
     ask_server(server, &["EXISTS", key]).int() == Some(1)
 }
 
-/// How many masters hold `key`.
+/// The number of masters that hold `key`.
 pub(crate) fn holders(masters: &Masters, key: &str) -> usize {
     masters.iter().filter(|server| has_key(server, key)).count()
 }
 
-/// The connections of this library on a server: all over TCP.
+/// The number of this library's connections to a server: all connections over TCP.
 pub(crate) fn connections(server: &Server) -> usize {
     let list = ask_server(server, &["CLIENT", "LIST"]);
     let list = list.text().unwrap_or_default().into_owned();
-    // The asking connection itself comes over the Unix socket.
+    // The connection that asks uses the Unix socket and is not counted.
     let tcp = |line: &&str| line.contains("addr=127.0.0.1:");
     list.lines().filter(tcp).count()
 }

@@ -2,8 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The seed of this run: `QUORATE_SEED`, or a new one. A test that fails prints it, so that the
-/// same run can be had again.
+/// The seed of this run: `QUORATE_SEED`, or a new one. A failing test prints it, so that the run can be repeated.
 pub(crate) fn seed() -> u64 {
     match std::env::var("QUORATE_SEED") {
         Ok(text) => text.parse().expect("QUORATE_SEED is a number"),

@@ -1,4 +1,4 @@
-//! A master in memory whose requests and answers take their time.
+//! A master in memory whose requests and replies are delayed.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use quorate::runtime::BoxFuture;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-/// A node that carries every request out `there` after it was sent and hands the answer over
-/// `back` after that, in order, as one connection to a far master does.
+/// A node that executes every request `there` after it was sent and delivers the reply `back` after that, in order,
+/// like one connection to a distant master.
 ///
-/// It deliberately honours a withdrawn claim only when the request arrives at the master: so it
-/// is the case that the coordinator must survive, a request that was sent before it was undone.
+/// It deliberately honours a withdrawn claim only when the request arrives at the master. So it plays the case that the
+/// coordinator must survive: a request that was sent before it was undone.
 pub(crate) struct SlowNode {
     pub(crate) master: MemoryNode,
     post: UnboundedSender<(Request, Reply)>,

@@ -1,4 +1,4 @@
-//! A master in memory that answers what it is told to, late or never.
+//! A master in memory that answers as a rule says: late, with an error, or never.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,16 +10,16 @@ use quorate::{Redlock, Wait};
 
 use super::{ms, secs};
 
-/// What becomes of one request.
+/// The treatment of one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Treatment {
-    /// Carried out and answered at once.
+    /// Executed and answered at once.
     Honest,
-    /// Carried out, and never answered: against the contract of a node.
+    /// Executed and never answered, which violates the contract of a node.
     Unanswered,
-    /// Carried out, and answered after so long.
+    /// Executed, and answered after this time.
     Late(Duration),
-    /// Not carried out; this fault after so long.
+    /// Not executed; fails with this error after this time.
     Fails(Fault, Duration),
 }
 
@@ -29,7 +29,7 @@ type Rule = Box<dyn FnMut(&Request) -> Treatment + Send>;
 pub(crate) struct Stubborn {
     pub(crate) master: MemoryNode,
     rule: Mutex<Rule>,
-    /// Kept, for a dropped reply is an answer.
+    /// Kept, because dropping a reply would count as an answer.
     kept: Mutex<Vec<Reply>>,
 }
 
@@ -45,12 +45,12 @@ impl Stubborn {
         })
     }
 
-    /// One that keeps the contract.
+    /// A node that keeps the contract.
     pub(crate) fn honest(name: &str) -> Arc<Self> {
         Self::new(name, |_| Treatment::Honest)
     }
 
-    /// The same, with the lock key held by another client.
+    /// The same node, with the lock key held by another client.
     pub(crate) fn holding(self: Arc<Self>, key: &str) -> Arc<Self> {
         self.master.with_master(|master, now| {
             let ttl = Some(Duration::from_secs(600));
@@ -62,12 +62,12 @@ impl Stubborn {
     /// That other client deletes the lock key, and wakes nobody.
     pub(crate) fn let_go(&self, key: &str) {
         self.master.with_master(|master, now| {
-            // A key that has expired is gone.
+            // A key with a TTL of zero is gone.
             master.put_text(now, key.as_bytes(), b"", Some(Duration::ZERO));
         });
     }
 
-    /// Treats requests by another rule from now on.
+    /// Changes the rule.
     pub(crate) fn change(&self, rule: impl FnMut(&Request) -> Treatment + Send + 'static) {
         *self.rule.lock().expect("no panic") = Box::new(rule);
     }
@@ -112,7 +112,7 @@ impl Node for Stubborn {
     }
 }
 
-/// Three masters, each of which treats what it is asked by a rule of its own.
+/// Three masters, each with its own rule.
 pub(crate) fn three() -> (Vec<Arc<Stubborn>>, Redlock) {
     let nodes: Vec<_> = (0..3).map(|n| Stubborn::honest(&format!("m{n}"))).collect();
     let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);

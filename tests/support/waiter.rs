@@ -7,7 +7,7 @@ use super::PATIENCE;
 
 pub(crate) type Waiter = JoinHandle<Result<LockGuard, AcquireError>>;
 
-/// It gets the lock.
+/// Returns its guard once it has the lock.
 pub(crate) async fn gets_it(waiter: Waiter) -> LockGuard {
     let outcome = tokio::time::timeout(PATIENCE, waiter).await;
     let outcome = outcome.expect("its turn comes").expect("no panic");

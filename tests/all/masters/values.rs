@@ -9,14 +9,14 @@ use quorate::{
 use super::support::{ask_server, eventually, ms, secs, settings};
 use super::{MAX_TTL, PATIENCE, Scene, missing_of, prepare};
 
-/// So long that no test sees the next period.
+/// So long that no test reaches the next period.
 const PERIOD: Duration = secs(365 * 24 * 3600);
 
-/// After a restart: the guard rounds the uptime down to whole seconds.
+/// The guard rounds the uptime down to whole seconds.
 const GUARDED: Duration = Duration::from_millis(2_500);
 
 impl Scene {
-    /// Settings for these masters; the one that is `away` cannot be reached with them.
+    /// Settings for these masters, with wrong addresses for those in `away`.
     fn without(&self, which: &[usize], away: &[usize]) -> Vec<String> {
         let url = |at: &usize| {
             let url = &self.servers.urls()[*at];
@@ -59,7 +59,7 @@ impl Scene {
     }
 }
 
-/// Closes and waits; what `open` says.
+/// Closes, waits, and returns the result of `open`.
 async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
     let change = both.change().expect("a change");
     change.close().await.expect("closed");
@@ -68,7 +68,7 @@ async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
     change.open(&closed).await
 }
 
-/// The names of the values that were seen to, with what came of them.
+/// The names of the values that were handled, with their outcomes.
 fn carried(survey: &Survey) -> Vec<String> {
     let carried = survey.carried.iter();
     carried.map(ToString::to_string).collect()
@@ -99,7 +99,7 @@ async fn once_job_does_not_run_twice_where_each_old_master_failed_at_another_tim
         missing.iter().any(|line| line.contains("\"job\"")),
         "{missing:?}"
     );
-    // The master that has the last value is back.
+    // The master with the last value is back.
     let both = scene.both_without(&[]);
     let open = opened(&both).await.expect("open");
     assert_eq!(carried(&open), ["\"job\": carried"]);
@@ -201,7 +201,7 @@ async fn values_of_a_change_that_was_left_do_not_count_again() {
     let (old, both) = (scene.old(), scene.both());
     prepare(&both.change().expect("a change")).await;
     both.quota("beans").create(10).await.expect("created");
-    // All clients go by the old masters again.
+    // All clients use the old masters again.
     assert_eq!(take(&old, 7).await, Take::Taken { left: 3 });
     prepare(&both.change().expect("a change")).await;
     let open = opened(&both).await.expect("open");
@@ -210,14 +210,14 @@ async fn values_of_a_change_that_was_left_do_not_count_again() {
     assert_eq!(scene.next().quota("beans").left().await, Ok(3));
 }
 
-/// The work of an at-least-once job during which its masters are closed; whether the record was written.
+/// Runs an at-least-once job whose masters are closed in the meantime. Returns whether the record was written.
 async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
     let both = scene.settings(0..3).next_masters(scene.urls(2..5));
     let both = both.max_ttl(secs(20)).ttl(secs(20)).build().expect("both");
     let change = both.change().expect("a change").strangers_pass(true);
     let once = old.once("job", PERIOD);
     once.create().await.expect("created");
-    // The masters have been up for long enough by their own word only after the longest ttl.
+    // By their own report, the masters have been up for long enough only after the longest TTL.
     let told = scene.settings(0..3).next_masters(scene.urls(2..5));
     let mark = quorate::testing::mark(&told, 0).expect("a mark");
     for server in &scene.servers {
@@ -281,7 +281,8 @@ async fn late_write_of_a_closed_out_client_is_refused_after_it_has_connected_aga
     assert!(!records_after_the_close(&scene, &old, true).await);
 }
 
-/// Raised under an owner that holds, a further hold of it would have a larger number than its first.
+/// If the counter was raised while an owner holds the lock, a further hold of that owner would get a larger number than
+/// its first.
 #[tokio::test]
 async fn counter_is_not_carried_under_the_live_hold_of_an_owner() {
     let scene = Scene::start();
@@ -292,7 +293,7 @@ async fn counter_is_not_carried_under_the_live_hold_of_an_owner() {
     prepare(&change).await;
     let owner = both.owner("order-7").expect("a good id");
     let first = owner.acquire("job").await.expect("free");
-    // On one master an attempt of somebody else has moved the counter on.
+    // On one master, an attempt of another client has advanced the counter.
     let hour_ahead = ["SET", "quorate:fence:job", &hour.to_string()];
     ask_server(&scene.servers[0], &hour_ahead);
     change.close().await.expect("closed");
@@ -311,7 +312,7 @@ async fn counter_is_not_carried_under_the_live_hold_of_an_owner() {
     assert!(u128::from(super::number(&next).await) > hour);
 }
 
-/// Values of another time do no harm: no old master has them.
+/// Values left over from an earlier time do no harm, because no old master has them.
 #[tokio::test]
 async fn next_master_with_values_of_another_time_is_named_and_they_are_removed() {
     let scene = Scene::start();
@@ -340,8 +341,8 @@ async fn next_master_with_values_of_another_time_is_named_and_they_are_removed()
         .expect("created");
 }
 
-/// Of masters that mostly stay a majority has the values that the old ones had, and not all of them the last one: a
-/// client of both has put an earlier one on a new master, an old client a later one on a majority of the old.
+/// Some masters stay, so a majority has the values of the old ones, but not all of them the latest: a client of both
+/// sets wrote an earlier value to a new master, and an old client wrote a later one to a majority of the old masters.
 #[tokio::test]
 async fn quota_never_counts_again_what_was_taken_before_the_change() {
     let scene = Scene::start();
@@ -364,7 +365,7 @@ async fn quota_never_counts_again_what_was_taken_before_the_change() {
     assert_eq!(next.quota("beans").left().await, Ok(4));
 }
 
-/// Whoever holds the lock of a value may be about to write it.
+/// The holder of a value's lock may be about to write it.
 #[tokio::test]
 async fn holder_of_the_lock_of_a_value_is_named_and_waited_for() {
     let scene = Scene::start();
@@ -391,7 +392,7 @@ async fn holder_of_the_lock_of_a_value_is_named_and_waited_for() {
     assert_eq!(carried(&open.expect("open")), ["\"beans\": carried"]);
 }
 
-/// Masters may serve several deployments, each with a key prefix of its own.
+/// Masters may serve several deployments, each with its own key prefix.
 #[tokio::test]
 async fn values_of_every_key_prefix_are_carried() {
     let scene = Scene::start();
@@ -419,7 +420,7 @@ async fn values_of_every_key_prefix_are_carried() {
     }
 }
 
-/// Two of the three next masters have never heard of what old clients have created.
+/// Two of the three next masters never received what old clients have created.
 #[tokio::test]
 async fn clients_of_both_sets_use_the_values_of_the_old_masters_from_prepare_and_close_on() {
     let scene = Scene::start();
@@ -436,7 +437,7 @@ async fn clients_of_both_sets_use_the_values_of_the_old_masters_from_prepare_and
     assert_eq!(both.quota("beans").left().await, Ok(7));
 }
 
-/// The lock may be held by an owner, whose further hold would get a larger number than its first.
+/// An owner may hold the lock, and its further hold would get a larger number than its first.
 #[tokio::test]
 async fn counter_is_not_carried_where_the_operator_may_not_read_its_lock() {
     let scene = Scene::start();
