@@ -173,9 +173,9 @@ fn heading() -> String {
     let load: Vec<&str> = load.split_whitespace().take(3).collect();
     format!(
         "# Measurements\n\n\
-         Written by `scripts/bench-peers all --out docs/benchmarks/measurements.md`; \
-         [benchmarks.md](../benchmarks.md) says what was\nmeasured and what it shows. \
-         Times are of the machine; ratios are between turns of one run.\n\n\
+         `scripts/bench-peers all --out docs/benchmarks/measurements.md` writes this page. \
+         [benchmarks.md](../benchmarks.md) explains what was\nmeasured, and the results. \
+         Absolute times depend on the machine; ratios compare turns of one run.\n\n\
          {}; {} processors; load before it began {}; {}.\n",
         said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
         std::thread::available_parallelism().map_or(0, usize::from),

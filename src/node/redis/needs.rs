@@ -593,7 +593,7 @@ mod tests {
         words
     }
 
-    /// What is missing without it.
+    /// The effect of a missing right.
     fn without(purpose: Purpose) -> &'static str {
         match purpose {
             Purpose::Locking
@@ -601,22 +601,22 @@ mod tests {
             | Purpose::Fencing
             | Purpose::Order
             | Purpose::Database => "no lock",
-            Purpose::WakeUps => "waiters go by their timers",
+            Purpose::WakeUps => "waiters use only timers",
             Purpose::Reconnecting => {
-                "what a broken connection had sent may still run, until its ttl"
+                "requests of a broken connection may still be executed, until their TTL"
             }
             Purpose::Operating => "these commands fail",
-            Purpose::Persistence => "`doctor` warns that it cannot tell",
+            Purpose::Persistence => "`doctor` warns that it cannot check it",
             Purpose::Naming => "connections have no name",
-            Purpose::Releases => "by the script: more work for the master",
-            Purpose::Groups => "none of those kinds of lock",
-            Purpose::Values => "these fail; locks do not",
-            Purpose::Semaphores => "no permits",
-            Purpose::Notes => "nobody is told who holds a lock",
-            Purpose::Elections => "observers go by their timers",
-            Purpose::Crowds => "each by itself: more work for the master",
+            Purpose::Releases => "releases use the script: more work for the master",
+            Purpose::Groups => "these kinds of locks fail",
+            Purpose::Values => "these fail, but locks work",
+            Purpose::Semaphores => "semaphores fail",
+            Purpose::Notes => "no notes",
+            Purpose::Elections => "observers use only timers",
+            Purpose::Crowds => "each lock by itself: more work for the master",
             Purpose::Masters => {
-                "not told when masters are changed, and a lost mark is not restored: give it before"
+                "clients do not learn that masters are replaced, and lost markers are not restored: grant it before"
             }
         }
     }
@@ -633,13 +633,13 @@ mod tests {
             Purpose::Operating => "`status`, `list`, `break`, `doctor`",
             Purpose::Persistence => "`doctor`, with the restart guard off",
             Purpose::Groups => "several resources, readers, owners",
-            Purpose::Values => "quotas, once a period",
+            Purpose::Values => "quotas, once per period",
             Purpose::Semaphores => "semaphores",
             Purpose::Naming => "names in `CLIENT LIST` (the library's: Redis 7.2, Valkey)",
-            Purpose::Releases => "cheaper releases of locks without a line (Valkey 9)",
+            Purpose::Releases => "cheaper releases of locks without waiters (Valkey 9)",
             Purpose::Notes => "notes of who holds a lock",
-            Purpose::Elections => "new leaders, heard of at once",
-            Purpose::Masters => "masters that change",
+            Purpose::Elections => "notices of new leaders",
+            Purpose::Masters => "replacing masters",
             Purpose::Crowds => "many locks at once",
         }
     }
