@@ -45,6 +45,7 @@ mod readers;
 mod redis_node;
 #[cfg(feature = "redis")]
 mod redis_types;
+mod references;
 mod renewal;
 mod scope;
 mod semaphore;
