@@ -75,7 +75,7 @@
 //! | `no connection`, `connection lost` | warn | `node`, `fault` |
 //! | `master restarted lately ..` | warn | `node`, `uptime_s` |
 //! | `master refuses this client's configuration` | warn | `node`, `fault` |
-//! | `master has lost the mark ..` | warn | `node` |
+//! | `master has lost its generation marker ..` | warn | `node` |
 //! | `no wake-ups, only timers` | warn | `node`, `why` |
 //! | `an even number of masters ..` | warn | `masters` |
 //!

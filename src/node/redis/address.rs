@@ -82,9 +82,9 @@ impl Address {
                         Some("TLS is not built in: turn on the feature \"tls-rustls\"")
                     }
                     () if *insecure => Some("host names are always checked: leave insecure out"),
-                    () if tls_params.is_some() => Some(
-                        "its certificates cannot be read: hand them to tls(..), and leave them out here",
-                    ),
+                    () if tls_params.is_some() => {
+                        Some("its certificates cannot be read: pass them to tls(..) instead")
+                    }
                     () => None,
                 };
                 (ConnectionAddr::Tcp(host.clone(), *port), true, why)

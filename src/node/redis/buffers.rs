@@ -158,7 +158,7 @@ mod tests {
             input.filled(count);
             false
         });
-        assert!(fed.is_some(), "it takes all of it");
+        assert!(fed.is_some(), "the buffer takes all bytes");
     }
 
     #[test]

@@ -180,7 +180,7 @@ mod tests {
             let stream = stream.expect("in time").expect("connected");
             assert_eq!(stream.peer_addr().ok(), Some(there.0), "{addresses:?}");
         }
-        let refused = first_of(vec![gone]).await.expect_err("nobody is there");
+        let refused = first_of(vec![gone]).await.expect_err("no server listens");
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 

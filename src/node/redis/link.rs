@@ -68,7 +68,7 @@ enum State {
     Over,
 }
 
-/// What a link needs from its driver.
+/// The needs of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "public with the feature testing")]
 pub enum Stage {

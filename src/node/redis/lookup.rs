@@ -101,7 +101,7 @@ mod tests {
         lookup
             .addresses(Slow(asked.clone()))
             .await
-            .expect("asked anew");
+            .expect("a new lookup is made");
         assert_eq!(asked.load(Ordering::SeqCst), 2);
     }
 }

@@ -82,7 +82,7 @@ impl Scripts {
             }
             _ => {}
         }
-        debug_assert!(out.len() > before, "one reply will come");
+        debug_assert!(out.len() > before, "a command was written");
     }
 
     fn acquire_many(&self, run: &[Placed<Queued>], lines: bool, ttl: Duration, out: &mut Vec<u8>) {

@@ -497,7 +497,7 @@ impl Online {
         if self.doubted_until.is_some_and(|until| until > now) {
             tracing::warn!(
                 %node,
-                "master has lost the mark of its masters and does not vote for a while"
+                "master has lost its generation marker and does not vote for a while"
             );
         }
     }

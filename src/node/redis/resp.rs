@@ -40,7 +40,10 @@ impl<'a> Command<'a> {
 
 impl Drop for Command<'_> {
     fn drop(&mut self) {
-        debug_assert_eq!(self.left, 0, "as many words as were announced");
+        debug_assert_eq!(
+            self.left, 0,
+            "the command has the announced number of words"
+        );
     }
 }
 

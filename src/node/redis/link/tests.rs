@@ -130,7 +130,11 @@ impl Bench {
                 .is_some_and(|n| n.parse::<u8>().is_ok())
         };
         let asked = written.split("\r\n").filter(command).count();
-        assert_eq!(asked, greeting.len(), "a question for each answer");
+        assert_eq!(
+            asked,
+            greeting.len(),
+            "one request for each reply of the greeting"
+        );
         self.say(greeting.concat().as_bytes(), now);
         // Closing the previous connection.
         if self.written().contains("KILL") {
@@ -349,7 +353,7 @@ fn pending_releases_never_starve_requests() {
         assert_eq!(proposals, 1, "the acquire goes out in life {life}");
         let first = written.find(&*hex(1)).expect("releases go out as well");
         let second = written.find(&*hex(2)).expect("the acquire");
-        assert!(first < second, "what is owed goes first");
+        assert!(first < second, "pending releases go first");
         bench
             .link
             .cut(Fault::Down("connection closed".into()), at(now));
@@ -375,13 +379,17 @@ fn stalled_master_is_sent_nothing_until_it_answers() {
     assert_eq!(bench.told.kinds(), ["stalled"]);
     bench.say(b":5\r\n", 70);
     bench.ask(3, acquire(3));
-    assert!(bench.link.take(at(71)), "it is asked again");
+    assert!(bench.link.take(at(71)), "requests are sent again");
     bench.pass(72, 121);
     assert_eq!(bench.told.kinds(), ["timeout"]);
     bench.pass(122, 620);
     assert_eq!(bench.link.stage(), Stage::Talk, "still the same connection");
     bench.pass(621, 622);
-    assert_ne!(bench.link.stage(), Stage::Talk, "given up");
+    assert_ne!(
+        bench.link.stage(),
+        Stage::Talk,
+        "the stalled connection was given up"
+    );
 }
 
 #[test]
@@ -520,7 +528,7 @@ fn silent_connection_is_pinged_and_closed_without_an_answer() {
     bench.pass(2_010, 4_100);
     assert_eq!(bench.written(), "*1\r\n$4\r\nPING\r\n");
     bench.pass(4_100, 4_800);
-    assert_ne!(bench.link.stage(), Stage::Talk, "no answer");
+    assert_ne!(bench.link.stage(), Stage::Talk, "the PING was not answered");
 }
 
 #[test]
@@ -531,7 +539,11 @@ fn wake_ups_between_replies_are_delivered() {
         node: 5,
         sink: bench.told.clone(),
     };
-    bench.shared.subscriber.set(subscriber).expect("the first");
+    bench
+        .shared
+        .subscriber
+        .set(subscriber)
+        .expect("the first subscriber is accepted");
     bench.link.dialed(at(0));
     bench.written();
     bench.say(GREETING.concat().as_bytes(), 0);
@@ -653,7 +665,11 @@ fn link_without_a_handle_delivers_pending_releases_and_ends() {
     bench.shared.mailbox.close();
     bench.link.take(at(0));
     bench.link.settle(at(0));
-    assert_eq!(bench.link.stage(), Stage::Talk, "it waits for the answer");
+    assert_eq!(
+        bench.link.stage(),
+        Stage::Talk,
+        "the link waits for the answer"
+    );
     bench.say(b":1\r\n", 1);
     bench.link.settle(at(1));
     assert_eq!(bench.link.stage(), Stage::Over);
@@ -667,7 +683,11 @@ fn link_without_a_handle_gives_up_after_a_while() {
     bench.ask(1, release(1));
     bench.shared.mailbox.close();
     bench.pass(0, 999);
-    assert_ne!(bench.link.stage(), Stage::Over, "it still owes a release");
+    assert_ne!(
+        bench.link.stage(),
+        Stage::Over,
+        "a release is still pending"
+    );
     bench.pass(1_000, 1_001);
     assert_eq!(bench.link.stage(), Stage::Over);
 }
@@ -713,7 +733,11 @@ fn link_returns_its_next_wake_up_time() {
     let mut bench = Bench::new();
     assert_eq!(bench.link.wake_at(), Some(at(CONNECT_TIMEOUT)));
     bench.greet(0);
-    assert_eq!(bench.link.wake_at(), Some(at(2_000)), "a sign of life");
+    assert_eq!(
+        bench.link.wake_at(),
+        Some(at(2_000)),
+        "the time of the next PING"
+    );
     for (number, asked) in [(1, 10), (2, 20)] {
         bench.ask(number.into(), acquire(number));
         bench.link.take(at(asked));
@@ -722,7 +746,11 @@ fn link_returns_its_next_wake_up_time() {
     bench.say(b":5\r\n", 30);
     assert_eq!(bench.link.wake_at(), Some(at(20 + NODE_TIMEOUT)));
     bench.link.tick(at(70));
-    assert_eq!(bench.link.wake_at(), Some(at(70 + 500)), "it has stalled");
+    assert_eq!(
+        bench.link.wake_at(),
+        Some(at(70 + 500)),
+        "the end of a stalled connection"
+    );
     bench.link.tick(at(569));
     assert_eq!(bench.link.stage(), Stage::Talk);
     bench.link.tick(at(570));
@@ -735,7 +763,10 @@ fn link_returns_its_next_wake_up_time() {
     busy.ask(1, release(1));
     busy.link.take(at(1));
     busy.say(b"-BUSY Redis is busy running a script\r\n", 2);
-    let again = busy.link.wake_at().expect("a respite");
+    let again = busy
+        .link
+        .wake_at()
+        .expect("the pause before the release is sent again");
     assert!(again > at(2) && again < at(2_002));
 }
 
@@ -746,7 +777,7 @@ fn closing_link_is_woken_for_its_end() {
     bench.ask(1, release(1));
     bench.shared.mailbox.close();
     bench.pass(0, 990);
-    let woken = bench.link.wake_at().expect("it still owes a release");
+    let woken = bench.link.wake_at().expect("a release is still pending");
     assert!(woken > at(990) && woken <= at(1_001), "{woken:?}");
 }
 
@@ -812,7 +843,9 @@ fn outstanding_requests_never_exceed_the_window() {
 #[test]
 fn stalled_connection_is_replaced_after_half_a_second_or_four_node_timeouts() {
     let mut slow = options(Roster::default());
-    Arc::get_mut(&mut slow).expect("nobody else's").node_timeout = ms(200);
+    Arc::get_mut(&mut slow)
+        .expect("the options are not shared yet")
+        .node_timeout = ms(200);
     let mut bench = Bench::at("redis://master", slow);
     bench.greet(0);
     bench.ask(1, acquire(1));
@@ -923,7 +956,7 @@ fn replacing_server_with_a_long_uptime_is_guarded_on_a_link() {
     bench.link.take(at(now + 30_000));
     assert!(
         bench.written().contains("EVALSHA"),
-        "for the longest ttl, and not longer"
+        "the guard lasts for the longest ttl"
     );
 }
 
@@ -956,7 +989,11 @@ fn many_loaded() -> Bench {
     bench.link.take(at(1));
     let written = bench.written();
     assert_eq!(written.matches("LOAD").count(), 2, "{written}");
-    assert_eq!(many(&written), [1, 1], "nobody waits for them");
+    assert_eq!(
+        many(&written),
+        [1, 1],
+        "requests do not wait for the scripts"
+    );
     bench.say([SHA, SHA, ":1\r\n:1\r\n"].concat().as_bytes(), 1);
     assert_eq!(bench.told.all().len(), 2);
     bench
@@ -976,7 +1013,7 @@ fn scripts_for_many_that_cannot_be_loaded_are_done_without() {
     bench.ask(3, release(3));
     bench.ask(4, release(4));
     bench.link.take(at(2));
-    assert_eq!(many(&bench.written()), [1, 1], "by themselves");
+    assert_eq!(many(&bench.written()), [1, 1], "each is sent by itself");
 }
 
 /// Queues this number of releases, which are sent in one call.
@@ -1034,7 +1071,7 @@ fn error_of_a_combined_call_reaches_each_request() {
     bench.say(b"-BUSY a script\r\n", 3);
     assert_eq!(bench.told.kinds(), ["busy", "busy"]);
     bench.link.take(at(400));
-    assert_eq!(many(&bench.written()), [2], "they are owed");
+    assert_eq!(many(&bench.written()), [2], "the releases are pending");
 }
 
 #[test]
@@ -1089,7 +1126,7 @@ fn scripts_for_many_that_were_lost_are_loaded_again_and_all_of_it_is_sent_again(
     assert_eq!(
         bench.told.kinds(),
         ["server_error"; 3],
-        "once, and not for ever"
+        "the requests are split once only"
     );
 }
 
@@ -1113,7 +1150,11 @@ fn malformed_reply_to_a_combined_call_ends_the_connection() {
         assert_ne!(bench.link.stage(), Stage::Talk, "{odd:?}");
         let now = bench.greet_again(4);
         bench.link.take(at(now));
-        assert_eq!(many(&bench.written()), [1; 3], "{odd:?}: they are owed");
+        assert_eq!(
+            many(&bench.written()),
+            [1; 3],
+            "{odd:?}: the releases are pending"
+        );
     }
     for odd in [
         "*7\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n",
@@ -1141,9 +1182,17 @@ fn overdue_combined_requests_time_out_one_by_one() {
     bench.pass(3, 2 + NODE_TIMEOUT);
     assert_eq!(bench.told.kinds(), ["timeout"; 3]);
     bench.say(b"$3\r\n111\r\n", 60);
-    assert_eq!(bench.told.all(), [], "told already");
+    assert_eq!(
+        bench.told.all(),
+        [],
+        "the callers have their answers already"
+    );
     bench.link.take(at(61));
-    assert_eq!(many(&bench.written()), [0_usize; 0], "delivered, if late");
+    assert_eq!(
+        many(&bench.written()),
+        [0_usize; 0],
+        "the late reply confirmed the releases"
+    );
 }
 
 #[test]
@@ -1259,7 +1308,11 @@ fn a_user_who_may_not_use_the_command_and_a_server_without_it_are_asked_by_the_s
         assert_eq!(said[..2], [(1, deleted.clone()), (2, deleted)]);
         bench.ask(4, withdrawn(4));
         bench.link.take(at(5));
-        assert_eq!(releases(&bench.written()), (0, 1), "not asked for twice");
+        assert_eq!(
+            releases(&bench.written()),
+            (0, 1),
+            "the command is not tried twice"
+        );
     }
 }
 
@@ -1346,7 +1399,11 @@ fn delete_command_that_ended_a_connection_is_not_tried_again() {
     let now = bench.dials(4);
     greet_with_deletion(&mut bench, now);
     bench.link.take(at(now));
-    assert_eq!(releases(&bench.written()), (0, 1), "what was owed");
+    assert_eq!(
+        releases(&bench.written()),
+        (0, 1),
+        "the pending release is sent"
+    );
 }
 
 #[test]
