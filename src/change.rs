@@ -1,4 +1,4 @@
-//! Changing the masters while they are in use: the steps of an operator, each of which can be taken again
+//! Replacing the masters while they are in use: the steps of an operator, each of which can be repeated
 //! (`docs/operations.md`, "Changing the masters").
 
 mod marking;
@@ -18,14 +18,14 @@ use crate::protocol::mark::{Admission, Configuration, Mark};
 use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::redlock::Redlock;
 
-/// Counters are carried that are behind the clock by no more than this and the wait: what is further behind is below
-/// all that the next masters grant, whose clocks differ by less than the longest ttl.
+/// Counters are carried if they are behind the clock by at most this time plus the wait. Any counter further behind is
+/// below all numbers that the next masters grant, because their clocks differ by less than the longest ttl.
 const CARRIED: Duration = Duration::from_secs(10);
 
-/// The most that the clocks of masters may differ, so that numbers rise over a loss of all memories.
+/// The largest difference of the masters' clocks with which numbers keep rising after all memories are lost.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// A change of masters as an operator sees it; see [`Redlock::change`].
+/// A replacement of masters, as an operator executes it; see [`Redlock::change`].
 #[derive(Debug)]
 pub struct MastersChange<'a> {
     redlock: &'a Redlock,
@@ -37,55 +37,55 @@ pub struct MastersChange<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// This `Redlock` was built without next masters, or over masters that keep no mark.
+    /// This `Redlock` was built without next masters, or over masters that cannot store a generation marker.
     #[error("no change: name next_masters, over Redis or Valkey masters")]
     NothingToChange,
-    /// Something is missing; nothing that is not safe was done. Each entry is one thing to put right.
+    /// Some conditions are not met; nothing unsafe was done. Each entry is one problem to solve.
     #[error("{}", .0.join("; "))]
     Missing(Vec<String>),
 }
 
-/// How far a change is, by what majorities of the masters show.
+/// The stage of a replacement, as shown by majorities of the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ChangeStage {
-    /// Nothing has been marked.
+    /// No generation marker has been written.
     Untouched,
-    /// Both sets know of the change; clients of the old masters and of both have votes.
+    /// Both sets have markers; clients of the old masters and of both sets get votes.
     Prepared,
-    /// Some of the old masters are closed, and no majority of them.
+    /// Some of the old masters are closed, but no majority of them.
     PartlyClosed,
-    /// The old ones are closed: only clients of both have votes.
+    /// The old masters are closed: only clients of both sets get votes.
     Closed,
-    /// The next ones are open: clients of both and of the next have votes.
+    /// The next masters are open: clients of both sets and of the next masters get votes.
     Open,
-    /// The next ones are the masters.
+    /// The next masters have replaced the old ones.
     Finished,
 }
 
-/// What all masters show.
+/// The state of all masters.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Survey {
-    /// Each master.
+    /// The state of each master.
     pub masters: Vec<MasterSeen>,
-    /// The values under locks that this step has seen to.
+    /// The values under locks that this step has carried or removed.
     pub carried: Vec<CarriedValue>,
     advice: Vec<String>,
     configuration: Configuration,
     quorum: Quorum,
-    /// When the last of these masters had been closed, and the connections of old clients been ended; none where they
-    /// were only looked at.
+    /// When the last of these masters had been closed and the connections of old clients had been ended; `None` if the
+    /// masters were only read.
     closed_at: Option<Instant>,
 }
 
 impl Redlock {
-    /// The change of masters that the settings describe: from [`masters`](crate::RedlockBuilder::masters) to
+    /// The replacement that the settings describe: from [`masters`](crate::RedlockBuilder::masters) to
     /// [`next_masters`](crate::RedlockBuilder::next_masters).
     ///
     /// # Errors
     ///
-    /// [`ChangeError::NothingToChange`] where no next masters are named.
+    /// [`ChangeError::NothingToChange`] if no next masters are set.
     pub fn change(&self) -> Result<MastersChange<'_>, ChangeError> {
         let change = self.masters_as_marked()?;
         if change.configuration.has_next() {
@@ -95,11 +95,11 @@ impl Redlock {
         }
     }
 
-    /// What the masters show of a change, whether next masters are named or not.
+    /// The state of the masters, with or without next masters.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::NothingToChange`] over masters that keep no mark.
+    /// [`ChangeError::NothingToChange`] if the masters cannot store a generation marker.
     pub async fn survey(&self) -> Result<Survey, ChangeError> {
         Ok(self.masters_as_marked()?.look().await)
     }
@@ -115,8 +115,8 @@ impl Redlock {
 }
 
 impl MastersChange<'_> {
-    /// Others who run scripts on the masters are known to take no locks of ours: they stop nothing. Never true of other
-    /// Redlock clients of the same locks.
+    /// Declares that unknown clients which run scripts on the masters take none of these locks, so that they do not
+    /// stop a step. Never use it for other Redlock clients of the same locks.
     #[must_use]
     pub fn strangers_pass(self, strangers_pass: bool) -> Self {
         Self {
@@ -125,23 +125,23 @@ impl MastersChange<'_> {
         }
     }
 
-    /// What all masters show.
+    /// Reads the state of all masters.
     pub async fn look(&self) -> Survey {
         self.order(&ChangeOrder::Look).await
     }
 
-    /// How long who has closed the old masters has to wait: the longest lease, and what clocks may drift over it.
+    /// How long to wait after closing the old masters: the longest lease, plus the clock drift over it.
     pub fn wait(&self) -> Duration {
         let max_ttl = self.redlock.core.options.max_ttl;
         max_ttl + max_ttl / 100 + Duration::from_millis(2)
     }
 
-    /// Tells all masters of the change, once the next ones are fit, and carries the values under locks for the first
-    /// time, so that clients of both sets can use them.
+    /// Writes the generation marker to all masters, once the next ones are ready, and carries the values under locks
+    /// for the first time, so that clients of both sets can use them.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`], with all that is not as it has to be.
+    /// [`ChangeError::Missing`], with all conditions that are not met.
     pub async fn prepare(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.strangers_to_the_change();
@@ -168,13 +168,13 @@ impl MastersChange<'_> {
         Ok(Survey { advice, ..after })
     }
 
-    /// Closes the old masters: clients that know only them have no votes any more. Carries the values under locks, so that
-    /// clients of both sets can use those that the others have created meanwhile.
+    /// Closes the old masters: clients that know only them get no votes any more. Carries the values under locks, so
+    /// that clients of both sets can use values that other clients have created meanwhile.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] where clients would go on that cannot be told, and where no majority of the old masters
-    /// could be closed; those that were stay so.
+    /// [`ChangeError::Missing`] if clients would go on that cannot be notified, or if no majority of the old masters
+    /// could be closed. Masters that were closed stay closed.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.strangers_to_the_change();
@@ -192,12 +192,12 @@ impl MastersChange<'_> {
         Ok(self.carry_early(after).await)
     }
 
-    /// Ends the connections of clients that know only the old masters, once more, and says which of these masters are
-    /// closed now. From the return of this on the wait is counted.
+    /// Ends the connections of clients that know only the old masters once more, and returns which of these masters are
+    /// closed now. The wait counts from the return of this call.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] where no majority of them is closed.
+    /// [`ChangeError::Missing`] if no majority of the old masters is closed.
     pub async fn closed(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         none(before.strangers_to_the_change())?;
@@ -205,21 +205,21 @@ impl MastersChange<'_> {
             let missing = vec!["no majority of the old masters is closed: close first".into()];
             return Err(ChangeError::Missing(missing));
         }
-        // Those that were not reached before are closed as well.
+        // Also closes masters that were not reachable before.
         let survey = self.raise(1).await;
         none(survey.not_told(self.strangers_pass))?;
         Ok(survey)
     }
 
-    /// Opens the next masters: `closed` is what [`closed`](Self::closed) told, at least [`wait`](Self::wait) ago.
-    /// Carries the values under locks first, each under its lock, and the fencing counters that are not far behind the
+    /// Opens the next masters. `closed` is the result of [`closed`](Self::closed), at least [`wait`](Self::wait) ago.
+    /// First carries the values under locks, each under its lock, and the fencing counters that are not far behind the
     /// clocks.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] where it is too early, where a majority of the old masters has not been closed all the
-    /// time, where a value is lost or its lock is held for longer than the wait, and where an owner holds a lock whose
-    /// counter would have to be raised. Nothing has been opened then.
+    /// [`ChangeError::Missing`] if it is too early, if a majority of the old masters was not closed all the time, if a
+    /// value is lost or its lock is held for longer than the wait, or if an owner holds a lock whose counter must be
+    /// raised. Nothing has been opened then.
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
         let now = self.look().await;
@@ -238,8 +238,8 @@ impl MastersChange<'_> {
         }
         missing.extend(now.not_told(self.strangers_pass));
         none(missing)?;
-        // Masters are opened when all is carried: behind one that is open nothing is left to carry, and clients of the next
-        // masters may have written since.
+        // An open master means that everything was carried before. Nothing may be carried now, because clients of the
+        // next masters may have written since.
         let carried = if now.is_any_open() {
             Vec::new()
         } else {
@@ -265,11 +265,11 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// Opens the next masters that were not reached, of a change that is open.
+    /// Opens the next masters that could not be reached before, if others are open already.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] where it is not.
+    /// [`ChangeError::Missing`] if none is open.
     pub async fn open_again(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.strangers_to_the_change();
@@ -280,11 +280,11 @@ impl MastersChange<'_> {
         Ok(self.raise(2).await)
     }
 
-    /// Ends the change: clients that know both sets have no votes any more.
+    /// Ends the replacement: clients that know both sets get no votes any more.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] where the next masters are not open.
+    /// [`ChangeError::Missing`] if the next masters are not open.
     pub async fn finish(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.strangers_to_the_change();
@@ -301,8 +301,9 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// The values of all names that a majority of closed old masters and a majority of the next masters show. A closed
-    /// master takes no late writes, so a value that a client of the old masters has created is among these.
+    /// Carries the values of all names that a majority of closed old masters and a majority of the next masters show. A
+    /// closed master accepts no late writes, so every value that a client of the old masters has created is among
+    /// these.
     async fn carry_values(&self, closed: &Survey) -> Result<Vec<CarriedValue>, ChangeError> {
         let read = self.order(&ChangeOrder::Values).await;
         let told = self.old_only().is_met_by(closed.closed_until(&read));
@@ -326,8 +327,9 @@ impl MastersChange<'_> {
         Err(ChangeError::Missing(missing))
     }
 
-    /// Carries what can be carried before the next masters are opened, so that clients of both sets can use the values
-    /// that clients of the old masters have written. What is left is no reason to stop: `open` looks at all values again.
+    /// Carries values before the next masters are opened, so that clients of both sets can use values that clients of
+    /// the old masters have written. Values that cannot be carried do not stop the step: `open` handles all values
+    /// again.
     async fn carry_early(&self, after: Survey) -> Survey {
         if after.stage() >= ChangeStage::Open {
             return after;
@@ -347,8 +349,8 @@ impl MastersChange<'_> {
         }
     }
 
-    /// The counters of a majority of closed old masters, raise-only, on a majority of the next: only what is not far
-    /// behind the clocks can be met again.
+    /// Carries the counters of a majority of closed old masters to a majority of the next ones; never lowers one.
+    /// Counters far behind the clocks are left out, because their numbers cannot be granted again.
     async fn carry_counters(&self, closed: &Survey) -> Result<(), ChangeError> {
         let within = CARRIED + self.wait();
         let read = self.order(&ChangeOrder::Counters(within)).await;
@@ -376,13 +378,13 @@ impl MastersChange<'_> {
         self.redlock.core.coordinator.quorum.next_only()
     }
 
-    /// Raises the marks of all masters to what a step of this change asks for. All were marked before: a master without a
-    /// mark has lost it.
+    /// Raises the generation markers of all masters to the number of a step. All have been marked before, so a master
+    /// without a marker has lost it.
     async fn raise(&self, by: u64) -> Survey {
         self.raise_where(by, |_| true).await
     }
 
-    /// The same; `restores` says which masters were marked before.
+    /// The same; `restores` returns whether a master was marked before.
     async fn raise_where(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
         let number = self.configuration.first_mark() + by;
         let Some(print) = self.configuration.print_at(number) else {
@@ -455,7 +457,7 @@ impl MasterSeen {
 }
 
 impl Survey {
-    /// The masters of which this holds.
+    /// The masters for which `such` is true.
     fn those(&self, such: impl Fn(&MasterSeen) -> bool) -> MasterSet {
         let masters = self.masters.iter().enumerate();
         masters
@@ -464,7 +466,7 @@ impl Survey {
             .collect()
     }
 
-    /// The largest number of each key that the old masters tell.
+    /// The largest number of each key among the old masters.
     fn largest(&self) -> BTreeMap<Vec<u8>, u64> {
         let mut largest: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         for master in self.masters.iter().filter(|master| master.is_old) {
@@ -476,38 +478,38 @@ impl Survey {
         largest
     }
 
-    /// The masters that are marked at least so far for this change.
+    /// The masters whose marker has at least the number of this step.
     fn marked(&self, by: u64) -> MasterSet {
         let least = self.configuration.first_mark() + by;
         let ours = |mark: Mark| mark.number >= least && !self.is_of_others(mark);
         self.those(|master| master.mark().is_some_and(ours))
     }
 
-    /// Whether a master of the same set shows a mark of this change: then one without has lost its own.
+    /// Whether a master of the same set has a marker of this replacement: then a master without one has lost its own.
     fn has_mark_like(&self, index: usize) -> bool {
         let (marked, is_old) = (self.marked(0), self.quorum.is_old(index));
         let mut masters = self.masters.iter().enumerate();
         masters.any(|(other, master)| master.is_old == is_old && marked.has(other))
     }
 
-    /// Whether some master is open for clients of the next masters.
+    /// Whether any master is open for clients of the next masters.
     fn is_any_open(&self) -> bool {
         self.marked(2) != MasterSet::default()
     }
 
-    /// Whether a mark stands for other masters than this change knows at that number.
+    /// Whether a marker stands for other masters than this replacement knows at that number.
     fn is_of_others(&self, mark: Mark) -> bool {
         let ours = self.configuration.print_at(mark.number);
         ours.is_some_and(|ours| ours != mark.print)
     }
 
-    /// Whether a mark is of a change behind this one.
+    /// Whether a marker is from a later replacement.
     fn is_later(&self, mark: Mark) -> bool {
         let unknown = self.configuration.print_at(mark.number).is_none();
         unknown && mark.number >= self.configuration.first_mark()
     }
 
-    /// How far the change is.
+    /// The stage of the replacement.
     pub fn stage(&self) -> ChangeStage {
         let [old, next] = [self.quorum.old_only(), self.quorum.next_only()];
         if next.is_met_by(self.marked(4)) {
@@ -525,13 +527,13 @@ impl Survey {
         }
     }
 
-    /// Whether a majority of the old masters is marked at least so far.
+    /// Whether a majority of the old masters has a marker of at least this number.
     fn is_open_for(&self, number: u64) -> bool {
         let marked = self.those(|master| master.mark().is_some_and(|mark| mark.number >= number));
         self.quorum.old_only().is_met_by(marked)
     }
 
-    /// The old masters that are closed here and were so in `now`, in the same run of their servers.
+    /// The old masters that are closed here and also in `now`, in the same run of their servers.
     fn closed_until(&self, now: &Self) -> MasterSet {
         let closed = self.marked(1);
         let still = now.marked(1);
@@ -543,14 +545,14 @@ impl Survey {
         both.filter(same).collect()
     }
 
-    /// The keys of the locks under which any master keeps a value.
+    /// The keys of the locks under which any master has a value.
     fn names(&self) -> Vec<Vec<u8>> {
         let names = self.masters.iter().flat_map(|master| &master.seen.names);
         let names: BTreeSet<&Vec<u8>> = names.collect();
         names.into_iter().cloned().collect()
     }
 
-    /// Counters that too few of the next masters took, because an owner holds their locks.
+    /// Counters that too few of the next masters accepted, because an owner holds their locks.
     fn held_by_owners(&self) -> Vec<String> {
         let owned = self.masters.iter().flat_map(|master| &master.seen.owned);
         let owned: BTreeMap<&Vec<u8>, &Vec<u8>> = owned.map(|(key, owner)| (key, owner)).collect();
@@ -575,12 +577,12 @@ impl Survey {
         left.map(line).collect()
     }
 
-    /// The masters that could be asked for everything.
+    /// The masters that answered all requests.
     fn well(&self) -> MasterSet {
         self.those(|master| master.seen.fault.is_none())
     }
 
-    /// Nothing where this is so; else what is missing, and what the masters said that may be why.
+    /// Empty if `so` is true; otherwise the unmet condition, and the faults of the masters that may be the cause.
     fn unless(&self, so: bool, missing: &str) -> Vec<String> {
         if so {
             return Vec::new();
@@ -604,7 +606,7 @@ impl Survey {
         faults.collect()
     }
 
-    /// Marks that are not of this change, and masters that are one server.
+    /// Markers that are not of this replacement, and masters that are the same server.
     fn strangers_to_the_change(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for (index, master) in self.masters.iter().enumerate() {
@@ -631,7 +633,7 @@ impl Survey {
         missing
     }
 
-    /// What keeps the next masters from taking their place.
+    /// The reasons why the next masters cannot replace the old ones.
     fn unfit(&self, max_ttl: Duration) -> Vec<String> {
         let mut missing = Vec::new();
         let young = max_ttl + Duration::from_secs(1);
@@ -668,7 +670,7 @@ impl Survey {
         missing
     }
 
-    /// Clients that name the masters of this change otherwise: the mark would close them out.
+    /// Clients that are configured with other masters: the marker would exclude them.
     fn told_others(&self) -> Vec<String> {
         let configuration = self.configuration;
         let mut missing = Vec::new();
@@ -690,7 +692,7 @@ impl Survey {
         missing
     }
 
-    /// Clients on closed masters that cannot be told that they are: nothing is safe while they are there.
+    /// Clients on closed masters that cannot be notified. While they are connected, going on is not safe.
     fn not_told(&self, strangers_pass: bool) -> Vec<String> {
         let mut missing = Vec::new();
         for master in self.masters.iter().filter(|master| master.is_old) {
@@ -715,13 +717,13 @@ impl Survey {
         missing
     }
 
-    /// Whether next masters are named.
+    /// Whether next masters are set.
     pub fn is_change(&self) -> bool {
         self.configuration.has_next()
     }
 
-    /// Whether so many masters give no votes to who names them so that no majority is left: they were changed, or are
-    /// not open yet.
+    /// Whether no majority is left because too many masters reject this configuration: they were replaced, or are not
+    /// open yet.
     pub fn refuses(&self) -> bool {
         let refused = self.those(|master| {
             let admission = self.configuration.admission(master.mark());
@@ -730,12 +732,12 @@ impl Survey {
         !self.quorum.possible_without(refused)
     }
 
-    /// What an operator may want to see to, and what stops no step.
+    /// Advice for the operator that does not stop a step.
     pub fn advice(&self) -> &[String] {
         &self.advice
     }
 
-    /// Next masters that hold values before this step has carried any.
+    /// Next masters that have values before this step has carried any.
     fn holding_values(&self) -> Vec<String> {
         let next = self.masters.iter();
         let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);
