@@ -63,7 +63,7 @@ pub(super) async fn extend(
     let outcome = match limit.wait(settled).await {
         Some(outcome) => outcome,
         // A concurrent renewal may have moved the end
-        // (`an_extension_that_a_renewal_overtakes_does_not_call_the_lock_lost`).
+        // (`extension_overtaken_by_a_renewal_is_not_a_loss`).
         None if held.ended(coordinator.now()).is_none() => Extension::Unknown,
         None => Extension::TooLate,
     };

@@ -16,7 +16,7 @@ fn redlock(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test]
-async fn a_lock_is_taken_seen_and_given_back() {
+async fn lock_is_acquired_shown_and_released() {
     let masters = Masters::start(5).expect("five masters");
     let redlock = redlock(&masters);
     let guard = redlock.acquire("nightly").await.expect("free");
@@ -61,7 +61,7 @@ async fn a_lock_survives_a_dead_and_a_stopped_minority_but_not_a_majority() {
 }
 
 #[tokio::test]
-async fn a_broken_lock_is_told_to_its_holder() {
+async fn holder_of_a_broken_lock_is_notified() {
     let masters = Masters::start(3).expect("three masters");
     let redlock = redlock(&masters);
     let guard = redlock

@@ -77,7 +77,7 @@ async fn leaves_nothing(redlock: &Redlock, nodes: &[Arc<Stubborn>]) {
 }
 
 #[tokio::test]
-async fn a_token_that_masters_refuse_to_confirm_leaves_no_key() {
+async fn unconfirmed_token_leaves_no_key() {
     for fault in [
         Fault::Server("not now".into()),
         Fault::Disconnected("cut".into()),
@@ -103,7 +103,7 @@ async fn a_token_that_masters_refuse_to_confirm_leaves_no_key() {
 
 /// A majority lost the key between grant and confirmation, as masters do that restart empty.
 #[tokio::test]
-async fn a_token_that_is_not_ours_to_confirm_any_more_leaves_no_key() {
+async fn token_of_a_lock_lost_before_its_confirmation_leaves_no_key() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     for redlock in both_orders(settings(&nodes)) {
         apart(&nodes);
@@ -124,7 +124,7 @@ async fn a_token_that_is_not_ours_to_confirm_any_more_leaves_no_key() {
 
 /// Another client raises the counters as fast as they are confirmed.
 #[tokio::test]
-async fn a_token_that_never_is_high_enough_leaves_no_key() {
+async fn token_outrun_in_every_round_leaves_no_key() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let above = Arc::<AtomicU64>::default();
     for redlock in both_orders(settings(&nodes)) {
@@ -151,7 +151,7 @@ async fn a_token_that_never_is_high_enough_leaves_no_key() {
 
 /// If clients with a minority of grants each kept chasing one another, none would ever win.
 #[tokio::test]
-async fn the_next_attempt_waits_until_nothing_is_left_of_the_one_before() {
+async fn next_attempt_waits_until_the_previous_one_is_undone() {
     let undone_after = ms(400);
     for order in [0, 1] {
         let asked = Arc::<Mutex<Vec<Instant>>>::default();
@@ -193,7 +193,7 @@ async fn the_next_attempt_waits_until_nothing_is_left_of_the_one_before() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_reaches_a_minority_only_steps_out_of_the_line_until_it_reaches_more() {
+async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_more() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let redlock = settings(&nodes).retry(Retry::new(ms(300), ms(300)));
     let redlock = redlock.build().expect("good settings");
@@ -219,7 +219,7 @@ async fn a_waiter_that_reaches_a_minority_only_steps_out_of_the_line_until_it_re
 
 /// However late the next look, retry or heartbeat is.
 #[tokio::test]
-async fn a_wait_in_vain_ends_with_its_time() {
+async fn unsuccessful_wait_ends_at_its_limit() {
     let down = |_: &Request| -> Treatment { Fails(Fault::Down("off".into()), Duration::ZERO) };
     let held = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let off = ["a", "b", "c"].map(|name| Stubborn::new(name, down));
@@ -251,7 +251,7 @@ async fn a_wait_in_vain_ends_with_its_time() {
 /// A late confirmation, after the other holds have ended, would write a number that belongs to a class no longer
 /// present.
 #[tokio::test]
-async fn a_further_hold_learns_the_owners_number_before_it_would_confirm_another() {
+async fn further_hold_adopts_the_owners_number_instead_of_confirming_another() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
     // One master misses the first hold, so it gives the next one a different number.

@@ -36,7 +36,7 @@ fn over(nodes: &[MemoryNode]) -> Redlock {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_one_exact_line_and_nothing_is_sent() {
+async fn unsupported_request_is_one_exact_line_and_sends_nothing() {
     let node = Arc::new(Counts(MemoryNode::new("m"), AtomicUsize::new(0)));
     let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
     let redlock = redlock.expect("good settings");
@@ -83,7 +83,7 @@ async fn what_cannot_be_is_one_exact_line_and_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn a_writer_that_lost_its_lock_is_told_so_and_reads_nothing() {
+async fn downgrade_of_a_lost_writer_reports_the_loss() {
     let nodes = ["m0", "m1", "m2"].map(MemoryNode::new);
     let redlock = over(&nodes);
     let writer = redlock.acquire("doc").await.expect("free");
@@ -102,7 +102,7 @@ async fn a_writer_that_lost_its_lock_is_told_so_and_reads_nothing() {
 }
 
 #[tokio::test]
-async fn a_quota_with_a_master_missing_or_a_value_there_is_refused_and_left_as_it_is() {
+async fn quota_is_not_created_if_a_master_is_missing_or_a_value_exists() {
     let nodes = ["m0", "m1", "m2"].map(MemoryNode::new);
     let redlock = over(&nodes);
     let quota = redlock.quota("prizes");
@@ -133,7 +133,7 @@ async fn a_quota_with_a_master_missing_or_a_value_there_is_refused_and_left_as_i
 }
 
 #[tokio::test]
-async fn callers_that_differ_in_the_number_of_permits_are_bounded_by_the_largest() {
+async fn callers_with_different_permit_counts_are_bounded_by_the_largest() {
     let redlock = Redlock::in_memory(3);
     let attempt = |permits| redlock.semaphore("api", permits).try_acquire();
     let first = attempt(2).await.expect("an answer").acquired();

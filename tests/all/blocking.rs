@@ -29,7 +29,7 @@ fn seen(what: &str, mut look: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_lock_is_taken_refused_to_others_and_given_back() {
+fn blocking_lock_is_acquired_excludes_others_and_is_released() {
     let masters = masters(3);
     let redlock = over(&masters);
     let guard = redlock.acquire("r").expect("free");
@@ -50,7 +50,7 @@ fn a_lock_is_taken_refused_to_others_and_given_back() {
 }
 
 #[test]
-fn it_is_renewed_while_its_thread_does_something_else() {
+fn blocking_lock_is_renewed_while_its_thread_is_busy() {
     let redlock = quorate::Redlock::builder()
         .in_memory(3)
         .ttl(secs(2))
@@ -71,7 +71,7 @@ fn it_is_renewed_while_its_thread_does_something_else() {
 }
 
 #[test]
-fn the_last_handle_sees_the_releases_off_and_ends_the_thread() {
+fn last_handle_delivers_releases_and_ends_the_thread() {
     let masters = masters(3);
     let redlock = over(&masters);
     let guard = redlock.acquire("r").expect("free");
@@ -90,7 +90,7 @@ fn the_last_handle_sees_the_releases_off_and_ends_the_thread() {
 }
 
 #[test]
-fn a_silent_master_holds_up_the_end_for_a_moment_only() {
+fn silent_master_delays_the_last_drop_only_briefly() {
     let masters = masters(3);
     let redlock = over(&masters);
     let guard = redlock.acquire("r").expect("free");
@@ -104,7 +104,7 @@ fn a_silent_master_holds_up_the_end_for_a_moment_only() {
 }
 
 #[test]
-fn many_threads_have_it_one_at_a_time() {
+fn blocking_lock_excludes_many_threads() {
     let redlock = Redlock::in_memory(5);
     let (inside, turns) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
@@ -125,7 +125,7 @@ fn many_threads_have_it_one_at_a_time() {
 }
 
 #[tokio::test]
-async fn in_a_runtime_every_verb_that_waits_says_what_to_do_and_dropping_works() {
+async fn blocking_verbs_inside_a_runtime_panic_with_advice_and_drops_work() {
     let redlock = Redlock::in_memory(3);
     let elsewhere = redlock.clone();
     let guard = thread::spawn(move || elsewhere.acquire("r").expect("free"));
@@ -168,7 +168,7 @@ async fn in_a_runtime_every_verb_that_waits_says_what_to_do_and_dropping_works()
 }
 
 #[tokio::test]
-async fn under_spawn_blocking_its_own_handle_waits() {
+async fn blocking_handle_works_under_spawn_blocking() {
     let redlock = Redlock::in_memory(3);
     let plain = redlock.clone();
     let refused = tokio::task::spawn_blocking(move || plain.acquire("r").map(drop));
@@ -184,7 +184,7 @@ async fn under_spawn_blocking_its_own_handle_waits() {
 }
 
 #[test]
-fn a_body_takes_other_locks_and_a_lost_lock_is_told() {
+fn blocking_scope_body_may_lock_and_a_loss_is_reported() {
     let redlock = Redlock::in_memory(3);
     let inner = redlock.scope("outer", |_| {
         redlock.scope("inner", |guard| guard.is_valid())
@@ -207,7 +207,7 @@ fn a_body_takes_other_locks_and_a_lost_lock_is_told() {
 }
 
 #[test]
-fn a_body_that_fails_gives_its_own_error_and_gives_the_lock_back() {
+fn failing_body_returns_its_error_and_releases_the_lock() {
     let redlock = Redlock::in_memory(3);
     let failed: Result<(), Box<dyn std::error::Error>> =
         redlock.try_scope("r", |_| Err("no paper".into()));
@@ -220,7 +220,7 @@ fn a_body_that_fails_gives_its_own_error_and_gives_the_lock_back() {
 }
 
 #[test]
-fn an_observer_that_panics_does_so_on_the_thread_that_waits() {
+fn panic_of_an_observer_reaches_the_waiting_thread() {
     let redlock = Redlock::in_memory(3);
     let guard = redlock.acquire("r").expect("free");
     let waits = redlock.clone();
@@ -272,7 +272,7 @@ fn values_elections_owners_and_permits_work_as_with_async() {
 }
 
 #[test]
-fn a_leader_is_seen_from_another_thread() {
+fn blocking_observer_sees_a_leader_of_another_thread() {
     let redlock = Redlock::in_memory(3);
     let election = redlock.election("scheduler");
     let mut observation = election.observe().expect("a good name");

@@ -105,18 +105,18 @@ async fn most_open(takes: [u64; 3]) -> usize {
 }
 
 #[tokio::test]
-async fn a_slow_majority_delays_renewals_and_starves_none() {
+async fn slow_majority_delays_renewals_but_loses_no_lock() {
     // More than the limit of batches without any answer.
     assert!(most_open([400, 400, 400]).await > 2);
 }
 
 #[tokio::test]
-async fn a_slow_minority_does_not_set_the_pace() {
+async fn slow_minority_does_not_slow_renewals_down() {
     most_open([0, 0, 900]).await;
 }
 
 #[tokio::test]
-async fn five_thousand_locks_are_kept_while_a_master_stands_still() {
+async fn five_thousand_locks_are_kept_while_a_master_is_stopped() {
     let masters = masters(5);
     let redlock = redlock(&masters);
     let locks = (0..5_000).map(|n| {

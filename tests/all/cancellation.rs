@@ -245,7 +245,7 @@ async fn an_acquire_that_needs_a_second_round_can_be_dropped_anywhere() {
 }
 
 #[tokio::test]
-async fn an_acquire_that_finds_no_majority_gives_back_what_it_got() {
+async fn acquire_without_a_majority_undoes_its_grants() {
     let nodes: Vec<_> = (0..5).map(|n| MemoryNode::new(&format!("{n}"))).collect();
     for down in &nodes[..3] {
         down.set_condition(Condition::Mute);
@@ -367,7 +367,7 @@ fn brief(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test]
-async fn a_master_stopped_during_a_dropped_acquire_holds_nothing_when_it_goes_on() {
+async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
     for round in 0..3 {
         let real = Real::new(3);
         let near = brief(&real.masters);
@@ -389,7 +389,7 @@ async fn a_master_stopped_during_a_dropped_acquire_holds_nothing_when_it_goes_on
 }
 
 #[tokio::test]
-async fn a_held_lock_given_back_while_a_master_stands_still_is_gone_when_it_goes_on() {
+async fn lock_released_while_a_master_is_stopped_is_gone_when_it_resumes() {
     let masters = masters(3);
     let redlock = brief(&masters);
     let guard = take(&redlock, "job").await;
@@ -422,7 +422,7 @@ async fn a_connection_cut_between_acquire_and_release_does_not_keep_the_key() {
 }
 
 #[tokio::test]
-async fn releases_while_masters_cannot_be_reached_are_made_up_for() {
+async fn releases_to_unreachable_masters_are_delivered_later() {
     let real = Real::new(3);
     let guard = take(&real.redlock, "job").await;
     eventually("on all", || holders(&real.masters, "job") == 3).await;

@@ -35,7 +35,7 @@ fn crates(features: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn who_uses_redis_alone_compiles_nothing_of_other_kinds() {
+fn redis_only_program_compiles_no_other_node_crate() {
     let alone = crates("");
     assert!(alone.contains("quorate") && alone.contains("redis"));
     for name in &alone {

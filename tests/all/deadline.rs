@@ -69,7 +69,7 @@ fn down() -> Fault {
 }
 
 #[tokio::test]
-async fn a_master_that_never_acknowledges_an_undo_does_not_hold_its_caller() {
+async fn unanswered_undo_does_not_block_the_caller() {
     let nodes = [
         Stubborn::new("a", unanswered(is_release)),
         Stubborn::honest("b").holding("x"),
@@ -82,7 +82,7 @@ async fn a_master_that_never_acknowledges_an_undo_does_not_hold_its_caller() {
 }
 
 #[tokio::test]
-async fn a_master_that_never_answers_the_deciding_acquire_does_not_hold_its_caller() {
+async fn unanswered_deciding_acquire_does_not_block_the_caller() {
     let nodes = [
         Stubborn::honest("a"),
         Stubborn::honest("b").holding("x"),
@@ -94,7 +94,7 @@ async fn a_master_that_never_answers_the_deciding_acquire_does_not_hold_its_call
 }
 
 #[tokio::test]
-async fn a_master_that_never_says_why_it_was_lost_counts_as_silent() {
+async fn master_without_an_answer_to_the_loss_query_counts_as_silent() {
     let nodes = [
         Stubborn::new("a", fails(&down())),
         Stubborn::honest("b").holding("x"),
@@ -110,7 +110,7 @@ async fn a_master_that_never_says_why_it_was_lost_counts_as_silent() {
 }
 
 #[tokio::test]
-async fn masters_that_never_confirm_a_token_do_not_hold_their_caller() {
+async fn unanswered_confirmation_does_not_block_the_caller() {
     let confirms = |request: &Request| matches!(request, Request::Confirm { .. });
     for order in [0, 1] {
         let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(confirms)));
@@ -129,7 +129,7 @@ async fn masters_that_never_confirm_a_token_do_not_hold_their_caller() {
 }
 
 #[tokio::test]
-async fn leaving_the_line_of_silent_masters_does_not_outlast_the_wait() {
+async fn leaving_the_queue_of_silent_masters_ends_with_the_wait() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = settings(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
@@ -143,7 +143,7 @@ async fn leaving_the_line_of_silent_masters_does_not_outlast_the_wait() {
 }
 
 #[tokio::test]
-async fn a_try_beside_masters_that_never_answer_ends() {
+async fn try_with_masters_that_never_answer_ends() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(|_| true)));
     for redlock in both_orders(&nodes) {
         let tried = tokio::time::timeout(LATE, redlock.try_acquire("x")).await;
@@ -154,7 +154,7 @@ async fn a_try_beside_masters_that_never_answer_ends() {
 }
 
 #[tokio::test]
-async fn a_wait_for_ever_survives_a_master_that_never_answers() {
+async fn unlimited_wait_survives_a_master_that_never_answers() {
     // The other two are held for a while, so that requests to the silent one are often sent and undone.
     let nodes = [
         Stubborn::honest("a").holding("x"),
@@ -186,7 +186,7 @@ async fn a_wait_for_ever_survives_a_master_that_never_answers() {
 /// A waiter that finds outages throughout its wait is told about them. So is one whose last attempt is cut off by the
 /// end of the wait, alone or behind another waiter of its own process.
 #[tokio::test]
-async fn a_wait_that_ends_in_an_outage_is_not_told_as_held_by_another() {
+async fn wait_that_ends_in_an_outage_is_not_reported_as_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
     let nodes = [
         Stubborn::honest("good"),
@@ -214,7 +214,7 @@ async fn a_wait_that_ends_in_an_outage_is_not_told_as_held_by_another() {
 
 /// Two callers at once, and a wait that ends before the first of them has an answer.
 #[tokio::test]
-async fn who_stands_behind_an_attempt_hears_what_it_hears_however_short_the_wait() {
+async fn queued_callers_share_the_error_of_the_attempt_however_short_their_wait() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, slow));
     let redlock = settings(&nodes).build().expect("good settings");
@@ -245,7 +245,7 @@ async fn who_stands_behind_an_attempt_hears_what_it_hears_however_short_the_wait
 }
 
 #[tokio::test]
-async fn a_wait_beside_a_holder_on_a_majority_is_told_as_held_by_another() {
+async fn wait_for_a_holder_on_a_majority_is_reported_as_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
     let nodes = [
         Stubborn::honest("a").holding("x"),
@@ -259,7 +259,7 @@ async fn a_wait_beside_a_holder_on_a_majority_is_told_as_held_by_another() {
 }
 
 #[tokio::test]
-async fn what_is_asked_of_masters_that_never_answer_again_ends_all_the_same() {
+async fn calls_to_masters_that_never_answer_again_end_in_time() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
     let lock = || redlock.lock("x").ttl(secs(1)).renewal(false);

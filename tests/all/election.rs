@@ -95,7 +95,7 @@ async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
 }
 
 #[tokio::test]
-async fn who_holds_the_lock_without_having_been_elected_does_not_lead() {
+async fn holder_of_the_lock_without_election_is_not_the_leader() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "elected").await;
@@ -119,7 +119,7 @@ async fn who_holds_the_lock_without_having_been_elected_does_not_lead() {
 }
 
 #[tokio::test]
-async fn a_new_leader_is_told_by_its_announcement_and_not_by_a_timer() {
+async fn new_leader_is_noticed_by_its_announcement() {
     let masters = masters(3);
     let redlock = woken(&masters).build().expect("good settings");
     let mut observers = [observe(&redlock), observe(&redlock)];
@@ -149,7 +149,7 @@ async fn a_new_leader_is_told_by_its_announcement_and_not_by_a_timer() {
 }
 
 #[tokio::test]
-async fn without_wake_ups_observers_look_by_themselves() {
+async fn observers_without_wake_ups_poll() {
     let masters = masters(3);
     let unordered = || {
         settings(masters.urls())
@@ -167,7 +167,7 @@ async fn without_wake_ups_observers_look_by_themselves() {
 }
 
 #[tokio::test]
-async fn when_a_leader_is_killed_the_next_one_leads_and_terms_only_rise() {
+async fn killed_leader_is_replaced_with_a_larger_term() {
     let masters = masters(3);
     let settings = || settings(masters.urls()).node_timeout(ms(400)).ttl(secs(2));
     let redlock = settings().build().expect("good settings");
@@ -190,7 +190,7 @@ async fn when_a_leader_is_killed_the_next_one_leads_and_terms_only_rise() {
 }
 
 #[tokio::test]
-async fn a_leader_that_was_paused_is_told_of_no_more_once_another_leads() {
+async fn resumed_former_leader_is_not_reported_once_another_leads() {
     let masters = masters(3);
     let (old, new) = (redlock(&masters), redlock(&masters));
     let mut observer = observe(&redlock(&masters));
@@ -211,7 +211,7 @@ async fn a_leader_that_was_paused_is_told_of_no_more_once_another_leads() {
 }
 
 #[tokio::test]
-async fn a_leader_is_known_as_long_as_a_majority_answers_and_forgotten_after_its_time() {
+async fn leader_is_reported_while_a_majority_answers_and_until_its_lease_ends() {
     let masters = masters(3);
     let settings = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(3));
     let redlock = settings.build().expect("good settings");
@@ -226,7 +226,7 @@ async fn a_leader_is_known_as_long_as_a_majority_answers_and_forgotten_after_its
 }
 
 #[tokio::test]
-async fn a_candidate_may_give_up_and_numbers_are_needed() {
+async fn candidate_may_give_up_and_election_needs_fencing() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "me").await;
@@ -242,7 +242,7 @@ async fn a_candidate_may_give_up_and_numbers_are_needed() {
 }
 
 #[tokio::test]
-async fn elections_can_be_had_in_memory() {
+async fn election_works_in_memory() {
     let redlock = Redlock::in_memory(3);
     let mut observer = observe(&redlock);
     assert_eq!(change(&mut observer).await, None);
@@ -252,7 +252,7 @@ async fn elections_can_be_had_in_memory() {
 }
 
 #[tokio::test]
-async fn a_leader_is_known_after_its_counter_has_expired() {
+async fn leader_is_reported_after_its_counter_has_expired() {
     let masters = masters(3);
     let (leads, looks) = (redlock(&masters), redlock(&masters));
     let leadership = leads.election("job").ttl(secs(3)).campaign("me").await;
@@ -272,7 +272,7 @@ async fn a_leader_is_known_after_its_counter_has_expired() {
 }
 
 #[tokio::test]
-async fn a_leader_that_says_nothing_is_known_for_as_long_as_it_leads() {
+async fn leader_without_a_note_is_reported_while_it_leads() {
     let masters = masters(3);
     let (leads, looks) = (redlock(&masters), redlock(&masters));
     let leadership = leads.election("job").campaign(None).await.expect("free");
@@ -293,7 +293,7 @@ async fn a_leader_that_says_nothing_is_known_for_as_long_as_it_leads() {
 }
 
 #[tokio::test]
-async fn a_leader_with_the_longest_note_is_told() {
+async fn leader_with_the_longest_note_is_reported() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     // Control characters are stored as a replacement character of three bytes.
@@ -306,7 +306,7 @@ async fn a_leader_with_the_longest_note_is_told() {
 }
 
 #[tokio::test]
-async fn another_client_that_takes_the_lock_is_not_told_as_the_leader_before_it() {
+async fn foreign_holder_is_not_reported_as_the_previous_leader() {
     let masters = masters(3);
     for value in ["somebody-else", "00112233445566778899aabbccddeeff"] {
         let redlock = redlock(&masters);
@@ -328,7 +328,7 @@ async fn another_client_that_takes_the_lock_is_not_told_as_the_leader_before_it(
 }
 
 #[test]
-fn an_observer_with_a_ttl_of_nothing_lets_others_run() {
+fn observer_with_a_zero_ttl_yields() {
     let (done, told) = std::sync::mpsc::channel();
     // On a thread of its own, because a call that never returns could not be timed out otherwise.
     std::thread::spawn(move || {
@@ -352,7 +352,7 @@ fn an_observer_with_a_ttl_of_nothing_lets_others_run() {
 /// One clock was 30 days ahead while another master was away. Then the clocks are corrected, a day passes without a
 /// leader, and the master whose clock was ahead is away.
 #[tokio::test]
-async fn terms_rise_after_a_day_without_use_where_a_clock_was_ahead_and_observers_follow() {
+async fn terms_rise_after_a_day_without_use_when_a_clock_was_ahead() {
     let shim = match ClockShim::build() {
         Ok(shim) => shim,
         Err(error) => {
@@ -387,7 +387,7 @@ async fn terms_rise_after_a_day_without_use_where_a_clock_was_ahead_and_observer
 }
 
 #[tokio::test]
-async fn stream_of_leaders_goes_on_after_its_first_item() {
+async fn leader_stream_continues_after_its_first_item() {
     let redlock = Redlock::in_memory(3);
     let mut changes = Box::pin(observe(&redlock).into_stream());
     let mut next = async || tokio::time::timeout(PATIENCE, changes.next()).await;

@@ -47,7 +47,7 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
 /// A third of a heartbeat is 1.7 s at the default TTL, so the fallback timer alone would be 0.83 s late on average.
 /// Retries are at most 250 ms late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_notices_soon_that_a_client_outside_of_the_line_has_let_go() {
+async fn waiter_notices_the_release_of_a_foreign_client_soon() {
     let masters = masters(3);
     let mut took = Vec::new();
     // Spread out, so that no fixed period favours them all.
@@ -74,7 +74,7 @@ fn scripts(masters: &Masters) -> u64 {
 /// The cost of retries while the holder may be a foreign client, and that they stop once the holder has a ticket
 /// itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn looking_at_a_holder_costs_a_bounded_number_of_messages() {
+async fn polling_a_holder_sends_a_bounded_number_of_messages() {
     let masters = masters(3);
     let (first, holder, waiter) = (fair(&masters), fair(&masters), fair(&masters));
     let guard = first.acquire("x").await.expect("free");
@@ -97,7 +97,7 @@ async fn looking_at_a_holder_costs_a_bounded_number_of_messages() {
 }
 
 #[tokio::test]
-async fn a_large_value_of_somebody_elses_costs_no_other_lock() {
+async fn large_foreign_value_affects_no_other_lock() {
     let masters = masters(3);
     for master in &masters {
         ask_server(master, &["SETRANGE", "big", "9437184", "x"]);
@@ -132,7 +132,7 @@ async fn a_classic_lock_has_no_number() {
 }
 
 #[tokio::test]
-async fn a_lock_stands_in_the_database_that_its_url_names() {
+async fn lock_is_stored_in_the_database_of_the_url() {
     let masters = masters(3);
     let urls = masters.urls().into_iter().map(|url| format!("{url}/3"));
     let redlock = settings(urls).build().expect("good settings");

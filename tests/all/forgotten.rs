@@ -36,7 +36,7 @@ fn is_quarantined(fault: &Fault) -> bool {
 }
 
 #[tokio::test]
-async fn held_lock_that_most_masters_forgot_is_unknown_and_not_free() {
+async fn held_lock_lost_by_a_majority_is_shown_as_unknown() {
     let masters = masters(5);
     let (holder, looks) = (client(&masters), client(&masters));
     met(&looks).await;
@@ -68,7 +68,7 @@ async fn held_lock_that_most_masters_forgot_is_unknown_and_not_free() {
 }
 
 #[tokio::test]
-async fn leader_that_most_masters_forgot_is_known_until_its_lease_is_over() {
+async fn leader_lost_by_a_majority_is_reported_until_its_lease_ends() {
     let masters = masters(5);
     let (leads, looks) = (client(&masters), client(&masters));
     met(&looks).await;

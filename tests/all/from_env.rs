@@ -27,7 +27,7 @@ fn with(variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn the_environment_of_the_process_is_what_is_read() {
+fn settings_are_read_from_the_process_environment() {
     let masters = (
         "QUORATE_MASTERS",
         "redis://u:s3cret@10.0.0.1,redis://10.0.0.2:7000",

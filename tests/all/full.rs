@@ -150,7 +150,7 @@ async fn lock_whose_break_mark_may_not_be_read_ends_no_other_renewal() {
 }
 
 #[tokio::test]
-async fn extension_says_what_a_full_master_refused() {
+async fn extension_reports_the_refusal_of_a_full_master() {
     let masters = masters(3);
     let redlock = locker(&masters).build().expect("good settings");
     let guard = redlock.acquire("job").await.expect("free");
@@ -167,7 +167,7 @@ async fn extension_says_what_a_full_master_refused() {
 }
 
 #[tokio::test]
-async fn full_masters_refuse_each_of_many_attempts_and_take_every_release() {
+async fn full_masters_refuse_attempts_and_accept_releases() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let name = |n: usize| format!("held {n}");

@@ -341,44 +341,44 @@ macro_rules! survives {
 }
 
 survives! {
-    one_that_hangs_up_after_the_handshake_is_survived: "hangs up after the handshake",
+    master_that_hangs_up_after_the_handshake_is_survived: "hangs up after the handshake",
         |_| Script::Greet(Then::HangUp);
-    one_that_hangs_up_at_the_first_question_is_survived: "hangs up at the first question",
+    master_that_hangs_up_at_the_first_request_is_survived: "hangs up at the first question",
         |_| Script::Greet(Then::HangUpAfter { commands: 0, words: "".into() });
-    one_that_hangs_up_after_some_answers_is_survived: "hangs up after three answers",
+    master_that_hangs_up_after_some_answers_is_survived: "hangs up after three answers",
         |_| Script::Greet(Then::HangUpAfter { commands: 3, words: "-ERR not now\r\n".into() });
-    one_that_never_says_a_word_is_survived: "silent", |_| Script::Hush;
-    one_that_is_silent_after_the_handshake_is_survived: "silent after the handshake",
+    master_that_never_answers_is_survived: "silent", |_| Script::Hush;
+    master_silent_after_the_handshake_is_survived: "silent after the handshake",
         |_| Script::Greet(Then::Hush);
-    one_that_says_nonsense_is_survived: "nonsense after the handshake",
+    master_that_sends_garbage_is_survived: "nonsense after the handshake",
         |_| Script::Greet(Then::Say(Words::Garbage(600)));
-    one_that_says_nonsense_from_the_start_is_survived: "nonsense in the handshake",
+    master_that_sends_garbage_from_the_start_is_survived: "nonsense in the handshake",
         |_| Script::Say(Words::Garbage(600));
-    one_that_says_words_for_numbers_is_survived: "words for numbers",
+    master_that_sends_words_for_numbers_is_survived: "words for numbers",
         |_| after_handshake("$3\r\nabc\r\n");
-    one_that_nests_errors_in_its_answers_is_survived: "errors in arrays",
+    master_that_nests_errors_in_its_answers_is_survived: "errors in arrays",
         |_| after_handshake("*3\r\n:1\r\n-ERR inside\r\n*1\r\n-OOM deeper\r\n");
-    one_that_says_nothing_in_the_third_dialect_is_survived: "null for everything", |_| after_handshake("_\r\n");
-    one_that_says_junk_after_a_null_is_survived: "junk behind a null", |_| after_handshake("_junk\r\n");
-    one_whose_counters_are_zero_is_survived: "counter 0", |_| after_handshake(":0\r\n");
-    one_whose_counters_are_below_zero_is_survived: "counter -7", |_| after_handshake(":-7\r\n");
-    one_whose_counters_are_beyond_all_numbers_is_survived: "counter above 2^53",
+    master_that_sends_resp3_nulls_is_survived: "null for everything", |_| after_handshake("_\r\n");
+    master_that_sends_garbage_after_a_null_is_survived: "junk behind a null", |_| after_handshake("_junk\r\n");
+    master_with_zero_counters_is_survived: "counter 0", |_| after_handshake(":0\r\n");
+    master_with_negative_counters_is_survived: "counter -7", |_| after_handshake(":-7\r\n");
+    master_with_overflowing_counters_is_survived: "counter above 2^53",
         |_| after_handshake(":9223372036854775807\r\n");
-    one_that_says_one_answer_more_than_it_was_asked_is_survived: "two answers each",
+    master_that_sends_an_extra_answer_is_survived: "two answers each",
         |_| after_handshake(":1\r\n:1\r\n");
-    one_whose_answers_are_shifted_is_survived: "answers shifted by one",
+    master_with_shifted_answers_is_survived: "answers shifted by one",
         |good| relay(&good[2], Tampering::Slip(":1\r\n".into()));
-    one_that_speaks_byte_by_byte_is_survived: "byte by byte", |good| relay(&good[2], Tampering::Bytewise);
-    one_that_floods_with_pushes_is_survived: "pushes without end",
+    master_that_answers_byte_by_byte_is_survived: "byte by byte", |good| relay(&good[2], Tampering::Bytewise);
+    master_that_floods_with_pushes_is_survived: "pushes without end",
         |_| flood("", ">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n");
-    one_that_announces_gigabytes_is_survived: "gigabytes", |_| flood("$4294967296\r\n", "x");
-    one_that_nests_without_end_is_survived: "nesting without end", |_| flood("", "*1\r\n");
-    one_that_never_ends_its_line_is_survived: "a line without end", |_| flood("+", "x");
-    one_that_takes_no_more_clients_is_survived: "max number of clients",
+    master_that_announces_gigabytes_is_survived: "gigabytes", |_| flood("$4294967296\r\n", "x");
+    master_that_nests_without_end_is_survived: "nesting without end", |_| flood("", "*1\r\n");
+    master_that_never_ends_its_line_is_survived: "a line without end", |_| flood("+", "x");
+    master_at_its_connection_limit_is_survived: "max number of clients",
         |_| Script::Dismiss("-ERR max number of clients reached\r\n".into());
-    one_that_knows_another_password_is_survived: "wrong password",
+    master_with_another_password_is_survived: "wrong password",
         |_| Script::Say("-WRONGPASS invalid username-password pair\r\n".into());
-    one_that_quotes_what_it_does_not_know_is_survived: "quotes", |_| Script::Quote;
+    master_that_quotes_unknown_commands_is_survived: "quotes", |_| Script::Quote;
 }
 
 /// The number of connections to `script` within four seconds of constant demand, together with two good masters.
@@ -408,7 +408,7 @@ async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_hangs_up_is_called_ever_less_often() {
+async fn master_that_hangs_up_is_reconnected_with_growing_pauses() {
     // Pauses that grow from 10 to 150 ms allow about 35 attempts in four seconds.
     let answers = |commands| {
         let words = "-ERR not now\r\n".into();
@@ -431,7 +431,7 @@ async fn a_master_that_hangs_up_is_called_ever_less_often() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_that_does_not_pass_by_itself_is_not_asked_for_again_and_again() {
+async fn permanent_refusal_is_not_retried_constantly() {
     let wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
     let scripts = vec![
         (
@@ -445,7 +445,7 @@ async fn a_refusal_that_does_not_pass_by_itself_is_not_asked_for_again_and_again
 }
 
 #[tokio::test]
-async fn replies_that_come_byte_by_byte_are_replies() {
+async fn replies_that_arrive_byte_by_byte_are_accepted() {
     let master = masters(1);
     let hostile = start(relay(&master[0], Tampering::Bytewise));
     let builder = settings_for([hostile.url()]);
@@ -464,7 +464,7 @@ async fn replies_that_come_byte_by_byte_are_replies() {
 }
 
 #[tokio::test]
-async fn counters_that_cannot_be_become_no_fencing_token() {
+async fn impossible_counter_becomes_no_fencing_token() {
     for counter in ["0", "-7", "9007199254740993", "9223372036854775807"] {
         let hostile = start(after_handshake(&format!(":{counter}\r\n")));
         let redlock = settings_for([hostile.url()]).order(quorate::Order::Unordered);
@@ -478,7 +478,7 @@ async fn counters_that_cannot_be_become_no_fencing_token() {
 }
 
 #[tokio::test]
-async fn a_password_that_a_server_quotes_is_not_handed_on() {
+async fn password_quoted_by_a_server_is_not_shown() {
     const SECRET: &str = "s3cret";
     let heard = Listener::default();
     let _listening = heard.listen();

@@ -10,7 +10,7 @@ use quorate_testbed::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 #[tokio::test]
-async fn an_inspection_tells_what_the_server_says_of_itself() {
+async fn inspection_reports_the_servers_own_information() {
     let masters = masters(3);
     let redlock = Redlock::builder()
         .masters(masters.urls())
@@ -57,7 +57,7 @@ async fn an_inspection_tells_what_the_server_says_of_itself() {
 }
 
 #[tokio::test]
-async fn an_inspection_leaves_the_connection_of_the_locks_alone() {
+async fn inspection_does_not_disturb_the_connection_of_locks() {
     let masters = masters(3);
     let redlock = support::redlock(&masters);
     let guard = redlock.acquire("job").await.expect("free");
@@ -82,7 +82,7 @@ async fn an_inspection_leaves_the_connection_of_the_locks_alone() {
 }
 
 #[tokio::test]
-async fn masters_that_refuse_nobody_are_inspected_in_memory_too() {
+async fn memory_masters_can_be_inspected() {
     let redlock = Redlock::in_memory(3);
     let inspections = redlock.inspect().await;
     assert_eq!(inspections.len(), 3);
@@ -146,7 +146,7 @@ async fn inspect_hostile(answer: Option<&'static [u8]>) -> Inspection {
 }
 
 #[tokio::test]
-async fn a_master_that_greets_and_then_falls_silent_costs_its_timeouts_and_no_more() {
+async fn inspection_of_a_master_silent_after_the_handshake_costs_its_timeouts() {
     let began = Instant::now();
     let found = inspect_hostile(None).await;
     assert_eq!(found.fault, Some(Fault::Timeout(ms(300))), "{found:?}");
@@ -156,7 +156,7 @@ async fn a_master_that_greets_and_then_falls_silent_costs_its_timeouts_and_no_mo
 }
 
 #[tokio::test]
-async fn no_answer_makes_an_inspection_panic_or_miss_what_is_not_missing() {
+async fn malformed_answers_never_make_an_inspection_panic_or_report_missing_rights() {
     let answers: [&'static [u8]; 8] = [
         b"+OK\r\n",
         b"*2\r\n$20\r\n99999999999999999999\r\n$1\r\n0\r\n",

@@ -54,7 +54,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn every_kind_is_had_in_memory_shown_extended_and_told_that_it_was_broken() {
+async fn every_kind_can_be_acquired_shown_extended_and_broken_in_memory() {
     for redlock in both() {
         let owner = redlock.owner("o").expect("an id");
         for kind in KINDS {
@@ -81,7 +81,7 @@ async fn every_kind_is_had_in_memory_shown_extended_and_told_that_it_was_broken(
 }
 
 #[tokio::test]
-async fn every_kind_is_bounded_by_max_hold_and_dropped_without_a_trace() {
+async fn every_kind_obeys_max_hold_and_leaves_no_key_when_dropped() {
     for redlock in both() {
         let owner = redlock.owner("o").expect("an id");
         for kind in KINDS {
@@ -111,7 +111,7 @@ async fn every_kind_is_renewed() {
 }
 
 #[tokio::test]
-async fn without_numbers_every_kind_is_refused_in_its_own_words() {
+async fn every_kind_that_needs_fencing_is_refused_without_it() {
     let redlock = memory().fencing(false).build().expect("good settings");
     let owner = redlock.owner("o").expect("an id");
     let mut said = Vec::new();

@@ -96,7 +96,7 @@ async fn a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock() {
 }
 
 #[tokio::test]
-async fn max_hold_ends_a_lock_however_well_it_is_renewed() {
+async fn max_hold_ends_a_renewed_lock() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let began = Instant::now();
@@ -116,7 +116,7 @@ async fn max_hold_ends_a_lock_however_well_it_is_renewed() {
 }
 
 #[tokio::test]
-async fn the_loss_is_told_at_the_deadline_though_every_renewal_hangs() {
+async fn loss_is_reported_at_the_deadline_while_every_renewal_hangs() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(3)).await;
@@ -158,7 +158,7 @@ async fn renewal_outlives_an_outage_that_is_shorter_than_the_ttl() {
 }
 
 #[tokio::test]
-async fn a_majority_that_says_not_yours_is_a_loss_at_once() {
+async fn refusal_by_a_majority_is_a_loss_at_once() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(12)).await;
@@ -178,7 +178,7 @@ async fn a_majority_that_says_not_yours_is_a_loss_at_once() {
 }
 
 #[tokio::test]
-async fn a_minority_that_says_not_yours_changes_nothing() {
+async fn refusal_by_a_minority_changes_nothing() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(2)).await;
@@ -188,7 +188,7 @@ async fn a_minority_that_says_not_yours_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_that_a_minority_lost_is_put_back() {
+async fn key_lost_by_a_minority_is_restored() {
     let masters = masters(5);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(6)).await;
@@ -251,7 +251,7 @@ async fn no_key_comes_back_after_a_release() {
 }
 
 #[tokio::test]
-async fn an_extension_prolongs_and_never_shortens() {
+async fn extension_never_shortens_a_lease() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let lease = redlock.lock("job").ttl(secs(10)).renewal(false);
@@ -342,7 +342,7 @@ async fn releasing_an_expired_lock_is_an_outcome() {
 }
 
 #[tokio::test]
-async fn who_watches_learns_of_a_release() {
+async fn watcher_is_notified_of_a_release() {
     let redlock = Redlock::in_memory(3);
     let guard = take(&redlock, "job").await;
     let lost = guard.lost();
@@ -386,7 +386,7 @@ async fn a_scope_stops_its_body_when_the_lock_is_lost() {
 }
 
 #[tokio::test]
-async fn two_hundred_locks_are_kept_while_a_master_stands_still() {
+async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
     let masters = masters(5);
     let redlock = redlock(&masters);
     let locks = (0..200).map(|n| {
@@ -414,7 +414,7 @@ async fn two_hundred_locks_are_kept_while_a_master_stands_still() {
 
 /// Short leases, so that the guard's time passes within a test.
 #[tokio::test]
-async fn the_report_of_a_held_lock_takes_in_answers_that_come_late() {
+async fn report_of_a_held_lock_includes_late_answers() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     drop(held(&redlock, secs(20)).await);
@@ -460,7 +460,7 @@ fn quarantined(error: &AcquireError) -> usize {
 }
 
 #[tokio::test]
-async fn a_master_that_came_back_empty_does_not_vote_until_every_lease_is_over() {
+async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
     let masters = masters(3);
     let first = guarded(&masters, RestartGuard::AfterFirstContact);
     let (first, second) = (first.clone().build(), first.build());
@@ -507,7 +507,7 @@ async fn a_master_that_came_back_empty_does_not_vote_until_every_lease_is_over()
 }
 
 #[tokio::test]
-async fn with_the_guard_on_a_young_master_does_not_vote_at_all() {
+async fn guarded_master_that_just_started_does_not_vote() {
     let masters = masters(3);
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
     // Two refusals decide it; the third may not have arrived by then. Other errors are those of a busy machine.
@@ -523,7 +523,7 @@ async fn with_the_guard_on_a_young_master_does_not_vote_at_all() {
 }
 
 #[tokio::test]
-async fn a_guarded_master_answers_everybody_and_takes_releases() {
+async fn guarded_master_answers_looks_and_accepts_releases() {
     let masters = masters(1);
     let on = Redlock::builder().restart_guard(RestartGuard::On);
     let off = Redlock::builder().restart_guard(RestartGuard::Off);

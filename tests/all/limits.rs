@@ -44,7 +44,7 @@ async fn only_the_first_attempt_waits_for_connections() {
 
 /// Half a node timeout late, in violation of the contract: the answers of a majority still count.
 #[tokio::test]
-async fn an_answer_that_comes_a_moment_after_its_time_still_counts() {
+async fn slightly_late_answer_still_counts() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = over(&nodes);
     take(&redlock, "job").await.release().await;
@@ -55,7 +55,7 @@ async fn an_answer_that_comes_a_moment_after_its_time_still_counts() {
 }
 
 #[tokio::test]
-async fn a_look_waits_longer_than_a_master_may_take() {
+async fn look_waits_for_a_slow_majority() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     let redlock = Redlock::builder().nodes(as_nodes.collect());
@@ -70,7 +70,7 @@ async fn a_look_waits_longer_than_a_master_may_take() {
 }
 
 #[tokio::test]
-async fn the_first_attempt_is_made_in_full_however_short_the_wait() {
+async fn first_attempt_is_completed_however_short_the_wait() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, |_| Late(ms(300))));
     let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     let redlock = Redlock::builder().nodes(as_nodes.collect());

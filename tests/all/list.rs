@@ -10,7 +10,7 @@ fn names(listing: &Listing) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_locked_is_listed_with_its_holder_and_who_waits() {
+async fn list_shows_locks_with_holder_and_waiters() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let held = redlock.lock("deploy:web").note("by hand").acquire().await;
@@ -53,7 +53,7 @@ async fn what_is_locked_is_listed_with_its_holder_and_who_waits() {
 }
 
 #[tokio::test]
-async fn a_key_prefix_bounds_what_is_listed_and_signs_of_patterns_are_taken_as_they_are() {
+async fn list_is_limited_to_the_key_prefix_and_escapes_patterns() {
     let masters = masters(1);
     let ours = settings(masters.urls()).prefix("a*b:").build();
     let ours = ours.expect("good settings");
@@ -66,7 +66,7 @@ async fn a_key_prefix_bounds_what_is_listed_and_signs_of_patterns_are_taken_as_t
 }
 
 #[tokio::test]
-async fn masters_that_cannot_be_asked_are_named() {
+async fn list_names_unreachable_masters() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).connect_timeout(ms(500)).build();
     let redlock = redlock.expect("good settings");
@@ -82,7 +82,7 @@ async fn masters_that_cannot_be_asked_are_named() {
 }
 
 #[tokio::test]
-async fn a_list_that_was_cut_short_says_so() {
+async fn truncated_list_is_marked_as_such() {
     let masters = masters(1);
     let redlock = settings(masters.urls()).node_timeout(secs(5)).build();
     let redlock = redlock.expect("good settings");
@@ -105,7 +105,7 @@ async fn locks_in_memory_are_listed() {
 }
 
 #[tokio::test]
-async fn permits_are_listed_and_shown_with_slot_holder_and_who_waits() {
+async fn list_shows_permits_with_slot_holder_and_waiters() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let permit = |note| redlock.semaphore("deploy:api", 2).note(note).acquire();
@@ -166,7 +166,7 @@ async fn permits_are_listed_and_shown_with_slot_holder_and_who_waits() {
 }
 
 #[tokio::test]
-async fn a_permit_is_broken_alone_and_who_waits_gets_its_slot() {
+async fn breaking_one_permit_passes_its_slot_to_a_waiter() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let permit = || redlock.semaphore("api", 2).ttl(secs(6)).acquire();
@@ -207,7 +207,7 @@ async fn permits_in_memory_are_listed_and_broken() {
 }
 
 #[tokio::test]
-async fn a_split_of_strangers_is_listed_as_one() {
+async fn lock_split_between_foreign_clients_is_listed_once() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     for (master, value) in masters.iter().zip(["one", "two", "three"]) {

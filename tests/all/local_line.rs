@@ -109,7 +109,7 @@ async fn leaves(waiter: Waiter) {
 }
 
 #[tokio::test]
-async fn a_front_that_is_dropped_gives_its_turn_to_the_next() {
+async fn dropped_front_waiter_passes_its_turn_on() {
     let world = World::new().held_by_another();
     let redlock = world.watchful();
     let front = waits(&redlock).await;
@@ -120,7 +120,7 @@ async fn a_front_that_is_dropped_gives_its_turn_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_front_whose_wait_is_over_gives_its_turn_to_the_next() {
+async fn timed_out_front_waiter_passes_its_turn_on() {
     let world = World::new().held_by_another();
     let redlock = world.watchful();
     let front = stands(&redlock, Wait::For(ms(100))).await;
@@ -131,7 +131,7 @@ async fn a_front_whose_wait_is_over_gives_its_turn_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_leaves_from_the_middle_or_the_end_takes_no_turn_along() {
+async fn waiter_leaving_from_the_middle_or_end_passes_no_turn() {
     let world = World::new();
     let redlock = world.process();
     let guard = take(&redlock, "job").await;
@@ -151,7 +151,7 @@ async fn a_waiter_that_leaves_from_the_middle_or_the_end_takes_no_turn_along() {
 
 /// The turn belongs to the lock and not to the attempt.
 #[tokio::test]
-async fn behind_a_holder_of_this_process_nobody_asks_the_masters() {
+async fn callers_behind_a_local_holder_send_no_request() {
     let world = World::new();
     let redlock = world.watchful();
     let guard = take(&redlock, "job").await;
@@ -166,7 +166,7 @@ async fn behind_a_holder_of_this_process_nobody_asks_the_masters() {
 }
 
 #[tokio::test]
-async fn behind_a_front_of_this_process_nobody_asks_the_masters() {
+async fn callers_behind_a_local_front_waiter_send_no_request() {
     let world = World::new().held_by_another();
     let redlock = world.process();
     let front = waits(&redlock).await;
@@ -181,7 +181,7 @@ async fn behind_a_front_of_this_process_nobody_asks_the_masters() {
 }
 
 #[tokio::test]
-async fn waiters_have_their_turns_in_the_order_in_which_they_came() {
+async fn local_waiters_are_served_in_order() {
     let world = World::new();
     let redlock = world.process();
     let guard = take(&redlock, "job").await;
@@ -205,7 +205,7 @@ async fn waiters_have_their_turns_in_the_order_in_which_they_came() {
 /// One thread, and masters that answer at once: nothing else runs between the end of the lock and the try, so the turn
 /// has been passed on and not been taken yet.
 #[tokio::test]
-async fn a_try_does_not_overtake_who_has_just_been_given_the_turn() {
+async fn try_does_not_overtake_the_next_waiter() {
     for released in [true, false] {
         let world = World::new();
         let redlock = world.process();
@@ -227,7 +227,7 @@ async fn a_try_does_not_overtake_who_has_just_been_given_the_turn() {
 }
 
 #[tokio::test]
-async fn a_try_behind_waiters_of_its_process_asks_nobody() {
+async fn try_behind_local_waiters_sends_no_request() {
     let world = World::new().held_by_another();
     let redlock = world.process();
     let front = waits(&redlock).await;
@@ -246,7 +246,7 @@ async fn a_try_behind_waiters_of_its_process_asks_nobody() {
 
 /// The earlier waiters are no longer waited for, and what they learned is not lost.
 #[tokio::test]
-async fn a_wake_up_goes_to_whoever_is_the_front_by_now() {
+async fn wake_up_goes_to_the_current_front_waiter() {
     let world = World::new();
     let (ours, other) = (world.process(), world.process());
     let guard = take(&other, "job").await;
@@ -261,7 +261,7 @@ async fn a_wake_up_goes_to_whoever_is_the_front_by_now() {
 
 /// Each wake-up leads to one look only; otherwise a waiter would look forever.
 #[tokio::test]
-async fn a_wake_up_for_nothing_leads_to_one_look() {
+async fn spurious_wake_up_leads_to_one_look() {
     let world = World::new();
     let (ours, other) = (world.process(), world.process());
     let guard = take(&other, "job").await;
@@ -280,7 +280,7 @@ async fn a_wake_up_for_nothing_leads_to_one_look() {
 
 /// On a runtime with threads, with waiters that arrive, leave and are dropped at any moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_that_comes_and_goes_leaves_nobody_behind() {
+async fn concurrent_waiters_that_come_and_go_are_all_served() {
     let world = World::new();
     let redlock = world.process();
     let mut tasks = Vec::new();
@@ -309,7 +309,7 @@ async fn a_crowd_that_comes_and_goes_leaves_nobody_behind() {
 }
 
 #[tokio::test]
-async fn each_waiter_is_told_how_many_of_its_process_stand_before_it() {
+async fn progress_reports_the_number_of_local_waiters_ahead() {
     let world = World::new();
     let redlock = world.process();
     let guard = take(&redlock, "job").await;

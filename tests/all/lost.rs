@@ -41,7 +41,7 @@ async fn leased(redlock: &Redlock) -> LockGuard {
 /// Without the releases, the remaining keys would block every client until the TTL is over, for longer than this test
 /// waits.
 #[tokio::test]
-async fn an_extension_that_finds_the_lock_lost_gives_back_what_is_left_of_it() {
+async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let guard = leased(&redlock).await;
@@ -88,7 +88,7 @@ async fn an_extension_whose_future_is_dropped_still_ends_a_lost_lock() {
 }
 
 #[tokio::test]
-async fn a_lost_lock_names_what_each_master_said_to_its_renewal() {
+async fn lost_lock_reports_each_masters_answer_to_its_renewal() {
     let (nodes, redlock) = three(ms(900));
     let guard = take(&redlock, "job").await;
     let acquired = outcomes(&guard);
@@ -113,7 +113,7 @@ async fn a_lost_lock_names_what_each_master_said_to_its_renewal() {
 }
 
 #[tokio::test]
-async fn a_guard_tells_what_a_master_answered_after_it_was_won() {
+async fn guard_reports_answers_that_arrived_after_the_acquisition() {
     let (nodes, redlock) = three(secs(30));
     nodes[2].change(|_| Late(ms(40)));
     let guard = take(&redlock, "job").await;
@@ -128,7 +128,7 @@ async fn a_guard_tells_what_a_master_answered_after_it_was_won() {
 
 /// The reports about a renewal are given because it failed.
 #[tokio::test]
-async fn a_renewal_without_trouble_leaves_what_was_said_to_the_acquire() {
+async fn successful_renewal_keeps_the_report_of_the_acquisition() {
     let (_nodes, redlock) = three(ms(900));
     let guard = take(&redlock, "job").await;
     let first = guard.valid_until();
@@ -142,7 +142,7 @@ async fn a_renewal_without_trouble_leaves_what_was_said_to_the_acquire() {
 }
 
 #[tokio::test]
-async fn masters_that_say_not_ours_are_told_apart_from_those_that_keep_it() {
+async fn loss_report_distinguishes_refusing_and_holding_masters() {
     for extend in [false, true] {
         let (nodes, redlock) = three(if extend { secs(30) } else { ms(900) });
         let guard = take(&redlock, "job").await;
@@ -160,7 +160,7 @@ async fn masters_that_say_not_ours_are_told_apart_from_those_that_keep_it() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_renewed_again_tells_nothing_of_the_trouble_before() {
+async fn successful_renewal_clears_the_report_of_earlier_failures() {
     let (nodes, redlock) = three(secs(3));
     let guard = take(&redlock, "job").await;
     for node in &nodes[..2] {
@@ -186,7 +186,7 @@ async fn a_lock_that_is_renewed_again_tells_nothing_of_the_trouble_before() {
 
 /// An extension waits until the end of the lock, and a concurrent renewal moves that end.
 #[tokio::test]
-async fn an_extension_that_a_renewal_overtakes_does_not_call_the_lock_lost() {
+async fn extension_overtaken_by_a_renewal_is_not_a_loss() {
     let (nodes, redlock) = three(secs(3));
     let guard = take(&redlock, "job").await;
     for node in &nodes {
@@ -205,7 +205,7 @@ async fn an_extension_that_a_renewal_overtakes_does_not_call_the_lock_lost() {
 /// A holder behind links that are down does not notice that its lock is broken, and renews when they are back. The
 /// operator's `max_ttl` is far below the holder's remaining time.
 #[tokio::test]
-async fn a_broken_holder_behind_links_that_were_down_does_not_come_back_behind_the_next_holder() {
+async fn broken_holder_behind_restored_links_does_not_return_after_the_next_holder() {
     let masters = masters(3);
     let proxies: Vec<Proxy> = masters
         .iter()

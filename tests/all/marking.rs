@@ -57,7 +57,7 @@ async fn locks(redlock: &Redlock) {
 }
 
 #[tokio::test]
-async fn marked_masters_bear_a_mark_for_good_and_a_lost_one_is_restored_with_a_lifetime() {
+async fn marker_is_permanent_and_a_lost_one_is_restored_with_a_lifetime() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     for _ in 0..2 {
@@ -96,7 +96,7 @@ async fn no_master_is_marked_while_one_is_away() {
 
 /// Otherwise, short-lived processes would not see the marker until the other master is back.
 #[tokio::test]
-async fn lost_mark_is_restored_by_the_step_while_another_master_is_away() {
+async fn lost_marker_is_restored_by_the_step_while_another_master_is_away() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     all.mark_masters().await.expect("all masters are there");
@@ -108,7 +108,7 @@ async fn lost_mark_is_restored_by_the_step_while_another_master_is_away() {
 
 /// These settings were accepted without markers, when only the clients' own URLs counted.
 #[tokio::test]
-async fn no_master_is_marked_while_a_client_names_the_masters_otherwise() {
+async fn no_master_is_marked_while_a_client_uses_other_names_for_the_masters() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     let fewer = client(&servers, &[0, 1]);
@@ -134,7 +134,7 @@ async fn no_master_is_marked_while_a_client_names_the_masters_otherwise() {
 }
 
 #[tokio::test]
-async fn masters_with_another_mark_are_not_marked() {
+async fn masters_with_another_marker_are_not_marked() {
     let servers = masters(4);
     let all = client(&servers, &[0, 1, 2]);
     for other in [
@@ -184,7 +184,7 @@ async fn masters_of_a_later_generation_are_marked_for_it() {
 
 /// New connections only: an existing connection has read the marker before.
 #[tokio::test]
-async fn flushed_master_does_not_vote_for_new_clients_where_masters_are_marked() {
+async fn flushed_marked_master_does_not_vote_for_new_clients() {
     let servers = masters(3);
     client(&servers, &[0, 1, 2])
         .mark_masters()
@@ -210,7 +210,7 @@ async fn flushed_master_does_not_vote_for_new_clients_where_masters_are_marked()
 
 /// There and back again.
 #[tokio::test]
-async fn marked_masters_are_changed_as_unmarked_ones_are() {
+async fn marked_masters_can_be_changed_like_unmarked_ones() {
     let servers = masters(5);
     client(&servers, &[0, 1, 2])
         .mark_masters()

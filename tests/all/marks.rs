@@ -96,7 +96,7 @@ async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
 
 /// The assumption without markers: a server has lost data only if its uptime shows a restart.
 #[tokio::test]
-async fn warm_server_behind_an_old_address_votes_at_once_where_masters_are_unmarked() {
+async fn running_server_behind_a_masters_address_votes_at_once_without_markers() {
     let scene = Scene::start().await;
     let first = held_by_two(&scene, &scene.client()).await;
     let _replaced = scene.replace();
@@ -104,7 +104,7 @@ async fn warm_server_behind_an_old_address_votes_at_once_where_masters_are_unmar
 }
 
 #[tokio::test]
-async fn warm_server_does_not_vote_for_a_new_client_where_masters_are_marked() {
+async fn running_server_behind_a_masters_address_does_not_vote_with_markers() {
     let scene = Scene::start().await;
     scene.mark().await;
     let first = held_by_two(&scene, &scene.client()).await;
@@ -116,7 +116,7 @@ async fn warm_server_does_not_vote_for_a_new_client_where_masters_are_marked() {
 
 /// The second client reaches only one marked master, so no majority shows a marker.
 #[tokio::test]
-async fn warm_server_does_not_vote_while_one_marked_master_is_away() {
+async fn running_server_does_not_vote_while_one_marked_master_is_away() {
     let scene = Scene::start().await;
     scene.mark().await;
     let first = held_by_two(&scene, &scene.client()).await;
@@ -130,8 +130,7 @@ async fn warm_server_does_not_vote_while_one_marked_master_is_away() {
 /// The client that notices it marks the server at once, so that no closed-out client is admitted. Another client that
 /// connects later must ignore its votes as well.
 #[tokio::test]
-async fn warm_server_that_was_marked_again_votes_for_no_client_until_the_longest_lease_has_passed()
-{
+async fn newly_marked_server_votes_only_after_the_longest_lease() {
     let scene = Scene::start().await;
     scene.mark().await;
     let notices = scene.client();

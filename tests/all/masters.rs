@@ -181,7 +181,7 @@ async fn clients_of_both_sets_exclude_those_of_either_and_numbers_rise_through_t
 }
 
 #[tokio::test]
-async fn who_holds_on_closed_masters_is_not_prolonged_and_gives_back_everywhere() {
+async fn holder_on_closed_masters_is_not_extended_and_releases_everywhere() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
@@ -203,7 +203,7 @@ async fn who_holds_on_closed_masters_is_not_prolonged_and_gives_back_everywhere(
 }
 
 #[tokio::test]
-async fn who_goes_by_outdated_masters_sees_nothing_and_breaks_nothing() {
+async fn client_of_outdated_masters_sees_and_breaks_nothing() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
@@ -226,7 +226,7 @@ async fn who_goes_by_outdated_masters_sees_nothing_and_breaks_nothing() {
 }
 
 #[tokio::test]
-async fn nothing_is_opened_where_the_old_masters_were_not_closed_all_the_time() {
+async fn open_fails_unless_the_old_masters_stayed_closed() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -257,7 +257,7 @@ async fn nothing_is_opened_where_the_old_masters_were_not_closed_all_the_time() 
 }
 
 #[tokio::test]
-async fn a_client_that_cannot_be_refused_is_named_and_stops_the_opening() {
+async fn client_that_cannot_be_refused_is_named_and_stops_open() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -291,7 +291,7 @@ async fn a_client_that_cannot_be_refused_is_named_and_stops_the_opening() {
 }
 
 #[tokio::test]
-async fn a_master_that_lost_its_mark_is_guarded_and_given_it_again() {
+async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -354,7 +354,7 @@ async fn a_counter_ahead_of_the_clock_is_carried() {
 }
 
 #[tokio::test]
-async fn clients_that_were_told_other_masters_are_refused() {
+async fn clients_with_other_masters_are_refused() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -386,8 +386,7 @@ async fn clients_that_were_told_other_masters_are_refused() {
 
 /// Like users from before generation markers: without the right to read one, or to name a connection.
 #[tokio::test]
-async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_without_a_name_are_refused()
- {
+async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change() {
     let scene = Scene::start();
     let both = scene.both();
     let user = |name: &str, rights: &[&str]| {
@@ -439,7 +438,7 @@ async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_witho
 
 /// The marker would close out clients that use other names for the same masters.
 #[tokio::test]
-async fn clients_that_name_the_masters_otherwise_stop_the_change_before_it_begins() {
+async fn client_with_other_names_for_the_masters_stops_the_change() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -509,7 +508,7 @@ impl Book {
 /// From three to five masters and on to three others, while clients of all five configurations run throughout, and an
 /// old master is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_of_every_step_may_run_all_the_time() {
+async fn clients_of_every_step_can_run_throughout_a_change() {
     let servers = masters(7);
     let urls = |which: std::ops::Range<usize>| servers.urls()[which].to_vec();
     let sets = [urls(0..3), urls(0..5), urls(4..7)];
@@ -584,7 +583,7 @@ fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
 
 /// The old masters are not closed by typed names, because a mistyped server would be lost to its own clients for good.
 #[tokio::test]
-async fn a_client_that_was_told_a_wrong_next_master_puts_no_mark_there() {
+async fn client_with_a_wrong_next_master_does_not_mark_it() {
     let servers = masters(6);
     let urls = |which: &[usize]| -> Vec<String> {
         which.iter().map(|at| servers.urls()[*at].clone()).collect()
@@ -608,7 +607,7 @@ async fn a_client_that_was_told_a_wrong_next_master_puts_no_mark_there() {
 
 /// Otherwise `open` would succeed while clients of the other database continue without a marker.
 #[tokio::test]
-async fn clients_in_another_database_stop_the_change_before_it_begins() {
+async fn client_in_another_database_stops_the_change() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -645,7 +644,7 @@ async fn clients_in_another_database_stop_the_change_before_it_begins() {
 }
 
 #[tokio::test]
-async fn nothing_is_closed_beside_a_client_that_would_go_on() {
+async fn close_stops_at_a_client_that_would_continue() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -661,7 +660,7 @@ async fn nothing_is_closed_beside_a_client_that_would_go_on() {
 
 /// The classic Redlock algorithm runs no script to acquire.
 #[tokio::test]
-async fn another_client_that_takes_locks_by_set_alone_stops_the_opening() {
+async fn foreign_client_with_plain_set_stops_open() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -677,7 +676,7 @@ async fn another_client_that_takes_locks_by_set_alone_stops_the_opening() {
 }
 
 #[tokio::test]
-async fn nothing_is_opened_before_its_time_or_by_a_look_alone() {
+async fn open_fails_before_its_time_and_a_look_never_opens() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
@@ -695,7 +694,7 @@ async fn nothing_is_opened_before_its_time_or_by_a_look_alone() {
 
 /// Two operators change to different masters at the same time: the second gets an error.
 #[tokio::test]
-async fn masters_that_are_closed_for_others_are_not_told_as_closed() {
+async fn masters_closed_for_another_change_are_not_reported_as_closed() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -710,7 +709,7 @@ async fn masters_that_are_closed_for_others_are_not_told_as_closed() {
 }
 
 #[tokio::test]
-async fn a_change_from_masters_that_others_have_opened_does_not_begin() {
+async fn change_does_not_begin_from_masters_opened_by_another_change() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");

@@ -102,7 +102,7 @@ async fn renewed(guard: &LockGuard, times: usize) {
 }
 
 #[test]
-fn a_lock_that_is_taken_and_returned_is_counted_once() {
+fn acquired_and_released_lock_is_counted_once() {
     let seen = recorded(async || {
         let nodes = masters();
         redlock(&nodes)
@@ -138,7 +138,7 @@ fn a_lock_that_is_taken_and_returned_is_counted_once() {
 }
 
 #[test]
-fn waiters_that_give_up_say_what_stood_in_the_way() {
+fn failed_waits_are_counted_by_reason() {
     let seen = recorded(async || {
         let nodes = masters();
         let (holder, waiter) = (redlock(&nodes), redlock(&nodes));
@@ -167,7 +167,7 @@ fn waiters_that_give_up_say_what_stood_in_the_way() {
 }
 
 #[test]
-fn renewals_tell_their_margin_and_losses_their_cause() {
+fn metrics_show_renewal_margins_and_loss_causes() {
     let seen = recorded(async || {
         let nodes = masters();
         let redlock = redlock(&nodes);
@@ -209,7 +209,7 @@ fn the_first_loss_of_a_process_is_an_increase() {
 
 /// Events only change series that existed before.
 #[test]
-fn no_series_is_born_with_its_first_event() {
+fn every_series_exists_before_its_first_event() {
     let mut before = Seen::new();
     let after = recorded_with_looks(async |figures| {
         let nodes = masters();
@@ -240,7 +240,7 @@ fn no_series_is_born_with_its_first_event() {
 }
 
 #[test]
-fn without_a_redlock_all_but_the_masters_series_are_there_once_they_are_described() {
+fn describing_metrics_creates_all_series_but_those_of_masters() {
     let seen = recorded(async || {});
     let lost = "quorate_locks_lost_total{cause=expired}";
     assert_eq!(seen.get(lost), Some(&DebugValue::Counter(0)));
@@ -306,7 +306,7 @@ fn a_reply_that_is_dropped_unanswered_is_counted_as_disconnected() {
 
 /// A rule that uses a label which no series has would never fire.
 #[test]
-fn the_labels_that_rules_and_dashboard_ask_for_are_there() {
+fn labels_used_by_alert_rules_and_dashboard_exist() {
     let seen = recorded(async || drop(redlock(&masters())));
     let rules = include_str!("../../docs/metrics/alerts.yml");
     let dashboard = include_str!("../../docs/metrics/grafana.json").replace("\\\"", "\"");

@@ -194,7 +194,7 @@ async fn kinds(redlock: &Redlock) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_with_exactly_the_documented_rights_does_everything() {
+async fn user_with_exactly_the_documented_rights_can_do_everything() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, None);
@@ -283,7 +283,7 @@ fn row(purpose: &str) -> (Vec<String>, Vec<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_with_the_rights_of_that_row_sees_and_breaks_a_permit() {
+async fn operator_with_the_documented_rights_can_show_and_break_a_permit() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, None);
@@ -316,7 +316,7 @@ async fn an_operator_with_the_rights_of_that_row_sees_and_breaks_a_permit() {
 }
 
 #[tokio::test]
-async fn the_documented_rights_do_no_harm() {
+async fn documented_rights_allow_no_dangerous_command() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, None);
@@ -348,7 +348,7 @@ async fn the_documented_rights_do_no_harm() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_right_that_is_taken_away_is_named_by_an_inspection() {
+async fn inspection_names_each_missing_right() {
     for program in programs() {
         let masters = three(program);
         for right in rights() {
@@ -456,7 +456,7 @@ fn told(right: &str) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_right_that_locking_needs_is_named_by_the_locks_own_errors() {
+async fn lock_error_names_each_missing_right() {
     let programs = programs().into_iter().map(async |program| {
         let masters = three(program);
         for (n, right) in rights().iter().enumerate() {
@@ -476,7 +476,7 @@ async fn each_right_that_locking_needs_is_named_by_the_locks_own_errors() {
 }
 
 #[tokio::test]
-async fn a_right_taken_away_from_a_holder_is_a_fault_and_not_a_loss() {
+async fn right_revoked_from_a_holder_is_a_fault_and_not_a_loss() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, None);
@@ -491,7 +491,7 @@ async fn a_right_taken_away_from_a_holder_is_a_fault_and_not_a_loss() {
 }
 
 #[tokio::test]
-async fn what_goes_beyond_the_documented_command_is_named_where_it_is_in_use() {
+async fn inspection_names_rights_of_features_in_use() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, None);
@@ -520,7 +520,7 @@ async fn what_goes_beyond_the_documented_command_is_named_where_it_is_in_use() {
 }
 
 #[tokio::test]
-async fn the_classic_algorithm_needs_less_and_is_asked_for_no_more() {
+async fn classic_algorithm_needs_fewer_rights() {
     let masters = three(None);
     grant(&masters, None);
     for master in &masters {
@@ -543,7 +543,7 @@ async fn the_classic_algorithm_needs_less_and_is_asked_for_no_more() {
 }
 
 #[tokio::test]
-async fn who_may_not_ask_for_many_at_once_takes_many_locks_all_the_same() {
+async fn user_without_the_right_to_batches_can_still_take_many_locks() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, Some("+mget"));
@@ -611,7 +611,7 @@ fn by_command(masters: &Masters) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn locks_without_a_line_are_released_by_the_servers_own_command_where_the_user_may() {
+async fn unqueued_locks_are_released_by_the_servers_own_command() {
     for program in programs() {
         let masters = three(program);
         let has = deletes_by_command(&masters[0]);
@@ -646,7 +646,7 @@ async fn locks_without_a_line_are_released_by_the_servers_own_command_where_the_
 }
 
 #[tokio::test]
-async fn locks_are_released_where_the_servers_own_command_was_renamed_away() {
+async fn locks_are_released_if_the_servers_own_command_was_renamed() {
     let mut tried = false;
     for program in programs() {
         if !deletes_by_command(&three(program.clone())[0]) {
@@ -668,7 +668,7 @@ async fn locks_are_released_where_the_servers_own_command_was_renamed_away() {
     }
     if !tried {
         not_run(
-            "locks_are_released_where_the_servers_own_command_was_renamed_away",
+            "locks_are_released_if_the_servers_own_command_was_renamed",
             "no server has DELIFEQ",
         );
     }

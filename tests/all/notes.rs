@@ -37,7 +37,7 @@ fn left(server: &Server, key: &str) -> Duration {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_held_for_a_while_says_who_holds_it_and_a_release_leaves_nothing() {
+async fn longer_hold_writes_a_note_and_its_release_removes_it() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
     let guard = holder.lock("job").note("by hand").acquire().await;
@@ -101,7 +101,7 @@ impl Node for Counts {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_soon_given_back_sends_no_note() {
+async fn short_hold_sends_no_note() {
     let node = Arc::new(Counts::new());
     let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
     let redlock = redlock.expect("good settings");
@@ -123,7 +123,7 @@ async fn a_lock_that_is_soon_given_back_sends_no_note() {
 }
 
 #[tokio::test]
-async fn renewals_keep_the_note_alive_and_put_it_back() {
+async fn renewals_keep_and_restore_the_note() {
     let masters = masters(3);
     let settings = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
     let redlock = settings.build().expect("good settings");
@@ -146,7 +146,7 @@ async fn renewals_keep_the_note_alive_and_put_it_back() {
 }
 
 #[tokio::test]
-async fn one_in_six_renewals_looks_after_the_note() {
+async fn one_in_six_renewals_refreshes_the_note() {
     let node = Arc::new(Counts::new());
     let settings = Redlock::builder().nodes(vec![node.clone()]).ttl(secs(3));
     let redlock = settings.node_timeout(ms(300)).build();
@@ -164,7 +164,7 @@ async fn one_in_six_renewals_looks_after_the_note() {
 }
 
 #[tokio::test]
-async fn nobody_is_shown_a_dead_holders_note_while_it_is_kept() {
+async fn note_of_a_dead_holder_is_not_shown() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
     let dead = holder.lock("job").renewal(false);
@@ -190,7 +190,7 @@ async fn nobody_is_shown_a_dead_holders_note_while_it_is_kept() {
 }
 
 #[tokio::test]
-async fn a_fixed_lease_has_a_note_and_an_extension_prolongs_it() {
+async fn fixed_lease_has_a_note_that_an_extension_extends() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).ttl(secs(10)).build();
     let redlock = redlock.expect("good settings");
@@ -207,7 +207,7 @@ async fn a_fixed_lease_has_a_note_and_an_extension_prolongs_it() {
 }
 
 #[tokio::test]
-async fn a_note_of_who_lost_the_lock_is_not_shown_for_the_next_holder() {
+async fn note_of_a_former_holder_is_not_shown_for_the_next_one() {
     let masters = masters(3);
     let (first, second) = (redlock(&masters), redlock(&masters));
     let old = first.lock("job").note("the old one").acquire().await;
@@ -232,7 +232,7 @@ async fn a_note_of_who_lost_the_lock_is_not_shown_for_the_next_holder() {
 }
 
 #[tokio::test]
-async fn who_waits_and_who_is_refused_is_told_who_holds_it() {
+async fn waiter_and_refused_caller_learn_the_holder() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
     let guard = holder.lock("job").note("by hand").acquire().await;
@@ -261,7 +261,7 @@ async fn who_waits_and_who_is_refused_is_told_who_holds_it() {
 }
 
 #[tokio::test]
-async fn no_note_is_written_where_none_is_wanted() {
+async fn holder_without_a_note_writes_none() {
     let masters = masters(3);
     let silent = settings(masters.urls()).note(None).build().expect("good");
     let classic = settings(masters.urls())
@@ -307,7 +307,7 @@ async fn a_note_that_is_too_long_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn connections_say_whose_they_are() {
+async fn connections_carry_the_client_name() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     take(&redlock, "job").await.release().await;
@@ -321,7 +321,7 @@ async fn connections_say_whose_they_are() {
 }
 
 #[tokio::test]
-async fn a_thousand_locks_taken_at_once_all_say_who_holds_them() {
+async fn thousand_concurrent_locks_all_have_notes() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).node_timeout(secs(5)).build();
     let redlock = redlock.expect("good settings");
@@ -427,7 +427,7 @@ async fn a_reader_that_dies_leaves_its_note_for_four_ttls_and_the_others_keep_th
 }
 
 #[tokio::test]
-async fn who_becomes_a_reader_keeps_its_note() {
+async fn downgraded_writer_keeps_its_note() {
     let redlock = Redlock::in_memory(3);
     let writer = redlock.lock("doc").note("was a writer").acquire().await;
     let reader = writer.expect("free").downgrade().await;
@@ -437,7 +437,7 @@ async fn who_becomes_a_reader_keeps_its_note() {
 
 /// A reply of that length would end the connection.
 #[tokio::test]
-async fn what_a_stranger_puts_beside_a_lock_is_told_in_part() {
+async fn foreign_text_in_place_of_a_note_is_truncated() {
     let masters = masters(3);
     let ours = redlock(&masters);
     let patient = settings(masters.urls()).node_timeout(secs(5));
@@ -457,7 +457,7 @@ async fn what_a_stranger_puts_beside_a_lock_is_told_in_part() {
 }
 
 #[tokio::test]
-async fn an_extension_puts_back_a_note_that_is_gone() {
+async fn extension_restores_a_missing_note() {
     let masters = masters(3);
     let far = settings(masters.urls()).max_ttl(secs(600)).ttl(secs(600));
     let redlock = far.build().expect("good settings");

@@ -24,7 +24,7 @@ fn is_done<T>(outcome: &Result<OnceOutcome<T>, ValueError>) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_machines_one_does_it_in_a_period() {
+async fn once_job_runs_on_one_machine_per_period() {
     let masters = masters(3);
     let settings = settings(masters.urls()).wait(Wait::For(secs(60)));
     let clients: Vec<Redlock> = (0..4)
@@ -57,7 +57,7 @@ async fn of_many_machines_one_does_it_in_a_period() {
 }
 
 #[tokio::test]
-async fn a_period_that_is_over_is_followed_by_one_that_is_due() {
+async fn next_period_is_due_when_one_is_over() {
     let (_, redlock) = memory(3);
     let long = nightly(&redlock).await;
     assert_eq!(
@@ -75,7 +75,7 @@ async fn a_period_that_is_over_is_followed_by_one_that_is_due() {
 }
 
 #[tokio::test]
-async fn at_most_once_leaves_a_period_out_where_its_body_was_dropped() {
+async fn at_most_once_skips_the_period_of_a_dropped_body() {
     let (_, redlock) = memory(3);
     let nightly = nightly(&redlock).await;
     let body = nightly.at_most_once(async |_| std::future::pending::<()>().await);
@@ -86,7 +86,7 @@ async fn at_most_once_leaves_a_period_out_where_its_body_was_dropped() {
 }
 
 #[tokio::test]
-async fn at_least_once_does_it_again_after_an_error_a_drop_and_an_unwritten_record() {
+async fn at_least_once_repeats_after_an_error_a_drop_or_a_failed_record() {
     let (nodes, redlock) = stubborn::three();
     let nightly = nightly(&redlock).await;
     let failed = nightly
@@ -122,7 +122,7 @@ async fn at_least_once_does_it_again_after_an_error_a_drop_and_an_unwritten_reco
 }
 
 #[tokio::test]
-async fn a_body_whose_lock_is_lost_is_dropped_and_it_is_said_whether_the_period_counts() {
+async fn lost_lock_drops_the_body_and_reports_whether_the_period_counts() {
     let (nodes, redlock) = stubborn::three();
     let nightly = nightly(&redlock).await;
     for recorded in [false, true] {
@@ -155,7 +155,7 @@ async fn a_body_whose_lock_is_lost_is_dropped_and_it_is_said_whether_the_period_
 }
 
 #[tokio::test]
-async fn nothing_runs_where_the_record_is_missing_lost_or_there_already() {
+async fn once_job_without_a_record_or_with_a_lost_one_does_not_run() {
     let (nodes, redlock) = memory(3);
     let nightly = redlock.once("nightly", PERIOD);
     let ran = async |_: &_| -> Result<(), ()> { panic!("it must not run") };
@@ -175,7 +175,7 @@ async fn nothing_runs_where_the_record_is_missing_lost_or_there_already() {
 }
 
 #[tokio::test]
-async fn a_period_of_nothing_is_refused_and_nothing_is_sent() {
+async fn zero_period_is_refused_and_sends_nothing() {
     let (nodes, redlock) = memory(3);
     for period in [Duration::ZERO, Duration::from_micros(900), Duration::MAX] {
         let once = redlock.once("nightly", period);
@@ -194,7 +194,7 @@ async fn a_period_of_nothing_is_refused_and_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn who_holds_the_lock_itself_asks_whether_it_is_due_and_records_it() {
+async fn holder_of_the_lock_can_check_and_record_a_period() {
     let (_, redlock) = memory(3);
     let nightly = nightly(&redlock).await;
     let other = redlock.acquire("other").await.expect("free");
@@ -263,7 +263,7 @@ async fn a_lock_that_finds_its_period_done_records_the_next_one() {
 }
 
 #[tokio::test]
-async fn whoever_does_it_now_keeps_the_others_waiting() {
+async fn running_once_job_makes_others_wait() {
     let (_, redlock) = memory(3);
     let nightly = nightly(&redlock).await;
     let (begun, runs) = (Arc::new(AtomicUsize::new(0)), nightly.clone());
@@ -289,7 +289,7 @@ async fn whoever_does_it_now_keeps_the_others_waiting() {
 }
 
 #[tokio::test]
-async fn a_permit_or_a_lock_on_other_masters_is_not_the_lock_that_a_period_stands_under() {
+async fn once_refuses_a_permit_or_a_lock_on_other_masters() {
     let ((_, here), (_, there)) = (memory(3), memory(3));
     let once = nightly(&here).await;
     nightly(&there).await;
@@ -305,7 +305,7 @@ async fn a_permit_or_a_lock_on_other_masters_is_not_the_lock_that_a_period_stand
 }
 
 #[tokio::test]
-async fn a_record_that_no_clock_has_come_to_is_told_and_can_be_dropped() {
+async fn record_of_a_future_period_is_reported_and_can_be_dropped() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let once = redlock.once("nightly", secs(3600));
@@ -328,7 +328,7 @@ async fn a_record_that_no_clock_has_come_to_is_told_and_can_be_dropped() {
 }
 
 #[tokio::test]
-async fn a_long_body_outlives_any_one_master_of_three() {
+async fn once_job_survives_the_loss_of_one_master_of_three() {
     for victim in 0..3 {
         let masters = masters(3);
         let slow = Proxy::start(masters[(victim + 1) % 3].addr()).expect("a proxy");

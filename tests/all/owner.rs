@@ -32,7 +32,7 @@ async fn holds_of_one_owner_join_across_processes_with_one_number() {
 }
 
 #[tokio::test]
-async fn a_further_hold_passes_all_who_wait() {
+async fn further_hold_of_an_owner_passes_all_waiters() {
     let masters = masters(3);
     let (here, there) = (redlock(&masters), redlock(&masters));
     let outer = here
@@ -66,7 +66,7 @@ async fn a_further_hold_passes_all_who_wait() {
 }
 
 #[tokio::test]
-async fn within_a_process_clones_share_one_hold_and_say_what_it_says() {
+async fn clones_of_an_owner_share_one_local_hold() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let owner = redlock.owner("o").expect("an id");
@@ -101,7 +101,7 @@ async fn within_a_process_clones_share_one_hold_and_say_what_it_says() {
 }
 
 #[tokio::test]
-async fn an_id_that_cannot_be_one_is_refused() {
+async fn invalid_owner_id_is_refused() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     let long = "x".repeat(65);
@@ -128,7 +128,7 @@ fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
 }
 
 #[tokio::test]
-async fn an_owner_that_cannot_be_joined_now_is_told_so_and_not_that_another_holds_it() {
+async fn owner_that_cannot_join_now_is_not_reported_as_held_by_another() {
     let masters = masters(3);
     leave_a_crashed_hold(&masters);
     let redlock = redlock(&masters);
@@ -165,7 +165,7 @@ async fn an_owner_that_cannot_be_joined_now_is_told_so_and_not_that_another_hold
 }
 
 #[tokio::test]
-async fn who_cannot_agree_pauses_before_it_asks_again() {
+async fn failed_agreement_pauses_before_the_next_attempt() {
     let masters = masters(3);
     leave_a_crashed_hold(&masters);
     let redlock = settings(masters.urls())

@@ -75,7 +75,7 @@ mod quorum_size {
     }
 
     #[test]
-    fn the_page_on_quorum_sizes_prints_what_is_computed_and_what_was_measured() {
+    fn quorum_size_page_matches_computed_and_measured_figures() {
         let rows = table(&page("docs/quorum-size.md"));
         assert_eq!(rows.len(), 9);
         for (row, n) in rows.iter().zip(1..) {
@@ -122,7 +122,7 @@ mod benchmarks {
     }
 
     #[test]
-    fn results_on_five_masters_are_those_of_the_measurements() {
+    fn benchmark_page_matches_the_measurements() {
         let measurements = page("docs/benchmarks/measurements.md");
         let five = measurements.split("\n5 masters, ").nth(1).expect("a run");
         let text = page("docs/benchmarks.md");
@@ -346,7 +346,7 @@ fn dense(text: &str) -> String {
 }
 
 #[test]
-fn the_code_of_the_pages_stands_here_word_for_word() {
+fn code_of_the_pages_is_compiled_word_for_word() {
     let here = dense(include_str!("pages.rs"));
     for (name, least) in [
         ("README.md", 3),

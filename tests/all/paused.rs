@@ -16,7 +16,7 @@ fn over(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_of_twenty_minutes_is_over_in_no_time_and_not_too_soon() {
+async fn lease_ends_at_its_paused_time_and_not_earlier() {
     let (really, began) = (Instant::now(), tokio::time::Instant::now());
     let masters = Masters::new(3);
     let (here, there) = (over(&masters), over(&masters));
@@ -36,7 +36,7 @@ async fn a_lease_of_twenty_minutes_is_over_in_no_time_and_not_too_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_of_the_clock_is_a_pause_of_the_process() {
+async fn advancing_the_paused_clock_acts_like_a_process_pause() {
     let masters = Masters::new(3);
     let redlock = over(&masters);
     let guard = redlock.acquire("r").await.expect("free");
@@ -58,7 +58,7 @@ async fn stand_still() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scope_whose_lock_ended_before_its_body_is_lost_and_hands_over_the_value() {
+async fn scope_whose_lock_ended_before_its_body_is_lost_and_keeps_the_value() {
     let masters = Masters::new(3);
     let here = over(&masters);
     let owner = here.owner("order-1").expect("a good id");
@@ -112,7 +112,7 @@ async fn scope_of_a_body_that_fails_is_lost_only_where_the_body_did_not_fail() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_whose_lock_ended_before_its_body_says_so() {
+async fn once_whose_lock_ended_before_its_body_reports_it() {
     let masters = Masters::new(3);
     let (here, there) = (over(&masters), over(&masters));
     let day = secs(24 * 3600);
@@ -142,7 +142,7 @@ async fn once_whose_lock_ended_before_its_body_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_day_passes_for_what_is_done_once_a_day() {
+async fn daily_job_is_due_again_after_a_paused_day() {
     let day = secs(24 * 3600);
     let nightly = Redlock::in_memory(3).once("nightly", day);
     nightly.create().await.expect("new");

@@ -159,7 +159,7 @@ async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_as_there_are_permits_are_asked_for_at_the_same_time() {
+async fn process_requests_as_many_slots_at_once_as_there_are_permits() {
     for fair in [true, false] {
         let world = World::far(WAY);
         let redlock = world.counted(true, fair).build().expect("good settings");
@@ -205,14 +205,14 @@ async fn are_served_in_order(ours: &Redlock, mut held: Vec<LockGuard>) {
 }
 
 #[tokio::test]
-async fn permits_of_this_process_go_to_its_tasks_in_the_order_in_which_they_came() {
+async fn locally_released_permits_go_to_local_tasks_in_order() {
     let world = World::near();
     let redlock = world.process();
     are_served_in_order(&redlock, all_permits(&redlock, 3).await).await;
 }
 
 #[tokio::test]
-async fn permits_of_another_process_go_to_the_tasks_in_the_order_in_which_they_came() {
+async fn permits_released_elsewhere_go_to_local_tasks_in_order() {
     let world = World::near();
     let redlock = world.process();
     are_served_in_order(&redlock, all_permits(&world.other(), 3).await).await;
@@ -220,7 +220,7 @@ async fn permits_of_another_process_go_to_the_tasks_in_the_order_in_which_they_c
 
 /// All of them ask at the same time, and none gets one.
 #[tokio::test]
-async fn who_asked_in_vain_beside_others_is_served_in_the_order_in_which_it_came() {
+async fn concurrently_refused_tasks_are_served_in_order() {
     let world = World::far(WAY);
     let redlock = world.process();
     let mut held = all_permits(&world.other(), 3).await;
@@ -249,7 +249,7 @@ async fn who_asked_in_vain_beside_others_is_served_in_the_order_in_which_it_came
 }
 
 #[tokio::test]
-async fn who_waits_here_hears_of_a_release_here_without_the_masters() {
+async fn local_waiter_notices_a_local_release_without_the_masters() {
     let world = World::near();
     let deaf = world.counted(false, true).build().expect("good settings");
     for end in [true, false] {
@@ -269,7 +269,7 @@ async fn who_waits_here_hears_of_a_release_here_without_the_masters() {
 
 /// When another process releases a permit, not every waiter here asks for it.
 #[tokio::test]
-async fn only_one_of_a_crowd_asks_when_another_process_gives_a_permit_back() {
+async fn permit_released_elsewhere_makes_one_local_waiter_ask() {
     let world = World::far(WAY);
     let redlock = world.process();
     let mut held = all_permits(&world.other(), 8).await;
@@ -368,7 +368,7 @@ impl Both {
 }
 
 #[tokio::test]
-async fn who_stops_asking_anywhere_leaves_no_slot_noted() {
+async fn task_dropped_anywhere_leaves_no_requested_slot() {
     for (fair, taken, tries) in [
         (true, 0, false),
         (true, 1, false),
@@ -398,7 +398,7 @@ async fn who_stops_asking_anywhere_leaves_no_slot_noted() {
 
 /// On a runtime with threads, with tasks that arrive, leave and are dropped at any moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_that_comes_and_goes_leaves_all_permits_behind() {
+async fn concurrent_tasks_that_come_and_go_return_all_permits() {
     let world = World::near();
     let redlock = world.process();
     let mut tasks = Vec::new();

@@ -18,7 +18,7 @@ fn wall_micros() -> u64 {
 /// Another client's clock is ahead, by less than a master rejects. Then all masters agree on its number, or a second
 /// round does.
 #[tokio::test]
-async fn a_process_draws_level_with_numbers_that_are_ahead_of_its_own() {
+async fn process_adopts_numbers_ahead_of_its_own() {
     const AHEAD: u64 = 400_000;
     for apart in [0, 20_000] {
         let proposed = Arc::<Mutex<Vec<u64>>>::default();
@@ -54,7 +54,7 @@ async fn a_process_draws_level_with_numbers_that_are_ahead_of_its_own() {
 
 /// Another client was granted a number in between: the token must exceed it.
 #[tokio::test]
-async fn a_number_that_was_passed_by_another_is_raised_before_it_is_a_token() {
+async fn outrun_number_is_raised_before_it_becomes_a_token() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let passed = wall_micros() + 700_000;
     for (number, node) in nodes.iter().enumerate() {
@@ -86,7 +86,7 @@ async fn a_number_that_was_passed_by_another_is_raised_before_it_is_a_token() {
 
 /// The previous number of other clients says nothing about the masters' clocks.
 #[tokio::test]
-async fn who_joins_others_goes_on_proposing_its_own_time() {
+async fn joining_client_continues_to_propose_its_own_time() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
         let behind = behind.clone();

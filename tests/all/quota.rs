@@ -27,7 +27,7 @@ async fn quota(redlock: &Redlock, pieces: u64) -> Quota {
 }
 
 #[tokio::test]
-async fn so_many_pieces_are_handed_out_and_no_more() {
+async fn quota_hands_out_exactly_its_units() {
     let (_, redlock) = memory(3);
     let quota = quota(&redlock, 3).await;
     assert_eq!(quota.left().await, Ok(3));
@@ -75,7 +75,7 @@ async fn a_quota_is_created_once_and_only_where_all_masters_have_none() {
 }
 
 #[tokio::test]
-async fn masters_that_forget_one_after_another_forget_nothing_together() {
+async fn masters_losing_data_one_after_another_lose_no_quota() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 10).await;
     for (taken, node) in nodes.iter().chain(&nodes).enumerate() {
@@ -87,7 +87,7 @@ async fn masters_that_forget_one_after_another_forget_nothing_together() {
 }
 
 #[tokio::test]
-async fn who_only_looks_gives_a_master_back_what_it_forgot() {
+async fn reading_a_quota_restores_it_on_a_master_that_lost_it() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 1).await;
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 0 }));
@@ -103,7 +103,7 @@ async fn who_only_looks_gives_a_master_back_what_it_forgot() {
 }
 
 #[tokio::test]
-async fn a_majority_that_forgets_at_once_is_a_loss_and_nothing_is_handed_out() {
+async fn quota_lost_by_a_majority_at_once_hands_out_nothing() {
     let (nodes, redlock) = memory(5);
     let quota = quota(&redlock, 10).await;
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
@@ -124,7 +124,7 @@ async fn a_majority_that_forgets_at_once_is_a_loss_and_nothing_is_handed_out() {
 }
 
 #[tokio::test]
-async fn what_was_on_disk_at_a_restart_has_no_vote() {
+async fn value_read_from_disk_at_a_restart_does_not_vote() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 10).await;
     nodes[0].restart();
@@ -139,7 +139,7 @@ async fn what_was_on_disk_at_a_restart_has_no_vote() {
 }
 
 #[tokio::test]
-async fn a_minority_that_is_away_is_not_missed_and_a_majority_is() {
+async fn quota_works_without_a_minority_but_not_without_a_majority() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 10).await;
     nodes[2].set_condition(Condition::Down);
@@ -257,7 +257,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_take_that_is_dropped_anywhere_wastes_one_at_most_and_none_is_taken_twice() {
+async fn dropped_take_wastes_at_most_one_unit_and_takes_none_twice() {
     const PIECES: u64 = 4;
     let mut wasted = 0;
     for distances in [[0, 0, 0], [1, 2, 4], [9, 1, 3]] {
@@ -295,7 +295,7 @@ async fn a_take_that_is_dropped_anywhere_wastes_one_at_most_and_none_is_taken_tw
 
 /// A master that has lost its data gets the value back with the next write, even while its votes do not count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn real_masters_that_lose_their_memory_one_after_another_lose_nothing_together() {
+async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
     const PIECES: u64 = 500;
     let masters = masters(3);
     let redlock = Redlock::builder()
@@ -351,7 +351,7 @@ async fn real_masters_that_lose_their_memory_one_after_another_lose_nothing_toge
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_four_takers_get_what_there_is_and_no_more() {
+async fn sixty_four_takers_get_exactly_the_units_of_a_quota() {
     const PIECES: u64 = 40;
     let masters = masters(3);
     let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
@@ -379,7 +379,7 @@ async fn sixty_four_takers_get_what_there_is_and_no_more() {
 }
 
 #[tokio::test]
-async fn on_real_servers_a_value_of_an_earlier_run_has_no_vote() {
+async fn value_of_an_earlier_server_run_does_not_vote() {
     let masters = masters(3);
     let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
     let redlock = guarded.build().expect("good settings");
@@ -404,7 +404,7 @@ async fn on_real_servers_a_value_of_an_earlier_run_has_no_vote() {
 }
 
 #[tokio::test]
-async fn a_quota_that_a_clock_ahead_has_written_can_be_taken_from_the_second_time() {
+async fn quota_written_by_a_clock_ahead_works_at_the_second_attempt() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let quota = quota(&redlock, 10).await;
@@ -466,7 +466,7 @@ async fn quota_is_no_record_to_refill(redlock: &quorate::Redlock) {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
+async fn invalid_quota_request_is_refused_and_sends_nothing() {
     let (nodes, redlock) = memory(3);
     let quota = redlock.quota("prizes");
     for error in [
@@ -487,7 +487,7 @@ async fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn a_take_asks_each_master_twice_beyond_the_lock_and_a_look_once() {
+async fn take_sends_two_requests_per_master_beyond_the_lock() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     let asked = Arc::new(AtomicU64::new(0));
@@ -507,7 +507,7 @@ async fn a_take_asks_each_master_twice_beyond_the_lock_and_a_look_once() {
 }
 
 #[tokio::test]
-async fn a_quota_waits_for_its_lock_as_long_as_it_is_told() {
+async fn quota_waits_for_its_lock_up_to_its_limit() {
     let (_, redlock) = memory(3);
     let quota = quota(&redlock, 3).await;
     let guard = redlock.acquire("prizes").await.expect("free");
@@ -567,7 +567,7 @@ async fn answering_late() -> (Vec<MemoryNode>, Quota) {
 }
 
 #[tokio::test]
-async fn the_lock_is_given_back_right_behind_the_write() {
+async fn lock_of_a_quota_is_released_right_after_the_write() {
     let (_, quota) = answering_late().await;
     for left in [9, 8, 7] {
         assert_eq!(quota.take(1).await, Ok(Take::Taken { left }));
@@ -575,7 +575,7 @@ async fn the_lock_is_given_back_right_behind_the_write() {
 }
 
 #[tokio::test]
-async fn the_lock_is_kept_until_the_write_is_answered_where_a_master_was_not_read() {
+async fn lock_of_a_quota_is_kept_until_the_write_is_answered_if_a_master_was_not_read() {
     let (nodes, quota) = answering_late().await;
     nodes[4].set_condition(Condition::Down);
     // No master answers before the release, which waits for the answers.
@@ -586,7 +586,7 @@ async fn the_lock_is_kept_until_the_write_is_answered_where_a_master_was_not_rea
 }
 
 #[tokio::test]
-async fn a_slow_master_is_given_back_what_it_forgot_by_who_only_looks() {
+async fn reading_a_quota_restores_it_on_a_slow_master() {
     let masters = masters(3);
     let proxy = Proxy::start(masters[2].addr()).expect("a proxy");
     proxy.inject(Trouble::latency(Way::Both, ms(10))).keep();

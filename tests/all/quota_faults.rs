@@ -362,7 +362,7 @@ async fn caller(quota: quorate::Quota, world: World, seen: Arc<Mutex<Seen>>) {
 }
 
 #[test]
-fn never_more_are_taken_than_there_are_whatever_goes_wrong() {
+fn quota_is_never_oversold_under_random_faults() {
     const RUNS: u64 = 60;
     let first = support::seed::seed();
     let mut all = Seen::default();

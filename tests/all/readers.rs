@@ -18,7 +18,7 @@ fn waits(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test]
-async fn readers_stand_beside_each_other_and_no_writer_beside_them() {
+async fn readers_share_the_lock_and_exclude_writers() {
     let masters = masters(3);
     let (here, there) = (redlock(&masters), redlock(&masters));
     let one = here.lock("doc").shared().acquire().await.expect("free");
@@ -60,7 +60,7 @@ async fn a_readers_number_lies_between_those_of_the_writers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn neither_side_starves_and_nobody_meets_the_other() {
+async fn readers_and_writers_exclude_each_other_and_neither_starves() {
     let masters = masters(3);
     let handles = [waits(&masters), waits(&masters)];
     // A reader counts one, a writer a thousand.
@@ -150,7 +150,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
 }
 
 #[tokio::test]
-async fn readers_are_renewed_each_for_itself_and_keep_plain_clients_out() {
+async fn readers_are_renewed_separately_and_exclude_plain_clients() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let short = redlock
@@ -235,7 +235,7 @@ async fn a_writer_becomes_a_reader_without_letting_another_writer_in() {
 }
 
 #[tokio::test]
-async fn a_writer_that_lost_its_lock_or_is_none_does_not_become_a_reader() {
+async fn lost_or_non_exclusive_lock_cannot_be_downgraded() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let reader = redlock.lock("doc").shared().acquire().await.expect("free");
@@ -259,7 +259,7 @@ async fn a_writer_that_lost_its_lock_or_is_none_does_not_become_a_reader() {
 const SOON: Duration = secs(20);
 
 #[tokio::test]
-async fn a_reader_that_is_dropped_anywhere_leaves_nothing() {
+async fn reader_dropped_anywhere_leaves_no_key() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     for after in 0..30 {
@@ -276,7 +276,7 @@ async fn a_reader_that_is_dropped_anywhere_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_has_no_readers_is_refused_and_not_taken_for_something_else() {
+async fn shared_mode_is_refused_for_kinds_without_readers() {
     let redlock = Redlock::in_memory(3);
     let owner = redlock.owner("order").expect("an id");
     for request in [
@@ -309,7 +309,7 @@ fn connections_ever(master: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn a_counter_that_is_gone_costs_no_connection_and_comes_back_with_a_renewal() {
+async fn missing_counter_is_restored_by_a_renewal_without_a_reconnect() {
     let masters = masters(3);
     let settings = settings(masters.urls()).ttl(secs(6)).build();
     let redlock = settings.expect("good settings");
@@ -330,7 +330,7 @@ async fn a_counter_that_is_gone_costs_no_connection_and_comes_back_with_a_renewa
 
 /// The next holder may have written since.
 #[tokio::test]
-async fn a_writer_that_was_broken_becomes_no_reader() {
+async fn broken_writer_cannot_be_downgraded() {
     let masters = masters(3);
     let (ours, other) = (redlock(&masters), redlock(&masters));
     for readers_came in [false, true] {
@@ -366,7 +366,7 @@ async fn a_downgraded_lock_leaves_no_note_of_the_writer() {
 }
 
 #[tokio::test]
-async fn a_break_of_readers_takes_their_notes_along() {
+async fn breaking_readers_removes_their_notes() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let reader = redlock.lock("doc").shared().acquire().await.expect("free");
@@ -381,7 +381,7 @@ async fn a_break_of_readers_takes_their_notes_along() {
 }
 
 #[tokio::test]
-async fn writer_without_a_number_does_not_become_a_reader() {
+async fn writer_without_a_token_cannot_be_downgraded() {
     let redlock = Redlock::builder().in_memory(3).fencing(false);
     let redlock = redlock.build().expect("good settings");
     let writer = redlock.acquire("doc").await.expect("free");

@@ -56,7 +56,7 @@ async fn nothing_left(masters: &Masters, key: &str) {
 }
 
 #[tokio::test]
-async fn build_never_connects_and_a_majority_is_enough_as_soon_as_it_is_up() {
+async fn build_never_connects_and_a_majority_suffices_once_it_is_up() {
     let masters = masters(5);
     for master in &masters {
         master.kill().expect("killed");
@@ -108,7 +108,7 @@ async fn a_restarted_master_grants_again_soon_after_it_accepts_connections() {
 }
 
 #[tokio::test]
-async fn scripts_that_a_master_forgot_are_loaded_again() {
+async fn flushed_scripts_are_loaded_again() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     let flush = || {
@@ -134,7 +134,7 @@ async fn scripts_that_a_master_forgot_are_loaded_again() {
 }
 
 #[tokio::test]
-async fn many_at_once_survive_a_flush_of_the_scripts_in_between() {
+async fn batches_survive_a_script_flush() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     let flusher = async {
@@ -162,7 +162,7 @@ async fn many_at_once_survive_a_flush_of_the_scripts_in_between() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_that_is_put_right_on_the_server_heals() {
+async fn wrong_password_corrected_on_the_server_heals() {
     let locked = Server::start(ServerOptions::new().password("new-secret")).expect("a server");
     let open = masters(2);
     let mut urls = open.urls();
@@ -302,7 +302,7 @@ async fn says_busy(server: &Server) {
 }
 
 #[tokio::test]
-async fn a_foreign_value_is_that_masters_fault_and_stays_as_it_is() {
+async fn foreign_value_is_a_fault_of_its_master_and_stays() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     ask_server(&masters[0], &["RPUSH", "job", "somebody's"]);
@@ -320,7 +320,7 @@ async fn a_foreign_value_is_that_masters_fault_and_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_run_scripts_is_denied_by_name() {
+async fn missing_right_to_run_scripts_is_named() {
     let masters = Masters::start_with(3, |n| match n {
         0 => ServerOptions::new()
             .acl("app on >app-secret ~* &* +@all -evalsha")
@@ -338,7 +338,7 @@ async fn a_user_who_may_not_run_scripts_is_denied_by_name() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_listen_still_locks() {
+async fn user_without_pubsub_rights_can_lock() {
     let masters = Masters::start_with(3, |_| {
         ServerOptions::new()
             .acl("app on >app-secret ~* resetchannels +@all -subscribe -publish")
@@ -457,7 +457,7 @@ fn slow_master() -> node::Dial {
 }
 
 #[tokio::test]
-async fn a_crowd_that_outruns_a_master_waits_and_does_not_time_out() {
+async fn more_requests_than_a_master_can_process_wait_without_timeouts() {
     // 12,000 requests take at least six seconds. Sent all at once, half of them would time out. The timeout is long
     // enough for a machine that delays this test by a second.
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
@@ -473,7 +473,7 @@ async fn a_crowd_that_outruns_a_master_waits_and_does_not_time_out() {
 }
 
 #[tokio::test]
-async fn connections_that_an_operator_kills_come_back() {
+async fn killed_connections_are_replaced() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     for _ in 0..5 {
@@ -498,7 +498,7 @@ fn behind_a_proxy(masters: &Masters) -> (Proxy, Vec<String>) {
 }
 
 #[tokio::test]
-async fn a_half_open_connection_is_given_up_for_a_new_one() {
+async fn half_open_connection_is_replaced() {
     let masters = masters(3);
     let (proxy, urls) = behind_a_proxy(&masters);
     let redlock = settings(urls).node_timeout(ms(100)).build().expect("good");
@@ -512,7 +512,7 @@ async fn a_half_open_connection_is_given_up_for_a_new_one() {
 }
 
 #[tokio::test]
-async fn a_connection_reset_in_the_middle_of_a_reply_leaves_nothing_behind() {
+async fn connection_reset_within_a_reply_leaves_no_key() {
     let masters = masters(3);
     let (proxy, urls) = behind_a_proxy(&masters);
     let redlock = settings(urls).node_timeout(secs(1)).build().expect("good");
@@ -528,7 +528,7 @@ async fn a_connection_reset_in_the_middle_of_a_reply_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn the_first_lock_waits_for_a_slow_handshake_but_not_beyond_its_limit() {
+async fn first_acquisition_waits_for_a_slow_handshake_up_to_its_limit() {
     let masters = masters(1);
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let far = Harm::latency(Way::Both, ms(30)).inject(&proxy);
@@ -595,7 +595,7 @@ async fn one_server_behind_two_addresses_has_one_vote_and_the_second_names_the_f
 }
 
 #[tokio::test]
-async fn a_password_shows_nowhere() {
+async fn password_never_appears_in_any_output() {
     const SECRET: &str = "s3cret-passw0rd";
     let heard = Listener::default();
     let _listening = heard.listen();
@@ -665,7 +665,7 @@ async fn a_dropped_redlock_ends_its_tasks_and_its_connections() {
 }
 
 #[tokio::test]
-async fn a_redlock_dropped_beside_a_stopped_master_ends_as_well() {
+async fn dropped_redlock_with_a_stopped_master_ends_its_tasks() {
     let masters = masters(3);
     let tasks = || {
         tokio::runtime::Handle::current()
@@ -685,7 +685,7 @@ async fn a_redlock_dropped_beside_a_stopped_master_ends_as_well() {
 }
 
 #[test]
-fn a_redlock_goes_on_in_another_runtime() {
+fn redlock_continues_in_another_runtime() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     for round in 0..5 {
@@ -736,7 +736,7 @@ async fn a_ttl_above_the_longest_is_refused_by_the_master_itself() {
 /// Requests in the buffers of an abandoned connection are executed when the master gets to them, unless the next
 /// connection has closed that one. Here the master gets to them when the releases have long been answered.
 #[tokio::test]
-async fn no_acquire_comes_after_its_release_by_way_of_an_old_connection() {
+async fn acquire_in_an_old_connection_never_follows_its_release() {
     let masters = masters(1);
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let settings = settings([""; 0]).node_timeout(ms(200));

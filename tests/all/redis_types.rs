@@ -5,7 +5,7 @@ use quorate::{AcquireError, BuildError, Redlock, Wait};
 use crate::support::{ask_server, has_key, masters, settings};
 
 #[tokio::test]
-async fn masters_are_taken_over_from_clients_with_their_passwords() {
+async fn masters_from_redis_clients_keep_their_passwords() {
     let masters = masters(3);
     for server in &*masters {
         ask_server(server, &["CONFIG", "SET", "requirepass", "s3cret"]);
@@ -35,7 +35,7 @@ async fn masters_are_taken_over_from_clients_with_their_passwords() {
 }
 
 #[tokio::test]
-async fn the_database_goes_along_and_one_server_twice_is_seen() {
+async fn masters_from_redis_clients_keep_their_database_and_duplicates_are_noticed() {
     let masters = masters(1);
     let url = format!("{}/3", masters.urls()[0]);
     let client = redis::Client::open(url).expect("a good URL");

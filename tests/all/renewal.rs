@@ -106,7 +106,7 @@ fn valid_from(asked: Instant, ttl: Duration) -> Instant {
 }
 
 #[tokio::test]
-async fn a_lock_taken_after_all_others_were_given_back_is_renewed() {
+async fn lock_acquired_after_all_others_were_released_is_renewed() {
     let world = World::new();
     for _ in 0..2 {
         world.take("first", ms(900)).await.release().await;
@@ -154,7 +154,7 @@ fn slow(_: usize) -> Treatment {
 }
 
 #[tokio::test]
-async fn the_validity_of_a_renewal_counts_from_before_it_was_asked_for() {
+async fn validity_of_a_renewal_counts_from_before_it_was_sent() {
     let world = World::new();
     let guard = world.take("job", TTL).await;
     world.extensions_are(slow);
@@ -168,7 +168,7 @@ async fn the_validity_of_a_renewal_counts_from_before_it_was_asked_for() {
 }
 
 #[tokio::test]
-async fn the_validity_of_an_extension_counts_from_before_it_was_asked_for() {
+async fn validity_of_an_extension_counts_from_before_it_was_sent() {
     let world = World::new();
     let lease = world.redlock.lock("job").renewal(false);
     let guard = lease.acquire().await.expect("free");
@@ -182,7 +182,7 @@ async fn the_validity_of_an_extension_counts_from_before_it_was_asked_for() {
 }
 
 #[tokio::test]
-async fn the_validity_of_a_lock_counts_from_before_it_was_asked_for() {
+async fn validity_of_a_lock_counts_from_before_it_was_requested() {
     let world = World::new();
     let first = Arc::<Mutex<Option<Instant>>>::default();
     for node in &world.nodes {
@@ -205,7 +205,7 @@ async fn the_validity_of_a_lock_counts_from_before_it_was_asked_for() {
 
 /// A majority is enough: neither the third master's answer, nor another renewal, nor the end is awaited.
 #[tokio::test]
-async fn a_loss_is_told_when_a_majority_has_said_so() {
+async fn loss_is_reported_when_a_majority_has_answered() {
     let world = World::new();
     let guard = world.take("job", TTL).await;
     let lost = tokio::spawn(guard.lost());
@@ -219,7 +219,7 @@ async fn a_loss_is_told_when_a_majority_has_said_so() {
 }
 
 #[tokio::test]
-async fn an_extension_is_told_of_a_loss_when_a_majority_has_said_so() {
+async fn extension_reports_a_loss_when_a_majority_has_answered() {
     let world = World::new();
     let guard = world.take("job", TTL).await;
     world.stolen(&[1, 2]);

@@ -24,7 +24,7 @@ fn for_tenant<'a, T: Send + 'a>(
 }
 
 #[tokio::test]
-async fn a_generic_helper_around_a_scope_can_be_spawned() {
+async fn generic_helper_around_a_scope_can_be_spawned() {
     let redlock = Redlock::in_memory(3);
     let spawned = tokio::spawn(async move {
         for_tenant(&redlock, "7", |guard| {
@@ -57,7 +57,7 @@ where
 }
 
 #[tokio::test]
-async fn a_helper_that_hands_on_the_number_alone_can_be_spawned() {
+async fn helper_that_passes_only_the_token_can_be_spawned() {
     let spawned = tokio::spawn(with_number(Redlock::in_memory(3), async |number| number));
     assert!(matches!(spawned.await, Ok(Ok(Some(_)))));
 }
@@ -75,7 +75,7 @@ impl From<ScopeError> for ReportError {
 }
 
 #[tokio::test]
-async fn a_body_that_fails_and_a_lock_that_does_are_told_apart_in_one_error() {
+async fn scope_error_distinguishes_body_failure_and_lock_loss() {
     let redlock = Redlock::in_memory(3);
     let disk = || ReportError::Disk(io::ErrorKind::StorageFull.into());
     let failed: Result<(), _> = redlock.try_scope("r", async |_| Err(disk())).await;

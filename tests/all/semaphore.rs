@@ -24,7 +24,7 @@ fn waits(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test]
-async fn so_many_and_no_more_each_in_a_slot_of_its_own() {
+async fn semaphore_admits_exactly_its_permits_in_separate_slots() {
     let masters = masters(3);
     let handles = [redlock(&masters), redlock(&masters)];
     let mut held = Vec::new();
@@ -51,7 +51,7 @@ async fn so_many_and_no_more_each_in_a_slot_of_its_own() {
 }
 
 #[tokio::test]
-async fn each_slot_has_numbers_of_its_own_that_rise() {
+async fn each_slot_has_its_own_rising_tokens() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let mut last = [0; 2];
@@ -66,7 +66,7 @@ async fn each_slot_has_numbers_of_its_own_that_rise() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_tasks_share_the_permits_and_all_get_theirs() {
+async fn many_tasks_share_the_permits_and_all_are_served() {
     let masters = masters(3);
     let handles = [waits(&masters), waits(&masters), waits(&masters)];
     let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -95,7 +95,7 @@ async fn many_tasks_share_the_permits_and_all_get_theirs() {
 }
 
 #[tokio::test]
-async fn a_slot_is_renewed_and_a_release_wakes_who_waits() {
+async fn permit_is_renewed_and_its_release_wakes_a_waiter() {
     let masters = masters(3);
     let (here, there) = (redlock(&masters), waits(&masters));
     let permit = here.semaphore("api", 1).ttl(secs(2)).acquire().await;
@@ -118,7 +118,7 @@ async fn a_slot_is_renewed_and_a_release_wakes_who_waits() {
 }
 
 #[tokio::test]
-async fn a_minority_that_is_down_takes_no_permit_away() {
+async fn minority_down_costs_no_permit() {
     let masters = masters(3);
     let redlock = waits(&masters);
     masters[0].kill().expect("it was there");
@@ -130,7 +130,7 @@ async fn a_minority_that_is_down_takes_no_permit_away() {
 }
 
 #[tokio::test]
-async fn sixty_four_permits_are_sixty_four() {
+async fn semaphore_of_sixty_four_permits_admits_sixty_four() {
     let masters = masters(3);
     let redlock = waits(&masters);
     let mut held = Vec::new();
@@ -143,7 +143,7 @@ async fn sixty_four_permits_are_sixty_four() {
 }
 
 #[tokio::test]
-async fn a_number_of_permits_that_cannot_be_is_refused() {
+async fn invalid_number_of_permits_is_refused() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     for permits in [0, 65] {
@@ -178,7 +178,7 @@ impl Node for Asked {
 }
 
 #[tokio::test]
-async fn a_process_asks_for_no_slot_that_it_holds_itself() {
+async fn process_requests_no_slot_that_it_holds() {
     let node = Arc::new(Asked(MemoryNode::new("m"), AtomicUsize::new(0)));
     let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
     let redlock = redlock.expect("good settings");
@@ -199,7 +199,7 @@ async fn a_process_asks_for_no_slot_that_it_holds_itself() {
 }
 
 #[tokio::test]
-async fn a_permit_that_is_given_back_does_not_lie_idle_while_somebody_waits_for_another_slot() {
+async fn released_permit_goes_to_a_waiter_for_another_slot() {
     let masters = masters(3);
     let rare = || settings(masters.urls()).ttl(secs(30)).heartbeat(secs(30));
     let [holder, waiter] = [rare(), rare()].map(|rare| rare.build().expect("good settings"));
@@ -234,7 +234,7 @@ async fn a_permit_that_is_given_back_does_not_lie_idle_while_somebody_waits_for_
 }
 
 #[tokio::test]
-async fn a_permit_becomes_no_reader() {
+async fn permit_cannot_be_shared() {
     let masters = masters(3);
     let permit = redlock(&masters).semaphore("api", 1).acquire().await;
     let refused = permit.expect("free").downgrade().await;
@@ -246,7 +246,7 @@ async fn a_permit_becomes_no_reader() {
 
 /// However long the pause between two attempts is.
 #[tokio::test]
-async fn without_order_another_slot_is_asked_for_at_once() {
+async fn unordered_waiter_requests_another_slot_at_once() {
     let masters = masters(3);
     let pauses = settings(masters.urls()).order(quorate::Order::Unordered);
     let pauses = pauses.retry(Retry::new(secs(600), secs(600)));

@@ -41,14 +41,14 @@ fn assert_duration(builder: RedlockBuilder, setting: &str, words: &[&str]) {
 }
 
 #[test]
-fn no_master_is_refused_with_an_example() {
+fn builder_without_masters_is_refused_with_an_example() {
     let error = refused(Redlock::builder());
     assert_eq!(error, BuildError::NoMasters);
     assert_says(&error, &["no master", "redis://"]);
 }
 
 #[test]
-fn an_address_that_is_none_is_named_and_its_password_is_not() {
+fn invalid_address_is_named_without_its_password() {
     for (url, name) in [
         ("", "\"\""),
         ("10.0.0.1:6379", "10.0.0.1:6379"),
@@ -70,13 +70,13 @@ fn an_address_that_is_none_is_named_and_its_password_is_not() {
 
 #[cfg(not(feature = "tls-rustls"))]
 #[test]
-fn tls_without_the_feature_names_the_feature() {
+fn tls_url_without_the_feature_names_the_feature() {
     let error = refused(Redlock::builder().master("rediss://user:s3cret@host"));
     assert_says(&error, &["rediss://host", "tls-rustls"]);
 }
 
 #[test]
-fn one_master_twice_is_refused_however_it_is_spelled() {
+fn duplicate_master_is_refused_in_any_spelling() {
     for again in [
         "redis://10.0.0.1",
         "redis://10.0.0.1:6379/3",
@@ -97,7 +97,7 @@ fn one_master_twice_is_refused_however_it_is_spelled() {
 }
 
 #[test]
-fn more_masters_than_a_quorum_is_good_for_are_refused() {
+fn too_many_masters_are_refused() {
     let urls = (1..=65).map(|n| format!("redis://10.0.0.{n}"));
     let error = refused(Redlock::builder().masters(urls));
     assert_eq!(error, BuildError::TooManyMasters(65));
@@ -105,7 +105,7 @@ fn more_masters_than_a_quorum_is_good_for_are_refused() {
 }
 
 #[test]
-fn a_ttl_that_cannot_hold_a_lock_is_refused() {
+fn too_short_or_too_long_ttl_is_refused() {
     assert_duration(good().ttl(Duration::ZERO), "ttl", &["0s", "raise it"]);
     assert_duration(good().ttl(ms(2)), "ttl", &["2ms", "drift", "raise it"]);
     assert_duration(
@@ -138,7 +138,7 @@ fn a_max_ttl_beyond_the_life_of_a_counter_is_refused() {
 }
 
 #[test]
-fn timeouts_that_leave_no_time_are_refused() {
+fn timeouts_that_leave_no_validity_are_refused() {
     let none = Duration::ZERO;
     assert_duration(good().node_timeout(none), "node_timeout", &["50ms"]);
     assert_duration(good().connect_timeout(none), "connect_timeout", &["500ms"]);
@@ -150,7 +150,7 @@ fn timeouts_that_leave_no_time_are_refused() {
 }
 
 #[test]
-fn a_drift_that_is_none_is_refused() {
+fn invalid_drift_is_refused() {
     for factor in [-0.1, 1.0, 7.0, f64::NAN, f64::INFINITY] {
         let floor = ms(2);
         let error = refused(good().drift(Drift { factor, floor }));
@@ -161,7 +161,7 @@ fn a_drift_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_max_hold_of_nothing_is_refused() {
+fn zero_max_hold_is_refused() {
     assert_duration(
         good().max_hold(Duration::ZERO),
         "max_hold",
@@ -170,7 +170,7 @@ fn a_max_hold_of_nothing_is_refused() {
 }
 
 #[test]
-fn prefixes_that_are_not_ours_to_give_are_refused() {
+fn reserved_key_prefix_is_refused() {
     let error = refused(good().prefix("quorate:fence:"));
     assert_eq!(error, BuildError::ReservedPrefix("quorate:fence:".into()));
     assert_says(&error, &["quorate:fence:", "reserved"]);
@@ -180,7 +180,7 @@ fn prefixes_that_are_not_ours_to_give_are_refused() {
 }
 
 #[test]
-fn build_needs_no_runtime_and_touches_nothing() {
+fn build_needs_no_runtime_and_sends_nothing() {
     // No server listens there, and this thread has no runtime.
     let redlock = Redlock::builder()
         .masters([
@@ -203,7 +203,7 @@ async fn invalid(redlock: &Redlock, resource: &[u8]) -> InvalidResource {
 }
 
 #[tokio::test]
-async fn a_bad_resource_name_is_told_with_its_limit() {
+async fn invalid_resource_name_is_refused_with_the_limit() {
     let redlock = good().build().expect("good settings");
     assert_eq!(invalid(&redlock, b"").await, InvalidResource::Empty);
     let long = vec![b'x'; MAX_RESOURCE_LEN + 1];
@@ -227,7 +227,7 @@ async fn a_bad_resource_name_is_told_with_its_limit() {
 }
 
 #[tokio::test]
-async fn bad_options_of_one_lock_are_told_before_anything_is_sent() {
+async fn invalid_lock_options_are_refused_before_anything_is_sent() {
     let redlock = good().build().expect("good settings");
     let bad = [
         ("ttl", redlock.lock("job").ttl(Duration::ZERO)),
@@ -248,7 +248,7 @@ async fn bad_options_of_one_lock_are_told_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn a_bad_ttl_of_an_extension_is_told_and_the_lock_stands() {
+async fn invalid_ttl_of_an_extension_is_refused_and_the_lock_stays() {
     let redlock = good().build().expect("good settings");
     let guard = redlock.acquire("job").await.expect("free");
     for ttl in [Duration::ZERO, secs(31), Duration::MAX] {
@@ -260,7 +260,7 @@ async fn a_bad_ttl_of_an_extension_is_told_and_the_lock_stands() {
 }
 
 #[tokio::test]
-async fn waits_and_holds_of_any_length_are_taken_as_they_are() {
+async fn waits_and_holds_of_any_length_are_accepted() {
     let redlock = good()
         .wait(Wait::For(Duration::MAX))
         .max_hold(Duration::MAX)
@@ -273,7 +273,7 @@ async fn waits_and_holds_of_any_length_are_taken_as_they_are() {
 }
 
 #[tokio::test]
-async fn pauses_of_any_length_are_survived() {
+async fn retry_pauses_of_any_length_are_accepted() {
     for retry in [
         Retry::new(Duration::MAX, Duration::MAX),
         Retry::new(ms(10), Duration::MAX).factor(1e300),

@@ -15,7 +15,7 @@ fn waits(masters: &quorate_testbed::Masters, most: Duration) -> Redlock {
 }
 
 #[tokio::test]
-async fn all_are_held_and_all_are_let_go() {
+async fn lock_on_several_resources_holds_and_releases_all() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a", "b", "c"]).acquire().await;
@@ -33,7 +33,7 @@ async fn all_are_held_and_all_are_let_go() {
 }
 
 #[tokio::test]
-async fn nothing_is_taken_where_one_of_them_is_held() {
+async fn lock_on_several_resources_takes_none_if_one_is_held() {
     let masters = masters(3);
     let (one, other) = (redlock(&masters), redlock(&masters));
     let held = take(&one, "b").await;
@@ -47,7 +47,7 @@ async fn nothing_is_taken_where_one_of_them_is_held() {
 }
 
 #[tokio::test]
-async fn its_number_is_larger_than_that_of_every_earlier_holder_and_smaller_than_of_later_ones() {
+async fn token_of_several_resources_lies_between_earlier_and_later_holders() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let mut last = 0;
@@ -67,7 +67,7 @@ async fn its_number_is_larger_than_that_of_every_earlier_holder_and_smaller_than
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_the_order_of_the_names_nobody_waits_for_ever() {
+async fn locks_on_several_resources_never_deadlock() {
     let masters = masters(3);
     let handles = [waits(&masters, secs(60)), waits(&masters, secs(60))];
     let inside = Arc::new([const { AtomicU64::new(0) }; 3]);
@@ -106,7 +106,7 @@ async fn whatever_the_order_of_the_names_nobody_waits_for_ever() {
 }
 
 #[tokio::test]
-async fn it_is_renewed_as_one_and_lost_with_one_key() {
+async fn lock_on_several_resources_is_renewed_and_lost_as_one() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a", "b"]).ttl(secs(2)).acquire().await;
@@ -124,7 +124,7 @@ async fn it_is_renewed_as_one_and_lost_with_one_key() {
 }
 
 #[tokio::test]
-async fn a_master_that_lost_one_of_the_keys_gets_it_back() {
+async fn renewal_restores_one_missing_key_of_several() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a", "b"]).ttl(secs(2)).acquire().await;
@@ -137,7 +137,7 @@ async fn a_master_that_lost_one_of_the_keys_gets_it_back() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_for_is_refused_before_anything_is_sent() {
+async fn invalid_list_of_resources_is_refused_before_anything_is_sent() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     let refused = |error: AcquireError| match error {
@@ -166,7 +166,7 @@ async fn what_cannot_be_asked_for_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn one_alone_is_the_plain_lock() {
+async fn lock_on_a_list_of_one_resource_is_the_plain_lock() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a"]).acquire().await.expect("free");

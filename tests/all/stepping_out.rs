@@ -13,7 +13,7 @@ use quorate::{Fault, Redlock, StatusVerdict, Wait};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 #[tokio::test]
-async fn a_waiter_that_stepped_out_comes_back_to_its_place() {
+async fn waiter_that_left_the_queue_returns_to_its_place() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = |wait| {
         let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
@@ -125,7 +125,7 @@ impl Node for LeavesLate {
 /// as failed, so the waiter left the queue and a later one was served first. The same happened with two sets of
 /// masters, even of three each.
 #[tokio::test]
-async fn who_is_refused_before_it_has_asked_all_keeps_its_place_in_line() {
+async fn waiter_refused_before_it_asked_all_masters_keeps_its_place() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
     let client = |second: Arc<dyn Node>| {
         let nodes: Vec<Arc<dyn Node>> = vec![Arc::new(masters[0].clone()), second];
@@ -161,7 +161,7 @@ async fn who_is_refused_before_it_has_asked_all_keeps_its_place_in_line() {
 /// Refused by one of two masters, and asked again at the other behind its own release, even if no caller waits for the
 /// outcome.
 #[tokio::test]
-async fn what_is_granted_behind_its_own_release_is_given_back() {
+async fn grant_that_follows_its_own_release_is_undone() {
     for cut_short in [false, true] {
         let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
         let client = |nodes: Vec<Arc<dyn Node>>| {

@@ -29,7 +29,7 @@ fn over(tables: &[Table]) -> RedlockBuilder {
 }
 
 #[tokio::test]
-async fn a_lock_over_stores_excludes_is_numbered_and_given_back() {
+async fn lock_over_stores_excludes_has_tokens_and_is_released() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let (one, other) = (over(&tables).build(), over(&tables).build());
@@ -80,7 +80,7 @@ async fn writer_does_not_come_in_beside_a_reader_that_joined_when_the_first_read
 }
 
 #[tokio::test]
-async fn who_waits_at_stores_is_woken_by_the_release() {
+async fn waiter_at_stores_is_woken_by_the_release() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let redlock = || {
@@ -178,7 +178,7 @@ impl Session for CountingSession {
 }
 
 #[tokio::test]
-async fn who_is_woken_reads_before_it_writes() {
+async fn woken_waiter_reads_before_it_writes() {
     for clocked in [true, false] {
         let (redlock, counted) = counting(clocked);
         let (one, other) = (redlock(), redlock());
@@ -216,7 +216,7 @@ fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
 }
 
 #[tokio::test]
-async fn where_listeners_look_the_two_behind_who_is_woken_are_told_that_they_are_near() {
+async fn polling_listeners_also_notify_the_next_two_waiters() {
     let (redlock, counted) = counting(true);
     let guard = redlock().acquire("nightly").await.expect("free");
     let mut waits = Vec::new();
@@ -255,7 +255,7 @@ async fn where_listeners_look_the_two_behind_who_is_woken_are_told_that_they_are
 }
 
 #[tokio::test]
-async fn where_no_quorum_wakes_anybody_waiters_look_again_and_again() {
+async fn waiters_poll_if_no_quorum_can_wake_them() {
     let all = tables(true).into_iter().enumerate();
     let wake = |(n, table): (usize, Table)| if n == 0 { table } else { table.without_wakes() };
     let tables: Vec<Table> = all.map(wake).collect();
@@ -278,7 +278,7 @@ async fn where_no_quorum_wakes_anybody_waiters_look_again_and_again() {
 }
 
 #[tokio::test]
-async fn kinds_of_masters_are_mixed() {
+async fn masters_of_several_kinds_form_one_quorum() {
     let memory = MemoryNode::new("memory");
     let tables = tables(true);
     let both = |process: RedlockBuilder| process.node(memory.clone()).build();
@@ -312,7 +312,7 @@ async fn kinds_of_masters_are_mixed() {
 }
 
 #[tokio::test]
-async fn one_master_is_not_named_twice_and_a_slow_one_needs_a_longer_ttl() {
+async fn duplicate_store_is_refused_and_a_slow_one_needs_a_longer_ttl() {
     let table = Table::new("table", true);
     let twice = over(&[table.clone(), table.clone()]).build();
     assert!(twice.unwrap_err().to_string().contains("table"));
@@ -325,7 +325,7 @@ async fn one_master_is_not_named_twice_and_a_slow_one_needs_a_longer_ttl() {
 }
 
 #[tokio::test]
-async fn prizes_are_handed_out_once_over_stores() {
+async fn quota_over_stores_is_never_oversold() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let redlock = over(&tables).build().expect("good settings");
@@ -386,8 +386,7 @@ impl Runtime for Ahead {
 }
 
 #[tokio::test]
-async fn numbers_at_a_store_that_dates_its_changes_ignore_the_clients_clock_also_in_a_new_session()
-{
+async fn tokens_at_a_store_with_dates_ignore_the_clients_clock() {
     let counted = Arc::new(Counted::default());
     let store = Counting {
         // One session for all locks.

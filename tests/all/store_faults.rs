@@ -207,7 +207,7 @@ async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
 }
 
 #[tokio::test]
-async fn who_prolongs_at_once_has_it_for_as_long_as_it_is_told_where_answers_come_late() {
+async fn extension_at_a_slow_store_lasts_as_reported() {
     let slow = Books::new(true);
     let quick = Books {
         late: Arc::default(),
@@ -224,7 +224,7 @@ async fn who_prolongs_at_once_has_it_for_as_long_as_it_is_told_where_answers_com
 }
 
 #[tokio::test]
-async fn what_was_known_before_a_restart_is_read_again_for_the_server_may_have_forgotten_it() {
+async fn records_are_read_again_after_a_restart_of_the_store() {
     let books = Books::new(true);
     let (one, other) = (books.redlock().build(), books.redlock().build());
     let (one, other) = (one.expect("good"), other.expect("good"));
@@ -247,7 +247,7 @@ async fn what_was_known_before_a_restart_is_read_again_for_the_server_may_have_f
 }
 
 #[tokio::test]
-async fn a_record_that_was_removed_and_made_anew_is_not_taken_for_the_old_one() {
+async fn recreated_record_is_not_mistaken_for_the_old_one() {
     let books = Books::new(false);
     let reader = || books.redlock().build().expect("good");
     let writer = reader();
@@ -269,7 +269,7 @@ async fn a_record_that_was_removed_and_made_anew_is_not_taken_for_the_old_one() 
 }
 
 #[tokio::test]
-async fn a_record_of_somebody_else_is_named_whatever_its_name_is() {
+async fn foreign_record_is_named_in_the_error() {
     let books = Books::new(true);
     let redlock = books.redlock().build().expect("good");
     for name in [&b"text"[..], b"\xff\xfe", b"\x1b[2J"] {
@@ -300,7 +300,7 @@ async fn lock_whose_record_was_overwritten_ends_no_other_renewal() {
 }
 
 #[tokio::test]
-async fn what_was_done_before_the_store_closed_is_given_back_though_it_was_not_answered() {
+async fn unanswered_grant_of_a_closed_session_is_released() {
     let books = Books::new(true);
     let redlock = books.redlock().build().expect("good");
     redlock.acquire("warm").await.expect("free").release().await;
@@ -345,7 +345,7 @@ async fn restart_guard_after_first_contact_lets_the_first_run_vote_and_no_later_
 }
 
 #[tokio::test]
-async fn inspection_of_a_store_names_its_twin_its_timeout_and_its_quarantine() {
+async fn inspection_of_a_store_reports_duplicates_timeout_and_guard() {
     let (books, mut twin) = (Books::new(true), Books::new(true));
     twin.name = NodeName::new("twin");
     let guarded = |guard| {
@@ -381,7 +381,7 @@ async fn listing_over_a_store_that_cannot_name_records_reports_why() {
 }
 
 #[tokio::test]
-async fn value_of_an_earlier_run_of_a_store_that_may_forget_is_not_vouched_for() {
+async fn value_of_an_earlier_run_of_a_volatile_store_does_not_count() {
     let books = Books::new(true);
     let redlock = books.redlock().build().expect("good");
     let quota = redlock.quota("prizes");
@@ -401,7 +401,7 @@ async fn value_of_an_earlier_run_of_a_store_that_may_forget_is_not_vouched_for()
 }
 
 #[tokio::test]
-async fn store_that_takes_a_while_to_connect_is_waited_for_and_no_longer_than_allowed() {
+async fn slow_store_connection_is_awaited_up_to_its_limit() {
     let books = Books::new(true);
     books.state().connects_in = 100;
     let redlock = books.redlock().connect_timeout(secs(10));

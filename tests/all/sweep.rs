@@ -78,7 +78,7 @@ async fn records(table: &Table) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_of_no_use_any_more_is_removed_by_who_is_there_and_nothing_else_is() {
+async fn active_clients_remove_unneeded_records_only() {
     let world = Arc::new(World::new());
     // Without a clock of the store, a client has to see a record unchanged for as long as it is kept.
     let table = Table::new("table", false);
@@ -125,7 +125,7 @@ async fn what_is_of_no_use_any_more_is_removed_by_who_is_there_and_nothing_else_
 }
 
 #[tokio::test(start_paused = true)]
-async fn observer_hears_of_a_new_leader_at_once_after_minutes_without_one() {
+async fn observer_is_notified_at_once_after_minutes_without_a_leader() {
     let world = Arc::new(World::new());
     // A store without a clock uses the time that is paused here.
     let table = Table::new("table", false);
@@ -292,8 +292,7 @@ impl Runtime for Behind {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_counter_without_use_is_not_followed_by_a_smaller_one_of_a_client_whose_clock_is_behind()
-{
+async fn unused_counter_is_not_followed_by_a_smaller_one() {
     let world = Arc::new(World::new());
     for table in [
         Table::new("dated", false),
@@ -336,7 +335,7 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
 
 /// Its date was behind when the session began, and has been corrected since. Nothing was changed in that session.
 #[tokio::test(start_paused = true)]
-async fn session_without_changes_draws_no_number_by_a_date_of_long_ago() {
+async fn idle_session_draws_no_number_from_an_old_date() {
     let world = Arc::new(World::new());
     let store = Reachable {
         table: Table::new("table", false),

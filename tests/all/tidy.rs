@@ -204,7 +204,7 @@ fn in_circles(arrows: &Arrows) -> Vec<&Vec<String>> {
 }
 
 #[test]
-fn no_more_files_stand_in_circles_than_are_listed() {
+fn import_cycles_do_not_grow() {
     for (package, most) in CIRCLES {
         let arrows = arrows(package);
         assert!(arrows.len() > 2, "{package} has sources");
@@ -224,7 +224,7 @@ fn no_more_files_stand_in_circles_than_are_listed() {
 }
 
 #[test]
-fn the_library_points_down() {
+fn imports_of_the_library_point_to_lower_layers() {
     let floor = |module: &[String]| {
         let room = module.first().map_or("lib", String::as_str);
         let found = FLOORS.iter().position(|rooms| rooms.contains(&room));
@@ -243,7 +243,7 @@ fn the_library_points_down() {
 }
 
 #[test]
-fn the_core_of_the_protocol_names_nothing_but_itself() {
+fn protocol_core_imports_only_itself() {
     for (from, all) in arrows("src") {
         if from.first().is_some_and(|room| room == "protocol") {
             let outside: Vec<_> = all.iter().filter(|to| to.first() != from.first()).collect();
@@ -263,7 +263,7 @@ fn code(path: &Path) -> String {
 }
 
 #[test]
-fn the_names_of_keys_stand_in_one_file() {
+fn key_names_are_defined_in_one_file() {
     let mut files = Vec::new();
     sources(&root().join("src"), &mut files);
     scripts(&root().join("src/scripts"), &mut files);
@@ -335,7 +335,7 @@ fn functions(text: &str) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn functions_are_short_enough_to_be_read_at_once() {
+fn functions_have_at_most_seventy_lines() {
     let text =
         "fn a() {\n    if b {\n    }\n}\ntrait C {\n    fn d(&self);\n    fn e(\n    );\n}\n";
     let lengths = [("a", 4), ("d", 1), ("e", 2)].map(|(name, lines)| (name.to_owned(), lines));
@@ -397,7 +397,7 @@ fn declared_twice(package: &str) -> BTreeMap<String, Vec<String>> {
 }
 
 #[test]
-fn no_name_stands_for_two_things() {
+fn type_names_are_unique() {
     for package in ["src", "cli/src", "testbed/src"] {
         let twice = declared_twice(package);
         assert!(twice.is_empty(), "{twice:#?}");
@@ -408,7 +408,7 @@ fn no_name_stands_for_two_things() {
 const OWN_WORDS: usize = 15;
 
 #[test]
-fn our_own_words_are_few_and_explained() {
+fn glossary_has_at_most_fifteen_words() {
     let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page");
     let glossary = page
         .split("\n## Our own words\n")

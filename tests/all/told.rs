@@ -37,7 +37,7 @@ async fn in_vain(redlock: &Redlock) -> (Vec<Waiting>, AcquireError) {
 }
 
 #[tokio::test]
-async fn five_healthy_masters_are_five_that_answer() {
+async fn progress_counts_all_healthy_masters() {
     let masters = masters(5);
     let holder = support::redlock(&masters);
     let guard = support::take(&holder, "x").await;
@@ -56,7 +56,7 @@ async fn five_healthy_masters_are_five_that_answer() {
 }
 
 #[tokio::test]
-async fn the_masters_that_fail_are_named_the_most_telling_first() {
+async fn error_names_failed_masters_with_the_most_relevant_first() {
     let quarantined = Fault::Quarantined(secs(27));
     let nodes = [
         Stubborn::new("a", fails(Fault::Stalled)),
@@ -76,7 +76,7 @@ async fn the_masters_that_fail_are_named_the_most_telling_first() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_does_not_pass_by_itself_ends_a_wait_after_one_look() {
+async fn permanent_refusal_by_a_majority_ends_a_wait_after_one_look() {
     for fault in [
         Fault::Denied("NOPERM no permissions to run the 'time' command".into()),
         Fault::Unsupported("no RESP3".into()),
@@ -105,7 +105,7 @@ async fn a_refusal_that_does_not_pass_by_itself_ends_a_wait_after_one_look() {
 }
 
 #[tokio::test]
-async fn a_minority_that_refuses_for_good_does_not_end_a_wait() {
+async fn permanent_refusal_by_a_minority_does_not_end_a_wait() {
     let denied = || fails(Fault::Denied("NOPERM".into()));
     let nodes = [
         Stubborn::new("a", denied()),
@@ -123,7 +123,7 @@ async fn a_minority_that_refuses_for_good_does_not_end_a_wait() {
 }
 
 #[tokio::test]
-async fn a_user_that_real_masters_refuse_ends_a_wait_for_ever() {
+async fn user_refused_by_real_masters_ends_an_unlimited_wait() {
     let masters = quorate_testbed::Masters::start_with(3, |_| {
         ServerOptions::new().acl("lock on >right ~* &* +@all")
     })
@@ -145,7 +145,7 @@ async fn a_user_that_real_masters_refuse_ends_a_wait_for_ever() {
 }
 
 #[tokio::test]
-async fn who_waits_for_what_its_own_process_holds_is_told_so() {
+async fn error_says_that_this_process_holds_the_lock() {
     for unordered in [false, true] {
         let settings = Redlock::builder().in_memory(3).wait(Wait::For(ms(200)));
         let settings = if unordered {
@@ -182,7 +182,7 @@ async fn who_waits_for_what_its_own_process_holds_is_told_so() {
 }
 
 #[tokio::test]
-async fn what_another_process_holds_is_not_told_as_held_here() {
+async fn lock_of_another_process_is_not_reported_as_held_here() {
     for unordered in [false, true] {
         let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
         let settings = if unordered {
@@ -222,7 +222,7 @@ impl std::io::Write for Lines {
 /// Recording a field of a span again adds a value instead of replacing the old one: a waiter's span grew with every
 /// attempt.
 #[tokio::test]
-async fn the_span_of_a_waiter_records_each_field_once() {
+async fn span_of_a_waiter_records_each_field_once() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     for unordered in [false, true] {
         let settings = over(&nodes)
@@ -255,7 +255,7 @@ async fn the_span_of_a_waiter_records_each_field_once() {
 }
 
 #[tokio::test]
-async fn who_waits_behind_a_waiter_for_several_is_not_told_of_the_holder_of_another() {
+async fn waiter_behind_a_lock_on_several_does_not_report_an_unrelated_holder() {
     let masters = masters(3);
     let (holder, redlock) = (support::redlock(&masters), support::redlock(&masters));
     let held = holder.lock("b").note("of b alone").acquire().await;

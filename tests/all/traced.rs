@@ -11,7 +11,7 @@ use quorate::node::Node;
 use quorate::{Fault, LossCause, Redlock};
 
 #[tokio::test]
-async fn a_loss_is_traced_with_what_each_master_said() {
+async fn loss_is_traced_with_each_masters_answer() {
     let listener = support::listener::Listener::default();
     let _listening = listener.listen();
     let nodes = ["a", "b", "c"].map(Stubborn::honest);

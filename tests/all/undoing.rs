@@ -67,7 +67,7 @@ async fn an_attempt_is_withdrawn_before_its_releases_are_sent() {
 
 /// An extension that is still in a mailbox would restore the key after the release.
 #[tokio::test]
-async fn a_lock_that_is_given_back_is_withdrawn_before_its_releases_are_sent() {
+async fn lock_is_withdrawn_before_its_releases_are_sent() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
         let seen = released.clone();
@@ -88,7 +88,7 @@ async fn a_lock_that_is_given_back_is_withdrawn_before_its_releases_are_sent() {
 
 /// Not only until a majority has: at the last master, two waiters would meet.
 #[tokio::test]
-async fn an_attempt_is_waited_for_until_every_master_has_undone_it() {
+async fn attempt_is_awaited_until_every_master_has_undone_it() {
     for unordered in [false, true] {
         let (asked, undone) = (Times::default(), Times::default());
         let late = || Fault::Timeout(ms(1));
@@ -127,7 +127,7 @@ async fn an_attempt_is_waited_for_until_every_master_has_undone_it() {
 
 /// Otherwise it could be queued again before it has left.
 #[tokio::test]
-async fn a_waiter_that_steps_out_waits_until_it_has_left_the_line_everywhere() {
+async fn waiter_leaving_the_queue_waits_until_it_has_left_everywhere() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let (asked, left) = (Times::default(), Times::default());
     let redlock = eager(&nodes).build().expect("good settings");

@@ -160,7 +160,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
 }
 
 #[tokio::test]
-async fn a_try_does_not_overtake_and_a_dropped_waiter_leaves_the_line_at_once() {
+async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     let masters = Masters::start(3).expect("three masters");
     let (holder, waiter, third) = (redlock(&masters), redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");
@@ -214,7 +214,7 @@ async fn a_lock_whose_fixed_lease_has_ended_can_be_taken_by_the_same_process() {
 }
 
 #[tokio::test]
-async fn a_wait_ends_on_time_and_an_outage_is_told_from_contention() {
+async fn wait_ends_in_time_and_distinguishes_outage_from_contention() {
     let masters = Masters::start(3).expect("three masters");
     let (holder, waiter) = (redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");

@@ -124,7 +124,7 @@ async fn held(redlock: &Redlock, resource: &str) -> LockGuard {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_killed_at_the_head_of_the_line_delays_the_others_by_its_heartbeat() {
+async fn waiter_killed_at_the_front_delays_the_others_by_its_heartbeat() {
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
@@ -173,7 +173,7 @@ async fn a_holder_killed_while_twenty_wait_delays_them_by_its_ttl() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_restarted_empty_in_the_middle_of_a_queue_stops_nobody() {
+async fn master_restarted_empty_during_waiting_blocks_no_waiter() {
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
@@ -186,7 +186,7 @@ async fn a_master_restarted_empty_in_the_middle_of_a_queue_stops_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_cut_while_waiting_stop_nobody() {
+async fn connections_cut_while_waiting_block_no_waiter() {
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
@@ -206,7 +206,7 @@ async fn connections_cut_while_waiting_stop_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_wake_up_the_timers_underneath_keep_the_line_moving() {
+async fn waiters_without_wake_ups_are_served_by_timers() {
     // This user may neither publish nor subscribe: every wake-up is lost.
     let deaf = |_| {
         ServerOptions::new()
@@ -223,7 +223,7 @@ async fn without_any_wake_up_the_timers_underneath_keep_the_line_moving() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn masters_whose_clocks_are_seconds_apart_serve_everybody() {
+async fn masters_with_clocks_seconds_apart_serve_all_waiters() {
     let shim = match ClockShim::build() {
         Ok(shim) => shim,
         Err(error) => {
@@ -316,7 +316,7 @@ async fn a_waiter_outlives_its_heartbeat_while_a_minority_hangs() {
 }
 
 #[tokio::test]
-async fn a_wait_shorter_than_a_round_trip_still_makes_one_honest_attempt() {
+async fn wait_shorter_than_a_round_trip_makes_one_full_attempt() {
     let masters = Masters::start(3).expect("three masters");
     let wait = Wait::For(Duration::from_nanos(1));
     let patient = settings()

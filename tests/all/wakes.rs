@@ -45,7 +45,7 @@ fn listeners(masters: &Masters) -> usize {
 }
 
 #[tokio::test]
-async fn each_release_wakes_the_next_in_line() {
+async fn each_release_wakes_the_next_waiter() {
     let masters = masters(3);
     let guard = take(&process(&masters), "job").await;
     let first = waits(&masters, 1).await;
@@ -57,7 +57,7 @@ async fn each_release_wakes_the_next_in_line() {
 }
 
 #[tokio::test]
-async fn who_waits_is_woken_also_over_connections_that_were_lost_and_came_back() {
+async fn waiter_is_woken_after_its_connections_were_replaced() {
     let masters = masters(3);
     let guard = take(&process(&masters), "job").await;
     let waiter = waits(&masters, 1).await;
@@ -73,7 +73,7 @@ async fn who_waits_is_woken_also_over_connections_that_were_lost_and_came_back()
 }
 
 #[tokio::test]
-async fn who_leaves_the_line_before_a_free_lock_wakes_the_next() {
+async fn waiter_that_leaves_a_free_lock_wakes_the_next() {
     let masters = masters(3);
     let _guard = take(&process(&masters), "job").await;
     let first = waits(&masters, 1).await;

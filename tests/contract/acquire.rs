@@ -115,7 +115,7 @@ pub(crate) async fn the_lock_lives_its_ttl_and_the_counter_a_day(arm: &Arm) {
 
 /// Truncated to whole milliseconds the TTL would be zero, which no server accepts. Rounded up, it would end too late
 /// for the holder.
-pub(crate) async fn a_part_of_a_millisecond_counts_as_a_whole_one(arm: &Arm) {
+pub(crate) async fn ttl_is_rounded_up_to_whole_milliseconds(arm: &Arm) {
     let brief = std::time::Duration::from_micros(100);
     for asked in [claim(b"a", 1), in_line(b"b", 1, 7)] {
         arm.granted(acquire(&asked, brief, now())).await;
@@ -192,7 +192,7 @@ pub(crate) async fn a_withdrawn_acquire_takes_nothing(arm: &Arm) {
     assert_eq!(arm.keys(), 0);
 }
 
-pub(crate) async fn of_a_long_value_a_refusal_and_a_look_tell_the_beginning(arm: &Arm) {
+pub(crate) async fn refusal_and_look_show_the_beginning_of_a_long_value(arm: &Arm) {
     // A value that exceeds the size limit of a reply.
     let long = vec![b'x'; 9 << 20];
     arm.put(KEY, &long, None);

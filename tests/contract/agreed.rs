@@ -15,22 +15,22 @@ fn the_memory_master_agrees_with_a_real_one_reply_by_reply() {
 }
 
 #[test]
-fn the_two_agree_while_locks_expire_and_waiters_die() {
+fn memory_and_real_master_agree_while_locks_expire_and_waiters_die() {
     compare(&FLEETING, 30, deed());
 }
 
 #[test]
-fn the_two_agree_on_several_resources_readers_and_owners() {
+fn memory_and_real_master_agree_on_several_resources_readers_and_owners() {
     compare(&LASTING, 150, group_deed());
 }
 
 #[test]
-fn the_two_agree_on_groups_while_holds_expire_and_waiters_die() {
+fn memory_and_real_master_agree_on_groups_while_holds_expire() {
     compare(&FLEETING, 80, group_deed());
 }
 
 #[test]
-fn the_two_agree_on_lines_whose_waiters_come_and_go() {
+fn memory_and_real_master_agree_on_queues_whose_waiters_come_and_go() {
     compare(&FLEETING, 100, line_deed());
 }
 

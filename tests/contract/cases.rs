@@ -16,20 +16,20 @@ macro_rules! all_cases {
                 a_counter_above_the_proposal_wins
                 an_expired_lock_is_free
                 the_lock_lives_its_ttl_and_the_counter_a_day
-                a_part_of_a_millisecond_counts_as_a_whole_one
+                ttl_is_rounded_up_to_whole_milliseconds
                 another_type_on_the_lock_key_is_a_fault_and_left_alone
                 another_type_on_the_counter_key_is_a_fault_and_nothing_is_taken
                 a_counter_that_cannot_be_counted_on_is_a_fault_and_nothing_is_taken
                 a_withdrawn_acquire_takes_nothing
-                of_a_long_value_a_refusal_and_a_look_tell_the_beginning;
+                refusal_and_look_show_the_beginning_of_a_long_value;
             confirm:
                 a_holder_sets_the_counter_to_exactly_the_number
                 a_counter_at_the_number_is_confirmed
                 a_counter_above_the_number_is_answered_and_kept
                 only_the_holder_confirms
-                a_confirmation_gives_the_counter_another_day_and_the_lock_nothing
-                a_lost_counter_is_set_anew
-                another_type_stands_in_the_way_of_a_confirmation
+                confirmation_extends_the_counter_but_not_the_lock
+                confirmation_restores_a_lost_counter
+                counter_of_another_type_fails_a_confirmation
                 a_withdrawn_confirmation_changes_nothing;
             counter:
                 a_counter_ahead_of_the_clock_is_kept_until_a_day_after_its_number
@@ -46,91 +46,91 @@ macro_rules! all_cases {
                 an_extension_raises_the_expiry
                 an_extension_never_shortens
                 a_key_without_expiry_is_given_one
-                a_missing_key_is_put_back
+                extension_restores_a_missing_key
                 another_holders_key_is_not_extended
-                another_type_is_not_ours_to_extend
+                key_of_another_type_is_not_extended
                 an_extension_does_not_touch_the_counter
                 a_withdrawn_lock_among_many_is_left_alone
                 an_extension_of_withdrawn_locks_only_is_not_sent
                 many_locks_are_answered_in_the_order_asked;
             line:
-                a_ticket_key_that_is_gone_is_set_again_by_the_next_heartbeat
+                heartbeat_restores_a_missing_ticket_key
                 a_ticket_key_that_is_gone_is_set_to_the_largest_also_by_a_newcomer_with_a_smaller_one
                 releases_of_many_wake_a_line_whose_ticket_key_was_gone_until_a_heartbeat;
             look:
                 a_look_at_nothing_finds_nothing
-                a_look_tells_holder_time_and_counter
+                look_returns_holder_remaining_time_and_counter
                 a_look_changes_nothing
                 a_look_at_another_type_is_a_fault
-                a_break_deletes_the_lock_and_tells_what_was_there
-                who_was_broken_stays_so_when_the_next_is_broken_too
+                break_deletes_the_lock_and_returns_its_value
+                broken_holder_stays_broken_when_the_next_is_broken
                 the_mark_of_a_break_outlives_the_longest_ttl_that_any_client_can_have
-                the_first_of_hundreds_that_were_broken_stays_so
-                another_clients_lock_is_broken_without_a_mark
-                a_lock_without_expiry_that_was_broken_stays_so
-                a_break_that_cannot_be_noted_does_nothing
+                first_of_hundreds_of_broken_holders_stays_broken
+                foreign_lock_is_broken_without_a_break_marker
+                broken_lock_without_expiry_stays_broken
+                break_without_a_writable_marker_does_nothing
                 a_break_of_nothing_is_no_fault
                 a_break_leaves_another_type_alone;
             classic:
                 a_classic_lock_keeps_no_counter
-                a_classic_lock_is_refused_whatever_stands_there
+                classic_lock_is_refused_by_any_existing_key
                 a_classic_and_a_fenced_lock_exclude_each_other
-                a_classic_lock_is_extended_put_back_and_released;
+                classic_lock_is_extended_restored_and_released;
             names:
-                any_bytes_make_a_name
+                names_may_be_any_bytes
                 names_that_differ_by_a_byte_are_different_locks;
             order:
                 requests_take_effect_in_the_order_sent
                 every_request_is_answered_once
                 a_node_is_idle_when_all_is_answered
-                a_claim_that_is_repeated_keeps_its_place_in_line_alive;
+                repeated_claim_refreshes_its_ticket;
             permit:
-                a_refusal_tells_of_every_slot_whether_it_is_free;
+                refusal_shows_which_slots_are_free;
             group:
-                who_joins_where_the_counter_is_gone_gets_no_number_and_no_place
+                joining_without_a_counter_gets_no_number_and_no_ticket
                 readers_behind_a_writer_that_gives_up_are_woken
-                a_hold_that_was_broken_does_not_join_who_came_after
-                a_hold_that_came_after_a_break_of_its_class_is_put_back
-                a_foreign_lock_is_one_whatever_it_holds
-                who_was_broken_and_keeps_on_is_told_how_long_the_next_has_it
-                a_key_that_cannot_be_renewed_stands_in_no_others_way
-                another_type_where_a_break_is_noted_stands_in_no_others_way;
+                broken_hold_does_not_join_a_later_class
+                hold_acquired_after_a_break_of_its_class_is_restored
+                foreign_lock_excludes_whatever_its_value
+                broken_holder_learns_the_remaining_time_of_the_next_one
+                key_that_cannot_be_renewed_affects_no_other_renewal
+                break_marker_of_another_type_affects_no_other_renewal;
             value:
-                where_nothing_was_written_nothing_is_read
-                what_was_written_is_read_by_the_next_holder
+                read_without_a_value_returns_nothing
+                written_value_is_read_by_the_next_holder
                 a_value_never_expires
                 a_read_sets_the_counter_to_exactly_the_number
                 only_the_holder_reads
                 a_counter_above_the_number_is_answered_to_a_read
-                a_value_of_a_larger_number_is_for_the_next_holder_to_read
+                value_of_a_larger_number_is_left_for_a_later_holder
                 a_write_below_the_counter_is_refused
                 a_write_below_the_number_of_the_value_is_refused
                 a_write_below_the_number_of_a_removal_is_refused
-                numbers_decide_a_write_and_not_who_holds_the_lock
+                write_is_decided_by_numbers_and_not_by_the_holder
                 a_value_is_removed_and_the_rest_stays
-                what_another_run_of_the_server_wrote_is_not_vouched_for
+                value_of_another_server_run_is_marked_as_such
                 another_type_under_the_values_key_is_a_fault_and_left_alone
-                a_string_of_somebody_elses_is_a_fault_and_left_alone
+                foreign_string_is_a_fault_and_left_alone
                 a_lock_key_of_another_type_is_left_alone_by_a_read
-                a_counter_of_another_type_stands_in_the_way_of_both
+                counter_of_another_type_fails_read_and_write
                 a_withdrawn_claim_neither_reads_nor_writes
                 a_write_whose_time_is_over_is_not_sent
-                a_write_goes_to_the_run_of_the_server_that_was_read_and_to_no_other
-                values_of_neighbouring_names_are_apart;
+                write_applies_only_to_the_server_run_that_was_read
+                values_of_similar_names_are_separate;
             note:
                 a_note_of_the_holder_is_shown_and_kept_for_longer_than_its_lock
-                the_term_of_a_leader_is_told_also_where_it_says_nothing_else
-                a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock
-                a_renewal_keeps_the_note_alive_and_says_where_it_is_gone
-                a_renewal_that_does_not_look_after_the_note_leaves_it_alone
-                a_note_that_is_kept_is_not_shown_where_the_lock_is_gone
+                term_of_a_leader_is_shown_without_a_note
+                note_follows_the_renewed_expiry_of_its_lock
+                renewal_keeps_the_note_and_reports_a_missing_one
+                renewal_without_the_note_flag_leaves_the_note_unchanged
+                note_without_its_lock_is_not_shown
                 only_the_holder_writes_a_note
-                a_release_takes_the_note_along_and_never_anothers
+                release_removes_its_own_note_only
                 every_hold_of_a_class_has_a_note_that_ends_with_it
                 a_note_that_was_left_is_never_shown_for_another_holder
-                who_is_refused_in_order_is_told_the_holders_note
-                a_break_tells_the_note_and_takes_it_along
-                another_type_on_the_note_key_is_left_alone_and_in_nobodys_way
+                refused_ordered_attempt_gets_the_holders_note
+                break_returns_and_removes_the_note
+                note_key_of_another_type_is_ignored
                 a_withdrawn_lock_among_many_gets_no_note
                 a_new_leader_is_announced_to_those_who_watch
                 keys_are_named_by_what_their_names_begin_with;

@@ -21,7 +21,7 @@ pub(crate) async fn a_classic_lock_keeps_no_counter(arm: &Arm) {
     assert_eq!(arm.keys(), 1);
 }
 
-pub(crate) async fn a_classic_lock_is_refused_whatever_stands_there(arm: &Arm) {
+pub(crate) async fn classic_lock_is_refused_by_any_existing_key(arm: &Arm) {
     let claim = classic(KEY, 1);
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(GRANTED));
     // SET NX does not check who holds the key.
@@ -41,7 +41,7 @@ pub(crate) async fn a_classic_and_a_fenced_lock_exclude_each_other(arm: &Arm) {
     assert_eq!(arm.ask(acquire(&plain, LONG, 0)).await, Ok(REFUSED));
 }
 
-pub(crate) async fn a_classic_lock_is_extended_put_back_and_released(arm: &Arm) {
+pub(crate) async fn classic_lock_is_extended_restored_and_released(arm: &Arm) {
     let claim = classic(KEY, 1);
     assert_eq!(arm.ask(acquire(&claim, secs(120), 0)).await, Ok(GRANTED));
     let said = arm.ask(extend(&[(&claim, LONG)])).await;

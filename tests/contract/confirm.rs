@@ -47,7 +47,7 @@ pub(crate) async fn only_the_holder_confirms(arm: &Arm) {
     assert_eq!(arm.keys(), 2);
 }
 
-pub(crate) async fn a_confirmation_gives_the_counter_another_day_and_the_lock_nothing(arm: &Arm) {
+pub(crate) async fn confirmation_extends_the_counter_but_not_the_lock(arm: &Arm) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     arm.put(&fence(KEY), counter.to_string().as_bytes(), Some(secs(600)));
@@ -57,7 +57,7 @@ pub(crate) async fn a_confirmation_gives_the_counter_another_day_and_the_lock_no
     assert_about(arm.ttl(KEY), LONG);
 }
 
-pub(crate) async fn a_lost_counter_is_set_anew(arm: &Arm) {
+pub(crate) async fn confirmation_restores_a_lost_counter(arm: &Arm) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     arm.delete(&fence(KEY));
@@ -66,7 +66,7 @@ pub(crate) async fn a_lost_counter_is_set_anew(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(counter));
 }
 
-pub(crate) async fn another_type_stands_in_the_way_of_a_confirmation(arm: &Arm) {
+pub(crate) async fn counter_of_another_type_fails_a_confirmation(arm: &Arm) {
     let first = claim(KEY, 1);
     let counter = arm.granted(acquire(&first, LONG, now())).await;
     arm.put_foreign(&fence(KEY));

@@ -33,7 +33,7 @@ pub(crate) async fn a_key_without_expiry_is_given_one(arm: &Arm) {
     assert_about(arm.ttl(KEY), LONG);
 }
 
-pub(crate) async fn a_missing_key_is_put_back(arm: &Arm) {
+pub(crate) async fn extension_restores_a_missing_key(arm: &Arm) {
     let said = arm.ask(extend(&[(&claim(KEY, 1), LONG)])).await;
     assert_eq!(said, Ok(each(&[Extended::Restored])));
     assert_eq!(arm.read(KEY), Some(hex(1)));
@@ -48,7 +48,7 @@ pub(crate) async fn another_holders_key_is_not_extended(arm: &Arm) {
     assert_about(arm.ttl(KEY), SHORT);
 }
 
-pub(crate) async fn another_type_is_not_ours_to_extend(arm: &Arm) {
+pub(crate) async fn key_of_another_type_is_not_extended(arm: &Arm) {
     arm.put_foreign(KEY);
     let other = claim(b"other", 1);
     let said = arm

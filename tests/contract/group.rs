@@ -42,7 +42,7 @@ async fn state(arm: &Arm, key: &[u8]) -> KeyState {
     }
 }
 
-pub(crate) async fn who_joins_where_the_counter_is_gone_gets_no_number_and_no_place(arm: &Arm) {
+pub(crate) async fn joining_without_a_counter_gets_no_number_and_no_ticket(arm: &Arm) {
     for class in [Class::Shared, Class::Owner("o".into())] {
         arm.clear();
         let hold = |n, number| of_class(KEY, n, class.clone(), number);
@@ -100,7 +100,7 @@ pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
     .await;
 }
 
-pub(crate) async fn a_hold_that_was_broken_does_not_join_who_came_after(arm: &Arm) {
+pub(crate) async fn broken_hold_does_not_join_a_later_class(arm: &Arm) {
     let number = arm.granted(acquire(&reader(KEY, 1), LONG, now())).await;
     arm.ask(smash(KEY)).await.expect("broken");
     let writer = claim(KEY, 2);
@@ -117,7 +117,7 @@ pub(crate) async fn a_hold_that_was_broken_does_not_join_who_came_after(arm: &Ar
 }
 
 /// A break marker lasts for days. Later holds of a class that stays in use must not lose a master for that long.
-pub(crate) async fn a_hold_that_came_after_a_break_of_its_class_is_put_back(arm: &Arm) {
+pub(crate) async fn hold_acquired_after_a_break_of_its_class_is_restored(arm: &Arm) {
     for class in [Class::Shared, Class::Owner("job 7".into())] {
         arm.clear();
         let hold = |n, number| of_class(KEY, n, class.clone(), number);
@@ -143,7 +143,7 @@ pub(crate) async fn a_hold_that_came_after_a_break_of_its_class_is_put_back(arm:
     }
 }
 
-pub(crate) async fn a_foreign_lock_is_one_whatever_it_holds(arm: &Arm) {
+pub(crate) async fn foreign_lock_excludes_whatever_its_value(arm: &Arm) {
     let part = |key: &[u8]| Part {
         key: key.into(),
         mode: Mode::Exclusive,
@@ -161,7 +161,7 @@ pub(crate) async fn a_foreign_lock_is_one_whatever_it_holds(arm: &Arm) {
     }
 }
 
-pub(crate) async fn who_was_broken_and_keeps_on_is_told_how_long_the_next_has_it(arm: &Arm) {
+pub(crate) async fn broken_holder_learns_the_remaining_time_of_the_next_one(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     arm.ask(smash(KEY)).await.expect("broken");
     arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
@@ -185,7 +185,7 @@ fn unknown() -> Extended {
     Extended::Unknown(Fault::Server(why.into()))
 }
 
-pub(crate) async fn a_key_that_cannot_be_renewed_stands_in_no_others_way(arm: &Arm) {
+pub(crate) async fn key_that_cannot_be_renewed_affects_no_other_renewal(arm: &Arm) {
     for strange in [Some(&b"hello"[..]), None] {
         arm.clear();
         let mut items = Vec::new();
@@ -204,7 +204,7 @@ pub(crate) async fn a_key_that_cannot_be_renewed_stands_in_no_others_way(arm: &A
     }
 }
 
-pub(crate) async fn another_type_where_a_break_is_noted_stands_in_no_others_way(arm: &Arm) {
+pub(crate) async fn break_marker_of_another_type_affects_no_other_renewal(arm: &Arm) {
     let broken = |key: &[u8]| [b"quorate:broken:", key].concat();
     arm.put_foreign(&broken(b"bad"));
     let (bad, good) = (claim(b"bad", 1), claim(b"good", 1));

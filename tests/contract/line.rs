@@ -63,7 +63,7 @@ fn waiters() -> [Waiters; 4] {
     ]
 }
 
-pub(crate) async fn a_ticket_key_that_is_gone_is_set_again_by_the_next_heartbeat(arm: &Arm) {
+pub(crate) async fn heartbeat_restores_a_missing_ticket_key(arm: &Arm) {
     for (kind, line, [first, last]) in waiters() {
         arm.clear();
         // Any holder will do.

@@ -29,7 +29,7 @@ pub(crate) async fn a_look_at_nothing_finds_nothing(arm: &Arm) {
     assert_eq!(state(arm).await, KeyState::default());
 }
 
-pub(crate) async fn a_look_tells_holder_time_and_counter(arm: &Arm) {
+pub(crate) async fn look_returns_holder_remaining_time_and_counter(arm: &Arm) {
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     let found = state(arm).await;
     assert_eq!(found.holder, Some(hex(1)));
@@ -57,7 +57,7 @@ pub(crate) async fn a_look_at_another_type_is_a_fault(arm: &Arm) {
     assert_eq!(arm.ask(look(KEY)).await, Err(Fault::WrongType));
 }
 
-pub(crate) async fn a_break_deletes_the_lock_and_tells_what_was_there(arm: &Arm) {
+pub(crate) async fn break_deletes_the_lock_and_returns_its_value(arm: &Arm) {
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     let said = arm.ask(smash(KEY)).await;
     let Ok(Answer::State(was)) = said else {
@@ -70,7 +70,7 @@ pub(crate) async fn a_break_deletes_the_lock_and_tells_what_was_there(arm: &Arm)
     assert_eq!(arm.counter(KEY), Some(counter), "tokens go on rising");
 }
 
-pub(crate) async fn who_was_broken_stays_so_when_the_next_is_broken_too(arm: &Arm) {
+pub(crate) async fn broken_holder_stays_broken_when_the_next_is_broken(arm: &Arm) {
     let holders: Vec<_> = (1..=3).map(|n| claim(KEY, n)).collect();
     for holder in &holders {
         arm.granted(acquire(holder, LONG, now())).await;
@@ -111,7 +111,7 @@ pub(crate) async fn the_mark_of_a_break_outlives_the_longest_ttl_that_any_client
 }
 
 /// As many breaks as a script can make in a day, with one every three minutes.
-pub(crate) async fn the_first_of_hundreds_that_were_broken_stays_so(arm: &Arm) {
+pub(crate) async fn first_of_hundreds_of_broken_holders_stays_broken(arm: &Arm) {
     for n in 1..=96 {
         let mut bytes = [n; 16];
         for more in 0..5 {
@@ -129,14 +129,14 @@ pub(crate) async fn the_first_of_hundreds_that_were_broken_stays_so(arm: &Arm) {
     assert!(mark.len() <= 20_000, "{} bytes", mark.len());
 }
 
-pub(crate) async fn another_clients_lock_is_broken_without_a_mark(arm: &Arm) {
+pub(crate) async fn foreign_lock_is_broken_without_a_break_marker(arm: &Arm) {
     arm.put(KEY, b"somebody", Some(LONG));
     arm.ask(smash(KEY)).await.expect("broken");
     assert_eq!((arm.read(KEY), arm.read(&mark(KEY))), (None, None));
 }
 
 /// Its holder renews it like any other lock.
-pub(crate) async fn a_lock_without_expiry_that_was_broken_stays_so(arm: &Arm) {
+pub(crate) async fn broken_lock_without_expiry_stays_broken(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.put(KEY, &hex(1), None);
@@ -146,7 +146,7 @@ pub(crate) async fn a_lock_without_expiry_that_was_broken_stays_so(arm: &Arm) {
     assert_eq!(arm.read(KEY), None);
 }
 
-pub(crate) async fn a_break_that_cannot_be_noted_does_nothing(arm: &Arm) {
+pub(crate) async fn break_without_a_writable_marker_does_nothing(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     arm.put_foreign(&mark(KEY));
     assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));

@@ -70,7 +70,7 @@ pub(crate) async fn a_note_of_the_holder_is_shown_and_kept_for_longer_than_its_l
     assert_eq!(host(state(arm).await.note).as_deref(), Some("two"));
 }
 
-pub(crate) async fn the_term_of_a_leader_is_told_also_where_it_says_nothing_else(arm: &Arm) {
+pub(crate) async fn term_of_a_leader_is_shown_without_a_note(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     for (says, host_told, term) in [
@@ -91,7 +91,7 @@ pub(crate) async fn the_term_of_a_leader_is_told_also_where_it_says_nothing_else
     }
 }
 
-pub(crate) async fn a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock(arm: &Arm) {
+pub(crate) async fn note_follows_the_renewed_expiry_of_its_lock(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, secs(100), now())).await;
     arm.ask(note(&holder, "one", false)).await.expect("said");
@@ -101,7 +101,7 @@ pub(crate) async fn a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock(ar
     assert_about(arm.ttl(&note_key(KEY)), NOTE_LIVES * LONG);
 }
 
-pub(crate) async fn a_renewal_keeps_the_note_alive_and_says_where_it_is_gone(arm: &Arm) {
+pub(crate) async fn renewal_keeps_the_note_and_reports_a_missing_one(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, secs(100), now())).await;
     arm.ask(note(&holder, "one", false)).await.expect("said");
@@ -127,7 +127,7 @@ pub(crate) async fn a_renewal_keeps_the_note_alive_and_says_where_it_is_gone(arm
     assert_eq!(renewed, each(Extended::Restored));
 }
 
-pub(crate) async fn a_renewal_that_does_not_look_after_the_note_leaves_it_alone(arm: &Arm) {
+pub(crate) async fn renewal_without_the_note_flag_leaves_the_note_unchanged(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, secs(100), now())).await;
     arm.ask(note(&holder, "one", false)).await.expect("said");
@@ -150,7 +150,7 @@ pub(crate) async fn a_renewal_that_does_not_look_after_the_note_leaves_it_alone(
     assert_eq!(arm.ask(alone()).await, kept);
 }
 
-pub(crate) async fn a_note_that_is_kept_is_not_shown_where_the_lock_is_gone(arm: &Arm) {
+pub(crate) async fn note_without_its_lock_is_not_shown(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false)).await.expect("said");
@@ -179,7 +179,7 @@ pub(crate) async fn only_the_holder_writes_a_note(arm: &Arm) {
     assert_eq!(host(state(arm).await.note).as_deref(), Some("one"));
 }
 
-pub(crate) async fn a_release_takes_the_note_along_and_never_anothers(arm: &Arm) {
+pub(crate) async fn release_removes_its_own_note_only(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false)).await.expect("said");
@@ -215,7 +215,7 @@ pub(crate) async fn a_note_that_was_left_is_never_shown_for_another_holder(arm: 
     assert_eq!(line.expect("a line").note, None);
 }
 
-pub(crate) async fn who_is_refused_in_order_is_told_the_holders_note(arm: &Arm) {
+pub(crate) async fn refused_ordered_attempt_gets_the_holders_note(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     for known in [None, Some("one".to_owned())] {
@@ -230,7 +230,7 @@ pub(crate) async fn who_is_refused_in_order_is_told_the_holders_note(arm: &Arm) 
     }
 }
 
-pub(crate) async fn a_break_tells_the_note_and_takes_it_along(arm: &Arm) {
+pub(crate) async fn break_returns_and_removes_the_note(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false)).await.expect("said");
@@ -241,7 +241,7 @@ pub(crate) async fn a_break_tells_the_note_and_takes_it_along(arm: &Arm) {
     assert_eq!(arm.read(&note_key(KEY)), None);
 }
 
-pub(crate) async fn another_type_on_the_note_key_is_left_alone_and_in_nobodys_way(arm: &Arm) {
+pub(crate) async fn note_key_of_another_type_is_ignored(arm: &Arm) {
     arm.put_foreign(&note_key(KEY));
     let holder = in_line(KEY, 1, 1);
     arm.granted(acquire(&holder, LONG, now())).await;

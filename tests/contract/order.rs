@@ -76,7 +76,7 @@ pub(crate) async fn a_node_is_idle_when_all_is_answered(arm: &Arm) {
     }
 }
 
-pub(crate) async fn a_claim_that_is_repeated_keeps_its_place_in_line_alive(arm: &Arm) {
+pub(crate) async fn repeated_claim_refreshes_its_ticket(arm: &Arm) {
     let claimed = |heartbeat| {
         let part = Part {
             key: KEY.into(),

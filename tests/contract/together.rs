@@ -507,17 +507,17 @@ fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
 }
 
 #[test]
-fn many_at_once_are_answered_as_each_by_itself() {
+fn batch_is_answered_like_single_requests() {
     compare(Wrong::Nothing, false, 30).unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]
-fn many_at_once_are_held_to_the_masters_clock_as_each_by_itself() {
+fn batch_is_limited_by_the_masters_clock_like_single_requests() {
     compare(Wrong::Nothing, true, 12).unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]
-fn a_difference_is_seen() {
+fn comparison_notices_seeded_bugs() {
     for wrong in [Wrong::Lines, Wrong::Tickets, Wrong::Counter, Wrong::Expiry] {
         assert!(compare(wrong, false, 40).is_err());
     }

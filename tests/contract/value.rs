@@ -45,13 +45,13 @@ fn stored(number: u64, bytes: &[u8], vouched: bool) -> StoredValue {
     }
 }
 
-pub(crate) async fn where_nothing_was_written_nothing_is_read(arm: &Arm) {
+pub(crate) async fn read_without_a_value_returns_nothing(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     assert_eq!(found(arm, &claim, number).await.1, None);
     assert_eq!(arm.keys(), 2, "the lock and its counter");
 }
 
-pub(crate) async fn what_was_written_is_read_by_the_next_holder(arm: &Arm) {
+pub(crate) async fn written_value_is_read_by_the_next_holder(arm: &Arm) {
     let (first, number) = held(arm, 1).await;
     let bytes = b"any \0 bytes\r\n\xff ";
     let wrote = written(arm, write(&first, number, bytes)).await;
@@ -104,7 +104,7 @@ pub(crate) async fn a_counter_above_the_number_is_answered_to_a_read(arm: &Arm) 
     assert_eq!(arm.counter(KEY), Some(number));
 }
 
-pub(crate) async fn a_value_of_a_larger_number_is_for_the_next_holder_to_read(arm: &Arm) {
+pub(crate) async fn value_of_a_larger_number_is_left_for_a_later_holder(arm: &Arm) {
     let (first, number) = held(arm, 1).await;
     // Written while a clock was a day ahead.
     let ahead = number + 86_400_000_000;
@@ -160,7 +160,7 @@ pub(crate) async fn a_write_below_the_number_of_a_removal_is_refused(arm: &Arm) 
     assert_eq!(arm.read(&value(KEY)), None);
 }
 
-pub(crate) async fn numbers_decide_a_write_and_not_who_holds_the_lock(arm: &Arm) {
+pub(crate) async fn write_is_decided_by_numbers_and_not_by_the_holder(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     arm.delete(KEY);
     written(arm, write(&claim, number, b"3")).await;
@@ -181,7 +181,7 @@ pub(crate) async fn a_value_is_removed_and_the_rest_stays(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(number));
 }
 
-pub(crate) async fn what_another_run_of_the_server_wrote_is_not_vouched_for(arm: &Arm) {
+pub(crate) async fn value_of_another_server_run_is_marked_as_such(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     let text = format!("{number} {} 3 of 4", "0".repeat(40));
     arm.put(&value(KEY), text.as_bytes(), None);
@@ -206,7 +206,7 @@ pub(crate) async fn another_type_under_the_values_key_is_a_fault_and_left_alone(
     assert_eq!(arm.counter(KEY), Some(number));
 }
 
-pub(crate) async fn a_string_of_somebody_elses_is_a_fault_and_left_alone(arm: &Arm) {
+pub(crate) async fn foreign_string_is_a_fault_and_left_alone(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     for strange in [
         "",
@@ -238,7 +238,7 @@ pub(crate) async fn a_lock_key_of_another_type_is_left_alone_by_a_read(arm: &Arm
     assert_eq!(arm.keys(), 1);
 }
 
-pub(crate) async fn a_counter_of_another_type_stands_in_the_way_of_both(arm: &Arm) {
+pub(crate) async fn counter_of_another_type_fails_read_and_write(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     arm.put_foreign(&fence(KEY));
     for request in [read(&claim, number), write(&claim, number, b"3")] {
@@ -273,7 +273,7 @@ pub(crate) async fn a_write_whose_time_is_over_is_not_sent(arm: &Arm) {
     assert_eq!(arm.read(&value(KEY)), None);
 }
 
-pub(crate) async fn a_write_goes_to_the_run_of_the_server_that_was_read_and_to_no_other(arm: &Arm) {
+pub(crate) async fn write_applies_only_to_the_server_run_that_was_read(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     let (here, _) = found(arm, &claim, number).await;
     // Released in the meantime: within the run that was read, numbers decide.
@@ -293,7 +293,7 @@ pub(crate) async fn a_write_goes_to_the_run_of_the_server_that_was_read_and_to_n
     assert_eq!(written(arm, to(here.clone())).await, here);
 }
 
-pub(crate) async fn values_of_neighbouring_names_are_apart(arm: &Arm) {
+pub(crate) async fn values_of_similar_names_are_separate(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     written(arm, write(&claim, number, b"3")).await;
     let other = Arc::new(Claim::new("jo", b"bb", Token::from_bytes([3; 16]), true));

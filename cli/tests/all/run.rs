@@ -54,7 +54,7 @@ fn stdin_and_stdout_belong_to_the_command() {
 }
 
 #[test]
-fn any_bytes_make_a_name() {
+fn names_may_be_any_bytes() {
     use std::os::unix::ffi::OsStrExt;
     let masters = masters(1);
     let name = std::ffi::OsStr::from_bytes(b"\xff\xfe {x}\n");

@@ -13,7 +13,7 @@ const NARROW: usize = 512;
 
 /// The number of outstanding requests that are allowed: as many as the master can answer within a small part of the
 /// node timeout. A burst that outruns its master waits here instead of at the master. So it is slow, but its requests
-/// do not time out and are not repeated (`a_crowd_that_outruns_a_master_waits_and_does_not_time_out`).
+/// do not time out and are not repeated (`more_requests_than_a_master_can_process_wait_without_timeouts`).
 pub(in crate::node) struct Window {
     width: usize,
     limit: Duration,

@@ -23,7 +23,7 @@ const READS: usize = 8;
 /// Runs until the handle is gone and nothing is left to deliver.
 pub(super) fn run(shared: Arc<Shared>) -> impl Future<Output = ()> + Send + 'static {
     // Created here and not at the first poll: a runtime that is shutting down drops the task without polling it, and
-    // the requests in the mailbox must be answered then as well (`a_redlock_goes_on_in_another_runtime`).
+    // the requests in the mailbox must be answered then as well (`redlock_continues_in_another_runtime`).
     let mut actor = Actor::new(shared);
     std::future::poll_fn(move |cx| actor.poll(cx))
 }

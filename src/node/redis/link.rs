@@ -29,7 +29,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// How long a request may wait in a burst before it is sent, in node timeouts. The master is busy meanwhile. A request
 /// that waits here does not time out at the master and is not repeated
-/// (`a_crowd_that_outruns_a_master_waits_and_does_not_time_out`).
+/// (`more_requests_than_a_master_can_process_wait_without_timeouts`).
 const CROWDED: u32 = 10;
 
 /// The link to one master.

@@ -81,7 +81,7 @@ async fn take(redlock: &Redlock, pieces: u64) -> Take {
 
 /// Never more than one master fails at a time.
 #[tokio::test]
-async fn once_job_does_not_run_twice_where_each_old_master_failed_at_another_time() {
+async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
     let scene = Scene::start();
     let once = |redlock: &Redlock| redlock.once("job", PERIOD);
     let both = scene.both_without(&[]);
@@ -196,7 +196,7 @@ async fn prepare_again(redlock: &Redlock) -> Survey {
 }
 
 #[tokio::test]
-async fn values_of_a_change_that_was_left_do_not_count_again() {
+async fn values_of_an_abandoned_change_do_not_count_again() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     prepare(&both.change().expect("a change")).await;
@@ -314,7 +314,7 @@ async fn counter_is_not_carried_under_the_live_hold_of_an_owner() {
 
 /// Values left over from an earlier time do no harm, because no old master has them.
 #[tokio::test]
-async fn next_master_with_values_of_another_time_is_named_and_they_are_removed() {
+async fn next_master_with_outdated_values_is_named_and_they_are_removed() {
     let scene = Scene::start();
     let both = scene.both();
     let beans = ["SET", "quorate:value:beans", "1 run quota 9"];
@@ -344,7 +344,7 @@ async fn next_master_with_values_of_another_time_is_named_and_they_are_removed()
 /// Some masters stay, so a majority has the values of the old ones, but not all of them the latest: a client of both
 /// sets wrote an earlier value to a new master, and an old client wrote a later one to a majority of the old masters.
 #[tokio::test]
-async fn quota_never_counts_again_what_was_taken_before_the_change() {
+async fn quota_units_taken_before_the_change_are_not_returned() {
     let scene = Scene::start();
     let told = |which: &[usize], away: &[usize]| {
         let told = settings(scene.without(which, away));
@@ -367,7 +367,7 @@ async fn quota_never_counts_again_what_was_taken_before_the_change() {
 
 /// The holder of a value's lock may be about to write it.
 #[tokio::test]
-async fn holder_of_the_lock_of_a_value_is_named_and_waited_for() {
+async fn open_names_and_waits_for_the_holder_of_a_values_lock() {
     let scene = Scene::start();
     let both = scene.both();
     prepare(&both.change().expect("a change")).await;
@@ -422,7 +422,7 @@ async fn values_of_every_key_prefix_are_carried() {
 
 /// Two of the three next masters never received what old clients have created.
 #[tokio::test]
-async fn clients_of_both_sets_use_the_values_of_the_old_masters_from_prepare_and_close_on() {
+async fn prepare_and_close_give_clients_of_both_sets_the_old_values() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
