@@ -198,7 +198,7 @@ async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_m
     let redlock = settings(&nodes).retry(Retry::new(ms(300), ms(300)));
     let redlock = redlock.build().expect("good settings");
     let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
-    eventually("it stands in line", || line(&nodes[2]) == 1).await;
+    eventually("it is queued", || line(&nodes[2]) == 1).await;
     let down = || |_: &Request| Fails(Fault::Down("switched off".into()), Duration::ZERO);
     nodes[0].change(down());
     nodes[1].change(down());

@@ -159,7 +159,7 @@ async fn blocking_verbs_inside_a_runtime_panic_with_advice_and_drops_work() {
         Err(ValueError::NotAcquired(AcquireError::CannotBlock(_)))
     ));
     let refused: Result<_, CannotBlock> = guard.release();
-    assert!(refused.is_err(), "and it is given back in the background");
+    assert!(refused.is_err(), "and it is released in the background");
     let elsewhere = redlock.clone();
     let again = thread::spawn(move || elsewhere.acquire("r").map(drop));
     assert!(again.join().expect("no panic").is_ok());

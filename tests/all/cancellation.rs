@@ -299,7 +299,7 @@ impl Real {
 
     async fn flushed(&self) {
         let flush = tokio::time::timeout(PATIENCE, self.redlock.flush());
-        flush.await.expect("it comes to rest");
+        flush.await.expect("all requests end");
     }
 
     /// The number of lock keys and tickets.

@@ -183,7 +183,7 @@ async fn unlimited_wait_survives_a_master_that_never_answers() {
     }
 }
 
-/// A waiter that finds outages throughout its wait is told about them. So is one whose last attempt is cut off by the
+/// A waiter that finds outages throughout its wait reports them. So does one whose last attempt is cut off by the
 /// end of the wait, alone or behind another waiter of its own process.
 #[tokio::test]
 async fn wait_that_ends_in_an_outage_is_not_reported_as_held() {

@@ -207,7 +207,7 @@ async fn lock_on_full_masters_can_be_broken_and_is_not_restored() {
         assert!(answered, "{resource}: {status:?}");
         tokio::time::timeout(TTL, guard.lost())
             .await
-            .expect("it is told");
+            .expect("an answer");
         assert!(masters.iter().all(|master| !has_key(master, resource)));
     }
 }

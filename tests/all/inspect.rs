@@ -30,7 +30,7 @@ async fn inspection_reports_the_servers_own_information() {
         assert_eq!(inspection.maxmemory_policy.as_deref(), Some("noeviction"));
         assert_eq!(inspection.append_only, Some(false));
         assert_eq!(inspection.snapshots, Some(false));
-        let offset = inspection.clock_offset_ms.expect("it told the time");
+        let offset = inspection.clock_offset_ms.expect("a clock offset");
         assert!(offset.abs() < 30_000, "one machine, one clock: {offset}");
         assert!(inspection.connecting.is_some() && inspection.round_trip.is_some());
         // It has just started, and the default guard applies.

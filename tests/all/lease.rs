@@ -66,8 +66,8 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
             Err(error) => println!("{error}"),
         }
     }
-    assert!(refused > 0, "nobody was told that it is held");
-    assert_eq!(guard.fencing_token(), token, "renewed, not taken anew");
+    assert!(refused > 0, "no attempt was refused");
+    assert_eq!(guard.fencing_token(), token, "renewed, not acquired again");
     eventually("every master holds it", || holders(&masters, "job") == 3).await;
 }
 
@@ -168,7 +168,7 @@ async fn refusal_by_a_majority_is_a_loss_at_once() {
     let cause = end(&guard).await;
     assert_eq!(cause, LossCause::TakenAway);
     let early = guard.valid_until().saturating_since(Instant::now());
-    assert!(early > secs(3), "told {early:?} before the deadline");
+    assert!(early > secs(3), "reported {early:?} before the deadline");
     eventually("let go on the third", || !has_key(&masters[2], "job")).await;
     guard.release().await;
     for master in masters.iter().take(2) {

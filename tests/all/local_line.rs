@@ -171,7 +171,7 @@ async fn callers_behind_a_local_front_waiter_send_no_request() {
     let redlock = world.process();
     let front = waits(&redlock).await;
     // Its second attempt queued it; it looks again only when woken.
-    eventually("it stands in line", || world.asked() == 6).await;
+    eventually("it is queued", || world.asked() == 6).await;
     let behind = [waits(&redlock).await, waits(&redlock).await];
     tokio::time::sleep(ms(200)).await;
     assert_eq!(world.asked(), 6);
@@ -232,7 +232,7 @@ async fn try_behind_local_waiters_sends_no_request() {
     let redlock = world.process();
     let front = waits(&redlock).await;
     let behind = waits(&redlock).await;
-    eventually("it stands in line", || world.asked() == 6).await;
+    eventually("it is queued", || world.asked() == 6).await;
     let tried = redlock.try_acquire("job").await.expect("an answer");
     let TryAcquire::Held(refusal) = tried else {
         panic!("{tried:?}");
@@ -252,7 +252,7 @@ async fn wake_up_goes_to_the_current_front_waiter() {
     let guard = take(&other, "job").await;
     let first = waits(&ours).await;
     let second = waits(&ours).await;
-    eventually("it stands in line", || world.asked() == 9).await;
+    eventually("it is queued", || world.asked() == 9).await;
     leaves(first).await;
     eventually("the next one does", || world.asked() == 15).await;
     guard.release().await;
@@ -266,7 +266,7 @@ async fn spurious_wake_up_leads_to_one_look() {
     let (ours, other) = (world.process(), world.process());
     let guard = take(&other, "job").await;
     let waiter = waits(&ours).await;
-    eventually("it stands in line", || world.asked() == 9).await;
+    eventually("it is queued", || world.asked() == 9).await;
     // Nothing else runs between the two: the waiter is woken and finds another holder.
     guard.release().await;
     for node in &world.nodes {

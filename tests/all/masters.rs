@@ -190,7 +190,7 @@ async fn holder_on_closed_masters_is_not_extended_and_releases_everywhere() {
     let gives_back = old.acquire("other").await.expect("free");
     change.close().await.expect("closed");
     gives_back.release().await;
-    eventually("given back everywhere", || {
+    eventually("released everywhere", || {
         scene.servers.iter().all(|server| !has_key(server, "other"))
     })
     .await;
@@ -486,7 +486,7 @@ impl Book {
             && Instant::now() < other
         {
             let mut wrong = self.wrong.lock().expect("no panic");
-            wrong.push(format!("client {client} beside another"));
+            wrong.push(format!("client {client} while another held it"));
         }
         let before = std::mem::replace(&mut *self.last.lock().expect("no panic"), number);
         if number <= before {

@@ -1,4 +1,4 @@
-//! What a silent master costs.
+//! The cost of a silent master.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;

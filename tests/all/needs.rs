@@ -113,7 +113,7 @@ fn calls(server: &Server, command: &str) -> u64 {
 
 async fn in_line(masters: &Masters, resource: &str) {
     let queue = format!("quorate:queue:{PREFIX}{resource}");
-    eventually("somebody stands in line everywhere", || {
+    eventually("a waiter is queued everywhere", || {
         masters.iter().all(|master| has_key(master, &queue))
     })
     .await;
@@ -138,7 +138,10 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
             return;
         }
         // The next waiter may have been faster, and holds the lock until its attempt is undone.
-        assert!(began.elapsed() < PATIENCE, "not seen: put back");
+        assert!(
+            began.elapsed() < PATIENCE,
+            "the key was not restored in time"
+        );
     }
 }
 

@@ -132,7 +132,7 @@ async fn renewals_keep_and_restore_the_note() {
     for master in &masters {
         ask_server(master, &["DEL", "quorate:note:job"]);
     }
-    eventually("put back by a renewal", || note_keys(&masters) == 3).await;
+    eventually("restored by a renewal", || note_keys(&masters) == 3).await;
     // A note is kept for four TTLs, and a renewal refreshes it before half of that has passed.
     let lives = || {
         masters
@@ -255,7 +255,7 @@ async fn waiter_and_refused_caller_learn_the_holder() {
     let text = error.to_string();
     let pid = format!("pid {}", std::process::id());
     assert!(text.contains("by hand") && text.contains(&pid), "{text}");
-    let first = seen.recv().await.expect("it was told");
+    let first = seen.recv().await.expect("a notification");
     assert_eq!(first.and_then(|note| note.text).as_deref(), Some("by hand"));
     guard.release().await;
 }

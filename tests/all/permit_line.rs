@@ -424,5 +424,5 @@ async fn concurrent_tasks_that_come_and_go_return_all_permits() {
         let done = tokio::time::timeout(PATIENCE, task).await;
         done.expect("its turn comes").expect("no panic");
     }
-    nothing_is_noted(&redlock, &world.other(), "after the crowd").await;
+    nothing_is_noted(&redlock, &world.other(), "after the burst").await;
 }

@@ -76,7 +76,7 @@ async fn readers_and_writers_exclude_each_other_and_neither_starves() {
                     let guard = guard.unwrap_or_else(|error| panic!("reader: {error}"));
                     assert!(
                         inside.fetch_add(1, Ordering::SeqCst) < 1_000,
-                        "beside a writer"
+                        "a writer held it as well"
                     );
                     tokio::time::sleep(ms(3)).await;
                     inside.fetch_sub(1, Ordering::SeqCst);
@@ -117,7 +117,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
         let redlock = redlock[1].clone();
         tokio::spawn(async move { redlock.acquire("doc").await.expect("its turn") })
     };
-    eventually("the writer stands in line", || line() == 1).await;
+    eventually("the writer is queued", || line() == 1).await;
     let reading: Vec<_> = (0..4)
         .map(|at| {
             let redlock = redlock[at % 3].clone();
@@ -135,7 +135,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
     tokio::time::sleep(ms(100)).await;
     assert!(
         reading.iter().all(|one| !one.is_finished()),
-        "beside a writer"
+        "a writer held it as well"
     );
     let released = std::time::Instant::now();
     writer.release().await;
@@ -219,11 +219,14 @@ async fn a_writer_becomes_a_reader_without_letting_another_writer_in() {
             .int()
             .unwrap_or(0)
     };
-    eventually("it stands in line", || line() >= 1).await;
+    eventually("it is queued", || line() >= 1).await;
     let reader = writer.downgrade().await.expect("still ours");
     assert!(reader.is_valid() && reader.fencing_token() > old);
     tokio::time::sleep(ms(200)).await;
-    assert!(!next.is_finished(), "a writer beside a reader");
+    assert!(
+        !next.is_finished(),
+        "a writer entered while a reader held it"
+    );
     reader.release().await;
     let next = tokio::time::timeout(secs(5), next)
         .await
@@ -296,7 +299,7 @@ async fn shared_mode_is_refused_for_kinds_without_readers() {
     let alone = redlock.lock_all(["a"]).shared().acquire().await;
     let _alone = alone.expect("free");
     let beside = redlock.lock("a").shared().acquire().await;
-    let _beside = beside.expect("readers beside each other");
+    let _beside = beside.expect("readers share the lock");
 }
 
 /// The number of connections that a master has received, including the one of this request.

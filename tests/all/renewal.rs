@@ -213,7 +213,7 @@ async fn loss_is_reported_when_a_majority_has_answered() {
     world.extensions_are(|node| if node == 2 { Unanswered } else { Honest });
     eventually("it is asked for", || world.extensions.all().len() == 3).await;
     let told = tokio::time::timeout(SOON, lost).await;
-    let cause = told.expect("told at once").expect("no panic");
+    let cause = told.expect("notified at once").expect("no panic");
     assert_eq!(cause, LossCause::TakenAway);
     assert!(!guard.is_valid());
 }
@@ -227,9 +227,9 @@ async fn extension_reports_a_loss_when_a_majority_has_answered() {
     let lost = tokio::spawn(guard.lost());
     let told = tokio::time::timeout(SOON, guard.extend(TTL)).await;
     let taken_away = Err(ExtendError::Lost(LossCause::TakenAway));
-    assert_eq!(told.expect("told at once"), taken_away);
+    assert_eq!(told.expect("notified at once"), taken_away);
     let told = tokio::time::timeout(SOON, lost).await;
-    told.expect("told at once").expect("no panic");
+    told.expect("notified at once").expect("no panic");
 }
 
 #[tokio::test]

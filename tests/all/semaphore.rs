@@ -108,7 +108,7 @@ async fn permit_is_renewed_and_its_release_wakes_a_waiter() {
         let line = ask_server(master, &["ZCARD", "quorate:queue:quorate:slot:line:api"]);
         line.int().unwrap_or(0)
     };
-    eventually("it stands in line", || line() == 1).await;
+    eventually("it is queued", || line() == 1).await;
     let released = std::time::Instant::now();
     permit.release().await;
     let next = waiting.await.expect("no panic").expect("its turn");

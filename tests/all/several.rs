@@ -120,7 +120,7 @@ async fn lock_on_several_resources_is_renewed_and_lost_as_one() {
     }
     let cause = tokio::time::timeout(secs(10), guard.lost()).await;
     assert_eq!(cause.expect("told"), LossCause::TakenAway);
-    eventually("the other is given back", || holders(&masters, "a") == 0).await;
+    eventually("the other is released", || holders(&masters, "a") == 0).await;
 }
 
 #[tokio::test]

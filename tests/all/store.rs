@@ -52,8 +52,7 @@ async fn lock_over_stores_excludes_has_tokens_and_is_released() {
 /// A reader that joins sees the readers' key end later than a client that has seen the key before. The reader depends
 /// on that key.
 #[tokio::test]
-async fn writer_does_not_come_in_beside_a_reader_that_joined_when_the_first_reader_was_nearly_over()
-{
+async fn writer_does_not_enter_while_a_reader_that_joined_an_ending_one_still_reads() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let redlock = || over(&tables).ttl(secs(1)).build().expect("good settings");

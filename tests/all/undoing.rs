@@ -142,7 +142,7 @@ async fn waiter_leaving_the_queue_waits_until_it_has_left_everywhere() {
             other => panic!("{other:?}"),
         }
     };
-    eventually("it stands in line", || line() == 1).await;
+    eventually("it is queued", || line() == 1).await;
     for node in &nodes[1..] {
         let down = |request: &Request| -> Treatment {
             match request {

@@ -81,10 +81,7 @@ async fn waiters_of_one_process_are_served_in_order() {
             order.lock().expect("not poisoned").push(n);
             guard.release().await;
         }));
-        within(PATIENCE, "it stands in line", || {
-            waits.load(Ordering::Relaxed)
-        })
-        .await;
+        within(PATIENCE, "it is queued", || waits.load(Ordering::Relaxed)).await;
     }
     first.release().await;
     for task in tasks {
@@ -116,10 +113,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
             guard.release().await;
             redlock.flush().await;
         }));
-        within(PATIENCE, "it stands in line", || {
-            in_line(&masters, "many") > n
-        })
-        .await;
+        within(PATIENCE, "it is queued", || in_line(&masters, "many") > n).await;
     }
     let status = holder.status("many").await.expect("a good name");
     let lines = status
@@ -165,10 +159,7 @@ async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     let (holder, waiter, third) = (redlock(&masters), redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");
     let waiting = tokio::spawn(async move { waiter.acquire("x").await });
-    within(PATIENCE, "it stands in line", || {
-        in_line(&masters, "x") == 1
-    })
-    .await;
+    within(PATIENCE, "it is queued", || in_line(&masters, "x") == 1).await;
     // The lock is deleted without a wake-up for the waiter.
     for master in &masters {
         master.command(&["DEL", "x"]).expect("alive");

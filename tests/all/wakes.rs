@@ -25,7 +25,7 @@ fn process(masters: &Masters) -> Redlock {
 async fn waits(masters: &Masters, place: i64) -> Waiter {
     let redlock = process(masters);
     let waiter = tokio::spawn(async move { redlock.acquire("job").await });
-    eventually("it stands in line", || {
+    eventually("it is queued", || {
         let length = |master| ask_server(master, &["ZCARD", "quorate:queue:job"]);
         masters
             .iter()

@@ -585,7 +585,7 @@ impl Dusk {
     fn saw(&mut self, began: Instant) -> bool {
         let done = Instant::now();
         self.longest = self.longest.max(done - began);
-        // Whatever the operation created must not have ended before it was compared.
+        // Effects of the operation must not have ended before it was compared.
         let is_clear = done < began + BLINK.saturating_sub(GRAIN)
             && self
                 .ends

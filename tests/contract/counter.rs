@@ -102,7 +102,7 @@ pub(crate) async fn a_counter_that_is_raised_to_a_number_ahead_is_kept_as_long(a
     let said = arm.ask(extend(&[(&reader, LONG)])).await;
     assert_eq!(said, Ok(each(&[Extended::Restored])));
     assert_eq!(arm.counter(KEY), Some(ahead + 1));
-    assert_kept(arm, KEY, "a reader that is put back");
+    assert_kept(arm, KEY, "a reader that is restored");
 }
 
 pub(crate) async fn a_counter_far_beyond_every_clock_is_kept_and_can_be_read(arm: &Arm) {

@@ -36,7 +36,7 @@ struct Cli {
     command: Command,
 }
 
-/// What to measure.
+/// The measurement to run.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// All of the following, one after the other, into one Markdown file

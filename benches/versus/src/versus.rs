@@ -370,7 +370,7 @@ fn print_among(names: &[Name], seen: &[Rounds]) {
         }
         table.row(row);
     }
-    print!("\nOne client beside {AMONG} tasks, all rounds together\n{table}");
+    print!("\nOne client while {AMONG} tasks run, all rounds together\n{table}");
 }
 
 /// The lock keys of this implementation that are on some master one second after its last release was reported.
@@ -414,7 +414,8 @@ fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
             }
         }
         let tail = |n: usize| pooled(&seen[n].among, |r| &r.cycle, 0.99);
-        let what = format!("{label}, p99 of one client beside {AMONG} tasks over the floor's");
+        let what =
+            format!("{label}, p99 of one client while {AMONG} tasks run, over the baseline's");
         goal(&what, tail(n) / tail(0), Bound::Most(1.0));
         if args.tasks.contains(&512) {
             let client = |r: &Rounds, at: usize| r.bursts[&512][at].client_us;

@@ -53,7 +53,7 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
     faults.chain(clients).collect()
 }
 
-/// What the run lacks to be meaningful.
+/// Reasons why the run is not meaningful.
 fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
     let mut missing = Vec::new();
     // A short run with many kinds of faults may not reach them all; a run with one kind must.

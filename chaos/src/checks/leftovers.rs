@@ -55,7 +55,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 .cloned()
                 .collect();
             if !left.is_empty() {
-                let what = format!("given back by everybody, and still there: {}", few(&left));
+                let what = format!("released by all clients, and still there: {}", few(&left));
                 bad(line.t, &line.who, what);
             }
         } else {

@@ -79,7 +79,7 @@ pub struct Finding {
     pub checker: String,
     /// Its verdict.
     pub verdict: Verdict,
-    /// What it checked, in a few words.
+    /// The subject of the check, in a few words.
     pub looked_at: String,
     /// The violations it found.
     pub violations: Vec<Violation>,

@@ -18,7 +18,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         };
         let news = attempt.notified.as_ref().map(|(t, _)| *t);
         told += usize::from(news.is_some());
-        // Whatever ended the hold, check whether it lasted past the deadline.
+        // For every way in which the hold ended, check whether it lasted past the deadline.
         let ended = match (attempt.release, news) {
             (Some(release), Some(news)) => release.min(news),
             (Some(t), None) | (None, Some(t)) => t,

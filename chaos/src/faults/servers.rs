@@ -297,6 +297,6 @@ fn full(server: &Server) -> anyhow::Result<String> {
     let _ = fresh.send(&["PING"]);
     match fresh.receive()? {
         Reply::Error(said) if said.contains("max number of clients") => Ok(said),
-        other => bail!("a stranger was answered {other:?}"),
+        other => bail!("an anonymous client was answered {other:?}"),
     }
 }

@@ -293,7 +293,7 @@ fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
 
 #[test]
 fn locking_several_resources_one_after_the_other_is_caught() {
-    let left = ("leftovers", "given back by everybody, and still there");
+    let left = ("leftovers", "released by all clients, and still there");
     caught("one-by-one", "transfer --faults none", &[2, 6, 12], &[left]);
     let both = ("exclusion", "both held \"transfer-");
     caught(

@@ -1,4 +1,4 @@
-//! What an error of the server or of the connection means for a lock.
+//! The meaning of server and connection errors for a lock.
 
 use std::io::ErrorKind;
 

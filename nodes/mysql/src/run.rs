@@ -27,7 +27,7 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Time from the start of the UUID calendar to 1970, in units of 100 ns.
 const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
 
-/// What a server reports about its current run.
+/// The report of a server about its current run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     /// The server's monotonic clock now, and its value when the server started, both in microseconds.
@@ -216,7 +216,10 @@ mod tests {
         std::thread::sleep(Duration::from_millis(2));
         assert!(seen.ago("one") >= Duration::from_millis(2));
         assert_eq!(seen.ago("two"), Duration::ZERO);
-        assert!(seen.ago("one") < Duration::from_millis(2), "it is met anew");
+        assert!(
+            seen.ago("one") < Duration::from_millis(2),
+            "a new run starts at zero"
+        );
     }
 
     #[test]

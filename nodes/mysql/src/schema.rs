@@ -36,7 +36,7 @@ pub enum NotPrepared {
     Server {
         /// The name of the server.
         name: String,
-        /// What the server reported.
+        /// The error that the server reported.
         fault: Fault,
     },
     /// The schema was created by a newer version of this crate.

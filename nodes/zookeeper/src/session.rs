@@ -96,7 +96,7 @@ impl ZooKeeperSession {
                 return Ok(records);
             }
         }
-        let why = "a record that is removed and made anew time and again";
+        let why = "a record is removed and created again repeatedly";
         Err(Fault::Server(why.into()))
     }
 

@@ -39,7 +39,7 @@ pub(crate) fn life(version: u64) -> Option<Life> {
     }
 }
 
-/// What a record version means for its znode.
+/// The meaning of a record version for its znode.
 enum Known {
     /// There is no record.
     None,

@@ -9,7 +9,7 @@ use quorate::{
 use super::support::{ask_server, eventually, ms, secs, settings};
 use super::{MAX_TTL, PATIENCE, Scene, missing_of, prepare};
 
-/// So long that no test reaches the next period.
+/// Long enough that no test reaches the next period.
 const PERIOD: Duration = secs(365 * 24 * 3600);
 
 /// The guard rounds the uptime down to whole seconds.
@@ -304,7 +304,7 @@ async fn counter_is_not_carried_under_the_live_hold_of_an_owner() {
     assert!(missing.iter().any(named), "{missing:?}");
     assert!(first.is_valid(), "it is renewed by both sets");
     let further = scene.both().owner("order-7").expect("a good id");
-    let further = further.acquire("job").await.expect("beside the first");
+    let further = further.acquire("job").await.expect("it joins the first");
     assert_eq!(further.fencing_token(), first.fencing_token());
     further.release().await;
     first.release().await;

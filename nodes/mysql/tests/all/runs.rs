@@ -52,7 +52,7 @@ async fn age_of_a_run_is_kept_when_the_clock_of_the_server_is_corrected() {
     assert!(back <= began.elapsed() + second, "{back:?}");
     assert!(
         back >= 3 * second,
-        "a clock that is put back restarts nothing: {back:?}"
+        "setting the clock back restarts nothing: {back:?}"
     );
     offset.set(24 * HOUR, Skew::Ahead).expect("a day forward");
     let found = store.inspect().await.uptime.expect("seen");

@@ -169,7 +169,7 @@ pub(crate) async fn put(
 
 pub(crate) async fn next(listener: &mut ZooKeeperListener) -> Vec<Vec<u8>> {
     let told = tokio::time::timeout(PATIENCE, listener.next()).await;
-    told.expect("something is told").unwrap()
+    told.expect("a wake-up").unwrap()
 }
 
 /// Checks that no wake-up arrives. Afterwards the listener has a watch.
