@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_has_mutants_and_a_test_has_none() {
+    fn decision_has_mutants_and_test_code_has_none() {
         let text = "
             const LIMIT: u32 = 3;
             fn decide(a: u32, b: Option<u32>) -> u32 {
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_with_a_pattern_in_it_is_not_taken_apart() {
+    fn condition_with_a_pattern_is_not_split() {
         let text = "fn f(a: Option<bool>, b: bool) { if let Some(x) = a && b && x { go(); } }";
         let mut found = changes(text);
         found.sort();

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_survivors_does_not_grow() {
+    fn list_of_survivors_does_not_grow() {
         assert!(read().expect("the list").len() <= MOST, "kill them instead");
     }
 }

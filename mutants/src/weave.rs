@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_within_another_is_woven_inside_of_it() {
+    fn nested_mutant_is_woven_inside_the_outer_one() {
         let wrap = |range, before: &str, after: &str| Wrap {
             id: Some(0),
             range,

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_are_found_however_it_comes_about() {
+    fn overlapping_beliefs_are_found_however_they_arise() {
         let mut exclusion = Exclusion::default();
         assert_eq!(exclusion.begins("a", belief(1, 10, 20)), []);
         assert_eq!(exclusion.begins("b", belief(2, 12, 30)), []);

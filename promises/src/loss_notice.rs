@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_told_late_is_found_unless_it_was_kept_from_running() {
+    fn late_notice_is_found_unless_the_process_could_not_run() {
         let mut told = LossNotice::new(5);
         assert_eq!(told.judge(100, 90, 0), None);
         assert_eq!(told.judge(100, 105, 0), None);

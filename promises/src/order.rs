@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_came_later_may_not_win_before_who_stands_in_line() {
+    fn later_client_may_not_win_before_a_queued_waiter() {
         let mut line = Line::default();
         assert_eq!(line.passed(100), None);
         line.stands(1, 10);

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_given_once_and_rises_for_who_begins_later() {
+    fn token_is_unique_and_larger_for_a_later_attempt() {
         let mut tokens = Tokens::default();
         let mut give = |resource, (began, at), token| {
             let who = at;
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(tokens.judged(), 7);
     }
     #[test]
-    fn those_beside_each_other_may_have_the_same_token_and_no_smaller_one() {
+    fn shared_holds_may_have_the_same_token_but_no_smaller_one() {
         let mut tokens = Tokens::default();
         // Even numbers are of one kind, odd ones of another.
         let mut give = |who: u64, (began, at), token| {

@@ -314,7 +314,7 @@ impl Client {
     }
 
     fn missed(&self, miss: Miss) {
-        self.say(|client| format!("client {client} goes without: {miss:?}"));
+        self.say(|client| format!("client {client} gets no lock: {miss:?}"));
         let coverage = &mut self.process.shared.world().watch.coverage;
         match miss {
             Miss::HeldByOther => coverage.held_by_other += 1,

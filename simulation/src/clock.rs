@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fast_clock_is_there_early_and_a_slow_one_late() {
+    fn fast_clock_reaches_a_reading_early_and_slow_clock_late() {
         let (fast, slow) = (Clock::new(50, 4_000), Clock::new(50, -4_000));
         let at = BEGIN + 1000 * MS;
         assert_eq!(fast.read(at), 50 + 1004 * MS);

@@ -110,14 +110,14 @@ impl Hold for LockGuard {
     }
 
     fn release(self: Arc<Self>) -> BoxFuture<()> {
-        let guard = Arc::into_inner(self).expect("whoever looked at it has let go");
+        let guard = Arc::into_inner(self).expect("no other reference to the guard is left");
         Box::pin(async move {
             let _released = guard.release().await;
         })
     }
 
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
-        let guard = Arc::into_inner(self).expect("whoever looked at it has let go");
+        let guard = Arc::into_inner(self).expect("no other reference to the guard is left");
         Box::pin(async move {
             let reader = guard.downgrade().await.ok()?;
             Some(Arc::new(reader) as Arc<dyn Hold>)
@@ -156,7 +156,7 @@ impl Hold for Leadership {
     }
 
     fn release(self: Arc<Self>) -> BoxFuture<()> {
-        let leadership = Arc::into_inner(self).expect("whoever looked at it has let go");
+        let leadership = Arc::into_inner(self).expect("no other reference to the guard is left");
         Box::pin(async move {
             let _resigned = leadership.resign().await;
         })
@@ -194,7 +194,7 @@ impl Hold for OwnedGuard {
     }
 
     fn release(self: Arc<Self>) -> BoxFuture<()> {
-        let guard = Arc::into_inner(self).expect("whoever looked at it has let go");
+        let guard = Arc::into_inner(self).expect("no other reference to the guard is left");
         Box::pin(async move {
             let _released = guard.release().await;
         })

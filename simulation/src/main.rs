@@ -10,9 +10,9 @@ use quorate_simulation::{
 const HELP: &str = "\
 usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--stores | --changes | --bench]
        scripts/simulate --canaries [--seeds N] [--stores | --changes]
-       scripts/simulate --canary NAME [--harm]   the shrunk trace of how it is caught, by any
-                                           rule, or by one whose breach does harm by itself
-       QUORATE_SEED=N scripts/simulate [--stores | --changes]   one seed again, with its trace";
+       scripts/simulate --canary NAME [--harm]   a shrunk trace of how it is caught, by any rule, or
+                                           only by a rule whose breach does harm by itself
+       QUORATE_SEED=N scripts/simulate [--stores | --changes]   replays one seed with its trace";
 
 fn main() -> ExitCode {
     let options = match Options::read() {
@@ -137,7 +137,7 @@ fn table(options: &Options, summary: &Summary) {
     let cpu = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
     let per_core = summary.seeds as f64 / cpu;
     println!(
-        "{} seeds from {} on in {seconds:.1} s on {} threads: {per_core:.0} a second of one core, {} failed",
+        "{} seeds from {} in {seconds:.1} s on {} threads: {per_core:.0} per second and core, {} failed",
         summary.seeds,
         options.first,
         options.threads,
@@ -223,7 +223,7 @@ fn canaries(options: &Options) -> ExitCode {
 
 fn canary(flaw: Flaw, options: &Options) -> ExitCode {
     let Some(caught) = first_caught(flaw, options.harm, options.seeds, options.threads) else {
-        println!("{flaw} gets through {} seeds", options.seeds);
+        println!("{flaw} is not caught in {} seeds", options.seeds);
         return ExitCode::FAILURE;
     };
     let play = Play {

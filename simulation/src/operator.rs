@@ -30,7 +30,7 @@ pub(crate) async fn run(process: Arc<Process>) {
     let plan = {
         let world = process.shared.world();
         let plan = world.scenario.change.clone();
-        plan.expect("an operator has something to change")
+        plan.expect("an operator needs a change")
     };
     let mut seed = [0; 8];
     process.random(&mut seed);
@@ -246,9 +246,9 @@ impl Operator {
         let fact = fact(task, step);
         world.say(|| match &fact {
             Fact::Told { resource, told, .. } => {
-                format!("the operator drops r{resource}: {told:?}")
+                format!("the operator removes r{resource}: {told:?}")
             }
-            _ => "the operator drops a value that is lost".to_owned(),
+            _ => "the operator removes a lost value".to_owned(),
         });
         world.watch.fact(now, &fact);
     }
@@ -256,7 +256,7 @@ impl Operator {
     fn note_not_yet(&self, error: &ChangeError) {
         let mut world = self.process.shared.world();
         world.watch.coverage.not_yet += 1;
-        world.say(|| format!("the operator does not get on: {error}"));
+        world.say(|| format!("the operator cannot go on: {error}"));
     }
 
     fn is_early(&self) -> bool {
@@ -511,5 +511,5 @@ impl Talk {
 }
 
 fn odd() -> Fault {
-    Fault::Server("an odd answer".into())
+    Fault::Server("an unexpected answer".into())
 }

@@ -59,7 +59,7 @@ impl Process {
         settings.guard &= world.flaw != Some(Flaw::GuardOff);
         let settings = named.in_settings(settings.builder());
         let jitter = Rng::stream(seed, 3 << 48 | salt).draw();
-        let drivers = drivers(&settings, jitter).expect("good addresses");
+        let drivers = drivers(&settings, jitter).expect("valid addresses");
         let drivers: Vec<Arc<Driver>> = drivers.into_iter().map(Arc::new).collect();
         for (master, driver) in masters.iter().zip(&drivers) {
             let rng = Rng::stream(seed, 1 << 48 | salt | *master as u64);

@@ -96,7 +96,7 @@ impl Run {
             let redlock = builder
                 .runtime(process.clone())
                 .build()
-                .expect("settings that fit together");
+                .expect("valid settings");
             Arc::new(Arc::new(Library::new(
                 redlock,
                 nodes,
@@ -162,7 +162,7 @@ impl Run {
         if outcome.violation.is_none() && outcome.coverage.acquired == 0 {
             outcome.violation = Some(Violation {
                 rule: "something happens",
-                what: "nobody ever had a lock".into(),
+                what: "no client ever had a lock".into(),
                 at: self.scenario.heal_at,
             });
         }

@@ -144,7 +144,7 @@ pub struct Fault {
 
 /// The kinds of faults. Masters and clients are given by their numbers, durations in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "the fields say what they are")]
+#[expect(missing_docs, reason = "valid settings")]
 pub enum FaultKind {
     /// A master crashes and comes back after `down`. A stale disk has the state of `age` before the crash.
     Crash { master: u8, down: u64, age: u64 },

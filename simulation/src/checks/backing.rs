@@ -77,7 +77,7 @@ impl Check for Backing {
                     return Ok(());
                 }
                 Err(format!(
-                    "client {} holds r{} with token {:?} on {} votes, which are no majority",
+                    "client {} holds r{} with token {:?} and only {} votes, which are no majority",
                     believer.client,
                     believer.resource,
                     believer.fencing,

@@ -53,7 +53,7 @@ impl fmt::Display for Lateness {
         let ms = |nanos: u64| nanos as f64 / 1e6;
         write!(
             f,
-            "{} that ended {:.1} ms after its own deadline, {:.1} % of the {:.1} ms that it may",
+            "{} that ended {:.1} ms after its timeout, {:.1} % of the allowed {:.1} ms",
             self.call,
             ms(self.late),
             self.used() as f64 / 10.0,
@@ -116,7 +116,7 @@ impl Check for Calls {
         }
         if late > self.bound {
             return Err(format!(
-                "{} of client {client} lasted {} ms, {} ms beyond its wait",
+                "{} of client {client} took {} ms, {} ms longer than its timeout",
                 call.name(),
                 (at.now - began) / MS,
                 late / MS

@@ -88,7 +88,7 @@ impl Cover {
         if !is_majority(keepers, believer.sets) {
             let count = keepers.count_ones();
             return Err(format!(
-                "client {} counts on r{} until {:.3} ms from now, and {count} masters keep it so long",
+                "client {} holds r{} for another {:.3} ms, and only {count} masters keep the key until then",
                 believer.client,
                 believer.resource,
                 until.saturating_sub(at.now) as f64 / 1e6

@@ -38,7 +38,7 @@ impl Check for Extensions {
                 let now = believer.clock.read(at.now);
                 if now >= *old {
                     return Err(format!(
-                        "client {} prolonged r{} {} us after its validity had ended",
+                        "client {} extended r{} {} us after the end of its validity",
                         believer.client,
                         believer.resource,
                         (now - old) / 1_000
@@ -50,7 +50,7 @@ impl Check for Extensions {
                     last.filter(|(when, _, other)| *when > believer.since && !other.beside(mine));
                 if let Some((_, client, _)) = later.next().filter(|_| at.promises.exclusion) {
                     return Err(format!(
-                        "client {} prolonged r{} although client {client} obtained it meanwhile",
+                        "client {} extended r{} although client {client} obtained it meanwhile",
                         believer.client, believer.resource
                     ));
                 }
@@ -66,7 +66,7 @@ impl Check for Extensions {
                 let same = before.holder.is_some() && before.holder == after.holder;
                 if same && after.expires < before.expires {
                     return Err(format!(
-                        "an extension lowered the expiry of r{resource} on master {master} by {} us",
+                        "an extension shortened the expiry of r{resource} on master {master} by {} us",
                         before.expires - after.expires
                     ));
                 }

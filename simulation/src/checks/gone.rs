@@ -16,14 +16,14 @@ impl Gone {
 }
 
 impl Check for Gone {
-    const RULE: &'static str = "given back for good";
+    const RULE: &'static str = "released locks stay released";
 
     fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::GivenBack => self.judged += 1,
             Fact::StandsAgain { master, value } => {
                 return Err(format!(
-                    "{} stands on master {master} again, which had said that it is given back",
+                    "master {master} keeps {} again, which it had reported as released",
                     short(&value[..])
                 ));
             }

@@ -96,7 +96,7 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
     match (class, extended) {
         (Some(Class::Owner(_)), Some(Extended::Kept | Extended::Restored)) if passed => {
             return Err(format!(
-                "master {master} kept {} on r{resource} for its owner, whose number {number} others have passed",
+                "master {master} kept {} on r{resource} for its owner, although a fencing token above its {number} was given since",
                 short(&mine)
             ));
         }
@@ -104,7 +104,7 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
             if passed && before.holder.is_none() && after.counter == before.counter =>
         {
             return Err(format!(
-                "master {master} put the reader {} back on r{resource} under the number {}, which is another's",
+                "master {master} restored the reader {} on r{resource} with the fencing token {} of another holder",
                 short(&mine),
                 after.counter
             ));
@@ -115,7 +115,7 @@ fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let refused = matches!(answer, Ok(Answer::Refused { .. }));
     if refused && own.is_some_and(|class| shows(before.holder, class)) {
         return Err(format!(
-            "master {master} kept {} from r{resource}, which its owner holds",
+            "master {master} refused {} on r{resource}, although its owner holds the lock",
             short(&mine)
         ));
     }
@@ -162,7 +162,7 @@ impl Check for Groups {
             let others = stood.iter().filter(|member| member.value != mine);
             if let Some(other) = others.filter(lives).find(gone) {
                 return Err(format!(
-                    "the release of {} took the hold of {} on r{resource} from master {master}",
+                    "the release of {} removed the hold of {} on r{resource} of master {master}",
                     short(&mine),
                     short(&other.value)
                 ));
@@ -172,7 +172,7 @@ impl Check for Groups {
             // A holder that is not the value of an attempt is a marker.
             if after.holder.is_none_or(|holder| holder[31] != 0) {
                 return Err(format!(
-                    "{} stands on r{resource} of master {master}, and the lock key shows no class",
+                    "{} holds r{resource} on master {master}, and the lock key shows no class",
                     short(&member.value)
                 ));
             }
@@ -180,7 +180,7 @@ impl Check for Groups {
         let last = members.iter().map(|member| member.until_ms).max();
         if let Some(last) = last.filter(|last| *last > *now_ms && last * 1_000 > after.expires) {
             return Err(format!(
-                "the class on r{resource} of master {master} ends {} ms before its longest hold",
+                "the class marker on r{resource} of master {master} expires {} ms before its longest hold",
                 last - after.expires / 1_000
             ));
         }

@@ -23,7 +23,7 @@ impl Healing {
         (!waiting.is_empty()).then(|| Violation {
             rule: Self::RULE,
             what: format!(
-                "clients {waiting:?} have no lock {} ms after the healing",
+                "clients {waiting:?} still have no lock {} ms after the healing",
                 bound / 1_000_000
             ),
             at: self.deadline - BEGIN,

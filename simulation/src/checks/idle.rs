@@ -72,7 +72,7 @@ impl Idle {
         let idle = at.now - lock.free_since.max(*since);
         if idle > self.bound {
             return Err(format!(
-                "r{resource} has been free for {:.1} ms while somebody waits for it",
+                "r{resource} has been free for {:.1} ms while a client waits for it",
                 idle as f64 / 1e6
             ));
         }

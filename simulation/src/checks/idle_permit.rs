@@ -64,7 +64,7 @@ impl IdlePermit {
         let idle = now - semaphore.moved.max(*since);
         if idle > self.bound {
             return Err(format!(
-                "a permit of r{line} has been free for {:.1} ms while somebody waits for one",
+                "a permit of r{line} has been free for {:.1} ms while a client waits for one",
                 idle as f64 / 1e6
             ));
         }

@@ -32,7 +32,7 @@ impl Check for Kept {
         self.judged += u64::from(at.now > believer.obtained + self.ttl);
         if *why == Why::Lost {
             return Err(format!(
-                "client {} lost r{} after {} ms, though nothing was wrong",
+                "client {} lost r{} after {} ms in a calm scenario",
                 believer.client,
                 believer.resource,
                 (at.now - believer.obtained) / 1_000_000

@@ -52,7 +52,7 @@ impl Litter {
             let member = self.members.iter().find(left);
             if let Some((master, resource, _)) = member {
                 return Err(format!(
-                    "master {master} still keeps a hold on r{resource} for who was done with it {} ms before",
+                    "master {master} still keeps a hold on r{resource} {} ms after its client was done with it",
                     self.bound / MS
                 ));
             }
@@ -60,7 +60,7 @@ impl Litter {
                 let left = |(holder, until): &(_, u64)| *holder == Some(value) && *until > by;
                 if let Some(resource) = keys.iter().position(left) {
                     return Err(format!(
-                        "master {master} still keeps r{resource} for who was done with it {} ms before",
+                        "master {master} still keeps r{resource} {} ms after its client was done with it",
                         self.bound / MS
                     ));
                 }
@@ -71,7 +71,7 @@ impl Litter {
 }
 
 impl Check for Litter {
-    const RULE: &'static str = "nothing is left behind";
+    const RULE: &'static str = "no leaked keys";
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !self.on {

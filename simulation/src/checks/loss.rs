@@ -26,7 +26,7 @@ impl Loss {
 }
 
 impl Check for Loss {
-    const RULE: &'static str = "loss told in time";
+    const RULE: &'static str = "loss notified in time";
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if let Fact::Retired { .. } = fact {
@@ -52,7 +52,7 @@ impl Check for Loss {
                 .saturating_sub(believer.until);
             if let Some(late) = self.notice.judge(believer.until, shows, kept) {
                 return Err(format!(
-                    "client {} has not been told {} us after the end of its validity on r{}",
+                    "client {} has not been notified {} us after the end of its validity on r{}",
                     believer.client,
                     late / 1_000,
                     believer.resource

@@ -68,10 +68,10 @@ impl fmt::Display for Violation {
 pub const HARM: [&str; 9] = [
     "exclusion",
     "permits",
-    "strangers keep theirs",
+    "foreign keys untouched",
     "tokens",
     "stock",
-    "loss told in time",
+    "loss notified in time",
     "calls end",
     "healing",
     "time goes on",
@@ -187,7 +187,7 @@ impl Checkers {
 
     /// Complains that tasks have been polled `polls` times while the time has not moved.
     pub(crate) fn busy(&mut self, now: u64, polls: usize) {
-        let what = format!("tasks were polled {polls} times without end at one moment");
+        let what = format!("tasks were polled {polls} times while the time did not move");
         self.note("time goes on", now, Err(what));
     }
 

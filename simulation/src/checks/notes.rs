@@ -74,7 +74,7 @@ impl Notes {
             return Ok(());
         }
         Err(format!(
-            "{told:?} was told of who leads r{resource} in the term {term}, and it says {says:?}"
+            "observers got the note {told:?} for the leader of r{resource} in the term {term}, whose note is {says:?}"
         ))
     }
 
@@ -91,12 +91,12 @@ impl Notes {
         *largest = term.max(*largest);
         if floor > term {
             return Err(format!(
-                "the term {term} of r{resource} was told days behind the term {floor}"
+                "an observer got the term {term} of r{resource} after unused days, below the earlier term {floor}"
             ));
         }
         if last > term {
             return Err(format!(
-                "the term {term} of r{resource} was told behind the term {last}"
+                "an observer got the term {term} of r{resource} after the term {last}"
             ));
         }
         let Some(note) = note else {
@@ -106,7 +106,7 @@ impl Notes {
         let known = known.or_insert_with(|| note.to_owned());
         if known != note {
             return Err(format!(
-                "{known:?} and {note:?} were told of the term {term} of r{resource}"
+                "observers got the notes {known:?} and {note:?} for the term {term} of r{resource}"
             ));
         }
         self.agree(resource, term)
@@ -127,7 +127,7 @@ impl Notes {
         self.judged += 1;
         let (master, resource) = place;
         let Some((value, text)) = note.split_first_chunk::<32>() else {
-            return Err(format!("master {master} keeps no note beside r{resource}"));
+            return Err(format!("master {master} keeps no note next to r{resource}"));
         };
         self.beside.insert(place, (*value, until));
         // The text of the note follows the start time, pid, host and program. The term of a leader follows the text.
@@ -135,7 +135,7 @@ impl Notes {
         let says = String::from_utf8_lossy(says);
         if self.values.get(value).is_some_and(|known| *known != says) {
             return Err(format!(
-                "master {master} says {says:?} of {}, who holds r{resource} and does not say so",
+                "master {master} shows the note {says:?} for {}, which holds r{resource} with another note",
                 short(value)
             ));
         }
@@ -163,7 +163,7 @@ impl Notes {
         let known = |note: &str| self.said.contains(&(resource, note.to_owned()));
         if says.is_some_and(|says| says != note) || !note.is_none_or(known) {
             return Err(format!(
-                "who waits for r{resource} is told {note:?} of {}, who says {says:?}",
+                "a waiter for r{resource} got the note {note:?} for {}, whose note is {says:?}",
                 holder.map_or("somebody".to_owned(), |holder| short(&holder))
             ));
         }
@@ -178,7 +178,7 @@ impl Notes {
             let left = |(_, (whose, until)): &(_, &(Value, u64))| *whose == value && *until > by;
             if let Some(((master, resource), _)) = self.beside.iter().find(left) {
                 return Err(format!(
-                    "master {master} still keeps a note beside r{resource} of who was done with it {} ms before",
+                    "master {master} still keeps a note next to r{resource} {} ms after its client was done with it",
                     self.bound.unwrap_or(0) / MS
                 ));
             }

@@ -46,7 +46,7 @@ impl Numbers {
             };
             if let Some(what) = what {
                 return Err(format!(
-                    "client {client} was given {what} number {number} on r{} after client {} had {}",
+                    "client {client} was given {what} fencing token {number} on r{} after client {} had {}",
                     believer.resource, other.client, other.number
                 ));
             }
@@ -68,7 +68,7 @@ impl Numbers {
         match another {
             None => Ok(()),
             Some(other) => Err(format!(
-                "clients {} and {client} hold r{} for one owner with the numbers {:?} and {number}",
+                "clients {} and {client} hold r{} for one owner with the fencing tokens {:?} and {number}",
                 other.client, believer.resource, other.fencing
             )),
         }

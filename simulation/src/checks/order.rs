@@ -133,7 +133,7 @@ impl Order {
             let passed = passed.or(readers.filter(|_| believer.scope.class.is_none()));
             if let Some(passed) = passed {
                 return Err(format!(
-                    "client {} has r{resource} before {passed}, who stood in line on a majority when it began",
+                    "client {} has r{resource} before {passed}, which was queued on a majority when it began",
                     believer.client
                 ));
             }
@@ -210,7 +210,7 @@ impl Order {
         match before.find(|id| !(reads && id.ends_with(READER))) {
             None => Ok(()),
             Some(first) => Err(format!(
-                "master {master} granted r{resource} although {first} stands before"
+                "master {master} granted r{resource} although {first} is ahead in its queue"
             )),
         }
     }

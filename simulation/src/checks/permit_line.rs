@@ -104,11 +104,11 @@ impl PermitLine {
         self.judged += 1;
         match first {
             Some(first) if granted && before.holder != after.holder => Err(format!(
-                "master {master} granted a permit of r{line} although {first} stands before"
+                "master {master} granted a permit of r{line} although {first} is ahead in its queue"
             )),
             None if !granted && before.holder.is_none() && self.restarted >> master & 1 == 0 => {
                 Err(format!(
-                    "master {master} kept the slot {resource} of r{line}, which is free, from the first in line"
+                    "master {master} refused the free slot {resource} of r{line} to the first waiter of its queue"
                 ))
             }
             _ => Ok(()),
@@ -128,7 +128,7 @@ impl PermitLine {
         }
         match self.lines[line].passed(began) {
             Some(passed) if at.promises.order => Err(format!(
-                "client {} has a permit of r{line} before {passed}, who stood in line on a majority when it began",
+                "client {} has a permit of r{line} before {passed}, which was queued on a majority when it began",
                 believer.client
             )),
             _ => Ok(()),
@@ -137,7 +137,7 @@ impl PermitLine {
 }
 
 impl Check for PermitLine {
-    const RULE: &'static str = "line of permits";
+    const RULE: &'static str = "queue of permits";
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !self.on {

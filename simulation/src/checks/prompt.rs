@@ -60,7 +60,7 @@ impl Prompt {
 }
 
 impl Check for Prompt {
-    const RULE: &'static str = "told at once";
+    const RULE: &'static str = "loss notified at once";
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !at.promises.prompt {
@@ -93,7 +93,7 @@ impl Check for Prompt {
         match at.believers.iter().find(|one| self.late(at.now, one)) {
             None => Ok(()),
             Some(one) => Err(format!(
-                "client {} has not been told {} ms after a majority said that r{} is not its own",
+                "client {} has not been notified {} ms after a majority replied that it does not hold r{}",
                 one.client,
                 self.bound / MS,
                 one.resource

@@ -237,13 +237,13 @@ impl Stock {
         }
         if shows && self.removals.gone.contains(&resource) {
             return Err(format!(
-                "client {client} is told {told:?} of r{resource}, which was removed before it asked"
+                "client {client} gets {told:?} of r{resource}, which was removed before its call"
             ));
         }
         let lost = self.lost.get(&resource);
         if hands_out && lost.is_some_and(|(at, step)| *at < ask.began && *step <= ask.step) {
             return Err(format!(
-                "client {client} is told {told:?} of r{resource}, which was lost before it asked"
+                "client {client} gets {told:?} of r{resource}, which was lost before its call"
             ));
         }
         match told {
@@ -255,7 +255,7 @@ impl Stock {
                 self.judged += 1;
                 if !self.restarted {
                     return Err(format!(
-                        "client {client} is told that r{resource} is lost, and no master has restarted"
+                        "client {client} gets Lost of r{resource}, and no master has restarted"
                     ));
                 }
                 let first = self.lost.entry(resource).or_insert((now, ask.step));
@@ -291,12 +291,12 @@ impl Stock {
         for piece in left..left + pieces {
             if piece >= stock {
                 return Err(format!(
-                    "client {client} took a piece of r{resource} that left {piece} of {stock}"
+                    "client {client} took a unit of r{resource} that left {piece} of {stock}"
                 ));
             }
             if let Some(other) = self.taken.insert((resource, piece), client) {
                 return Err(format!(
-                    "clients {other} and {client} both took the piece of r{resource} that left {piece}"
+                    "clients {other} and {client} both took the unit of r{resource} that left {piece}"
                 ));
             }
         }
@@ -311,7 +311,7 @@ impl Stock {
         let least = quota.pieces.saturating_sub(quota.asked);
         if left > most || left < least {
             return Err(format!(
-                "{left} of r{resource} are said to be left, of {} of which {} had been taken and {} been asked for",
+                "{left} units of r{resource} are reported as left, of {} of which {} had been taken and {} been asked for",
                 quota.pieces, ask.taken, quota.asked
             ));
         }
@@ -323,7 +323,7 @@ impl Stock {
         self.judged += 1;
         let Some(period) = self.written.get(&(resource, number)) else {
             return Err(format!(
-                "client {client} does r{resource} under {number}, which no master has written down"
+                "client {client} does r{resource} under {number}, for which no master has a record"
             ));
         };
         let key = (resource, period.clone());

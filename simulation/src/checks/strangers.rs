@@ -16,7 +16,7 @@ impl Strangers {
 }
 
 impl Check for Strangers {
-    const RULE: &'static str = "strangers keep theirs";
+    const RULE: &'static str = "foreign keys untouched";
 
     fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         let Fact::Strange {
@@ -32,7 +32,7 @@ impl Check for Strangers {
             return Ok(());
         }
         Err(format!(
-            "what a stranger kept under r{resource} on master {master} is gone"
+            "the foreign key of r{resource} on master {master} is gone"
         ))
     }
 

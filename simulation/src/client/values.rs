@@ -18,7 +18,7 @@ pub(crate) fn failed(error: &ValueError) -> Told {
         ValueError::Unknown(_) => Told::Unknown,
         ValueError::Missing(_) | ValueError::Lost(_) => Told::Lost,
         ValueError::OtherKind { .. } | ValueError::Invalid(_) => {
-            panic!("a value that nobody wrote: {error}")
+            panic!("a value that no client wrote: {error}")
         }
         _ => Told::Nothing,
     }
@@ -184,7 +184,7 @@ impl Client {
 
     fn was_told(&self, step: &Step, told: Told) {
         let (client, resource) = (self.process.client, usize::from(step.resource));
-        self.say(|client| format!("client {client} is told {told:?} of the value of r{resource}"));
+        self.say(|client| format!("client {client} gets {told:?} of the value of r{resource}"));
         self.tell(|task| Fact::Told {
             client,
             task,

@@ -56,10 +56,10 @@ pub(super) fn reply(requests: &[Request], each: &[String], out: &mut String) {
             _ => '-',
         };
         let signs: String = each.iter().map(sign).collect();
-        write!(out, "${}\r\n{signs}\r\n", signs.len()).expect("a string takes everything");
+        write!(out, "${}\r\n{signs}\r\n", signs.len()).expect("writing to a string cannot fail");
         return;
     }
-    write!(out, "*{}\r\n", each.len()).expect("a string takes everything");
+    write!(out, "*{}\r\n", each.len()).expect("writing to a string cannot fail");
     for (request, said) in requests.iter().zip(each) {
         let proposed = match request {
             Request::Acquire { proposal, .. } => format!(":{proposal}\r\n"),

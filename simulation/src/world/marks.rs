@@ -284,7 +284,9 @@ impl World {
                 let now_us = self.masters[master].micros(self.now);
                 self.masters[master].set_mark(now_us, &mark, None);
                 self.watch.coverage.mended += 1;
-                self.say(|| format!("master {master}: its mark is written by hand: {mark}"));
+                self.say(|| {
+                    format!("master {master}: its generation marker is written by hand: {mark}")
+                });
                 self.raised(master);
             }
         }
@@ -335,7 +337,7 @@ impl World {
             return;
         };
         self.processes[client].told = last;
-        self.say(|| format!("client {client} is told the masters of step {last}"));
+        self.say(|| format!("client {client} is configured with the masters of step {last}"));
         self.kill_process(client as u8, 0);
     }
 
@@ -376,7 +378,7 @@ impl World {
             Some(mark) => write!(out, "${}\r\n{mark}\r\n", mark.len()),
             None => write!(out, "_\r\n"),
         }
-        .expect("a string takes everything");
+        .expect("writing to a string cannot fail");
     }
 
     /// Replies to `PTTL` of the generation marker.
@@ -388,7 +390,7 @@ impl World {
             (_, None) => -1,
             (_, Some(left)) => left.as_millis() as i64,
         };
-        write!(out, ":{left}\r\n").expect("a string takes everything");
+        write!(out, ":{left}\r\n").expect("writing to a string cannot fail");
     }
 
     /// A client restores a lost generation marker, if there is none.
@@ -408,7 +410,7 @@ impl World {
         self.watch.coverage.given_again += 1;
         self.masters[index].set_mark(now_us, text(mark), lifetime);
         let mark = text(mark).to_owned();
-        self.say(|| format!("master {index} is given its mark again: {mark}"));
+        self.say(|| format!("master {index}: its generation marker is restored: {mark}"));
         self.raised(index);
         out.push_str("+OK\r\n");
     }
@@ -476,7 +478,7 @@ impl World {
             open.iter().any(other)
         };
         if open.iter().any(apart) {
-            self.say(|| "too many masters have lost their marks".to_owned());
+            self.say(|| "too many masters have lost their generation markers".to_owned());
             self.watch.lose_promises();
         }
     }
@@ -498,7 +500,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_script_looks_at_is_read_from_its_first_line() {
+    fn marker_check_is_read_from_the_first_line_of_a_script() {
         let line = "local mark = redis.call('GET', 'quorate:masters') if mark and mark ~= '0 aa' and mark ~= '1 bb' then \
                     return redis.error_reply('ERR x' .. (mark or '-')) end local MAX_TTL = 1";
         let looks = Looks::read(line).expect("it looks");

@@ -705,7 +705,7 @@ impl World {
         for event in std::mem::take(&mut process.parked) {
             self.at(self.now, event);
         }
-        self.say(|| format!("client {client} goes on"));
+        self.say(|| format!("client {client} resumes"));
     }
 
     /// Adds a line to the trace, if there is one.

@@ -88,7 +88,7 @@ pub(super) fn subscribed(on: bool, channel: &[u8], out: &mut String) {
         ">3\r\n${}\r\n{kind}\r\n${len}\r\n{channel}\r\n:1\r\n",
         kind.len()
     )
-    .expect("a string takes everything");
+    .expect("writing to a string cannot fail");
 }
 
 /// Whether a channel announces leaders.
@@ -137,7 +137,7 @@ impl World {
         let Ok(Answer::State(found)) = answer else {
             return out.push_str("-ERR nothing to look at\r\n");
         };
-        state(&found, note.as_deref(), out).expect("a string takes everything");
+        state(&found, note.as_deref(), out).expect("writing to a string cannot fail");
     }
 
     /// The note that a refusal returns: the current note of the holder.

@@ -188,7 +188,7 @@ impl World {
                 if killed {
                     self.conns[*id as usize - 1].ended = true;
                     self.watch.coverage.ended += 1;
-                    self.say(|| format!("master {master}: connection {id} is ended"));
+                    self.say(|| format!("master {master}: connection {id} is closed"));
                 }
                 Heard::Killed(killed)
             }
@@ -231,7 +231,7 @@ impl World {
             _ => coverage.finished += 1,
         }
         self.masters[index].set_mark(now_us, &raised, lifetime);
-        self.say(|| format!("master {index}: the mark is {number} now"));
+        self.say(|| format!("master {index}: the generation marker is {number} now"));
         self.happened(Happening::Change);
         self.raised(index);
         if self.flaw == Some(Flaw::MarkLostOnRestart) && number % 4 == 2 {

@@ -394,7 +394,7 @@ impl World {
         self.asked[index] = Some(asked);
         if std::mem::take(&mut self.sessions[session].garbled) {
             self.watch.coverage.garbage += 1;
-            return Err(Fault::Server("what was not asked".into()));
+            return Err(Fault::Server("the answer to another question".into()));
         }
         answer
     }

@@ -122,7 +122,7 @@ impl World {
             let (verb, claim) = what;
             let (value, key) = (short(&claim.token().to_hex()), claim.key());
             let key = String::from_utf8_lossy(key);
-            format!("store {master} is heard: {verb} of {value} on {key}: {answer:?}")
+            format!("store {master} answers {verb} of {value} on {key}: {answer:?}")
         });
     }
 

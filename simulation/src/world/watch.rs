@@ -98,7 +98,7 @@ impl Watch {
                 let (client, resource) = (believer.client, believer.resource);
                 self.say(now, || {
                     format!(
-                        "client {} has r{} for {:.3} ms longer",
+                        "client {} extends r{} by {:.3} ms",
                         client,
                         resource,
                         (until - old) as f64 / 1e6

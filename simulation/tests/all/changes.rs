@@ -10,7 +10,7 @@ fn seeds() -> u64 {
 }
 
 #[test]
-fn every_seed_passes_where_masters_change() {
+fn every_seed_passes_while_masters_are_replaced() {
     let summary = sweep(Worlds::Changes, seeds());
     must_pass(&summary, " --changes");
     // Even in the few seeds of a debug run masters are closed and opened, and clients of all steps hold locks.
@@ -33,7 +33,7 @@ fn every_seed_passes_where_masters_change() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run_where_masters_change() {
+fn same_seed_gives_the_same_run_while_masters_are_replaced() {
     let play = Play {
         trace: true,
         ..Play::default()
@@ -120,6 +120,6 @@ fn every_canary_of_changes_is_caught_within_its_seeds() {
     let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
     for (flaw, within) in CANARIES.into_iter().filter(|(_, within)| *within <= most) {
         let caught = is_caught(flaw, within);
-        assert!(caught, "{flaw} gets through {within} seeds");
+        assert!(caught, "{flaw} is not caught within {within} seeds");
     }
 }

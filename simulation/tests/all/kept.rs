@@ -23,7 +23,7 @@ fn passes(scenario: &Scenario) -> Outcome {
 
 /// The renewal task handled the end of such a lease again and again, in one poll, without end.
 #[test]
-fn a_fixed_lease_that_runs_out_lets_the_renewal_task_go_on() {
+fn renewal_task_goes_on_after_a_fixed_lease_has_run_out() {
     let mut scenario = Scenario::quiet(1, 3, 1);
     let runs_out = Step {
         renew: false,
@@ -39,7 +39,7 @@ fn a_fixed_lease_that_runs_out_lets_the_renewal_task_go_on() {
 /// A woken waiter asked for the slot that it had asked for before, and was told that another one was free. It asked for
 /// that slot only if the number of its attempts so far allowed it, or else after another wake-up or a timer.
 #[test]
-fn who_is_woken_for_another_slot_than_its_own_asks_for_it_at_once() {
+fn waiter_woken_for_another_slot_asks_for_it_at_once() {
     for seed in 0..40 {
         let mut scenario = Scenario::quiet(seed, 2, 3);
         let takes = |think, hold| Step {
@@ -95,7 +95,7 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
 /// A master was still down at the healing, came back without its generation marker a moment later, and was not checked
 /// again. A majority of the next masters had no marker, and refused their clients for ever.
 #[test]
-fn marks_lost_after_the_healing_are_written_by_hand_too() {
+fn generation_markers_lost_after_the_healing_are_written_by_hand() {
     let mut scenario = one_replaced(Some(2), 2, 2);
     let heal = scenario.heal_at / MS;
     scenario.faults = vec![crash(3_000, 0, 100), crash(heal - 20, 1, 100)];
@@ -106,7 +106,7 @@ fn marks_lost_after_the_healing_are_written_by_hand_too() {
 /// A majority of the masters lost their generation markers between two changes, before the second was prepared. The
 /// error asked the operator to repeat the first change, and the operator never did.
 #[test]
-fn operator_takes_the_steps_of_the_first_change_again_if_its_marks_are_lost() {
+fn operator_repeats_the_first_change_if_its_generation_markers_are_lost() {
     let mut scenario = one_replaced(Some(4), 5, 3);
     let plan = scenario.change.as_mut().expect("masters change");
     plan.sets.push(0b0111);
@@ -170,9 +170,9 @@ fn removal_that_returns_after_the_next_creation_does_not_remove_the_new_value() 
             ..Play::default()
         };
         let trace = play.run(&scenario).trace;
-        let last = |told: &str| trace.iter().rposition(|line| line.contains(told));
-        let created = last("client 1 is told Created");
-        let removed = last("client 0 is told Removed");
+        let last = |line: &str| trace.iter().rposition(|said| said.contains(line));
+        let created = last("client 1 gets Created");
+        let removed = last("client 0 gets Removed");
         let is_late =
             created.is_some_and(|created| removed.is_some_and(|removed| removed > created));
         late += u64::from(is_late);

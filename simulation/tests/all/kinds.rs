@@ -41,7 +41,7 @@ fn one_of_two_is_broken() -> impl Iterator<Item = Scenario> {
 }
 
 #[test]
-fn a_number_that_one_of_several_resources_confirms_is_caught() {
+fn fencing_token_confirmed_by_one_of_several_resources_is_caught() {
     let caught = |flaw| {
         let violation = |scenario: Scenario| play(&scenario, flaw).violation;
         one_of_two_is_broken().find_map(violation)
@@ -77,7 +77,7 @@ fn holds_of_every_kind_share_one_resource() {
 /// If the counters differ, two first holds of one owner that arrive together cannot agree on a token, because neither
 /// is alone. They used to retry at once, and one of them was always in the way of the other.
 #[test]
-fn holds_of_one_owner_that_meet_let_each_other_be_alone() {
+fn first_holds_of_one_owner_that_collide_are_both_granted() {
     for seed in 0..40 {
         let mut scenario = apart(seed, 4);
         (scenario.net.delay, scenario.net.jitter) = (5 * MS, 8 * MS);
@@ -121,7 +121,7 @@ fn three_for_two(seed: u64) -> Scenario {
 }
 
 #[test]
-fn masters_that_count_to_two_let_three_in() {
+fn masters_that_only_count_permits_grant_three_of_two() {
     for seed in 0..20 {
         assert_eq!(play(&three_for_two(seed), None).violation, None, "{seed}");
     }
@@ -152,7 +152,7 @@ fn one_slot_on_two_masters(seed: u64) -> Scenario {
 }
 
 #[test]
-fn a_permit_that_each_master_picks_is_had_by_nobody_while_one_of_them_is_down() {
+fn permit_picked_by_each_master_cannot_be_taken_while_one_is_down() {
     for seed in 0..20 {
         let world = one_slot_on_two_masters(seed);
         let had = |flaw| {
@@ -183,7 +183,7 @@ fn one_or_both(seed: u64) -> Scenario {
 }
 
 #[test]
-fn a_ticket_for_each_of_several_resources_ends_in_a_deadlock() {
+fn separate_tickets_for_several_resources_deadlock() {
     for seed in 0..20 {
         assert_eq!(play(&one_or_both(seed), None).violation, None, "{seed}");
     }
@@ -193,7 +193,7 @@ fn a_ticket_for_each_of_several_resources_ends_in_a_deadlock() {
 
 /// A foreign client stores a value under one of two keys that a client wants.
 #[test]
-fn masters_that_read_all_keys_at_once_write_over_a_strangers() {
+fn masters_that_read_all_keys_with_mget_overwrite_a_foreign_key() {
     let mut scenario = Scenario::quiet(1, 3, 1);
     scenario.clients[0].steps = vec![step(Kind::Several(0b11)); 3];
     let (master, resource, lasts) = (0, 1, 1_000 * MS);
@@ -209,6 +209,6 @@ fn masters_that_read_all_keys_at_once_write_over_a_strangers() {
     let over = harm(&scenario, Some(Flaw::MgetWrongtype)).violation;
     assert_eq!(
         over.map(|violation| violation.rule),
-        Some("strangers keep theirs")
+        Some("foreign keys untouched")
     );
 }

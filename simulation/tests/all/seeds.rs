@@ -32,7 +32,7 @@ fn every_seed_passes_and_everything_happens_in_some() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn same_seed_gives_the_same_run() {
     for seed in 0..20 {
         let scenario = Scenario::draw(seed);
         let play = Play {
@@ -44,7 +44,7 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn a_traced_run_is_the_same_run() {
+fn traced_run_equals_the_untraced_run() {
     for seed in 0..20 {
         let scenario = Scenario::draw(seed);
         let traced = Play {
@@ -128,18 +128,21 @@ fn every_canary_is_caught_within_its_seeds() {
         // Without optimizations, the rare ones are left to the release run.
         let is_left = cfg!(debug_assertions) && within == seeds();
         let caught = is_caught(flaw, within);
-        assert!(caught || is_left, "{flaw} gets through {within} seeds");
+        assert!(
+            caught || is_left,
+            "{flaw} is not caught within {within} seeds"
+        );
     }
 }
 
 #[test]
-fn the_small_locker_without_a_flaw_passes() {
+fn small_locker_without_a_flaw_passes() {
     let caught = first_caught(Flaw::Sound, false, seeds() / 10, threads());
     assert_eq!(caught, None);
 }
 
 #[test]
-fn the_small_client_of_values_without_a_flaw_passes() {
+fn small_client_of_values_without_a_flaw_passes() {
     let caught = first_caught(Flaw::SoundRegister, false, seeds(), threads());
     assert_eq!(caught, None);
 }

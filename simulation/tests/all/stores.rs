@@ -10,7 +10,7 @@ fn seeds() -> u64 {
 }
 
 #[test]
-fn every_seed_passes_where_masters_are_stores() {
+fn every_seed_passes_if_masters_are_stores() {
     let summary = sweep(Worlds::Stores, seeds());
     must_pass(&summary, " --stores");
     if seeds() >= 2_000 {
@@ -21,7 +21,7 @@ fn every_seed_passes_where_masters_are_stores() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run_at_stores() {
+fn same_seed_gives_the_same_run_with_stores() {
     let play = Play {
         trace: true,
         ..Play::default()
@@ -55,6 +55,6 @@ fn every_canary_of_stores_is_caught_within_its_seeds() {
     }
     for (flaw, within) in CANARIES {
         let caught = is_caught(flaw, within);
-        assert!(caught, "{flaw} gets through {within} seeds");
+        assert!(caught, "{flaw} is not caught within {within} seeds");
     }
 }

@@ -242,7 +242,7 @@ where
 }
 
 #[test]
-fn a_reset_in_the_middle_of_a_reply_is_a_fault_and_the_release_comes_first_afterwards() {
+fn reset_in_the_middle_of_a_reply_is_a_fault_and_the_release_is_sent_first_afterwards() {
     play(|node, shared| async move {
         let (first, second) = (claim(1), claim(2));
         change(&shared, |script| script.cut_next = true);
@@ -259,7 +259,7 @@ fn a_reset_in_the_middle_of_a_reply_is_a_fault_and_the_release_comes_first_after
 }
 
 #[test]
-fn a_partition_costs_a_node_timeout_and_what_was_released_meanwhile_is_delivered() {
+fn partition_costs_one_node_timeout_and_the_pending_release_is_delivered_after_it() {
     play(|node, shared| async move {
         let claim = claim(1);
         assert_eq!(ask(&node, acquire(&claim)).await.0, GRANTED);
@@ -290,7 +290,7 @@ fn a_partition_costs_a_node_timeout_and_what_was_released_meanwhile_is_delivered
 }
 
 #[test]
-fn a_server_that_accepts_and_says_nothing_is_given_up_after_the_connect_timeout() {
+fn silent_server_is_given_up_after_the_connect_timeout() {
     play(|node, shared| async move {
         change(&shared, |script| script.mute = true);
         let (answer, took) = ask(&node, acquire(&claim(1))).await;
@@ -304,7 +304,7 @@ fn a_server_that_accepts_and_says_nothing_is_given_up_after_the_connect_timeout(
 }
 
 #[test]
-fn a_connection_that_went_silent_is_replaced() {
+fn silent_connection_is_replaced() {
     play(|node, shared| async move {
         let first = claim(1);
         assert_eq!(ask(&node, acquire(&first)).await.0, GRANTED);
@@ -327,7 +327,7 @@ fn a_connection_that_went_silent_is_replaced() {
 }
 
 #[test]
-fn the_first_request_waits_for_a_slow_handshake() {
+fn first_request_waits_for_a_slow_handshake() {
     play(|node, shared| async move {
         change(&shared, |script| script.slow = ms(300));
         let (answer, took) = ask(&node, acquire(&claim(1))).await;

@@ -79,14 +79,14 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     let trace = outcome.trace.join("\n");
     let violation = outcome
         .violation
-        .unwrap_or_else(|| panic!("{flaw} gets through\n{trace}"));
+        .unwrap_or_else(|| panic!("{flaw} is not caught\n{trace}"));
     assert_eq!(violation.rule, "stock", "{violation}\n{trace}");
 }
 
 /// The lock is force-released while the write of its holder is in flight to one master. On that master the next
 /// holder's key is restored and not granted, which raises no counter: only the read keeps the late write out.
 #[test]
-fn a_read_keeps_out_writes_that_are_on_their_way() {
+fn read_of_a_value_keeps_out_late_writes() {
     let mut scenario = recorded(3, 100, 200);
     scenario.clients[2].steps = vec![Step {
         think: 310 * MS,
@@ -123,21 +123,21 @@ fn one_master_forgets() -> Scenario {
 }
 
 #[test]
-fn a_write_does_not_count_on_a_master_that_was_not_read() {
+fn write_is_not_counted_on_a_master_that_was_not_read() {
     let mut scenario = one_master_forgets();
     scenario.faults.insert(0, cut_off(1, 0b11000, 195, 215));
     only_the_flaw_is_caught(&scenario, Flaw::WriteElsewhere);
 }
 
 #[test]
-fn a_write_does_not_fill_a_master_that_has_restarted_since_it_was_read() {
+fn write_is_not_counted_on_a_master_that_restarted_since_the_read() {
     let scenario = one_master_forgets();
     only_the_flaw_is_caught(&scenario, Flaw::LateRefill);
 }
 
 /// Without faults every unit is handed out, and each period is done by some client.
 #[test]
-fn a_quota_is_handed_out_to_the_last_piece() {
+fn quota_is_handed_out_to_the_last_unit() {
     for seed in 0..10 {
         let mut scenario = Scenario::quiet(seed, 3, 4);
         let of = |kind| Step {
@@ -169,7 +169,7 @@ fn a_quota_is_handed_out_to_the_last_piece() {
 /// Without faults, `at_least_once` does the work once. A record that an operator removed is missing for every client
 /// until it is created again.
 #[test]
-fn a_record_is_removed_and_created_anew_and_what_is_done_at_least_once_is_written_down() {
+fn removed_record_is_missing_until_created_again_and_at_least_once_is_recorded() {
     for seed in 0..10 {
         let mut scenario = Scenario::quiet(seed, 3, 3);
         let at = |think, kind| Step {
@@ -205,7 +205,7 @@ fn a_record_is_removed_and_created_anew_and_what_is_done_at_least_once_is_writte
 }
 
 #[test]
-fn masters_that_keep_what_they_say_they_have_removed_are_caught() {
+fn master_that_keeps_a_removed_value_is_caught() {
     let mut scenario = Scenario::quiet(1, 3, 2);
     let at = |think, kind| Step {
         think: think * MS,
