@@ -16,13 +16,13 @@ use quorate::Instant;
 use quorate::node::Token;
 use quorate::runtime::Runtime;
 
-use crate::canary::{AsItStands, Flaw, counted_place};
 use crate::clock::{BEGIN, MS};
 use crate::facts::{Believer, Call, Fact, Why};
 use crate::kind::{Kind, ValueStep};
 use crate::locker::{Hold, Locker, Miss, Order, place_of_slot};
 use crate::process::Process;
 use crate::scenario::{COUNTED_WAIT, Step};
+use crate::seeded_bugs::{AsItStands, Flaw, counted_place};
 
 /// Runs the plan from where the previous life of the process was killed, together with the other tasks of the client.
 /// The first task takes the last lock.

@@ -28,7 +28,7 @@
 //!   as long as a preempted thread does not run while masters and network go on.
 //! - In every third scenario several kinds of locks on the same resources: exclusive locks, locks on several resources,
 //!   readers, owners, writers that downgrade to readers. In every seventh, semaphores. Their seeded bugs are faulty
-//!   masters under the real library (`canary/scripts.rs`).
+//!   masters under the real library (`seeded_bugs/scripts.rs`).
 //! - In some scenarios values under locks: quotas and once-per-period records. These scenarios last longer, and masters
 //!   crash one after another (`draw/values.rs`). In others holders leave notes, leaders are elected, and elections are
 //!   observed (`draw/notes.rs`).
@@ -59,7 +59,6 @@
 //! It is a library, a command and tests: `scripts/simulate` plays a million seeds on all cores, and `cargo test` plays
 //! thousands of the same seeds. A folder of `tests/` could only be the tests.
 
-mod canary;
 mod change_plan;
 mod checks;
 mod client;
@@ -80,13 +79,13 @@ mod process;
 mod rng;
 mod run;
 mod scenario;
+mod seeded_bugs;
 mod shrink;
 mod store_node;
 mod store_plan;
 mod sweep;
 mod world;
 
-pub use canary::Flaw;
 pub use change_plan::ChangePlan;
 pub use checks::{HARM, Judged, Lateness, RULES, Violation};
 pub use coverage::{Coverage, grouped};
@@ -100,6 +99,7 @@ pub use scenario::{
     ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Refusal, Scenario, Settings,
     Step,
 };
+pub use seeded_bugs::Flaw;
 pub use shrink::shrink;
 pub use store_plan::StorePlan;
 pub use sweep::{Failure, Summary, Sweep, Worlds, first_caught};

@@ -6,11 +6,11 @@ use quorate::node::Node;
 use quorate::runtime::BoxFuture;
 use quorate::{AcquireError, LockRequest, Note, Owner, Redlock, Waiting};
 
-use crate::canary::{CountedHolds, Flaw, WrongRegister};
 use crate::facts::Fact;
 use crate::kind::Kind;
 use crate::locker::{Hold, Locker, Miss, Order, SEMAPHORES, name};
 use crate::process::Process;
+use crate::seeded_bugs::{CountedHolds, Flaw, WrongRegister};
 
 /// The library.
 pub(crate) struct Library {

@@ -7,12 +7,12 @@ use quorate::node::Token;
 use quorate::runtime::BoxFuture;
 use quorate::{Instant, Leadership, LockGuard, OwnedGuard, Redlock, Wait};
 
-use crate::canary::WrongRegister;
 use crate::kind::Kind;
 pub(crate) use crate::place::{
     PERMITS, PLACES, RESOURCES, SEMAPHORES, is_line, name, place_of_slot, resource_of,
     semaphore_of, semaphore_of_key,
 };
+use crate::seeded_bugs::WrongRegister;
 
 /// One acquire of a workload.
 #[derive(Clone, Debug)]

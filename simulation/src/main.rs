@@ -9,9 +9,9 @@ use quorate_simulation::{
 
 const HELP: &str = "\
 usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--stores | --changes | --bench]
-       scripts/simulate --canaries [--seeds N] [--stores | --changes]
-       scripts/simulate --canary NAME [--harm]   a shrunk trace of how it is caught, by any rule, or
-                                           only by a rule whose breach does harm by itself
+       scripts/simulate --seeded-bugs [--seeds N] [--stores | --changes]
+       scripts/simulate --seeded-bug NAME [--harm]   a shrunk trace of how it is caught: by any rule,
+                                                     or only by a rule whose breach does harm by itself
        QUORATE_SEED=N scripts/simulate [--stores | --changes]   replays one seed with its trace";
 
 fn main() -> ExitCode {
@@ -25,8 +25,8 @@ fn main() -> ExitCode {
     match options.what {
         What::Sweep => sweep(&options),
         What::Replay(seed) => replay(seed, options.worlds, Play::default()),
-        What::Canaries => canaries(&options),
-        What::Canary(flaw) => canary(flaw, &options),
+        What::SeededBugs => seeded_bugs(&options),
+        What::SeededBug(flaw) => seeded_bug(flaw, &options),
     }
 }
 
@@ -42,8 +42,8 @@ struct Options {
 enum What {
     Sweep,
     Replay(u64),
-    Canaries,
-    Canary(Flaw),
+    SeededBugs,
+    SeededBug(Flaw),
 }
 
 impl Options {
@@ -71,11 +71,12 @@ impl Options {
                 "--stores" => options.worlds = Worlds::Stores,
                 "--changes" => options.worlds = Worlds::Changes,
                 "--harm" => options.harm = true,
-                "--canaries" => options.what = What::Canaries,
-                "--canary" => {
+                "--seeded-bugs" => options.what = What::SeededBugs,
+                "--seeded-bug" => {
                     let name = value()?;
-                    let flaw = Flaw::by_name(&name).ok_or(format!("no canary is called {name}"))?;
-                    options.what = What::Canary(flaw);
+                    let flaw =
+                        Flaw::by_name(&name).ok_or(format!("no seeded bug is called {name}"))?;
+                    options.what = What::SeededBug(flaw);
                 }
                 _ => return Err(format!("unknown argument {arg}")),
             }
@@ -192,11 +193,11 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
 }
 
 /// Prints for every seeded bug the first seed that catches it, and the rule.
-fn canaries(options: &Options) -> ExitCode {
+fn seeded_bugs(options: &Options) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     println!(
         "{:<24}{:>8}  {:<20}{:>12}  rule",
-        "canary", "seed", "rule", "harm at seed"
+        "seeded bug", "seed", "rule", "harm at seed"
     );
     let redis = Flaw::ALL.into_iter();
     let all = redis.chain(Flaw::OF_STORES).chain(Flaw::OF_CHANGES);
@@ -221,7 +222,7 @@ fn canaries(options: &Options) -> ExitCode {
     code
 }
 
-fn canary(flaw: Flaw, options: &Options) -> ExitCode {
+fn seeded_bug(flaw: Flaw, options: &Options) -> ExitCode {
     let Some(caught) = first_caught(flaw, options.harm, options.seeds, options.threads) else {
         println!("{flaw} is not caught in {} seeds", options.seeds);
         return ExitCode::FAILURE;

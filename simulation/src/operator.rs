@@ -11,7 +11,6 @@ use quorate::node::{ChangeOrder, ChangeSeen, Fault, Node, NodeName, Reply, Reque
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{ChangeError, ChangeStage, ClientKind, Instant, MastersChange, Redlock, Survey};
 
-use crate::canary::Flaw;
 use crate::change_plan::{ChangePlan, NAMES};
 use crate::client::failed;
 use crate::clock::MS;
@@ -20,6 +19,7 @@ use crate::kind::ValueStep;
 use crate::locker::{PLACES, name};
 use crate::process::Process;
 use crate::rng::Rng;
+use crate::seeded_bugs::Flaw;
 use crate::world::{Heard, Word, number_of};
 
 /// How long an operator waits for one answer.

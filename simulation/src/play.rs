@@ -1,6 +1,6 @@
 //! The options of a run.
 
-use crate::canary::Flaw;
+use crate::seeded_bugs::Flaw;
 
 /// The options of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,10 +13,10 @@ use quorate::node::{Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::testing::{Driver, drivers};
 
-use crate::canary::Flaw;
 use crate::change_plan::NAMES;
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::rng::Rng;
+use crate::seeded_bugs::Flaw;
 use crate::store_node::WatchedStore;
 use crate::store_plan::StorePlan;
 use crate::world::{Event, Link, Shared};

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::canary::{self, Flaw};
 use crate::checks::{Healing, Judged, Lateness, Violation};
 use crate::clock::{BEGIN, MS};
 use crate::coverage::Coverage;
@@ -13,6 +12,7 @@ use crate::locker::Locker;
 use crate::play::Play;
 use crate::process::Process;
 use crate::scenario::Scenario;
+use crate::seeded_bugs::{self, Flaw};
 use crate::world::{Event, Shared};
 
 /// The result of a run.
@@ -88,7 +88,9 @@ impl Run {
         let flaw = self.flaw.filter(|flaw| flaw.is_locker());
         let locker: Arc<dyn Locker> = if let Some(flaw) = flaw {
             let process = process.clone();
-            Arc::new(canary::WrongLocker::new(flaw, process, nodes, settings))
+            Arc::new(seeded_bugs::WrongLocker::new(
+                flaw, process, nodes, settings,
+            ))
         } else {
             let named = self.shared.world().named(client);
             let counted = self.flaw.unwrap_or(Flaw::Sound);

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::canary::Flaw;
 use crate::checks::{Healing, Judged, Lateness, OF_STORES, RULES, Violation};
 use crate::coverage::Coverage;
 use crate::crossings::Crossings;
 use crate::play::Play;
 use crate::run::Outcome;
 use crate::scenario::Scenario;
+use crate::seeded_bugs::Flaw;
 
 /// The number of seeds that a thread takes at a time.
 const BLOCK: u64 = 50;

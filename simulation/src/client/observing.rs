@@ -7,10 +7,10 @@ use quorate::runtime::Runtime;
 use quorate::{Instant, Redlock};
 
 use super::Client;
-use crate::canary::Flaw;
 use crate::facts::Fact;
 use crate::locker::name;
 use crate::scenario::Step;
+use crate::seeded_bugs::Flaw;
 
 impl Client {
     /// Observes for the duration of the hold, and reports what it is told.

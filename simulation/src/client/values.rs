@@ -6,11 +6,11 @@ use std::time::Duration;
 use quorate::{Due, LockGuard, Once, OnceOutcome, Redlock, Take, ValueError, Wait};
 
 use super::{Client, Cut};
-use crate::canary::WrongRegister;
 use crate::facts::{Call, Fact, Told};
 use crate::kind::{Kind, ValueStep};
 use crate::locker::{Hold, name};
 use crate::scenario::Step;
+use crate::seeded_bugs::WrongRegister;
 
 /// The result of a failed call about a value.
 pub(crate) fn failed(error: &ValueError) -> Told {

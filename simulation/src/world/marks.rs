@@ -9,10 +9,10 @@ use quorate::node::Request;
 use super::master::SimMaster;
 use super::words::{number, text};
 use super::{Event, World};
-use crate::canary::Flaw;
 use crate::change_plan::{ChangePlan, Named, Sets, admits, is_majority};
 use crate::clock::{BEGIN, MS};
 use crate::locker::{PLACES, name};
+use crate::seeded_bugs::Flaw;
 
 /// The key of the generation marker.
 const MASTERS: &[u8] = b"quorate:masters";

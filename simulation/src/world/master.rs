@@ -7,11 +7,11 @@ use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, ServerRun};
 
 use super::{Event, Records, World};
-use crate::canary::{Flaw, WrongScripts, wrong_note, wrong_value};
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::facts::{Fact, Member, Seen, Verb, short};
 use crate::locker::{PLACES, is_line, name, resource_of};
 use crate::scenario::{Disk, MasterPlan, Refusal};
+use crate::seeded_bugs::{Flaw, WrongScripts, wrong_note, wrong_value};
 
 pub(crate) struct SimMaster {
     pub(super) memory: Master,

@@ -45,13 +45,13 @@ pub(crate) use session::{Question, Said};
 use store::{Breaker, Breaks};
 pub(crate) use watch::Watch;
 
-use crate::canary::Flaw;
 use crate::clock::{BEGIN, Clock};
 use crate::facts::Fact;
 use crate::happening::Happening;
 use crate::play::Play;
 use crate::rng::Rng;
 use crate::scenario::{FaultKind, Scenario};
+use crate::seeded_bugs::Flaw;
 
 /// What everybody shares.
 pub(crate) struct Shared {
@@ -386,7 +386,7 @@ pub(crate) struct World {
     looks: Vec<Looks>,
     /// The marks that masters had before they came back with less, and until when each of these is guarded.
     fallen: Vec<Option<(u64, u64)>>,
-    /// Canaries: when a master died that is replaced without a change, and counters that were read too early.
+    /// For seeded bugs: when a master died that is replaced without a change, and counters that were read too early.
     died: Option<u64>,
     counted: Vec<Option<Vec<orders::Counter>>>,
     /// Tasks that were spawned and not yet seen by the executor.

@@ -8,9 +8,9 @@ use quorate::node::{Answer, Claim, Fault, KeyState, NoteItem, Request};
 
 use super::World;
 use super::words::{number, text, token};
-use crate::canary::Flaw;
 use crate::facts::Fact;
 use crate::locker::resource_of;
+use crate::seeded_bugs::Flaw;
 
 /// The prefix of the channel of a lock's leaders.
 const LEADER: &str = "quorate:leader:";

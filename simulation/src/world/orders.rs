@@ -11,11 +11,11 @@ use super::marks::{RESTORED, number_of};
 use super::master::run_id;
 use super::net::{Trip, Way};
 use super::{Event, Shared, World};
-use crate::canary::Flaw;
 use crate::clock::{BEGIN, EPOCH_US, MS};
 use crate::happening::Happening;
 use crate::locker::{PLACES, name};
 use crate::scenario::Refusal;
+use crate::seeded_bugs::Flaw;
 
 /// A fencing counter: its key and its number.
 pub(crate) type Counter = (Vec<u8>, u64);

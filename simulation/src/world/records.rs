@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use quorate::node::store::{Commit, Committed, NamedRecord, Record};
 
-use crate::canary::Flaw;
+use crate::seeded_bugs::Flaw;
 
 /// The number of states of a record by which a follower may lag.
 const KEPT: usize = 4;

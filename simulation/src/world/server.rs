@@ -12,8 +12,8 @@ use quorate::node::{
 use super::master::run_id;
 use super::words::{millis, number, text, token};
 use super::{Event, Stray, World, deletion, group, many, marks, notes, permit, register};
-use crate::canary::Flaw;
 use crate::scenario::Refusal;
+use crate::seeded_bugs::Flaw;
 
 /// What stands in the first line of each script.
 const TITLES: [&str; 20] = [

@@ -12,9 +12,9 @@ use quorate::node::{Fault, ServerRun};
 use super::master::run_id;
 use super::net::{Trip, Way};
 use super::{Event, Todo, World};
-use crate::canary::Flaw;
 use crate::rng::Rng;
 use crate::scenario::Refusal;
+use crate::seeded_bugs::Flaw;
 
 /// A question to a session.
 pub(crate) enum Question {

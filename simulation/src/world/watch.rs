@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use quorate::Instant;
 
-use crate::canary::Flaw;
 use crate::checks::{Checkers, Moment};
 use crate::clock::BEGIN;
 use crate::coverage::Coverage;
@@ -14,6 +13,7 @@ use crate::kind::Class;
 use crate::locker::{Hold, PLACES, semaphore_of};
 use crate::play::Play;
 use crate::scenario::{Promises, Scenario};
+use crate::seeded_bugs::Flaw;
 
 pub(crate) struct Watch {
     pub(crate) checkers: Checkers,

@@ -85,7 +85,7 @@ fn second_operator_carries_no_older_value_over_a_later_one() {
 }
 
 /// The number of seeds within which each seeded bug must be caught.
-const CANARIES: [(Flaw, u64); 22] = [
+const SEEDED_BUGS: [(Flaw, u64); 22] = [
     (Flaw::JointUnion, 10),
     (Flaw::JointOldOnly, 10),
     (Flaw::JointNextOnly, 10),
@@ -111,14 +111,17 @@ const CANARIES: [(Flaw, u64); 22] = [
 ];
 
 #[test]
-fn every_canary_of_changes_is_caught_within_its_seeds() {
-    assert_eq!(CANARIES.map(|(flaw, _)| flaw), Flaw::OF_CHANGES);
+fn every_seeded_bug_of_changes_is_caught_within_its_seeds() {
+    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_CHANGES);
     for flaw in Flaw::OF_CHANGES {
         assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
     }
     // Without optimizations there are too few seeds for the rare ones.
     let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
-    for (flaw, within) in CANARIES.into_iter().filter(|(_, within)| *within <= most) {
+    for (flaw, within) in SEEDED_BUGS
+        .into_iter()
+        .filter(|(_, within)| *within <= most)
+    {
         let caught = is_caught(flaw, within);
         assert!(caught, "{flaw} is not caught within {within} seeds");
     }

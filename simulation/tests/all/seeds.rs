@@ -60,7 +60,7 @@ fn traced_run_equals_the_untraced_run() {
 }
 
 /// The number of seeds within which each seeded bug must be caught.
-const CANARIES: [(Flaw, u64); 57] = [
+const SEEDED_BUGS: [(Flaw, u64); 57] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
     (Flaw::ValidityAfterReplies, 1_000),
@@ -121,9 +121,9 @@ const CANARIES: [(Flaw, u64); 57] = [
 ];
 
 #[test]
-fn every_canary_is_caught_within_its_seeds() {
-    assert_eq!(CANARIES.map(|(flaw, _)| flaw), Flaw::ALL);
-    for (flaw, within) in CANARIES {
+fn every_seeded_bug_is_caught_within_its_seeds() {
+    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::ALL);
+    for (flaw, within) in SEEDED_BUGS {
         let within = within.min(seeds());
         // Without optimizations, the rare ones are left to the release run.
         let is_left = cfg!(debug_assertions) && within == seeds();

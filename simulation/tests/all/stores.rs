@@ -33,7 +33,7 @@ fn same_seed_gives_the_same_run_with_stores() {
 }
 
 /// The number of seeds within which each seeded bug must be caught.
-const CANARIES: [(Flaw, u64); 7] = [
+const SEEDED_BUGS: [(Flaw, u64); 7] = [
     (Flaw::VersionsAgain, 200),
     (Flaw::SessionIsLease, 200),
     (Flaw::EarlyEnd, 500),
@@ -44,8 +44,8 @@ const CANARIES: [(Flaw, u64); 7] = [
 ];
 
 #[test]
-fn every_canary_of_stores_is_caught_within_its_seeds() {
-    assert_eq!(CANARIES.map(|(flaw, _)| flaw), Flaw::OF_STORES);
+fn every_seeded_bug_of_stores_is_caught_within_its_seeds() {
+    assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::OF_STORES);
     for flaw in Flaw::ALL.into_iter().chain(Flaw::OF_STORES) {
         assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
     }
@@ -53,7 +53,7 @@ fn every_canary_of_stores_is_caught_within_its_seeds() {
     if cfg!(debug_assertions) {
         return;
     }
-    for (flaw, within) in CANARIES {
+    for (flaw, within) in SEEDED_BUGS {
         let caught = is_caught(flaw, within);
         assert!(caught, "{flaw} is not caught within {within} seeds");
     }
