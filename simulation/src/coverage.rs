@@ -106,7 +106,7 @@ counted! {
         refusals: "requests refused: BUSY, OOM, hung up, ..",
         forgotten_scripts: "scripts called and not loaded",
         garbage: "malformed replies",
-        strangers: "foreign keys in the place of locks",
+        foreign_keys: "foreign keys in the place of locks",
         breaks: "locks force-released",
         skips: "unused days",
     }

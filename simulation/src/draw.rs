@@ -29,7 +29,7 @@ impl Scenario {
             scenario.add_removals(&mut Rng::stream(seed, 9));
             scenario.permit(&mut Rng::stream(seed, 8));
         }
-        scenario.meet_strangers(&mut Rng::stream(seed, 7), resources);
+        scenario.add_foreign_keys(&mut Rng::stream(seed, 7), resources);
         scenario.break_what_is_rare(&mut Rng::stream(seed, 14));
         scenario.idle_for_days(&mut Rng::stream(seed, 12), true);
         scenario
@@ -154,14 +154,14 @@ impl Scenario {
     }
 
     /// Draws foreign keys in every tenth scenario with faults.
-    fn meet_strangers(&mut self, rng: &mut Rng, resources: u8) {
+    fn add_foreign_keys(&mut self, rng: &mut Rng, resources: u8) {
         if self.faults.is_empty() || !rng.chance(100_000) {
             return;
         }
         for _ in 0..rng.range(1, 6) {
             let at = rng.below(self.heal_at - 10 * MS);
             let left = (self.heal_at - at) / MS;
-            let kind = FaultKind::Stranger {
+            let kind = FaultKind::ForeignKey {
                 master: rng.below(self.masters.len() as u64) as u8,
                 resource: rng.below(resources.into()) as u8,
                 lasts: rng.range(1, 1_500).min(left) * MS,

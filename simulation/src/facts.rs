@@ -179,7 +179,7 @@ pub(crate) enum Fact<'a> {
     /// A store keeps a value that was reported to a client as released.
     StandsAgain { master: usize, value: &'a [u8; 32] },
     /// A foreign client checks its value under the key of a lock.
-    Strange {
+    ForeignKey {
         master: usize,
         resource: usize,
         /// The value is still there.

@@ -177,7 +177,7 @@ pub enum FaultKind {
     /// A lock is force-released on all masters.
     Break { resource: u8 },
     /// A foreign client stores a value of another type under the key of a lock, unless the key is in use.
-    Stranger {
+    ForeignKey {
         master: u8,
         resource: u8,
         lasts: u64,

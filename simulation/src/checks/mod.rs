@@ -10,6 +10,7 @@ mod counters;
 mod cover;
 mod exclusion;
 mod extensions;
+mod foreign_keys;
 mod gone;
 mod groups;
 mod guard;
@@ -29,7 +30,6 @@ mod prompt;
 mod queue;
 mod register;
 mod stock;
-mod strangers;
 mod tokens;
 mod values;
 
@@ -175,7 +175,7 @@ checkers! {
     stock: stock::Stock,
     permit_line: permit_line::PermitLine,
     idle_permit: idle_permit::IdlePermit,
-    strangers: strangers::Strangers,
+    foreign_keys: foreign_keys::ForeignKeys,
     gone: gone::Gone,
 }
 

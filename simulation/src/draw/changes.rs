@@ -71,7 +71,7 @@ impl Scenario {
         if fenced {
             scenario.permit(&mut Rng::stream(seed, 8));
         }
-        scenario.meet_strangers(&mut Rng::stream(seed, 7), resources);
+        scenario.add_foreign_keys(&mut Rng::stream(seed, 7), resources);
         scenario.idle_for_days(&mut Rng::stream(seed, 12), false);
         let mut sets = shape.to_vec();
         if rng.chance(200_000) {

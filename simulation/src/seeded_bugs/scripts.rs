@@ -8,8 +8,8 @@ use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, Class, ExtendItem, Group, Mode, QueueInfo, Request};
 
 use super::Flaw;
+use super::mget::read_as_free;
 use super::permits::SlotsTaken;
-use super::strangers::read_as_free;
 use super::tickets::Tickets;
 use super::turn::{Outcome, Turn, ticket};
 

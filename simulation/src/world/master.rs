@@ -35,7 +35,7 @@ pub(crate) struct SimMaster {
     pub(super) retired: bool,
     wrong: WrongScripts,
     /// The keys that hold foreign values, as bits.
-    pub(super) strangers: u32,
+    pub(super) foreign_keys: u32,
     /// The state of each lock after the last message about it.
     seen: [Seen; PLACES],
 }
@@ -57,7 +57,7 @@ impl SimMaster {
             scripts: Vec::new(),
             retired: false,
             wrong: WrongScripts::default(),
-            strangers: 0,
+            foreign_keys: 0,
             seen: [Seen::default(); PLACES],
         }
     }
@@ -375,7 +375,7 @@ impl World {
         let now_ms = self.masters[master].micros(now) / 1_000;
         let expires = self.masters[master].clock.when(after.expires * 1_000);
         let expires = expires.unwrap_or(u64::MAX);
-        self.look_at_stranger(master, resource);
+        self.check_foreign_key(master, resource);
         let members = self.masters[master].members(key);
         self.watch.fact(
             now,
@@ -465,7 +465,7 @@ impl World {
         }
         let run = master.run + 1;
         master.memory = started(index, run, std::mem::take(&mut master.memory));
-        master.forget_strangers(now);
+        master.forget_foreign_keys(now);
         master.look_at_all(now);
         master.up = true;
         master.run = run;

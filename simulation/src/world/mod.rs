@@ -4,6 +4,7 @@
 //! with its lock released.
 
 mod deletion;
+mod foreign_key;
 mod group;
 mod link;
 mod many;
@@ -18,7 +19,6 @@ mod register;
 mod server;
 mod session;
 mod store;
-mod stranger;
 mod watch;
 mod words;
 
@@ -257,8 +257,8 @@ pub(crate) enum Event {
     Restart(u8),
     /// What a stale disk will show.
     Snapshot(u8),
-    /// A stranger takes its value from a master.
-    StrangerGoes {
+    /// A foreign client removes its value from a master.
+    ForeignKeyGoes {
         master: u8,
         resource: u8,
     },
@@ -541,7 +541,7 @@ impl World {
             Event::Word { session } => return self.word(at(session)),
             Event::Restart(master) => self.restart(master.into()),
             Event::Snapshot(master) => self.snapshot(master.into()),
-            Event::StrangerGoes { master, resource } => self.stranger_goes(master, resource),
+            Event::ForeignKeyGoes { master, resource } => self.remove_foreign_key(master, resource),
             Event::Resume(client) => self.resume(client.into()),
             Event::Told(client) => self.tell_last(client.into()),
             Event::Ordered { order } => self.ordered(at(order)),
@@ -591,11 +591,11 @@ impl World {
                 self.break_lock(resource);
                 return Some(Todo::Break(self.breaks_at_stores(resource)));
             }
-            FaultKind::Stranger {
+            FaultKind::ForeignKey {
                 master,
                 resource,
                 lasts,
-            } => self.stranger_comes(master, resource, lasts),
+            } => self.put_foreign_key(master, resource, lasts),
             FaultKind::Garble { master } => {
                 for conn in &mut self.conns {
                     conn.garbled |= conn.master == usize::from(master);

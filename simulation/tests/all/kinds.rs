@@ -197,7 +197,7 @@ fn masters_that_read_all_keys_with_mget_overwrite_a_foreign_key() {
     let mut scenario = Scenario::quiet(1, 3, 1);
     scenario.clients[0].steps = vec![step(Kind::Several(0b11)); 3];
     let (master, resource, lasts) = (0, 1, 1_000 * MS);
-    let kind = FaultKind::Stranger {
+    let kind = FaultKind::ForeignKey {
         master,
         resource,
         lasts,
@@ -205,7 +205,7 @@ fn masters_that_read_all_keys_with_mget_overwrite_a_foreign_key() {
     scenario.faults = vec![Fault { at: 0, kind }];
     let library = harm(&scenario, None);
     assert_eq!(library.violation, None);
-    assert_eq!(library.coverage.strangers, 1);
+    assert_eq!(library.coverage.foreign_keys, 1);
     let over = harm(&scenario, Some(Flaw::MgetWrongtype)).violation;
     assert_eq!(
         over.map(|violation| violation.rule),

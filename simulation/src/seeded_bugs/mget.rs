@@ -6,20 +6,20 @@ use quorate::node::{Answer, Fault, Request};
 use super::turn::{Outcome, Turn};
 
 pub(super) fn read_as_free(turn: &mut Turn<'_>, keys: &[Vec<u8>]) -> Option<Outcome> {
-    let strange = |turn: &mut Turn<'_>, key: &Vec<u8>| {
+    let foreign = |turn: &mut Turn<'_>, key: &Vec<u8>| {
         let key = key.as_slice().into();
         turn.memory.apply(turn.now, &Request::Look { key }) == Err(Fault::WrongType)
     };
-    let strange: Vec<_> = keys.iter().filter(|key| strange(turn, key)).collect();
-    if strange.is_empty() {
+    let foreign: Vec<_> = keys.iter().filter(|key| foreign(turn, key)).collect();
+    if foreign.is_empty() {
         return None;
     }
-    for key in &strange {
+    for key in &foreign {
         turn.free(key);
     }
     let answer = turn.sound();
     if !matches!(answer, Ok(Answer::Granted { .. })) {
-        for key in strange {
+        for key in foreign {
             turn.memory.put_foreign(key);
         }
     }

@@ -5,21 +5,21 @@ use crate::facts::Fact;
 use crate::scenario::Scenario;
 
 #[derive(Default)]
-pub(crate) struct Strangers {
+pub(crate) struct ForeignKeys {
     judged: u64,
 }
 
-impl Strangers {
+impl ForeignKeys {
     pub(crate) fn new(_: &Scenario) -> Self {
         Self::default()
     }
 }
 
-impl Check for Strangers {
+impl Check for ForeignKeys {
     const RULE: &'static str = "foreign keys untouched";
 
     fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
-        let Fact::Strange {
+        let Fact::ForeignKey {
             master,
             resource,
             stands,

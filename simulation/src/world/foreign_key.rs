@@ -10,15 +10,15 @@ use crate::locker::{RESOURCES, name};
 
 impl SimMaster {
     /// Whether a value of another type is there.
-    fn is_strange(&mut self, now: u64, resource: usize) -> bool {
+    fn is_foreign(&mut self, now: u64, resource: usize) -> bool {
         let key = name(resource as u8).as_bytes().into();
         let now_us = self.micros(now);
         self.memory.apply(now_us, &Request::Look { key }) == Err(Fault::WrongType)
     }
 
     fn end(&mut self, now: u64, resource: usize) {
-        self.strangers &= !(1 << resource);
-        if self.is_strange(now, resource) {
+        self.foreign_keys &= !(1 << resource);
+        if self.is_foreign(now, resource) {
             let (now_us, key) = (self.micros(now), name(resource as u8).as_bytes());
             let ttl = Some(std::time::Duration::ZERO);
             self.memory.put_text(now_us, key, b"", ttl);
@@ -26,7 +26,7 @@ impl SimMaster {
     }
 
     /// The server has restarted: foreign clients do not expect their values any more.
-    pub(super) fn forget_strangers(&mut self, now: u64) {
+    pub(super) fn forget_foreign_keys(&mut self, now: u64) {
         for resource in 0..RESOURCES {
             self.end(now, resource);
         }
@@ -34,7 +34,7 @@ impl SimMaster {
 }
 
 impl World {
-    pub(super) fn stranger_comes(&mut self, index: u8, resource: u8, lasts: u64) {
+    pub(super) fn put_foreign_key(&mut self, index: u8, resource: u8, lasts: u64) {
         let now = self.now;
         if self.scenario.masters[usize::from(index)].store.is_some() {
             return;
@@ -43,32 +43,32 @@ impl World {
         let key = name(resource).as_bytes();
         let now_us = master.micros(now);
         let taken = master.memory.peek(now_us, key).holder.is_some();
-        if !master.up || taken || master.strangers >> resource & 1 == 1 {
+        if !master.up || taken || master.foreign_keys >> resource & 1 == 1 {
             return;
         }
         master.memory.put_foreign(key);
-        master.strangers |= 1 << resource;
-        self.watch.coverage.strangers += 1;
+        master.foreign_keys |= 1 << resource;
+        self.watch.coverage.foreign_keys += 1;
         let master = index;
-        self.at(now + lasts, Event::StrangerGoes { master, resource });
+        self.at(now + lasts, Event::ForeignKeyGoes { master, resource });
     }
 
-    pub(super) fn stranger_goes(&mut self, index: u8, resource: u8) {
+    pub(super) fn remove_foreign_key(&mut self, index: u8, resource: u8) {
         let (now, resource) = (self.now, usize::from(resource));
-        self.look_at_stranger(index.into(), resource);
+        self.check_foreign_key(index.into(), resource);
         self.masters[usize::from(index)].end(now, resource);
     }
 
     /// Checks that a foreign value is still there.
-    pub(super) fn look_at_stranger(&mut self, index: usize, resource: usize) {
+    pub(super) fn check_foreign_key(&mut self, index: usize, resource: usize) {
         let (now, master) = (self.now, &mut self.masters[index]);
-        if master.strangers == 0 || master.strangers >> resource & 1 == 0 {
+        if master.foreign_keys == 0 || master.foreign_keys >> resource & 1 == 0 {
             return;
         }
-        let fact = Fact::Strange {
+        let fact = Fact::ForeignKey {
             master: index,
             resource,
-            stands: master.is_strange(now, resource),
+            stands: master.is_foreign(now, resource),
         };
         self.watch.fact(now, &fact);
     }
