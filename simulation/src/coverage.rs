@@ -120,7 +120,7 @@ counted! {
         half_open: "connections forgotten by one side",
         kicked: "old connections ended by new ones",
         pings: "heartbeats of connections",
-        owed: "releases first on a new connection",
+        pending_releases: "releases first on a new connection",
     }
     "stores" {
         sessions: "sessions",

@@ -18,8 +18,8 @@ mod healing;
 mod idle;
 mod idle_permit;
 mod kept;
+mod leaked_keys;
 mod lines_up;
-mod litter;
 mod loss;
 mod notes;
 mod numbers;
@@ -166,7 +166,7 @@ checkers! {
     order: order::Order,
     cover: cover::Cover,
     calls: calls::Calls,
-    litter: litter::Litter,
+    leaked_keys: leaked_keys::LeakedKeys,
     kept: kept::Kept,
     idle: idle::Idle,
     prompt: prompt::Prompt,

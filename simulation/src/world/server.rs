@@ -464,7 +464,7 @@ impl World {
         self.conns[conn].served += 1;
         let coverage = &mut self.watch.coverage;
         match request {
-            Request::Release { .. } if first => coverage.owed += 1,
+            Request::Release { .. } if first => coverage.pending_releases += 1,
             Request::Confirm { .. } => coverage.confirms += 1,
             Request::Extend { items } if items.len() > 1 => coverage.batches += 1,
             Request::Acquire { claim, .. } => {

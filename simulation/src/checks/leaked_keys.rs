@@ -13,7 +13,7 @@ use crate::scenario::Scenario;
 
 type Value = [u8; 32];
 
-pub(crate) struct Litter {
+pub(crate) struct LeakedKeys {
     on: bool,
     /// The time until a release is executed: it is sent after earlier requests and may wait for a reply that lets it
     /// leave. With several kinds of locks, the release and the requests before it may each have to load a script first.
@@ -29,7 +29,7 @@ pub(crate) struct Litter {
     judged: u64,
 }
 
-impl Litter {
+impl LeakedKeys {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let loads = scenario.is_mixed() || scenario.has_values() || scenario.has_notes();
         Self {
@@ -70,7 +70,7 @@ impl Litter {
     }
 }
 
-impl Check for Litter {
+impl Check for LeakedKeys {
     const RULE: &'static str = "no leaked keys";
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
