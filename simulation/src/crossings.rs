@@ -109,7 +109,7 @@ impl fmt::Display for Crossings {
 /// Columns, as bits.
 type Columns = u16;
 
-/// What a run has seen. A cell of a kind of lock is judged if its happening occurs during such a hold or between two
+/// The crossings of a run. A cell of a kind of lock is judged if its happening occurs during such a hold or between two
 /// holds of one resource, and the rules about exclusion or fencing tokens are in force. A cell of a value is judged if
 /// its happening has occurred since the last use of the value, and the rule `stock` is in force.
 pub(crate) struct Watched {

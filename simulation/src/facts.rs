@@ -104,7 +104,7 @@ pub(crate) enum Fact<'a> {
         value: Token,
         note: &'a str,
     },
-    /// A waiter was told the lock value of the holder, if the master shows one, and the holder's note.
+    /// A waiter received the lock value of the holder, if the master shows one, and the holder's note.
     Refused {
         resource: usize,
         holder: Option<&'a [u8]>,
@@ -112,7 +112,7 @@ pub(crate) enum Fact<'a> {
     },
     /// A task begins to observe an election.
     Observes { task: usize },
-    /// An observer was told the term and the note of the leader, or that there is no leader.
+    /// An observer received the term and the note of the leader, or that there is no leader.
     Observed {
         task: usize,
         resource: usize,
@@ -164,17 +164,17 @@ pub(crate) enum Fact<'a> {
         token: u64,
         bytes: &'a [u8],
     },
-    /// A client has been told by a store that it is in the queue.
+    /// A store has reported to a client that it is in the queue.
     Stood {
         master: usize,
         claim: &'a Arc<Claim>,
     },
-    /// A client has been told by a store that a lock is not its own.
+    /// A store has reported to a client that a lock is not its own.
     Denied {
         master: usize,
         claim: &'a Arc<Claim>,
     },
-    /// A client has been told by a store that its lock is released.
+    /// A store has reported to a client that its lock is released.
     GivenBack,
     /// A store keeps a value that was reported to a client as released.
     StandsAgain { master: usize, value: &'a [u8; 32] },

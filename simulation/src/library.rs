@@ -70,7 +70,7 @@ impl Library {
             .map_err(|error| self.missed(order.resource, error))
     }
 
-    /// Reports to the checkers which holder a waiter is told.
+    /// Reports to the checkers which holder a waiter is shown.
     fn told(&self, resource: u8) -> impl Fn(&Waiting) + Send + Sync + 'static {
         let process = self.process.clone();
         move |seen| {

@@ -65,7 +65,7 @@ pub(crate) trait Hold: Send + Sync {
     fn slot(&self) -> Option<usize> {
         None
     }
-    /// The end of the validity; `None` once the holder would be told that the lock is over. Reading it changes nothing.
+    /// The end of the validity; `None` once the library would report the lock as over. Reading it changes nothing.
     fn look(&self) -> Option<Instant>;
     /// Resolves when the holder is notified of the loss.
     fn lost(&self) -> BoxFuture<()>;

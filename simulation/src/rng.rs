@@ -13,7 +13,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// An independent stream for one part of a run. What one part draws does not change the others, so a scenario that
+    /// An independent stream for one part of a run. The draws of one part do not change the others, so a scenario that
     /// has been shrunk stays close to the original.
     pub fn stream(seed: u64, part: u64) -> Self {
         let mut rng = Self(seed ^ part.wrapping_mul(0xA076_1D64_78BD_642F));

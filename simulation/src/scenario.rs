@@ -45,13 +45,13 @@ pub struct MasterPlan {
     pub offset_us: i64,
     /// The rate error of its clock, in parts per million.
     pub ppm: i64,
-    /// What a restart preserves.
+    /// How much of its memory a restart preserves.
     pub disk: Disk,
     /// The plan of the store, if the master is one and not Redis.
     pub store: Option<StorePlan>,
 }
 
-/// What a restart preserves of a master's memory.
+/// How much of a master's memory a restart preserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
     /// Nothing.

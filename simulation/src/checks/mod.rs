@@ -46,7 +46,7 @@ use crate::scenario::{Promises, Scenario};
 pub struct Violation {
     /// The name of the broken rule.
     pub rule: &'static str,
-    /// What the checker saw.
+    /// The state or event that broke the rule.
     pub what: String,
     /// When, in nanoseconds of simulated time.
     pub at: u64,
@@ -80,7 +80,7 @@ pub const HARM: [&str; 9] = [
 /// The rule that judges nothing if no master is a store.
 pub(crate) const OF_STORES: &str = <gone::Gone as Check>::RULE;
 
-/// What every checker may read.
+/// The information that every checker may read.
 pub(crate) struct Moment<'a> {
     /// The true time.
     pub(crate) now: u64,

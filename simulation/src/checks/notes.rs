@@ -14,13 +14,13 @@ type Value = [u8; 32];
 
 pub(crate) struct Notes {
     on: bool,
-    /// The largest term that each task has been told in its current observation.
+    /// The largest term that each task has received in its current observation.
     terms: HashMap<usize, u64>,
-    /// The largest term that any observer has been told, by resource, and its value when the masters were last unused
+    /// The largest term that any observer has received, by resource, and its value when the masters were last unused
     /// for days.
     largest: HashMap<usize, u64>,
     floor: HashMap<usize, u64>,
-    /// The note that observers were told for each term, by resource.
+    /// The note that observers received for each term, by resource.
     told: HashMap<(usize, u64), String>,
     /// The note of the holder of each term, if it leaves one.
     says: HashMap<(usize, u64), Option<String>>,
@@ -63,7 +63,7 @@ impl Notes {
         }
     }
 
-    /// Checks that the note that observers were told for a term is the note of its holder. Either may come first.
+    /// Checks that the note that observers received for a term is the note of its holder. Either may come first.
     fn agree(&mut self, resource: usize, term: u64) -> Result<(), String> {
         let place = (resource, term);
         let (Some(told), Some(says)) = (self.told.get(&place), self.says.get(&place)) else {
@@ -149,7 +149,7 @@ impl Notes {
         Ok(())
     }
 
-    /// Checks that a waiter is told the note of the holder that the master names, or, if no holder is named, a note
+    /// Checks that a waiter receives the note of the holder that the master names, or, if no holder is named, a note
     /// that some holder has left.
     fn refused(
         &mut self,

@@ -21,8 +21,8 @@ pub(crate) struct Stock {
     done: HashMap<(usize, Vec<u8>), usize>,
     /// The bytes written on some master, by resource and fencing token.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// Values that were reported lost after their creation, with the event and the smallest step of a client that was
-    /// told so. For clients of this step and later ones they stay lost.
+    /// Values that were reported as lost after their creation: the event, and the smallest step of a client that got
+    /// this result. For clients of this step and later ones they stay lost.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,

@@ -13,7 +13,7 @@ use crate::scenario::Step;
 use crate::seeded_bugs::Flaw;
 
 impl Client {
-    /// Observes for the duration of the hold, and reports what it is told.
+    /// Observes for the duration of the hold, and reports the results.
     pub(super) async fn observe(&self, step: &Step) {
         let Some(redlock) = self.locker.redlock() else {
             return;

@@ -103,7 +103,7 @@ impl Flaw {
         settings.nodes(counts.map(|(_, node)| node.clone()).collect())
     }
 
-    /// Changes what a client of both sets is told by a master that is in the next set only.
+    /// Changes the answer of a master that is in the next set only to a client of both sets.
     pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
         match (self, request, answer) {
             (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {

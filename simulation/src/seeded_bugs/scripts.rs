@@ -16,7 +16,7 @@ use super::turn::{Outcome, Turn, ticket};
 /// The largest difference between a proposal and a master's clock, in microseconds.
 const SLACK_US: u64 = 1_000_000;
 
-/// What a faulty master keeps in addition to its keys.
+/// The state of a faulty master in addition to its keys.
 #[derive(Default)]
 pub(crate) struct WrongScripts {
     /// The number of holds counted under each key.

@@ -10,7 +10,7 @@ use quorate::node::{Answer, Claim, Fairness, QueueInfo, Request, Ticket};
 use super::turn::{Outcome, Turn, ticket};
 
 /// The number of bits of the ticket of one resource. As many stay free below all, because the client adds to the ticket
-/// that it is told.
+/// that it receives.
 const BITS: u32 = 11;
 const BELOW: u32 = 4;
 

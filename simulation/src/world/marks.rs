@@ -449,7 +449,7 @@ impl World {
     }
 
     /// Everything depends on masters that keep their generation markers, or that get them back before they vote again.
-    /// If so many have lost theirs that they admit clients which were shut out, nothing is promised any more.
+    /// If a majority admits clients again that were shut out, nothing is promised any more.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;

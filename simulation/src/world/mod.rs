@@ -1,7 +1,6 @@
-//! The simulated world: one queue of events, masters, connections, client processes.
+//! The simulated world: one queue of events, masters, connections and client processes.
 //!
-//! Everything is decided by the scenario and its seed. The world calls into the library only
-//! with its lock released.
+//! The scenario and its seed decide everything. The world calls the library only while it is unlocked.
 
 mod deletion;
 mod foreign_key;
@@ -53,13 +52,13 @@ use crate::rng::Rng;
 use crate::scenario::{FaultKind, Scenario};
 use crate::seeded_bugs::Flaw;
 
-/// What everybody shares.
+/// The state that all tasks and nodes of a run share.
 pub(crate) struct Shared {
-    /// The true time. It goes on from event to event, and by a little at each look at a clock.
+    /// The true time. It moves from event to event, and by a little with each reading of a clock.
     now: AtomicU64,
-    /// A task is being polled: it may be kept from running between two looks at the clock.
+    /// A task is being polled, so it may be preempted between two readings of the clock.
     polled: AtomicBool,
-    /// Tasks that have been woken. Apart from the world, so that waking needs nothing else.
+    /// Tasks that have been woken. Outside of the world, so that waking needs no other lock.
     pub(crate) ready: Arc<Mutex<VecDeque<usize>>>,
     world: Mutex<World>,
 }
@@ -85,30 +84,30 @@ impl Shared {
         world
     }
 
-    /// Whether a task is being polled from now on; says whether one was.
+    /// Sets whether a task is being polled. Returns the previous value.
     pub(crate) fn polls(&self, polls: bool) -> bool {
         self.polled.swap(polls, Ordering::Relaxed)
     }
 
-    /// Looks at what the library says in a process.
+    /// Reads the state of the holds in a process.
     pub(crate) fn after(&self, client: usize) {
         let mut world = self.world();
         let now = world.now;
         world.watch.after(now, Some(client));
     }
 
-    /// Somebody looks at a clock, which takes a moment.
+    /// A clock is read, which takes a moment.
     pub(crate) fn look(&self, moment: u64) -> u64 {
-        // One thread plays a run: a load and a store are enough, here and below.
+        // One thread plays a run, so a load and a store are enough, here and below.
         let now = self.now() + moment;
         self.now.store(now, Ordering::Relaxed);
         now
     }
 
-    /// The task that is being polled is kept from running for a while: masters, network and drivers go
-    /// on, other tasks wait for their turn. At most until something comes that concerns all tasks.
+    /// Preempts the task that is being polled: masters, network and drivers go on, other tasks wait. Ends early at an
+    /// event that concerns all tasks.
     pub(crate) fn preempt(&self, lasts: u64) {
-        // Answers are told from within an event, where nobody may be kept waiting.
+        // Answers are delivered within an event, in which no task may be preempted.
         if !self.polled.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -143,20 +142,20 @@ impl Shared {
         self.polled.store(true, Ordering::Relaxed);
     }
 
-    /// Moves the time to the next event and lets it happen, under the eyes of the checkers; what concerns
-    /// the library is done with the world unlocked. `None` at the end of time.
+    /// Moves the time to the next event, handles it, and runs the checkers. Calls of the library are made with the
+    /// world unlocked. Returns `None` at the end of time.
     pub(crate) fn happen(&self, mut world: MutexGuard<'_, World>, deadline: u64) -> Option<Event> {
         let Reverse(next) = world.events.pop()?;
         if next.at > deadline {
             return None;
         }
-        // What is due while somebody looks at a clock happens a moment later.
+        // An event that is due while a clock is read happens a moment later.
         world.now = next.at.max(self.now());
         self.now.store(world.now, Ordering::Relaxed);
         let todo = world.happen(next.event);
         let now = world.now;
         match todo {
-            // Whoever is woken is looked at when it has had its turn.
+            // The checkers look at the woken process after it has run.
             Some(Todo::Wake(waker)) => {
                 drop(world);
                 waker.wake();
@@ -171,7 +170,7 @@ impl Shared {
         Some(next.event)
     }
 
-    /// Takes the world apart, so that nothing keeps itself alive in a circle.
+    /// Takes the world apart, to break reference cycles.
     pub(crate) fn demolish(&self) {
         let mut world = self.world();
         let links = std::mem::take(&mut world.links);
@@ -188,17 +187,17 @@ impl Shared {
     }
 }
 
-/// What is to be done with the world unlocked.
+/// An action that requires the world to be unlocked.
 enum Todo {
     Wake(Waker),
     Step(usize, Call),
     Break(Breaks),
 }
 
-/// Something that will happen.
+/// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A timer rings.
+    /// A timer fires.
     Timer {
         client: u8,
         slot: u32,
@@ -208,7 +207,7 @@ pub(crate) enum Event {
     Turn {
         link: u32,
     },
-    /// The alarm of a link rings.
+    /// The alarm of a link fires.
     Alarm {
         link: u32,
         lap: u32,
@@ -217,15 +216,15 @@ pub(crate) enum Event {
     Accept {
         conn: u32,
     },
-    /// The answer to it reaches the client.
+    /// The acceptance reaches the client.
     Dialed {
         conn: u32,
     },
-    /// The oldest piece under way reaches the master.
+    /// The oldest piece in flight reaches the master.
     Arrive {
         conn: u32,
     },
-    /// The oldest piece under way reaches the client.
+    /// The oldest piece in flight reaches the client.
     Receive {
         conn: u32,
     },
@@ -233,21 +232,21 @@ pub(crate) enum Event {
     Closed {
         conn: u32,
     },
-    /// A question reaches a store, and its answer the client.
+    /// A question reaches a store (`Reach`), or its answer the client (`Tell`).
     Reach {
         asked: u32,
     },
     Tell {
         asked: u32,
     },
-    /// A session of a store has ended, and somebody who listens there is told something.
+    /// A session of a store has ended (`Lost`), or a message reaches a listener (`Word`).
     Lost {
         session: u32,
     },
     Word {
         session: u32,
     },
-    /// A message is executed once more.
+    /// A message is executed a second time.
     Stray(u32),
     /// A paused task may go on.
     Wake(u32),
@@ -255,31 +254,31 @@ pub(crate) enum Event {
     Fault(u32),
     /// A master that had crashed is back.
     Restart(u8),
-    /// What a stale disk will show.
+    /// The state that a stale disk will restore is saved.
     Snapshot(u8),
     /// A foreign client removes its value from a master.
     ForeignKeyGoes {
         master: u8,
         resource: u8,
     },
-    /// A paused process goes on.
+    /// A paused process resumes.
     Resume(u8),
-    /// A killed process starts anew; for the executor.
+    /// A killed process restarts; for the executor.
     Boot(u8),
-    /// A client is told the last masters of a change.
+    /// A client is configured with its last masters.
     Told(u8),
-    /// A word of an operator reaches a master, and the answer the operator.
+    /// An order of an operator reaches a master (`Ordered`), or its reply the operator (`Obeyed`).
     Ordered {
         order: u32,
     },
     Obeyed {
         order: u32,
     },
-    /// The guard of a master ends that came back with less than it was told of a change.
+    /// The restart guard ends for a master that came back with an older generation marker.
     Unguarded,
-    /// Somebody looks after masters that have lost their marks.
+    /// An administrator checks for masters that have lost their generation markers.
     LookedAfter,
-    /// Nobody has come for a long time: what a fault says.
+    /// The masters have been unused for the time that a fault states.
     Skipped(u32),
 }
 
@@ -313,24 +312,24 @@ impl Ord for Scheduled {
 pub(crate) struct Process {
     pub(crate) clock: Clock,
     pub(crate) wall_us: i64,
-    /// Counts restarts.
+    /// The number of restarts.
     pub(crate) life: u32,
     pub(crate) paused_until: u64,
-    /// Events that came while it was paused.
+    /// Events that arrived while it was paused.
     parked: Vec<Event>,
     /// Tasks that were woken while it was paused.
     pub(crate) parked_tasks: Vec<usize>,
     /// The next step of its plan.
     pub(crate) step: usize,
-    /// How many of its tasks are still at work.
+    /// The number of its tasks that are still running.
     pub(crate) tasks: u8,
     pub(crate) done: bool,
     pub(crate) killed: bool,
-    /// The attempt that was begun last.
+    /// The attempt that began last.
     attempt: Option<Arc<Claim>>,
-    /// The step of the masters that it is told, at its next start.
+    /// The step with which it will be configured at its next start.
     told: u8,
-    /// The same of the life that it has.
+    /// The step of its current life.
     step_now: u8,
 }
 
@@ -340,11 +339,11 @@ pub(crate) struct TimerSlot {
     pub(crate) waker: Option<Waker>,
 }
 
-/// A message on its way outside of any connection.
+/// A message in flight outside of any connection.
 struct Stray {
     master: usize,
     run: u32,
-    /// The connection that it came by first.
+    /// The connection on which it was sent first.
     conn: usize,
     looks: usize,
     request: Request,
@@ -361,17 +360,17 @@ pub(crate) struct World {
     seq: u64,
     pub(crate) rng: Rng,
     masters: Vec<SimMaster>,
-    /// What those masters keep that are stores, and what their disks would bring back.
+    /// The contents of the masters that are stores, and what their disks would restore.
     stores: Vec<Records>,
     store_disks: Vec<Records>,
     sessions: Vec<Session>,
     asked: Vec<Option<Asked>>,
-    /// A canary: sessions that were given up and are given out again.
+    /// For a seeded bug: sessions that were given up and are used again.
     pool: Vec<usize>,
-    /// Whom a store has told that its lock is given back, and who has left its lines.
+    /// The values that a store has reported as released, and the waiters that have left its queues.
     given_back: HashSet<(usize, [u8; 32])>,
     left: HashSet<(usize, Arc<str>)>,
-    /// Nodes of stores, by client and master.
+    /// The nodes of stores, by client and master.
     breakers: Vec<Breaker>,
     pub(crate) links: Vec<Link>,
     conns: Vec<Conn>,
@@ -379,17 +378,18 @@ pub(crate) struct World {
     pub(crate) timers: Vec<TimerSlot>,
     pub(crate) free_timers: Vec<u32>,
     strays: Vec<Option<Stray>>,
-    /// Words of operators, and how many operators have got to where they walk to.
+    /// The orders of operators, and how many operators have reached their goal.
     orders: Vec<Order>,
     arrived: bool,
-    /// What scripts look at before they vote, as they were loaded.
+    /// The checks of scripts before they vote, as loaded.
     looks: Vec<Looks>,
-    /// The marks that masters had before they came back with less, and until when each of these is guarded.
+    /// The generation markers that masters had before they came back with older ones, and until when each of these
+    /// masters is guarded.
     fallen: Vec<Option<(u64, u64)>>,
     /// For seeded bugs: when a master died that is replaced without a change, and counters that were read too early.
     died: Option<u64>,
     counted: Vec<Option<Vec<orders::Counter>>>,
-    /// Tasks that were spawned and not yet seen by the executor.
+    /// Spawned tasks that the executor has not yet taken.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
     pub(crate) watch: Watch,
 }
@@ -462,24 +462,25 @@ impl World {
         world
     }
 
-    /// Puts an event into the queue.
+    /// Adds an event to the queue.
     pub(crate) fn at(&mut self, at: u64, event: Event) {
         self.seq += 1;
         let seq = self.seq;
         self.events.push(Reverse(Scheduled { at, seq, event }));
     }
 
-    /// The faults are over.
+    /// Whether the faults are over.
     pub(crate) fn healed(&self) -> bool {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
-    /// The faults are over, also for threads: the driver of a store looks at the clock time and again.
+    /// Whether threads are no longer preempted. The driver of a store reads the clock again and again, so this ends at
+    /// the healing.
     fn is_rested(&self) -> bool {
         self.healed() && self.scenario.stores() != 0
     }
 
-    /// The client whose process an event belongs to: it comes only when the process runs.
+    /// The client to whose process an event belongs: the event is delivered only while the process runs.
     fn owner(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Timer { client, .. } => Some(usize::from(*client)),
@@ -572,7 +573,7 @@ impl World {
                 self.watch.coverage.jumps += 1;
                 self.jump(master.into(), by_us * 1_000);
             }
-            // Partitions stand in the scenario: every message looks for itself.
+            // Partitions are in the scenario: every message checks them.
             FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,
             FaultKind::Reset { master } => {
                 self.cut_all(master.into(), true);
@@ -619,7 +620,7 @@ impl World {
         None
     }
 
-    /// All processes end for a while; when all that they held has ended the clocks go on.
+    /// All processes end for a while. When all their locks have ended, the clocks jump.
     fn leave_alone(&mut self, fault: usize, down: u64) {
         for client in 0..self.processes.len() {
             self.kill_process(client as u8, down);
@@ -627,7 +628,7 @@ impl World {
         self.at(self.now, Event::Skipped(fault as u32));
     }
 
-    /// All clocks go on by what a fault says, and nothing else.
+    /// All clocks jump by the time of a fault.
     fn skip(&mut self, fault: usize) {
         let FaultKind::Skip { by, .. } = self.scenario.faults[fault].kind else {
             return;
@@ -664,7 +665,7 @@ impl World {
         master.look_at_all(now);
     }
 
-    /// Tells the checkers of something that concerns all.
+    /// Reports a happening that concerns all clients and resources.
     fn happened(&mut self, what: Happening) {
         self.tell_happened(what, None, None);
     }
@@ -689,7 +690,7 @@ impl World {
         }
     }
 
-    /// What a stale disk will show.
+    /// Saves the state that a stale disk will restore.
     fn snapshot(&mut self, index: usize) {
         self.masters[index].snapshot();
         if self.scenario.masters[index].store.is_some() {

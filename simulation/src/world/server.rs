@@ -1,4 +1,4 @@
-//! A simulated server at the other end of a connection: reads commands, runs what the scripts mean,
+//! A simulated server at the other end of a connection: it reads commands, executes the requests of the scripts, and
 //! writes replies.
 
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use super::{Event, Stray, World, deletion, group, many, marks, notes, permit, re
 use crate::scenario::Refusal;
 use crate::seeded_bugs::Flaw;
 
-/// What stands in the first line of each script.
+/// The text in the first line of each script.
 const TITLES: [&str; 20] = [
     "\n-- ACQUIRE (",
     "\n-- ACQUIRE in order",
@@ -59,7 +59,7 @@ const ACQUIRE_MANY: usize = 17;
 const RELEASE_MANY: usize = 18;
 const CLASSIC: usize = 19;
 
-/// Which scripts look at the mark of the masters.
+/// The scripts that check the generation marker.
 const MARKED: [usize; 11] = [
     ACQUIRE,
     ACQUIRE_FAIR,
@@ -74,7 +74,7 @@ const MARKED: [usize; 11] = [
     WRITE,
 ];
 
-/// One command, as a list of words; how many bytes it took.
+/// One command, as a list of words, and the number of its bytes.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     let number = |at: usize| -> Option<(usize, usize)> {
         let line = bytes.get(at + 1..)?;
@@ -98,7 +98,7 @@ fn claim(key: &[u8], value: &[u8], fenced: bool, fairness: Fairness) -> Option<A
     ))
 }
 
-/// The same claim, beside which a note may stand.
+/// The same claim, which may have a note.
 fn with_note(claim: Arc<Claim>, noted: bool) -> Arc<Claim> {
     if noted {
         claim.take_note();
@@ -106,7 +106,7 @@ fn with_note(claim: Arc<Claim>, noted: bool) -> Arc<Claim> {
     claim
 }
 
-/// The request that a command asks for; none for what the scripts are not.
+/// The request of a command; `None` if it is not one of the scripts.
 fn request(words: &[&[u8]]) -> Option<Request> {
     match words {
         [b"SET", key, value, b"NX", b"PX", ttl] => Some(Request::Acquire {
@@ -122,7 +122,7 @@ fn request(words: &[&[u8]]) -> Option<Request> {
     }
 }
 
-/// The requests that a command for many asks for; none where it is not one.
+/// The requests of a command for many; `None` if it is not one.
 fn requests(words: &[&[u8]]) -> Option<Vec<Request>> {
     let [b"EVALSHA", sha, keys, rest @ ..] = words else {
         return None;
@@ -135,7 +135,7 @@ fn requests(words: &[&[u8]]) -> Option<Vec<Request>> {
     }
 }
 
-/// EXTEND.
+/// Decodes EXTEND.
 fn prolonged(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let item = |(key, pair): (&&[u8], &[&[u8]])| -> Option<ExtendItem> {
         let claim = claim(key, pair[0], true, Fairness::Unordered)?;
@@ -217,7 +217,7 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// What is asked of groups and semaphores.
+/// The requests of groups and semaphores.
 fn of_kinds(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     match script {
         CLAIM => group::claimed(keys, args),
@@ -230,19 +230,19 @@ fn of_kinds(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     }
 }
 
-/// Which of so many slots are free: a digit of each.
+/// The free slots among `permits`: one digit for each.
 fn slots(free: u64, permits: u8) -> String {
     let digit = |slot| if free >> slot & 1 == 1 { '1' } else { '0' };
     (0..permits).map(digit).collect()
 }
 
-/// The script of a name.
+/// The script with this name.
 fn script_of(sha: &[u8]) -> Option<usize> {
     let script = number(sha.last_chunk::<2>()?) as usize;
     (script < TITLES.len()).then_some(script)
 }
 
-/// The reply to a request; to one that is refused, with the note that stands there.
+/// The reply to a request. A refusal contains the current note of the holder.
 fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>, out: &mut String) {
     let left = |ttl: Option<Duration>| ttl.map_or(-1, |ttl| ttl.as_millis() as i64);
     let written = match (request, answer) {
@@ -265,7 +265,7 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
                     let holder = line.holder.as_deref().unwrap_or_default();
                     let (holder, len) = (text(holder), holder.len());
                     let (ahead, ticket) = (line.ahead, line.ticket);
-                    // A group is told which of its keys stands in the way; nobody asks.
+                    // The reply to a group names the key that is in the way, which no client reads.
                     let (words, way) = match claim.group() {
                         Some(_) => (5, ":1\r\n"),
                         None => (4, ""),
@@ -307,7 +307,7 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
 }
 
 impl World {
-    /// Reads and executes all that has come whole.
+    /// Reads and executes all complete commands.
     pub(super) fn serve(&mut self, conn: usize) {
         let mut unread = std::mem::take(&mut self.conns[conn].unread);
         let mut at = 0;
@@ -360,7 +360,7 @@ impl World {
                     .expect("writing to a string cannot fail");
             }
             [b"SCRIPT", b"LOAD", source] => {
-                // The constants of the deployment stand in the first line.
+                // The constants of the deployment are in the first line.
                 let title = source.iter().position(|byte| *byte == b'\n').unwrap_or(0);
                 let named = |name: &&str| source[title..].starts_with(name.as_bytes());
                 let script = TITLES.iter().position(named).unwrap_or(TITLES.len());
@@ -406,7 +406,7 @@ impl World {
         }
     }
 
-    /// A request of the lock.
+    /// Executes a script.
     fn scripted(&mut self, conn: usize, words: &[&[u8]], out: &mut String) {
         let master = self.conns[conn].master;
         let now = self.now;
@@ -441,7 +441,7 @@ impl World {
         self.one((conn, looks), &request, out);
     }
 
-    /// Many requests in one call.
+    /// Executes many requests of one command.
     fn many(&mut self, at: (usize, usize), requests: &[Request], out: &mut String) {
         let count = requests.len() as u64;
         match requests.first() {
@@ -457,7 +457,7 @@ impl World {
         many::reply(requests, &each, out);
     }
 
-    /// One request, whether it came by itself or not.
+    /// Executes one request, alone or of a batch.
     fn one(&mut self, (conn, looks): (usize, usize), request: &Request, out: &mut String) {
         let (master, now) = (self.conns[conn].master, self.now);
         let first = self.conns[conn].served == 0;
@@ -489,8 +489,8 @@ impl World {
         reply(request, &answer, note.as_deref(), out);
     }
 
-    /// Which way of looking at the mark stands in front of a script; what it says where it is not there, or its client is not
-    /// let in.
+    /// The check in the first line of a script. Returns the error reply if the script is not loaded, or if its client
+    /// is not admitted.
     fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let looks = marks::looks_in(sha);
         let master = &self.masters[self.conns[conn].master];
@@ -510,7 +510,7 @@ impl World {
         Err(refusal)
     }
 
-    /// What is answered to a request; to a canary something else, where it is of both sets and this master of the next.
+    /// The answer to a request. A seeded bug may change it for a client of both sets, on a master of the next set.
     fn answer_to(&mut self, conn: usize, request: &Request) -> Result<Answer, Fault> {
         let wrong = self.flaw.filter(|flaw| flaw.is_of_changes());
         let wrong = wrong.filter(|_| self.is_next_of(conn));
@@ -533,7 +533,7 @@ impl World {
         answer
     }
 
-    /// Ends a connection by its number; true when it was there.
+    /// Closes a connection by its id. Returns true if it existed.
     pub(super) fn kill_connection(&mut self, master: usize, id: u64) -> bool {
         let conn = (id as usize).wrapping_sub(1);
         let run = self.masters[master].run;
@@ -548,7 +548,7 @@ impl World {
         there
     }
 
-    /// A master wakes a process, if it hears it: on its connection, behind what was said before.
+    /// A master sends a wake-up to a process, if the process is subscribed: on its connection, after earlier replies.
     pub(super) fn publish(&mut self, master: usize, process: &str, key: &[u8]) {
         if self.flaw == Some(Flaw::NobodyWoken) {
             return;

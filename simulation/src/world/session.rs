@@ -88,7 +88,7 @@ fn gone() -> Fault {
     Fault::Disconnected("the session is gone".into())
 }
 
-/// What a client does while it is polled.
+/// The client side, called while a task is polled.
 impl World {
     /// Opens a session. A seeded bug may take an old one from a pool.
     pub(crate) fn open_session(&mut self, client: usize, master: usize) -> usize {
@@ -208,7 +208,7 @@ impl World {
     }
 }
 
-/// What happens in the network and at the server.
+/// The network and the server side.
 impl World {
     fn session_trip(&mut self, session: usize, way: Way) -> u64 {
         let one = &mut self.sessions[session];

@@ -36,8 +36,8 @@ fn renewal_task_goes_on_after_a_fixed_lease_has_run_out() {
     assert_eq!(outcome.coverage.acquired, 3);
 }
 
-/// A woken waiter asked for the slot that it had asked for before, and was told that another one was free. It asked for
-/// that slot only if the number of its attempts so far allowed it, or else after another wake-up or a timer.
+/// A woken waiter asked for the slot that it had asked for before, and the reply named another one as free. The waiter
+/// asked for that slot only if the number of its attempts so far allowed it, or else after another wake-up or a timer.
 #[test]
 fn waiter_woken_for_another_slot_asks_for_it_at_once() {
     for seed in 0..40 {

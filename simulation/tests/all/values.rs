@@ -27,7 +27,7 @@ fn refuses(master: u8, from: u64, to: u64) -> Fault {
     at(from, FaultKind::Refuse { master, how, lasts })
 }
 
-/// A partition between one client and some masters. What was sent meanwhile arrives right after it.
+/// A partition between one client and some masters. Messages sent meanwhile arrive right after it.
 fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     let kind = FaultKind::Partition {
         clients: 1 << client,
