@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::keys;
 use crate::node::{Fault, NodeName, Request, Token};
-use crate::redlock::{NodeStatus, Redlock, Status, StatusVerdict};
+use crate::redlock::Redlock;
+use crate::redlock::status::{NodeStatus, Status, StatusVerdict};
 use crate::resource::check_resource;
 
 /// The largest number of locks in a listing.

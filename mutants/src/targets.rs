@@ -17,10 +17,11 @@ const DECIDING: &[&str] = &[
     "src/change.rs",
     "src/change/*.rs",
     "src/rounds/*.rs",
-    "src/waiting/*.rs",
+    "src/waiting/**/*.rs",
     "src/hold/*.rs",
     "src/acquire/*.rs",
     "src/kinds/*.rs",
+    "src/values/*.rs",
     "src/node/change.rs",
     "src/node/fault.rs",
     "src/node/note.rs",
@@ -100,8 +101,9 @@ pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
             "no file matches {pattern}: name its new place in mutants/src/targets.rs"
         );
         for file in matching {
-            // A file `tests.rs` contains the unit tests of the module next to it.
-            if !file.ends_with("tests.rs") && !FOR_TESTS.contains(&&*file) {
+            // `tests.rs` holds the unit tests of the module next to it, `models.rs` its loom models.
+            let tests = file.ends_with("tests.rs") || file.ends_with("models.rs");
+            if !tests && !FOR_TESTS.contains(&&*file) {
                 let text = std::fs::read_to_string(root.join(&file)).context(file.clone())?;
                 files.insert(file, text);
             }

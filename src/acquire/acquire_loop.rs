@@ -21,7 +21,7 @@ use crate::rounds::attempt::{FailedAttempt, Won};
 use crate::rounds::wanted::Wanted;
 use crate::waiting::Waiting;
 use crate::waiting::heard::Heard;
-use crate::waiting::local_line::Place;
+use crate::waiting::local_line::place::Place;
 use crate::waiting::own::Asked;
 
 /// How far an attempt that was begun in time may outlast the wait.

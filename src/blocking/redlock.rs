@@ -15,7 +15,8 @@ use crate::kinds::semaphore::SemaphoreStatus;
 use crate::listing::Listing;
 use crate::node::NodeName;
 use crate::node::inspection::Inspection;
-use crate::redlock::{self, Status};
+use crate::redlock;
+use crate::redlock::status::Status;
 use crate::resource::InvalidResource;
 
 /// Locks over one set of masters, without async; see [`quorate::Redlock`](crate::Redlock). Cheap to clone; share one

@@ -7,7 +7,8 @@ use super::guard::LockGuard;
 use super::home::Home;
 use crate::error::{AcquireError, ScopeError};
 use crate::node::note::NoteText;
-use crate::redlock::{self, Refusal};
+use crate::redlock::request as lock_request;
+use crate::redlock::tried::{self, Refusal};
 use crate::settings::Wait;
 use crate::waiting::Waiting;
 
@@ -34,18 +35,18 @@ impl TryAcquire {
 /// A request for a lock with its options, without async; see [`quorate::LockRequest`](crate::LockRequest).
 #[must_use = "a lock request does nothing until acquire() is called"]
 pub struct LockRequest<'a> {
-    request: redlock::LockRequest<'a>,
+    request: lock_request::LockRequest<'a>,
     home: &'a Home,
 }
 
 impl<'a> LockRequest<'a> {
-    pub(super) fn new(request: redlock::LockRequest<'a>, home: &'a Home) -> Self {
+    pub(super) fn new(request: lock_request::LockRequest<'a>, home: &'a Home) -> Self {
         Self { request, home }
     }
 
     fn with(
         self,
-        option: impl FnOnce(redlock::LockRequest<'a>) -> redlock::LockRequest<'a>,
+        option: impl FnOnce(lock_request::LockRequest<'a>) -> lock_request::LockRequest<'a>,
     ) -> Self {
         Self {
             request: option(self.request),
@@ -81,7 +82,7 @@ impl<'a> LockRequest<'a> {
 
     /// Acquires the lock as a reader; see [`quorate::LockRequest::shared`](crate::LockRequest::shared).
     pub fn shared(self) -> Self {
-        self.with(redlock::LockRequest::shared)
+        self.with(lock_request::LockRequest::shared)
     }
 
     /// Calls `observer` after every missed attempt; see
@@ -109,10 +110,10 @@ impl<'a> LockRequest<'a> {
     pub fn try_acquire(self) -> Result<TryAcquire, AcquireError> {
         let found = self.home.wait(self.request.try_acquire());
         Ok(match found.map_err(AcquireError::CannotBlock)?? {
-            redlock::TryAcquire::Acquired(guard) => {
+            tried::TryAcquire::Acquired(guard) => {
                 TryAcquire::Acquired(LockGuard::new(guard, self.home))
             }
-            redlock::TryAcquire::Held(refusal) => TryAcquire::Held(refusal),
+            tried::TryAcquire::Held(refusal) => TryAcquire::Held(refusal),
         })
     }
 

@@ -5,10 +5,10 @@ use std::fmt;
 use super::home::Home;
 use crate::error::AcquireError;
 use crate::hold::guard::LockGuard;
-use crate::kinds::once::{self, OnceOutcome};
-use crate::kinds::quota::{self, Take};
-use crate::kinds::value_error::ValueError;
 use crate::settings::Wait;
+use crate::values::error::ValueError;
+use crate::values::once::{self, OnceOutcome};
+use crate::values::quota::{self, Take};
 
 /// A limited number of units, without async; see [`quorate::Quota`](crate::Quota).
 ///

@@ -10,10 +10,10 @@ use std::time::Duration;
 use crate::acquire::kind::Kind;
 use crate::error::AcquireError;
 use crate::hold::guard::LockGuard;
-use crate::kinds::register::{Carried, Register};
 use crate::protocol::quorum::MasterSet;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
+use crate::values::register::{Carried, Register};
 
 /// A value under a lock that [`MastersChange::open`](crate::MastersChange::open) has carried or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,8 @@ use crate::protocol::instant::Instant;
 use crate::report::{LateAnswers, NodeReport, OneLine, Slots};
 use crate::rounds::attempt::Won;
 use crate::runtime::Runtime;
-use crate::waiting::local_line::{LocalLines, Place};
+use crate::waiting::local_line::LocalLines;
+use crate::waiting::local_line::place::Place;
 
 /// How a lock is to be held.
 pub(crate) struct Holding {

@@ -9,7 +9,8 @@ use crate::acquire::kind::Kind;
 use crate::error::AcquireError;
 use crate::hold::guard::LockGuard;
 use crate::hold::released::Released;
-use crate::redlock::{LockRequest, Redlock};
+use crate::redlock::Redlock;
+use crate::redlock::request::LockRequest;
 use crate::resource::{InvalidResource, MAX_OWNER_LEN};
 
 /// An owner, whose holds join each other across tasks, processes and machines. Examples are an order that several

@@ -3,7 +3,8 @@
 use crate::keys;
 use crate::listing::Listed;
 use crate::node::Request;
-use crate::redlock::{Redlock, Status};
+use crate::redlock::Redlock;
+use crate::redlock::status::Status;
 use crate::resource::{InvalidResource, MAX_PERMITS};
 
 /// The state of a semaphore on the masters; see [`Redlock::semaphore_status`].

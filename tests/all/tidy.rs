@@ -21,7 +21,7 @@ const FLOORS: [&[&str]; 13] = [
     &["hold"],
     &["acquire"],
     &["redlock"],
-    &["kinds", "listing", "change"],
+    &["kinds", "values", "listing", "change"],
     &["builder", "config", "testing", "blocking", "lib"],
 ];
 
@@ -52,7 +52,10 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
             sources(&path, into);
-        } else if path.extension().is_some_and(|kind| kind == "rs") && !path.ends_with("tests.rs") {
+        } else if path.extension().is_some_and(|kind| kind == "rs")
+            && !path.ends_with("tests.rs")
+            && !path.ends_with("models.rs")
+        {
             into.push(path);
         }
     }

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::value_error::{ValueError, ValueTrouble};
+use super::error::{ValueError, ValueTrouble};
 use crate::hold::core::Core;
 use crate::hold::guard::LockGuard;
 use crate::hold::held::Held;

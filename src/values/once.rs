@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::error::ValueError;
 use super::register::{Known, Register};
 use super::value::{NamedValue, number};
-use super::value_error::ValueError;
 use crate::hold::guard::LockGuard;
 use crate::outcome::LossCause;
 use crate::redlock::Redlock;

@@ -1,8 +1,8 @@
 //! A limited number of units, stored under a lock.
 
+use super::error::ValueError;
 use super::register::Register;
 use super::value::{NamedValue, number};
-use super::value_error::ValueError;
 use crate::hold::guard::LockGuard;
 use crate::redlock::Redlock;
 use crate::settings::Wait;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::error::ValueError;
 use super::register::Register;
-use super::value_error::ValueError;
 use crate::hold::guard::LockGuard;
 use crate::redlock::Redlock;
 use crate::settings::Wait;

@@ -1,0 +1,413 @@
+//! One lock with its options, from the request to the guard.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::Instrument;
+
+use super::Redlock;
+use super::tried::{Refusal, TryAcquire};
+use crate::acquire::acquire_loop::{AcquireLoop, Acquired, NotAcquired, Observer};
+use crate::acquire::kind::Kind;
+use crate::error::{AcquireError, Missed, ScopeError};
+use crate::hold::guard::LockGuard;
+use crate::hold::held::{Held, Holding};
+use crate::hold::renewal;
+use crate::hold::schedule::ScheduleId;
+use crate::metrics;
+use crate::node::note::{self, NoteText};
+use crate::options::{check_max_hold, check_note};
+use crate::outcome::Failure;
+use crate::resource::check_resource;
+use crate::rounds::wanted::Wanted;
+use crate::settings::Wait;
+use crate::waiting::Waiting;
+
+impl Redlock {
+    /// A lock with options of its own. It is not re-entrant, whatever the options: see
+    /// [`acquire`](Self::acquire).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use quorate::Wait;
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let guard = redlock
+    ///     .lock("nightly")
+    ///     .ttl(Duration::from_secs(20))
+    ///     .wait(Wait::For(Duration::from_secs(60)))
+    ///     .max_hold(Duration::from_secs(3600))
+    ///     .acquire()
+    ///     .await?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
+        let options = &self.core.options;
+        LockRequest {
+            redlock: self,
+            resource: resource.as_ref().into(),
+            kind: Kind::Exclusive,
+            ttl: options.ttl,
+            wait: options.wait,
+            max_hold: options.max_hold,
+            renew: true,
+            note: options.note.clone(),
+            announce: false,
+            observer: None,
+        }
+    }
+
+    /// Several resources in one lock: all or nothing, one guard, and one fencing token, which is larger than that
+    /// of every earlier holder of each resource. At most 16 resources, none twice. Clients that name the same
+    /// resources in different orders cannot deadlock. While the lock waits for one resource, no other client
+    /// gets the rest of them.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let both = redlock.lock_all(["account:1", "account:2"]).acquire().await?;
+    /// println!("a transfer under number {:?}", both.fencing_token());
+    /// # Ok(()) }
+    /// ```
+    pub fn lock_all<R: AsRef<[u8]>>(
+        &self,
+        resources: impl IntoIterator<Item = R>,
+    ) -> LockRequest<'_> {
+        let all = resources.into_iter().map(|one| one.as_ref().into());
+        let all: Box<[Box<[u8]>]> = all.collect();
+        let first = all.first().cloned().unwrap_or_default();
+        self.lock(first).of_kind(Kind::Several(all))
+    }
+
+    /// One of `permits` permits of the semaphore `name`: at most `permits` holders at a time, first come, first
+    /// served.
+    ///
+    /// Each permit is a numbered slot, and each slot is a lock with fencing tokens of its own:
+    /// [`LockGuard::slot`] returns its number. The protected resource keeps the largest token **per slot**. The
+    /// callers decide how many permits there are: while they name different numbers, and until the last holder of
+    /// a withdrawn slot has released it, the bound is the largest number in use. A semaphore has other keys than
+    /// the plain lock of the same name, even with a single permit. The rules: `docs/protocol.md`,
+    /// "Several resources, readers, owners, semaphores".
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let permit = redlock.semaphore("api", 5).acquire().await?;
+    /// println!("slot {:?}, number {:?}", permit.slot(), permit.fencing_token());
+    /// # Ok(()) }
+    /// ```
+    pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: usize) -> LockRequest<'_> {
+        self.lock(name).of_kind(Kind::Permit(permits))
+    }
+}
+
+/// One lock with its options; see [`Redlock::lock`].
+#[must_use = "a lock request does nothing until it is awaited with acquire()"]
+pub struct LockRequest<'a> {
+    redlock: &'a Redlock,
+    resource: Box<[u8]>,
+    kind: Kind,
+    ttl: Duration,
+    wait: Wait,
+    max_hold: Option<Duration>,
+    renew: bool,
+    note: NoteText,
+    announce: bool,
+    observer: Option<Observer>,
+}
+
+impl fmt::Debug for LockRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockRequest")
+            .field("resource", &String::from_utf8_lossy(&self.resource))
+            .field("kind", &self.kind)
+            .field("ttl", &self.ttl)
+            .field("wait", &self.wait)
+            .field("max_hold", &self.max_hold)
+            .field("renew", &self.renew)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LockRequest<'_> {
+    /// How long the masters keep the lock without a renewal. Default: the builder's.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long to wait for the lock. Default: the builder's.
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// The longest that the lock is held, renewals included. Default: the builder's.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Whether the lock is renewed in the background. Default: `true`. Without renewal the lock ends after one TTL,
+    /// unless [`LockGuard::extend`] is called.
+    pub fn renewal(mut self, renewal: bool) -> Self {
+        self.renew = renewal;
+        self
+    }
+
+    /// A text of at most 1 KiB that [`Redlock::status`] and waiters see of the holder, next to host, pid, process
+    /// name and the time of the acquire; `None` for no note at all. Default: the builder's.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let guard = redlock.lock("db").note("migration 17").acquire().await?;
+    /// let secret = redlock.lock("payroll").note(None).acquire().await?;
+    /// # drop((guard, secret));
+    /// # Ok(()) }
+    /// ```
+    pub fn note(mut self, note: impl Into<NoteText>) -> Self {
+        self.note = note.into();
+        self
+    }
+
+    /// Writes the note at once and wakes the clients that watch for a new leader.
+    pub(crate) fn announced(mut self) -> Self {
+        self.announce = true;
+        self
+    }
+
+    /// Calls `observer` after every missed attempt, and once when the request queues behind other waiters
+    /// of its own process: for progress lines and metrics. It must not block.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let guard = redlock
+    ///     .lock("nightly")
+    ///     .waiting(|seen| eprintln!("{:?} ahead of us, waited {:?}", seen.ahead, seen.waited))
+    ///     .acquire()
+    ///     .await?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    pub fn waiting(mut self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// Takes the lock; see [`Redlock::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Redlock::acquire`].
+    pub async fn acquire(self) -> Result<LockGuard, AcquireError> {
+        let span = self.span();
+        self.run().instrument(span).await
+    }
+
+    /// One attempt; see [`Redlock::try_acquire`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Redlock::try_acquire`].
+    pub async fn try_acquire(mut self) -> Result<TryAcquire, AcquireError> {
+        self.wait = Wait::None;
+        let span = self.span();
+        let lost = match self.attempts().instrument(span).await? {
+            Ok(guard) => return Ok(TryAcquire::Acquired(guard)),
+            Err(lost) => lost,
+        };
+        match self.error(&lost) {
+            AcquireError::HeldByOther(missed) => Ok(TryAcquire::Held(Refusal {
+                ttl_left: lost.round.and_then(|round| round.answers().ttl_left()),
+                held_here: missed.held_here,
+                note: missed.note,
+                reports: missed.reports,
+            })),
+            error => Err(error),
+        }
+    }
+
+    /// Runs `body` under this lock; see [`Redlock::scope`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Redlock::scope`].
+    pub async fn scope<T>(
+        self,
+        body: impl AsyncFnOnce(&LockGuard) -> T,
+    ) -> Result<T, ScopeError<T>> {
+        let guard = self.acquire().await?;
+        let outcome = guard.while_held(body).await;
+        guard.release().await;
+        outcome.map_err(|(cause, value)| ScopeError::Lost { cause, value })
+    }
+
+    /// Runs a body that may fail under this lock; see [`Redlock::try_scope`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Redlock::try_scope`].
+    pub async fn try_scope<T, E: From<ScopeError>>(
+        self,
+        body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.scope(body)
+            .await
+            .unwrap_or_else(|error| Err(error.into_one()))
+    }
+
+    fn check(&self) -> Result<(), AcquireError> {
+        let core = &self.redlock.core;
+        if self.kind != Kind::Key {
+            check_resource(&core.coordinator.prefix, &self.resource)?;
+        }
+        self.kind.check(&core.coordinator)?;
+        core.options.check_ttl(self.ttl)?;
+        check_note(&self.note)?;
+        if let Some(max_hold) = self.max_hold {
+            check_max_hold(max_hold)?;
+        }
+        Ok(())
+    }
+
+    fn wanted(&self) -> Wanted {
+        let coordinator = &self.redlock.core.coordinator;
+        self.kind.wanted(coordinator, &self.resource)
+    }
+
+    /// Holds the lock as a reader: together with other readers, and never together with a writer. Readers and
+    /// writers are served in order of arrival, and adjacent readers enter together, so that neither side starves.
+    ///
+    /// Its [`fencing_token`](LockGuard::fencing_token) is larger than that of every earlier writer and smaller
+    /// than that of every later writer; readers may share one. The protected resource refuses a **write** whose token
+    /// is below the largest it has seen, reads included, and a **read** whose token is below the largest write. It
+    /// never refuses a read because of a larger read.
+    ///
+    /// A reader costs what a lock costs: two messages per master. It is meant for long reads, not for a cache that
+    /// is read every microsecond. Only a lock on a single resource has readers: with several resources, a semaphore
+    /// or an owner this is an error ([`InvalidResource::NoReaders`](crate::InvalidResource::NoReaders)). The rules: `docs/protocol.md`,
+    /// "Several resources, readers, owners, semaphores".
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let reading = redlock.lock("doc").shared().acquire().await?;
+    /// let another = redlock.lock("doc").shared().acquire().await?;
+    /// # drop((reading, another));
+    /// # Ok(()) }
+    /// ```
+    pub fn shared(mut self) -> Self {
+        self.kind = self.kind.shared();
+        self
+    }
+
+    pub(crate) fn of_kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    fn span(&self) -> tracing::Span {
+        tracing::debug_span!(
+            "acquire",
+            resource = %String::from_utf8_lossy(&self.resource),
+            attempts = tracing::field::Empty,
+            ahead = tracing::field::Empty,
+            answering = tracing::field::Empty,
+            outcome = tracing::field::Empty,
+            fencing_token = tracing::field::Empty,
+        )
+    }
+
+    async fn run(self) -> Result<LockGuard, AcquireError> {
+        self.attempts().await?.map_err(|missed| self.error(&missed))
+    }
+
+    async fn attempts(&self) -> Result<Result<LockGuard, NotAcquired>, AcquireError> {
+        self.check()?;
+        let core = &self.redlock.core;
+        let began = core.coordinator.now();
+        let wanted = self.wanted();
+        let attempts = AcquireLoop {
+            core,
+            wanted,
+            asked: None,
+            ttl: self.ttl,
+            once: self.wait == Wait::None,
+            began,
+            deadline: self.wait.deadline(began),
+            observer: self.observer.as_ref(),
+        };
+        let outcome = attempts.run().await;
+        let failure = outcome.as_ref().err().map(|missed| missed.failure);
+        metrics::acquired(failure, || core.coordinator.now().saturating_since(began));
+        Ok(outcome
+            .map(|acquired| self.won(acquired))
+            .inspect_err(|missed| {
+                let span = tracing::Span::current();
+                span.record("attempts", missed.attempts)
+                    .record("outcome", missed.failure.as_str());
+            }))
+    }
+
+    fn won(&self, acquired: Acquired) -> LockGuard {
+        let core = &self.redlock.core;
+        let Acquired {
+            won,
+            place,
+            asked,
+            attempts,
+        } = acquired;
+        let span = tracing::Span::current();
+        span.record("attempts", attempts)
+            .record("outcome", "acquired");
+        if let Some(token) = won.fencing {
+            span.record("fencing_token", token);
+        }
+        tracing::debug!(fencing_token = won.fencing, "lock acquired");
+        let started = won.started;
+        let leads = won.fencing.filter(|_| self.announce);
+        let mut says = core.options.says(&self.note);
+        if let Some(term) = leads {
+            says = Some(note::leads(&says.unwrap_or_else(note::unsaid), term));
+        }
+        let holding = Holding {
+            ttl: self.ttl,
+            max_hold: self.max_hold,
+            renews: self.renew,
+            says,
+        };
+        let held = Held::new(won, holding, &core.lines, place);
+        // The slot stays reserved until `Held` has noted it, so that no other task asks for the same slot in between.
+        drop(asked);
+        if self.announce {
+            let runtime = &core.coordinator.runtime;
+            let note = held.note(true, runtime.now(), runtime.wall_micros());
+            core.coordinator.note(note.into_iter().collect());
+        }
+        let id = ScheduleId::default();
+        renewal::watch(&core.renewal, &core.coordinator, &held, &id, started);
+        LockGuard::new(held, core.clone(), id)
+    }
+
+    fn error(&self, ended: &NotAcquired) -> AcquireError {
+        let coordinator = &self.redlock.core.coordinator;
+        let reports = ended
+            .round
+            .as_ref()
+            .map(|round| round.answers().reports(coordinator.names()));
+        let missed = Missed {
+            resource: String::from_utf8_lossy(&self.resource).into_owned(),
+            waited: ended.waited,
+            attempts: ended.attempts,
+            reports: reports.unwrap_or_default(),
+            held_here: ended.held_here,
+            note: ended.note.clone().map(Box::new),
+            majority: coordinator.quorum,
+        };
+        match ended.failure {
+            Failure::Contention => AcquireError::HeldByOther(missed),
+            Failure::NotJoinable => AcquireError::NotJoinable(missed),
+            Failure::Outage if missed.is_outdated() => AcquireError::OtherMasters(missed),
+            Failure::Outage => AcquireError::NoQuorum(missed),
+            Failure::Late => AcquireError::TooLate(missed),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What the masters know of one resource.
+
+use std::time::Duration;
+
+use crate::node::{Fault, Hold, KeyState, NodeName, Note};
+use crate::protocol::quorum::{MasterSet, Quorum};
+
+/// What the masters know of one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// Each master, in the order of the builder.
+    pub nodes: Vec<NodeStatus>,
+    /// How many masters make a majority; while masters are replaced, the fewest that make one of each set.
+    pub quorum: usize,
+    /// Which masters make a majority.
+    pub(super) majority: Quorum,
+}
+
+/// What one master knows of one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeStatus {
+    /// The master's address, without credentials.
+    pub node: NodeName,
+    /// The lock on this master, or why the master gave no answer.
+    pub state: Result<KeyState, Fault>,
+    /// How long the answer took.
+    pub latency: Duration,
+}
+
+/// What the answers of all masters mean together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StatusVerdict {
+    /// A majority names the same holder.
+    Held(Vec<u8>),
+    /// A majority answered, and the lock is free on enough masters for a client to acquire it.
+    Free,
+    /// A majority answered, but no holder has a majority: there are keys of several holders, or of one on a minority.
+    Split,
+    /// Fewer than a majority answered. A master that restarted and may have forgotten the lock counts as one that did
+    /// not answer ([`Fault::Quarantined`]).
+    Unknown,
+}
+
+impl Status {
+    /// What the answers of all masters mean together.
+    pub fn verdict(&self) -> StatusVerdict {
+        if !self.majority.is_met_by(self.those(|_| true)) {
+            return StatusVerdict::Unknown;
+        }
+        let known = self.nodes.iter();
+        let known = known.filter_map(|node| node.state.as_ref().ok());
+        let mut holders = known.filter_map(|state| state.holder.as_deref());
+        // While masters are replaced, a majority of one set is enough: the holder may not know the other set.
+        let held_by = |value: &[u8]| {
+            let those = self.those(|state| state.holder.as_deref() == Some(value));
+            self.majority.is_met_somewhere(those)
+        };
+        match holders.find(|value| held_by(value)) {
+            Some(value) => StatusVerdict::Held(value.to_vec()),
+            None if self
+                .majority
+                .is_met_by(self.those(|state| state.holder.is_none())) =>
+            {
+                StatusVerdict::Free
+            }
+            None => StatusVerdict::Split,
+        }
+    }
+
+    /// The masters whose answer matches `such`.
+    fn those(&self, such: impl Fn(&KeyState) -> bool) -> MasterSet {
+        let nodes = self.nodes.iter().enumerate();
+        let those = nodes.filter(|(_, node)| node.state.as_ref().is_ok_and(&such));
+        those.map(|(node, _)| node).collect()
+    }
+
+    /// Whether any master names a holder.
+    pub(crate) fn is_held_anywhere(&self) -> bool {
+        let mut known = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.state.as_ref().ok());
+        known.any(|state| state.holder.is_some())
+    }
+
+    /// The holds of readers or of an owner that a majority of the masters names, with their notes, ordered by
+    /// remaining time: the longest comes last. The remaining time of a hold is the longest that any master reports.
+    pub fn holds(&self) -> Vec<Hold> {
+        let known = self.nodes.iter().enumerate();
+        let known = known.filter_map(|(node, said)| Some((node, said.state.as_ref().ok()?)));
+        let mut holds: Vec<(MasterSet, Hold)> = Vec::new();
+        let each = known.flat_map(|(node, state)| state.holds.iter().map(move |hold| (node, hold)));
+        for (node, hold) in each {
+            match holds
+                .iter_mut()
+                .find(|(_, known)| known.value == hold.value)
+            {
+                Some((masters, known)) => {
+                    masters.add(node);
+                    known.lives = known.lives.max(hold.lives);
+                    known.note = known.note.take().or_else(|| hold.note.clone());
+                }
+                None => holds.push((MasterSet::one(node), hold.clone())),
+            }
+        }
+        holds.retain(|(masters, _)| self.majority.is_met_somewhere(*masters));
+        holds.sort_by(|(_, a), (_, b)| (a.lives, &a.value).cmp(&(b.lives, &b.value)));
+        holds.into_iter().map(|(_, hold)| hold).collect()
+    }
+
+    /// The note of the holder that a majority names, if it has written one.
+    pub fn note(&self) -> Option<&Note> {
+        let StatusVerdict::Held(holder) = self.verdict() else {
+            return None;
+        };
+        let known = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.state.as_ref().ok());
+        known
+            .filter(|state| state.holder.as_ref() == Some(&holder))
+            .find_map(|state| state.note.as_ref())
+    }
+}

@@ -1,0 +1,41 @@
+//! What a single attempt found.
+
+use std::time::Duration;
+
+use crate::hold::guard::LockGuard;
+use crate::node::Note;
+use crate::report::NodeReport;
+
+/// What [`Redlock::try_acquire`] found.
+#[derive(Debug)]
+#[must_use = "dropping the guard releases the lock"]
+pub enum TryAcquire {
+    /// The lock is ours.
+    Acquired(LockGuard),
+    /// Another client holds it: an answer, not an error.
+    Held(Refusal),
+}
+
+impl TryAcquire {
+    /// The guard, if the lock is ours.
+    pub fn acquired(self) -> Option<LockGuard> {
+        match self {
+            Self::Acquired(guard) => Some(guard),
+            Self::Held(_) => None,
+        }
+    }
+}
+
+/// What the masters reported of another client that holds the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// The longest remaining TTL of the holder's key on any master, if a master reported one.
+    pub ttl_left: Option<Duration>,
+    /// What each master answered. Empty if this process itself holds the lock, because no master was asked then.
+    pub reports: Vec<NodeReport>,
+    /// Whether this [`Redlock`] itself holds the lock. A lock is not re-entrant.
+    pub held_here: bool,
+    /// The note that the holder has written, if there is one.
+    pub note: Option<Box<Note>>,
+}

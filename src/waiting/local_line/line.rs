@@ -1,0 +1,104 @@
+//! The queue of one resource in this process, and the waiters in it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
+use crate::waiting::heard::Heard;
+
+/// The queue of one resource. Most queues have a front only, so the rest is boxed: ten thousand held locks are ten
+/// thousand queues.
+pub(super) struct LocalLine {
+    /// The waiter that may ask the masters. `None` as soon as the front holds the lock.
+    pub(super) front: Option<Arc<Turn>>,
+    #[expect(
+        clippy::box_collection,
+        reason = "one word in the many queues that have a front only"
+    )]
+    pub(super) behind: Option<Box<VecDeque<Arc<Turn>>>>,
+}
+
+impl LocalLine {
+    pub(super) fn of(front: &Arc<Turn>) -> Self {
+        Self {
+            front: Some(front.clone()),
+            behind: None,
+        }
+    }
+
+    /// Inserts a waiter before all that came later. A holder keeps its place at the front.
+    pub(super) fn insert(&mut self, turn: &Arc<Turn>) {
+        let behind = self.behind.get_or_insert_default();
+        match &mut self.front {
+            Some(front) if front.number > turn.number => {
+                behind.push_front(std::mem::replace(front, turn.clone()));
+            }
+            _ => {
+                let at = behind.partition_point(|other| other.number < turn.number);
+                behind.insert(at, turn.clone());
+            }
+        }
+    }
+
+    pub(super) fn is_front(&self, turn: &Arc<Turn>) -> bool {
+        self.front
+            .as_ref()
+            .is_some_and(|front| Arc::ptr_eq(front, turn))
+    }
+
+    /// What the front knows of the masters' answers.
+    pub(super) fn told(&self) -> Option<Heard> {
+        match &self.front {
+            None => Some(Heard::HERE),
+            Some(front) => front.heard().clone(),
+        }
+    }
+
+    /// The front leaves, and the next waiter becomes the front and takes over what the old one knew. Returns `None` if
+    /// no waiter is left.
+    pub(super) fn advance(&mut self) -> Option<Arc<Turn>> {
+        let behind = self.behind.as_mut()?;
+        let next = behind.pop_front()?;
+        if behind.is_empty() {
+            self.behind = None;
+        }
+        *next.heard() = self.told();
+        if let Some(front) = &self.front {
+            next.learn(front.elsewhere());
+        }
+        self.front = Some(next.clone());
+        Some(next)
+    }
+}
+
+/// One waiter in a queue.
+pub(super) struct Turn {
+    /// The order of arrival: an earlier waiter has a smaller number.
+    pub(super) number: u64,
+    /// The masters that have reported since the last attempt that the lock may be free, as bits.
+    pub(super) woken: AtomicU64,
+    /// Notified when the waiter becomes the front, or when a master wakes it.
+    pub(super) called: Notify,
+    /// What the waiter knows of the masters' answers, as soon as it is the front.
+    pub(super) heard: Mutex<Option<Heard>>,
+    /// The slots of a semaphore that other processes held when the waiter last looked, as bits.
+    pub(super) elsewhere: AtomicU64,
+}
+
+/// The value of `woken` if something has changed in this process itself, which counts as a wake-up from all masters.
+pub(super) const EVERYWHERE: u64 = u64::MAX;
+
+impl Turn {
+    pub(super) fn elsewhere(&self) -> u64 {
+        self.elsewhere.load(Ordering::Acquire)
+    }
+
+    pub(super) fn learn(&self, elsewhere: u64) {
+        self.elsewhere.store(elsewhere, Ordering::Release);
+    }
+
+    /// Lock order: this lock is taken after that of the map, never before.
+    pub(super) fn heard(&self) -> MutexGuard<'_, Option<Heard>> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

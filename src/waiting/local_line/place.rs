@@ -1,0 +1,394 @@
+//! A waiter's place in the queues of its keys: how it enters, waits, is woken and leaves.
+
+use std::collections::BTreeSet;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::LocalLines;
+use super::line::{EVERYWHERE, LocalLine, Turn};
+use crate::node::Permit;
+use crate::protocol::instant::Instant;
+use crate::protocol::quorum::{MasterSet, Quorum};
+use crate::rounds::wanted::Wanted;
+use crate::runtime::Runtime;
+use crate::sync::{AtomicU64, Mutex, Notify, Ordering};
+use crate::waiting::heard::Heard;
+use crate::waiting::own::Asked;
+
+/// How long the first wake-up waits for those of the other masters, because a release reaches all masters within
+/// about one round trip.
+const GRACE: Duration = Duration::from_millis(2);
+
+/// A waiter's place in the local queues of all keys of a lock. Dropping it calls the next waiter in each queue, unless
+/// the place has become that of a holder.
+pub(crate) struct Place {
+    lines: Arc<LocalLines>,
+    keys: Keys,
+    turn: Arc<Turn>,
+    stands: Stands,
+}
+
+/// Whether a place is in its queues.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    InLine,
+    /// The waiter has left the queues and asks together with others of its class.
+    Beside,
+    /// The waiter has left the queue for as long as it asks for a slot of a semaphore.
+    Aside,
+}
+
+/// The keys of a place. Most places have one.
+enum Keys {
+    One(Arc<[u8]>),
+    Several(Box<[Arc<[u8]>]>),
+}
+
+impl Keys {
+    fn of(wanted: &Wanted) -> Self {
+        if wanted.keys().count() == 1 {
+            return Self::One(wanted.key().clone());
+        }
+        Self::Several(wanted.keys().cloned().collect())
+    }
+
+    fn all(&self) -> &[Arc<[u8]>] {
+        match self {
+            Self::One(key) => std::slice::from_ref(key),
+            Self::Several(keys) => keys,
+        }
+    }
+}
+
+impl LocalLines {
+    /// Notes which slot the waiter at `place` is about to ask for: see [`OwnLocks::ask`].
+    pub(crate) fn ask(&self, permit: &Permit, place: Option<&Place>, passes: bool) -> Asked {
+        let elsewhere = place.map_or(0, |place| place.turn.elsewhere());
+        self.own.ask(permit, elsewhere, passes)
+    }
+
+    /// Takes a place at the end of the queue of each key. All queues are entered under one lock, so that no two
+    /// waiters wait for each other.
+    pub(crate) fn enter(self: &Arc<Self>, wanted: &Wanted) -> Place {
+        let mut map = self.map();
+        // Under the lock, so that numbers are in the order of entry.
+        let place = self.place(wanted);
+        for key in place.keys.all() {
+            match map.entry(key.clone()) {
+                Entry::Vacant(line) => {
+                    line.insert(LocalLine::of(&place.turn));
+                }
+                Entry::Occupied(mut line) => {
+                    let behind = line.get_mut().behind.get_or_insert_default();
+                    behind.push_back(place.turn.clone());
+                }
+            }
+        }
+        drop(map);
+        place
+    }
+
+    fn place(self: &Arc<Self>, wanted: &Wanted) -> Place {
+        Place {
+            lines: self.clone(),
+            keys: Keys::of(wanted),
+            turn: Arc::new(Turn {
+                number: self.came.fetch_add(1, Ordering::Relaxed),
+                woken: AtomicU64::new(0),
+                called: Notify::new(),
+                heard: Mutex::default(),
+                elsewhere: AtomicU64::new(0),
+            }),
+            stands: Stands::InLine,
+        }
+    }
+
+    /// For a waiter that need not queue in this process: it has no place in a queue, but is woken by the masters.
+    pub(crate) fn ask_beside(self: &Arc<Self>, wanted: &Wanted) -> Place {
+        let mut place = self.place(wanted);
+        place.stand_beside();
+        place
+    }
+
+    /// For a single attempt, which does not wait. Returns a place if the queues are empty, and what the front knows if
+    /// another waiter queues here already. Returns `None` if there is a front only, or if the front knows nothing yet:
+    /// the masters have to be asked then.
+    pub(crate) fn enter_if_free(self: &Arc<Self>, wanted: &Wanted) -> Result<Option<Place>, Heard> {
+        for key in wanted.keys() {
+            match self.map().get(key) {
+                None => {}
+                Some(line) if line.behind.is_none() => return Ok(None),
+                Some(line) => return line.told().map_or(Ok(None), Err),
+            }
+        }
+        // Another waiter may have entered since the check above. This place is not the front then, and a single
+        // attempt does not wait.
+        let place = self.enter(wanted);
+        if place.is_front() {
+            Ok(Some(place))
+        } else {
+            place.told().map_or(Ok(None), Err)
+        }
+    }
+}
+
+impl Place {
+    /// Leaves the queues, so that the waiters behind may ask as well, and is still woken by the masters.
+    pub(crate) fn stand_beside(&mut self) {
+        let mut beside = self.lines.beside();
+        for key in self.keys.all() {
+            beside
+                .entry(key.clone())
+                .or_default()
+                .push(self.turn.clone());
+        }
+        drop(beside);
+        self.leave();
+        self.stands = Stands::Beside;
+    }
+
+    /// Leaves the queue for as long as the waiter asks for a slot, so that the next waiter may ask for another slot.
+    pub(crate) fn step_aside(&mut self) {
+        if self.stands != Stands::InLine {
+            return;
+        }
+        let number = self.turn.number;
+        let mut aside = self.lines.aside();
+        for key in self.keys.all() {
+            aside.entry(key.clone()).or_default().insert(number);
+        }
+        drop(aside);
+        self.leave();
+        self.stands = Stands::Aside;
+    }
+
+    /// Returns to the queue, before all waiters that came later. A front that came later waits behind it from now on.
+    pub(crate) fn step_back(&mut self) {
+        if self.stands != Stands::Aside {
+            return;
+        }
+        self.stands = Stands::InLine;
+        let mut map = self.lines.map();
+        for key in self.keys.all() {
+            match map.entry(key.clone()) {
+                Entry::Vacant(line) => {
+                    line.insert(LocalLine::of(&self.turn));
+                }
+                Entry::Occupied(mut line) => line.get_mut().insert(&self.turn),
+            }
+        }
+        self.is_not_aside();
+    }
+
+    fn is_not_aside(&self) {
+        let mut aside = self.lines.aside();
+        for key in self.keys.all() {
+            if let Entry::Occupied(mut entry) = aside.entry(key.clone()) {
+                entry.get_mut().remove(&self.turn.number);
+                if entry.get().is_empty() {
+                    entry.remove();
+                }
+            }
+        }
+    }
+
+    /// Whether every waiter that came earlier has its lock. If so, this waiter may queue on the masters on behalf of
+    /// the others.
+    pub(crate) fn is_first(&self) -> bool {
+        let map = self.lines.map();
+        let aside = self.lines.aside();
+        let first = |key: &Arc<[u8]>| {
+            let others = aside.get(key).and_then(BTreeSet::first);
+            map.get(key).is_some_and(|line| line.is_front(&self.turn))
+                && others.is_none_or(|other| *other > self.turn.number)
+        };
+        self.stands == Stands::Beside || self.keys.all().iter().all(first)
+    }
+
+    /// Waits until this waiter is the first, or until a lock of this process has ended since
+    /// [`forget_wakes`](Self::forget_wakes).
+    pub(crate) async fn first(&self) {
+        let turn = &self.turn;
+        while !self.is_first() && turn.woken.load(Ordering::Acquire) != EVERYWHERE {
+            turn.called.notified().await;
+        }
+    }
+
+    /// Notes which slots of the semaphore other processes hold, as bits.
+    pub(crate) fn learn(&self, elsewhere: u64) {
+        self.turn.learn(elsewhere);
+    }
+
+    /// Notes that this waiter has acquired a slot, so that no other process holds it.
+    pub(crate) fn got(&self, slot: u8) {
+        self.learn(self.turn.elsewhere() & !(1 << slot));
+    }
+
+    /// Whether the place is in its queues.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.stands == Stands::InLine
+    }
+
+    pub(crate) fn is_front(&self) -> bool {
+        if !self.is_in_line() {
+            return true;
+        }
+        let map = self.lines.map();
+        let front = |key: &Arc<[u8]>| map.get(key).is_some_and(|line| line.is_front(&self.turn));
+        self.keys.all().iter().all(front)
+    }
+
+    /// How many waiters of this process are ahead of it, the holder included.
+    pub(crate) fn ahead(&self) -> u64 {
+        let turn = &self.turn;
+        let map = self.lines.map();
+        let before = |line: &LocalLine| {
+            if line.is_front(turn) {
+                return 0;
+            }
+            let behind = line.behind.iter().flat_map(|behind| behind.iter());
+            1 + behind.take_while(|other| !Arc::ptr_eq(other, turn)).count() as u64
+        };
+        let lines = self.keys.all().iter().filter_map(|key| map.get(key));
+        lines.map(before).max().unwrap_or_default()
+    }
+
+    /// Waits until this waiter is the front of all its queues.
+    pub(crate) async fn front(&self) {
+        while !self.is_front() {
+            // A notification between the check and this line is kept by `Notify`.
+            self.turn.called.notified().await;
+        }
+    }
+
+    /// The front holds the lock now. It keeps its place until [`LocalLines::pass_on`], and is not woken any more.
+    pub(crate) fn hold(self) -> Arc<LocalLines> {
+        let mut map = self.lines.map();
+        for key in self.keys.all() {
+            if let Some(line) = map.get_mut(key) {
+                line.front = None;
+            }
+        }
+        drop(map);
+        // This place is not the front any more, so dropping it calls no waiter.
+        self.lines.clone()
+    }
+
+    /// Records what this waiter knows, for the waiters behind it.
+    pub(crate) fn tell(&self, heard: Option<Heard>) {
+        *self.turn.heard() = heard;
+    }
+
+    /// What the front of this waiter's queue knows.
+    pub(crate) fn told(&self) -> Option<Heard> {
+        let map = self.lines.map();
+        let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
+        let other = lines.find(|line| !line.is_front(&self.turn));
+        match other.filter(|_| self.is_in_line()) {
+            Some(line) => line.told(),
+            None => self.turn.heard().clone(),
+        }
+    }
+
+    /// Forgets the wake-ups so far. To be called right before an attempt is sent, because the attempt sees every change
+    /// that they announced.
+    pub(crate) fn forget_wakes(&self) {
+        self.turn.woken.store(0, Ordering::Release);
+    }
+
+    /// Waits until a majority of `quorum` is possible, counting the masters that woke the waiter and those that were
+    /// `free` at the last attempt. With fewer wake-ups it returns [`GRACE`] after the first, and at `at` at the
+    /// latest.
+    pub(crate) async fn woken(
+        &self,
+        runtime: &dyn Runtime,
+        free: MasterSet,
+        quorum: Quorum,
+        at: Instant,
+    ) {
+        let turn = &self.turn;
+        let mut limit = at;
+        let mut sleep = runtime.sleep_until(limit);
+        loop {
+            let woken = turn.woken.load(Ordering::Acquire);
+            if woken != 0 && quorum.is_met_by(MasterSet::of_bits(woken).or(free)) {
+                return;
+            }
+            let now = runtime.now();
+            if woken != 0 && now + GRACE < limit {
+                limit = now + GRACE;
+                sleep = runtime.sleep_until(limit);
+            }
+            if now >= limit {
+                return;
+            }
+            let called = std::pin::pin!(turn.called.notified());
+            futures::future::select(called, &mut sleep).await;
+        }
+    }
+}
+
+impl Place {
+    /// Leaves each queue, and calls the next waiter there.
+    fn leave(&self) {
+        let turn = &self.turn;
+        for key in self.keys.all() {
+            let mut map = self.lines.map();
+            let Entry::Occupied(mut entry) = map.entry(key.clone()) else {
+                continue;
+            };
+            let line = entry.get_mut();
+            if line.is_front(turn) {
+                let next = line.advance();
+                if next.is_none() {
+                    entry.remove();
+                }
+                drop(map);
+                if let Some(next) = next {
+                    next.called.notify_one();
+                }
+            } else if let Some(behind) = &mut line.behind {
+                behind.retain(|other| !Arc::ptr_eq(other, turn));
+                if behind.is_empty() {
+                    line.behind = None;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        match self.stands {
+            Stands::InLine => self.leave(),
+            Stands::Beside => self.is_not_beside(),
+            Stands::Aside => {
+                self.is_not_aside();
+                // Another waiter may be the first now.
+                let fronts = self
+                    .keys
+                    .all()
+                    .iter()
+                    .filter_map(|key| self.lines.front(key));
+                fronts.for_each(|front| front.called.notify_one());
+            }
+        }
+    }
+}
+
+impl Place {
+    fn is_not_beside(&self) {
+        let mut beside = self.lines.beside();
+        for key in self.keys.all() {
+            if let Entry::Occupied(mut entry) = beside.entry(key.clone()) {
+                entry
+                    .get_mut()
+                    .retain(|other| !Arc::ptr_eq(other, &self.turn));
+                if entry.get().is_empty() {
+                    entry.remove();
+                }
+            }
+        }
+    }
+}
