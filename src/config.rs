@@ -1,159 +1,17 @@
 //! Settings as data: of a configuration file, or of the environment.
 
+pub mod list;
 pub mod text;
+mod value;
 
 use std::ffi::OsString;
-use std::fmt;
-use std::path::PathBuf;
-use std::time::Duration;
+#[cfg(feature = "tls-rustls")]
+use std::path::Path;
 
+use self::list::{SETTINGS, Settings};
 use crate::builder::RedlockBuilder;
 use crate::error::BuildError;
 use crate::redlock::Redlock;
-use crate::settings::{Order, RestartGuard, Wait};
-
-/// The settings of a [`RedlockBuilder`] as data, with the names that the command `quorate` gives them in its file.
-/// What is left out keeps the default of the builder.
-///
-/// [`from_env`](Self::from_env) reads them from the environment; with the feature `serde` they are read from any
-/// format: durations as people write them (`"500ms"`, `"1h 30m"`), `wait` also as `"forever"` or `"none"`, `masters`
-/// as a list or as one text with commas, and a key that is none of these is an error. The keys that only the command
-/// has (`keep_for`, `grace`) are such.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # #[cfg(feature = "serde")] {
-/// #[derive(serde::Deserialize)]
-/// struct Service {
-///     locks: quorate::Settings,
-/// }
-///
-/// let service: Service = toml::from_str(
-///     r#"
-///     [locks]
-///     masters = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]
-///     ttl = "5s"
-///     "#,
-/// )?;
-/// let redlock = service.locks.builder()?.build()?;
-/// # assert_eq!(redlock.masters().count(), 3);
-/// # }
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
-#[non_exhaustive]
-pub struct Settings {
-    /// The masters, by their URLs.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::masters"))]
-    pub masters: Vec<String>,
-    /// The masters that will be, while they are replaced.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::masters"))]
-    pub next_masters: Vec<String>,
-    /// How often the masters have been replaced.
-    pub masters_generation: Option<u64>,
-    /// How long the masters keep a lock that is not renewed.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::duration"))]
-    pub ttl: Option<Duration>,
-    /// The longest ttl that any client of these masters uses.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::duration"))]
-    pub max_ttl: Option<Duration>,
-    /// How long one master may take to answer.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::duration"))]
-    pub node_timeout: Option<Duration>,
-    /// How long connecting to one master may take.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::duration"))]
-    pub connect_timeout: Option<Duration>,
-    /// How long an acquire waits.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::wait"))]
-    pub wait: Option<Wait>,
-    /// The longest any lock is held.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::duration"))]
-    pub max_hold: Option<Duration>,
-    /// What stands before the resource in the lock key.
-    pub prefix: Option<String>,
-    /// Whether locks are numbered.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::switch"))]
-    pub fencing: Option<bool>,
-    /// Who is next.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::order"))]
-    pub order: Option<Order>,
-    /// Whether masters that restarted lately may vote.
-    #[cfg_attr(
-        feature = "serde",
-        serde(deserialize_with = "text::read::restart_guard")
-    )]
-    pub restart_guard: Option<RestartGuard>,
-    /// What those who look are told of the holder.
-    pub note: Option<String>,
-    /// For `rediss://`: a PEM file with the certificates that are trusted instead of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// For `rediss://`: a PEM file with the certificate that is shown to the masters.
-    pub client_cert: Option<PathBuf>,
-    /// For `rediss://`: a PEM file with the private key of `client_cert`.
-    pub client_key: Option<PathBuf>,
-}
-
-/// What one variable is called and what it sets.
-type Variable = (&'static str, fn(&mut Settings, &str) -> Result<(), String>);
-
-/// Those that hold text; the files are read apart, for their names may be any bytes.
-const VARIABLES: [Variable; 14] = [
-    ("QUORATE_MASTERS", |to, text| {
-        to.masters = text::urls(text);
-        Ok(())
-    }),
-    ("QUORATE_NEXT_MASTERS", |to, text| {
-        to.next_masters = text::urls(text);
-        Ok(())
-    }),
-    ("QUORATE_MASTERS_GENERATION", |to, text| {
-        let number = text.trim().parse();
-        set(
-            &mut to.masters_generation,
-            number.map_err(|_| "is no number".to_owned()),
-        )
-    }),
-    ("QUORATE_TTL", |to, text| {
-        set(&mut to.ttl, text::duration(text))
-    }),
-    ("QUORATE_MAX_TTL", |to, text| {
-        set(&mut to.max_ttl, text::duration(text))
-    }),
-    ("QUORATE_NODE_TIMEOUT", |to, text| {
-        set(&mut to.node_timeout, text::duration(text))
-    }),
-    ("QUORATE_CONNECT_TIMEOUT", |to, text| {
-        set(&mut to.connect_timeout, text::duration(text))
-    }),
-    ("QUORATE_WAIT", |to, text| {
-        set(&mut to.wait, text::wait(text))
-    }),
-    ("QUORATE_MAX_HOLD", |to, text| {
-        set(&mut to.max_hold, text::duration(text))
-    }),
-    ("QUORATE_PREFIX", |to, text| {
-        set(&mut to.prefix, Ok(text.to_owned()))
-    }),
-    ("QUORATE_FENCING", |to, text| {
-        set(&mut to.fencing, text::switch(text))
-    }),
-    ("QUORATE_ORDER", |to, text| {
-        set(&mut to.order, text::order(text))
-    }),
-    ("QUORATE_RESTART_GUARD", |to, text| {
-        set(&mut to.restart_guard, text::restart_guard(text))
-    }),
-    ("QUORATE_NOTE", |to, text| {
-        set(&mut to.note, Ok(text.to_owned()))
-    }),
-];
-
-fn set<T>(to: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
-    *to = Some(value?);
-    Ok(())
-}
 
 fn wrong(name: &str, why: impl Into<String>) -> BuildError {
     BuildError::BadSetting {
@@ -163,8 +21,8 @@ fn wrong(name: &str, why: impl Into<String>) -> BuildError {
 }
 
 impl Settings {
-    /// Reads `QUORATE_MASTERS`, `QUORATE_TTL` and the others of [`RedlockBuilder::from_env`]. What is not set stays
-    /// unset.
+    /// Reads the environment variables of the table on [`RedlockBuilder`]. A variable that is not set, or empty, leaves
+    /// its setting unset.
     ///
     /// # Errors
     ///
@@ -175,56 +33,33 @@ impl Settings {
 
     fn from_variables(look: impl Fn(&str) -> Option<OsString>) -> Result<Self, BuildError> {
         let mut settings = Self::default();
-        for (name, take) in VARIABLES {
-            let Some(value) = look(name).filter(|value| !value.is_empty()) else {
-                continue;
-            };
-            let text = value
-                .into_string()
-                .map_err(|_| wrong(name, "is no text in UTF-8"))?;
-            take(&mut settings, &text).map_err(|why| wrong(name, why))?;
+        for setting in SETTINGS {
+            let value = look(setting.variable).filter(|value| !value.is_empty());
+            let taken = value.map_or(Ok(()), |value| setting.take(&mut settings, value));
+            taken.map_err(|why| wrong(setting.variable, why))?;
         }
-        let file = |name| look(name).filter(|path| !path.is_empty()).map(Into::into);
-        settings.ca_file = file("QUORATE_CA_FILE");
-        settings.client_cert = file("QUORATE_CLIENT_CERT");
-        settings.client_key = file("QUORATE_CLIENT_KEY");
         Ok(settings)
     }
 
-    /// A builder with these settings, for what stands beyond them. Reads the certificates, if any are named.
+    /// A builder with these settings, to which others can be added. Reads the files of the certificates, if any are
+    /// named.
     ///
     /// # Errors
     ///
-    /// [`BuildError::BadSetting`] for a file that cannot be read, and where a certificate lacks its key.
+    /// [`BuildError::BadSetting`] for a file that cannot be read, or a client certificate without its key.
     pub fn builder(self) -> Result<RedlockBuilder, BuildError> {
         self.named(str::to_owned)
     }
 
-    /// The same; `name` says what a key is called by whom it comes from.
-    fn named(self, name: impl Fn(&str) -> String) -> Result<RedlockBuilder, BuildError> {
-        let mut builder = self.tls(Redlock::builder(), name)?;
-        builder = builder.masters(self.masters);
-        builder = builder.next_masters(self.next_masters);
-        builder = given(
-            builder,
-            self.masters_generation,
-            RedlockBuilder::masters_generation,
-        );
-        builder = given(builder, self.ttl, RedlockBuilder::ttl);
-        builder = given(builder, self.max_ttl, RedlockBuilder::max_ttl);
-        builder = given(builder, self.node_timeout, RedlockBuilder::node_timeout);
-        builder = given(
-            builder,
-            self.connect_timeout,
-            RedlockBuilder::connect_timeout,
-        );
-        builder = given(builder, self.wait, RedlockBuilder::wait);
-        builder = given(builder, self.max_hold, RedlockBuilder::max_hold);
-        builder = given(builder, self.prefix, RedlockBuilder::prefix);
-        builder = given(builder, self.fencing, RedlockBuilder::fencing);
-        builder = given(builder, self.restart_guard, RedlockBuilder::restart_guard);
-        builder = given(builder, self.note, RedlockBuilder::note);
-        Ok(given(builder, self.order, RedlockBuilder::order))
+    /// As [`builder`](Self::builder); `name` translates the name of a setting for error messages.
+    ///
+    /// # Errors
+    ///
+    /// As [`builder`](Self::builder).
+    #[doc(hidden)]
+    pub fn named(self, name: impl Fn(&str) -> String) -> Result<RedlockBuilder, BuildError> {
+        let builder = self.tls(Redlock::builder(), name)?;
+        Ok(builder.settings(self))
     }
 
     #[cfg(feature = "tls-rustls")]
@@ -233,7 +68,7 @@ impl Settings {
         builder: RedlockBuilder,
         name: impl Fn(&str) -> String,
     ) -> Result<RedlockBuilder, BuildError> {
-        let read = |key: &str, path: &PathBuf| {
+        let read = |key: &str, path: &Path| {
             let read = std::fs::read(path);
             read.map_err(|error| {
                 wrong(
@@ -282,29 +117,15 @@ impl Settings {
     }
 }
 
-fn given<T>(
-    builder: RedlockBuilder,
-    value: Option<T>,
-    setting: impl FnOnce(RedlockBuilder, T) -> RedlockBuilder,
-) -> RedlockBuilder {
-    match value {
-        Some(value) => setting(builder, value),
-        None => builder,
-    }
-}
-
 impl RedlockBuilder {
-    /// Settings from the environment, with the names and meanings that they have for the command `quorate`:
+    /// Settings from the environment, with the variables of the [table above](RedlockBuilder). `QUORATE_MASTERS` must be
+    /// set: URLs with commas between them. Durations are written with a unit (`500ms`, `1h 30m`); `QUORATE_WAIT` is a
+    /// duration, `forever` or `none`; `QUORATE_FENCING` is `on` or `off`; `QUORATE_ORDER` is `fair` or `unordered`;
+    /// `QUORATE_RESTART_GUARD` is `on`, `after-first-contact` or `off`. A variable that is not set, or empty, leaves the
+    /// builder's default. The command `quorate` reads the same variables.
     ///
-    /// `QUORATE_MASTERS` (URLs with commas between them; it must be set), `QUORATE_NEXT_MASTERS` and
-    /// `QUORATE_MASTERS_GENERATION` while and after masters are replaced, `QUORATE_TTL`, `QUORATE_MAX_TTL`,
-    /// `QUORATE_NODE_TIMEOUT`, `QUORATE_CONNECT_TIMEOUT`, `QUORATE_MAX_HOLD` (durations: `500ms`, `1h 30m`),
-    /// `QUORATE_WAIT` (a duration, `forever` or `none`), `QUORATE_PREFIX`, `QUORATE_NOTE`, `QUORATE_FENCING`
-    /// (`on` or `off`), `QUORATE_ORDER` (`fair` or `unordered`), `QUORATE_RESTART_GUARD` (`on`,
-    /// `after-first-contact` or `off`), and for TLS `QUORATE_CA_FILE`, `QUORATE_CLIENT_CERT` and
-    /// `QUORATE_CLIENT_KEY`. What is not set, or empty, has the builder's default. No file is read for settings: for that
-    /// see [`Settings`]. Masters of other kinds than Redis are added by hand: take their URLs out of
-    /// [`Settings::masters`] first.
+    /// No file is read for settings: see [`Settings`] for that. Masters of other kinds than Redis are added with
+    /// `RedlockBuilder::node` (feature `node`): take their URLs out of [`Settings::masters`] first.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), quorate::BuildError> {
@@ -332,21 +153,14 @@ impl RedlockBuilder {
     }
 }
 
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Addresses may hold passwords: they are counted, not shown.
-        f.debug_struct("Settings")
-            .field("masters", &self.masters.len())
-            .field("ttl", &self.ttl)
-            .field("wait", &self.wait)
-            .field("prefix", &self.prefix)
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::settings::Wait;
+    #[cfg(feature = "serde")]
+    use crate::settings::{Order, RestartGuard};
 
     fn from(variables: &[(&str, &str)]) -> Result<RedlockBuilder, BuildError> {
         let look = |name: &str| {

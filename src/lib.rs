@@ -144,9 +144,9 @@ mod waiting;
 
 pub use builder::RedlockBuilder;
 pub use change::{CarriedValue, ChangeError, ChangeStage, MastersChange, Survey};
-pub use config::Settings;
+pub use config::list::Settings;
 #[doc(hidden)]
-pub use config::text;
+pub use config::{list, text};
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
-use quorate::{Fault, Inspection};
+use quorate::list::DEFAULT_MAX_TTL;
+use quorate::{Fault, Inspection, RestartGuard};
 use serde::Serialize;
 
-use crate::config::{self, GuardMode, MasterOptions};
+use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::finding::{Finding, Rules, Severity};
 use crate::findings::judge;
@@ -112,10 +113,11 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
         .iter()
         .map(|inspection| MasterReport::new(inspection, middle))
         .collect();
+    let settings = masters.settings();
     let rules = Rules {
-        max_ttl: masters.max_ttl.unwrap_or(config::MAX_TTL),
-        restart_guard: masters.restart_guard != Some(GuardMode::Off),
-        prefix: masters
+        max_ttl: settings.max_ttl.unwrap_or(DEFAULT_MAX_TTL),
+        restart_guard: settings.restart_guard != Some(RestartGuard::Off),
+        prefix: settings
             .prefix
             .as_ref()
             .is_some_and(|prefix| !prefix.is_empty()),

@@ -335,7 +335,7 @@ impl Place {
         let masters = masters.join(" ");
         Self {
             masters: masters.bytes().fold(0xcbf2_9ce4_8422_2325, hash),
-            prefix: options.prefix.clone().unwrap_or_default(),
+            prefix: options.settings().prefix.clone().unwrap_or_default(),
         }
     }
 

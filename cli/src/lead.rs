@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use nix::sys::signal::Signal;
+use quorate::list::DEFAULT_TTL;
 use quorate::{Election, Leadership, LockGuard, Redlock, Wait};
 
 use crate::config::{self, MasterOptions};
@@ -13,10 +14,11 @@ use crate::deadline::Deadline;
 use crate::errors::not_acquired;
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::kind::{Kind, Place};
-use crate::lock::{DEFAULT_TTL, said};
+use crate::lock::said;
 use crate::output::{self, human};
 use crate::process::{self, Ended, Job, Members, Signals};
 use crate::run::{DEFAULT_GRACE, leaving_nothing};
+use crate::settings;
 use crate::waiting::WaitDisplay;
 
 /// What stands below `quorate lead --help`.
@@ -108,9 +110,9 @@ impl LeadArgs {
 /// Leads.
 pub(crate) fn run(mut args: LeadArgs) -> Outcome {
     let (masters, mut file) = std::mem::take(&mut args.masters).complete()?;
-    config::fill!(args from file: ttl, grace);
+    config::fill!(args from file: grace);
     process::ready().map_err(Failure::internal)?;
-    let ttl = args.ttl.unwrap_or(DEFAULT_TTL);
+    let ttl = args.ttl.or(file.settings.ttl).unwrap_or(DEFAULT_TTL);
     let redlock = config::redlock(&masters, Some(ttl))?;
     let place = Place::new(&redlock, &masters);
     Kind::Exclusive.check_ancestors(&place, &args.name, Wait::Forever)?;
@@ -196,7 +198,7 @@ fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option
         ("QUORATE_FENCING_TOKEN", Some(term.into())),
     ];
     if args.hide_masters {
-        env.extend(config::MASTERS_VARIABLES.map(|name| (name, None)));
+        env.extend(settings::secret_variables().map(|name| (name, None)));
     }
     env
 }

@@ -5,17 +5,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use clap::Args;
+use quorate::list::DEFAULT_TTL;
 use quorate::{LockGuard, NodeOutcome, Phase, Redlock, Wait};
 
-use crate::config::{self, FileOptions, MasterOptions};
+use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
 use crate::errors::not_acquired;
 use crate::exit::{self, Failure};
+use crate::file::FileOptions;
 use crate::kind::{Kind, KindArgs, Place};
 use crate::process::{self, Signals};
+use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
-
-pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
 
 /// The acquire itself counts towards `max_hold`; more than this only on a machine that is starved.
 const SLACK: Duration = Duration::from_millis(300);
@@ -30,9 +31,8 @@ pub(crate) struct LockArgs {
     #[arg(long = "try", env = "QUORATE_TRY", value_parser = clap::builder::BoolishValueParser::new())]
     try_once: bool,
 
-    /// How long to wait for the lock: a duration, `forever` or `none` [default: forever]
-    #[arg(long, value_name = "TIME", env = "QUORATE_WAIT", value_parser = config::wait)]
-    wait: Option<Wait>,
+    #[command(flatten)]
+    given: LockSettings,
 
     /// The exit code when somebody else holds the lock until the wait is over [default: 75]
     #[arg(
@@ -42,18 +42,6 @@ pub(crate) struct LockArgs {
         env = "QUORATE_CONFLICT_EXIT_CODE"
     )]
     conflict_exit_code: Option<u8>,
-
-    /// How long a grant lasts without renewal; it is renewed at a third of it [default: 10s, at most max_ttl]
-    #[arg(long, value_name = "TIME", env = "QUORATE_TTL", value_parser = config::duration)]
-    ttl: Option<Duration>,
-
-    /// The lock is held for this long at most, and then counts as lost [default: no limit]
-    #[arg(long, value_name = "TIME", env = "QUORATE_MAX_HOLD", value_parser = config::duration)]
-    max_hold: Option<Duration>,
-
-    /// What `status` and waiters see of the holder, beside host, pid and since when: at most 1 KiB
-    #[arg(long, value_name = "TEXT", env = "QUORATE_NOTE")]
-    note: Option<String>,
 
     #[command(flatten)]
     kind: KindArgs,
@@ -99,15 +87,12 @@ impl LockArgs {
     /// # Errors
     ///
     /// When an option is wrong, or an ancestor holds the lock and would have to be waited for.
-    pub(crate) fn complete(
-        mut self,
-        masters: MasterOptions,
-    ) -> Result<(Lock, FileOptions), Failure> {
-        let (masters, mut file) = masters.complete()?;
-        config::fill!(self from file: ttl, wait, max_hold);
+    pub(crate) fn complete(self, masters: MasterOptions) -> Result<(Lock, FileOptions), Failure> {
+        let (masters, file) = masters.complete()?;
+        let settings = self.given.0.or(file.settings.clone());
         process::ready().map_err(Failure::internal)?;
-        let most = masters.max_ttl.unwrap_or(DEFAULT_TTL);
-        let ttl = self.ttl.unwrap_or(DEFAULT_TTL.min(most));
+        let most = masters.settings().max_ttl.unwrap_or(DEFAULT_TTL);
+        let ttl = settings.ttl.unwrap_or(DEFAULT_TTL.min(most));
         if ttl.is_zero() {
             return Err(Failure::usage(
                 "a ttl of 0s leaves no validity: write --ttl 10s, for example",
@@ -115,17 +100,17 @@ impl LockArgs {
         }
         let redlock = config::redlock(&masters, Some(ttl))?;
         let place = Place::new(&redlock, &masters);
-        let wait = self.wait.unwrap_or(Wait::Forever);
+        let wait = settings.wait.unwrap_or(Wait::Forever);
         let lock = Lock {
             redlock,
             kind: self.kind.kind(&place, &self.resource)?,
             resource: self.resource,
             place,
             ttl,
-            max_hold: self.max_hold,
+            max_hold: settings.max_hold,
             parting: masters.parting(),
             wait: if self.try_once { Wait::None } else { wait },
-            note: self.note,
+            note: settings.note,
         };
         lock.kind
             .check_ancestors(&lock.place, &lock.resource, lock.wait)?;

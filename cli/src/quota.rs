@@ -184,7 +184,7 @@ impl Of {
         let (masters, file) = self.masters.complete()?;
         let redlock = config::redlock(&masters, None)?;
         let mut quota = redlock.quota(self.name.as_bytes());
-        if let Some(wait) = self.wait.or(file.wait) {
+        if let Some(wait) = self.wait.or(file.settings.wait) {
             quota = quota.wait(wait);
         }
         let place = Place::new(&redlock, &masters);

@@ -19,6 +19,7 @@ use crate::lock::{Lock, LockArgs, said};
 use crate::output::{self, human};
 use crate::period::{Period, Unrecorded};
 use crate::process::{self, Ended, Job, Lease, Members, Signals};
+use crate::settings;
 
 /// What stands below `quorate run --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -325,7 +326,7 @@ fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsSt
         env.push(("QUORATE_SLOT", Some(slot.to_string().into())));
     }
     if plan.hide_masters {
-        env.extend(config::MASTERS_VARIABLES.map(|name| (name, None)));
+        env.extend(settings::secret_variables().map(|name| (name, None)));
     }
     env
 }

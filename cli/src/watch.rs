@@ -47,7 +47,7 @@ pub(crate) struct WatchArgs {
 /// Watches.
 pub(crate) fn run(args: WatchArgs) -> Outcome {
     let (masters, file) = args.masters.complete()?;
-    let redlock = config::redlock(&masters, file.ttl)?;
+    let redlock = config::redlock(&masters, file.settings.ttl)?;
     let name = args.name.as_bytes();
     let observation = redlock.election(name).observe();
     let mut observation = observation.map_err(|why| wrong_name(&args.name, why))?;

@@ -40,12 +40,11 @@ impl Place {
                 .keep();
             proxies.push(proxy);
         }
-        let options = MasterOptions {
-            // Far masters need more than the default patience.
-            node_timeout: Some(Duration::from_millis(500)),
-            connect_timeout: Some(Duration::from_secs(5)),
-            ..ground.options.clone()
-        };
+        let mut options = ground.options.clone();
+        // Distant masters need more than the default timeouts.
+        let settings = options.settings_mut();
+        settings.node_timeout = Some(Duration::from_millis(500));
+        settings.connect_timeout = Some(Duration::from_secs(5));
         Ok(Self {
             options,
             urls,

@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use quorate::Redlock;
+use quorate::{Order, Redlock, RestartGuard};
 use quorate_testbed::Masters;
 
 use super::party::{Kinds, Party};
 use super::setting::Setting;
-use crate::config::{self, Fairness, GuardMode, MasterOptions};
+use crate::config::{self, MasterOptions};
 use crate::exit::Failure;
 use crate::masters::{Scheme, scheme};
 use crate::prepare;
@@ -104,7 +104,7 @@ impl Ground {
         let (options, _) = masters.complete().map_err(|failure| {
             failure.with("; or start some for the measurement: quorate bench --spawn")
         })?;
-        let urls = options.masters.clone().unwrap_or_default();
+        let urls = options.settings().masters.clone();
         let kinds = Party::each_kind(&urls);
         let by_kind = sizes.is_none() && !kinds.is_empty();
         let sizes = sizes.unwrap_or_else(|| (1..=urls.len()).step_by(2).collect());
@@ -151,14 +151,11 @@ impl Ground {
         urls: &[String],
     ) -> Result<Redlock, Failure> {
         let mut options = options.clone();
-        options.masters = Some(urls.to_vec());
-        options.fencing = Some(setting != Setting::Classic);
+        let settings = options.settings_mut();
+        settings.masters = urls.to_vec();
+        settings.fencing = Some(setting != Setting::Classic);
         let fair = !matches!(setting, Setting::Classic | Setting::Fenced);
-        options.order = Some(if fair {
-            Fairness::Fair
-        } else {
-            Fairness::Unordered
-        });
+        settings.order = Some(if fair { Order::Fair } else { Order::Unordered });
         // For masters that may take long, as long as the library wants it.
         let ttl = TTL.max(4 * options.node_timeout());
         let redlock = config::redlock(&options, Some(ttl))?;
@@ -193,10 +190,9 @@ impl Ground {
 
 /// How masters are used that were just started by ourselves: they have forgotten nothing.
 fn of_our_own() -> MasterOptions {
-    MasterOptions {
-        restart_guard: Some(GuardMode::Off),
-        ..MasterOptions::default()
-    }
+    let mut options = MasterOptions::default();
+    options.settings_mut().restart_guard = Some(RestartGuard::Off);
+    options
 }
 
 fn by_size(sizes: &[usize], urls: &[String]) -> Vec<Party> {

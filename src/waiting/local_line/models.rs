@@ -4,7 +4,10 @@ use loom::future::block_on;
 use loom::thread;
 
 use super::*;
-use crate::runtime::BoxFuture;
+use crate::protocol::instant::Instant;
+use crate::protocol::quorum::{MasterSet, Quorum};
+use crate::rounds::wanted::Wanted;
+use crate::runtime::{BoxFuture, Runtime};
 
 fn key() -> Arc<[u8]> {
     Arc::from(&b"job"[..])

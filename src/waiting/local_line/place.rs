@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_millis(2);
 pub(crate) struct Place {
     lines: Arc<LocalLines>,
     keys: Keys,
-    turn: Arc<Turn>,
+    pub(super) turn: Arc<Turn>,
     stands: Stands,
 }
 

@@ -7,10 +7,14 @@ use std::task::{Context, Poll};
 
 use futures::task::noop_waker_ref;
 
+use super::place::Place;
 use super::*;
 use crate::protocol::finding::Finding;
+use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
-use crate::runtime::BoxFuture;
+use crate::rounds::wanted::Wanted;
+use crate::runtime::{BoxFuture, Runtime};
+use crate::waiting::heard::Heard;
 
 fn key(name: &str) -> Arc<[u8]> {
     Arc::from(name.as_bytes())

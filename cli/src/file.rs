@@ -1,0 +1,244 @@
+//! The TOML file with settings.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use quorate::Settings;
+use quorate::list::SETTINGS;
+use quorate::text::duration;
+use serde::Deserialize;
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
+
+use crate::exit::Failure;
+
+/// The settings that the TOML file gives.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct FileOptions {
+    pub(crate) settings: Settings,
+    /// The least time for which `run` keeps the lock.
+    pub(crate) keep_for: Option<Duration>,
+    /// The time between SIGTERM and SIGKILL when the lock ends.
+    pub(crate) grace: Option<Duration>,
+}
+
+/// The keys that are settings of the command and not of the library.
+const KEEP_FOR: &str = "keep_for";
+const GRACE: &str = "grace";
+
+/// All keys of the file.
+static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let library = SETTINGS.iter().map(|setting| setting.name);
+    library.chain([KEEP_FOR, GRACE]).collect()
+});
+
+impl FileOptions {
+    pub(crate) fn load(path: &Path, source: Source) -> Result<Self, Failure> {
+        let text = read(path, source).map_err(|error| {
+            Failure::usage(format!(
+                "cannot read the configuration {}: {error}",
+                path.display()
+            ))
+        })?;
+        Self::parse(&text)
+            .map_err(|what| Failure::usage(format!("configuration {}: {what}", path.display())))
+    }
+
+    /// Parses the file. The error is one line with the line number and the key, and shows no other value of the file.
+    fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| {
+            let what = error.message().replace('\n', " ");
+            match error.span() {
+                Some(span) => {
+                    let start = span.start.min(text.len());
+                    let number = text[..start].matches('\n').count() + 1;
+                    let line = text.lines().nth(number - 1).unwrap_or_default();
+                    match line.split_once('=') {
+                        Some((key, _)) => format!("line {number}, {}: {what}", key.trim()),
+                        None => format!("line {number}: {what}"),
+                    }
+                }
+                None => what,
+            }
+        })
+    }
+}
+
+/// Why a file is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The user named it. It may be a pipe, as with `--config <(..)`.
+    Named,
+    /// It exists under the default name. Only a regular file is read, because any other might never end.
+    Found,
+}
+
+/// In bytes; far more than any configuration needs.
+const LARGEST_FILE: u64 = 1 << 20;
+
+fn read(path: &Path, source: Source) -> io::Result<String> {
+    let mut options = File::options();
+    options.read(true);
+    if source == Source::Found {
+        // Without the flag, opening a pipe waits for its writer. Regular files ignore the flag.
+        options.custom_flags(OFlag::O_NONBLOCK.bits());
+    }
+    let file = options.open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() || (source == Source::Found && !kind.is_file()) {
+        let what = match () {
+            () if kind.is_dir() => "a directory",
+            () if kind.is_fifo() => "a pipe",
+            () => "a device",
+        };
+        return Err(io::Error::other(format!("it is {what} and not a file")));
+    }
+    let mut text = String::new();
+    if file.take(LARGEST_FILE).read_to_string(&mut text)? as u64 == LARGEST_FILE {
+        return Err(io::Error::other("it is far too large for a configuration"));
+    }
+    Ok(text)
+}
+
+impl<'de> Deserialize<'de> for FileOptions {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Keys)
+    }
+}
+
+struct Keys;
+
+impl<'de> Visitor<'de> for Keys {
+    type Value = FileOptions;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("settings")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FileOptions, A::Error> {
+        let mut file = FileOptions::default();
+        while let Some(Key(key)) = map.next_key()? {
+            match &*key {
+                KEEP_FOR => file.keep_for = Some(map.next_value::<Time>()?.0),
+                GRACE => file.grace = Some(map.next_value::<Time>()?.0),
+                name => map.next_value_seed(Setting {
+                    name,
+                    settings: &mut file.settings,
+                })?,
+            }
+        }
+        Ok(file)
+    }
+}
+
+/// A key that is known. An unknown one is an error at its own place in the file.
+struct Key(String);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(from)?;
+        if KEYS.contains(&&*name) {
+            Ok(Self(name))
+        } else {
+            Err(de::Error::unknown_field(&name, &KEYS))
+        }
+    }
+}
+
+/// A duration as text.
+struct Time(Duration);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        duration(&text).map(Self).map_err(de::Error::custom)
+    }
+}
+
+/// Where the value of a library's setting goes.
+struct Setting<'a> {
+    name: &'a str,
+    settings: &'a mut Settings,
+}
+
+impl<'de> DeserializeSeed<'de> for Setting<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        self.settings.read(self.name, from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate::{RestartGuard, Wait};
+
+    use super::*;
+
+    #[test]
+    fn a_file_may_say_everything() {
+        let file = FileOptions::parse(
+            "masters = ['redis://a', 'redis://b']\nttl = '10s'\nwait = '5m'\nfencing = 'off'\n\
+             restart_guard = 'after-first-contact'\nkeep_for = '1m 30s'\n",
+        )
+        .unwrap();
+        assert_eq!(file.settings.masters, ["redis://a", "redis://b"]);
+        assert_eq!(file.settings.ttl, Some(Duration::from_secs(10)));
+        assert_eq!(
+            file.settings.wait,
+            Some(Wait::For(Duration::from_secs(300)))
+        );
+        assert_eq!(file.settings.fencing, Some(false));
+        assert_eq!(
+            file.settings.restart_guard,
+            Some(RestartGuard::AfterFirstContact)
+        );
+        assert_eq!(file.keep_for, Some(Duration::from_secs(90)));
+        assert_eq!(
+            FileOptions::parse("masters = 'redis://a,redis://b'")
+                .unwrap()
+                .settings
+                .masters,
+            file.settings.masters
+        );
+    }
+
+    #[test]
+    fn a_wrong_file_is_answered_with_the_place_and_the_key() {
+        for (text, parts) in [
+            ("\ntll = '10s'\n", &["line 2", "tll", "expected one of"][..]),
+            (
+                "ttl = 'ten'",
+                &["line 1, ttl", "'ten' is no duration", "10s"],
+            ),
+            ("ttl = 10", &["line 1, ttl", "integer"]),
+            ("wait = 'soon'", &["line 1, wait", "forever"]),
+            (
+                "restart_guard = 'maybe'",
+                &["restart_guard", "maybe", "off"],
+            ),
+            ("masters = [", &["line 1"]),
+        ] {
+            let error = FileOptions::parse(text).unwrap_err();
+            assert!(!error.contains('\n'), "{error}");
+            for part in parts {
+                assert!(
+                    error.contains(part),
+                    "{text:?} gave {error:?} without {part:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_file_never_shows_the_other_values() {
+        let error =
+            FileOptions::parse("masters = ['redis://:s3cret@a']\ntll = '1s'\n").unwrap_err();
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}

@@ -1,0 +1,145 @@
+//! The settings of the library as options of the command: made from its list, so that a new setting needs no code here.
+
+use std::ffi::OsString;
+
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
+use quorate::Settings;
+use quorate::list::{OptionGroup, SETTINGS, Setting};
+
+/// The options that every command takes that talks to masters.
+pub(crate) type MasterSettings = Given<false>;
+/// The options of the commands that take a lock.
+pub(crate) type LockSettings = Given<true>;
+
+/// The settings of one group that flags or variables give.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Given<const LOCK: bool>(pub(crate) Settings);
+
+/// Defaults of the command that are not those of the library.
+const DEFAULTS: [(&str, &str); 1] = [("wait", "forever")];
+
+/// The variables that may hold passwords of masters.
+pub(crate) fn secret_variables() -> impl Iterator<Item = &'static str> {
+    let secret = SETTINGS.iter().filter(|setting| setting.secret);
+    secret.map(|setting| setting.variable)
+}
+
+/// A setting as it is typed: `--max-ttl`.
+pub(crate) fn flag(name: &str) -> String {
+    format!("--{}", name.replace('_', "-"))
+}
+
+fn of_group(lock: bool) -> impl Iterator<Item = &'static Setting> {
+    let group = if lock {
+        OptionGroup::Lock
+    } else {
+        OptionGroup::Masters
+    };
+    SETTINGS.iter().filter(move |row| row.group == group)
+}
+
+fn option(setting: &'static Setting) -> Arg {
+    let own = DEFAULTS.iter().find(|(name, _)| *name == setting.name);
+    let default = own.map_or(setting.default, |(_, default)| default);
+    let help = match default {
+        "none" => setting.help.to_owned(),
+        _ => format!("{} [default: {default}]", setting.help),
+    };
+    let arg = Arg::new(setting.name)
+        .long(setting.flag)
+        .value_name(setting.value)
+        .env(setting.variable)
+        .hide_env_values(setting.secret)
+        .help(help.clone());
+    let arg = match setting.more {
+        "" => arg,
+        more => arg.long_help(format!("{help}\n\n{more}")),
+    };
+    let arg = if setting.several {
+        arg.action(ArgAction::Append)
+    } else {
+        arg.action(ArgAction::Set)
+    };
+    let arg = if setting.value == "FILE" {
+        arg.value_hint(ValueHint::FilePath)
+    } else {
+        arg
+    };
+    if setting.choices.is_empty() {
+        arg.value_parser(OsStringValueParser::new().try_map(|text| checked(setting, text)))
+    } else {
+        let choice =
+            |(name, help): &(&'static str, &'static str)| PossibleValue::new(*name).help(*help);
+        let choices = PossibleValuesParser::new(setting.choices.iter().map(choice));
+        arg.value_parser(choices.map(OsString::from))
+    }
+}
+
+fn checked(setting: &Setting, text: OsString) -> Result<OsString, String> {
+    setting.take(&mut Settings::default(), text.clone())?;
+    Ok(text)
+}
+
+impl<const LOCK: bool> Args for Given<LOCK> {
+    fn augment_args(command: Command) -> Command {
+        command.args(of_group(LOCK).map(option))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<const LOCK: bool> FromArgMatches for Given<LOCK> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = Self::default();
+        given.update_from_arg_matches(matches)?;
+        Ok(given)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for setting in of_group(LOCK) {
+            let values = matches.get_many::<OsString>(setting.name);
+            for value in values.into_iter().flatten() {
+                let taken = setting.take(&mut self.0, value.clone());
+                taken.map_err(|why| {
+                    clap::Error::raw(clap::error::ErrorKind::ValueValidation, why)
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_is_an_option_of_one_group_with_its_variable() {
+        let masters = MasterSettings::augment_args(Command::new("masters"));
+        let lock = LockSettings::augment_args(Command::new("lock"));
+        let of = |command: &Command, setting: &Setting| {
+            let mut args = command.get_arguments();
+            let arg = args.find(|arg| arg.get_id() == setting.name)?;
+            Some((arg.get_long()?.to_owned(), arg.get_env()?.to_owned()))
+        };
+        for setting in SETTINGS {
+            let both = [of(&masters, setting), of(&lock, setting)];
+            let found: Vec<_> = both.into_iter().flatten().collect();
+            assert_eq!(found, [(setting.flag.to_owned(), setting.variable.into())]);
+        }
+    }
+
+    #[test]
+    fn flags_become_settings() {
+        let command = MasterSettings::augment_args(Command::new("masters"));
+        let words = "masters --masters redis://a,redis://b --masters redis://c --max-ttl 1m --order unordered";
+        let matches = command.get_matches_from(words.split(' '));
+        let given = MasterSettings::from_arg_matches(&matches).unwrap().0;
+        assert_eq!(given.masters, ["redis://a", "redis://b", "redis://c"]);
+        assert_eq!(given.max_ttl, Some(std::time::Duration::from_secs(60)));
+        assert_eq!(given.order, Some(quorate::Order::Unordered));
+    }
+}

@@ -1,0 +1,275 @@
+//! From settings to a factory: checks, and the masters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::RedlockBuilder;
+use crate::error::BuildError;
+use crate::keys::RESERVED;
+use crate::node::note::{Identity, Notes};
+use crate::node::redis::{NodeOptions, RedisNode};
+use crate::node::{Context, Marks, Node};
+use crate::options::{Options, bad, text};
+use crate::redlock::Redlock;
+use crate::resource::MAX_RESOURCE_LEN;
+use crate::rounds::coordinator::{Coordinator, Members, Patience};
+use crate::runtime::{Runtime, Tokio};
+use crate::sets::Sets;
+use crate::settings::{Order, Wait};
+
+/// The most masters that are supported. More would not help, and each costs a message per step.
+const MAX_MASTERS: usize = 64;
+
+/// The longest connect timeout, because the first request to a master waits for its connection.
+const LONGEST_CONNECT: Duration = Duration::from_secs(3600);
+
+impl RedlockBuilder {
+    /// Checks the settings. Never connects, and needs no runtime: a service starts while a
+    /// minority of its masters is down, or all of them.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`], which says what to change.
+    pub fn build(mut self) -> Result<Redlock, BuildError> {
+        let node_timeout = self.settings.node_timeout();
+        let fencing = self.settings.fencing.unwrap_or(true);
+        let runtime = self
+            .runtime
+            .take()
+            .unwrap_or_else(|| Arc::new(Tokio::default()));
+        let mut process = [0; 8];
+        runtime.random(&mut process);
+        let options = Options {
+            fair: self.settings.order.unwrap_or_default() == Order::Fair && fencing,
+            heartbeat: self.effective_heartbeat()?,
+            process: format!("{:016x}", u64::from_be_bytes(process)).into(),
+            ttl: self.settings.ttl(),
+            max_ttl: self.settings.max_ttl(),
+            node_timeout,
+            drift: self.drift,
+            wait: self.settings.wait(),
+            retry: self.retry.clone(),
+            max_hold: self.settings.max_hold,
+            notes: fencing.then(|| Notes::of(self.identity())),
+            note: self.note.clone(),
+        };
+        options.check()?;
+        self.check_connect_timeout()?;
+        let prefix = self.settings.prefix.take().unwrap_or_default();
+        if prefix.len() > MAX_RESOURCE_LEN {
+            return Err(BuildError::PrefixTooLong(prefix.len()));
+        }
+        if prefix.starts_with(RESERVED) {
+            return Err(BuildError::ReservedPrefix(prefix));
+        }
+        let context = self.context(runtime.clone());
+        let members = if self.nodes.is_empty() {
+            self.all_nodes(node_timeout, &context)?
+        } else {
+            self.given_nodes()?
+        };
+        let nodes = &members.nodes;
+        for node in nodes {
+            node.settle(&context);
+        }
+        if nodes.len() > MAX_MASTERS {
+            return Err(BuildError::TooManyMasters(nodes.len()));
+        }
+        if nodes.len() % 2 == 0 && self.next_masters.is_empty() {
+            tracing::warn!(
+                masters = nodes.len(),
+                "an even number of masters survives no more failures than one fewer would"
+            );
+        }
+        let patience = Patience {
+            answer: self.slowest(node_timeout, nodes)?,
+            connect: self.settings.connect_timeout(),
+        };
+        let coordinator = Coordinator::new(
+            members,
+            runtime,
+            self.drift,
+            &prefix,
+            fencing,
+            patience,
+            options.retry.clone(),
+        );
+        Ok(Redlock::new(coordinator, options))
+    }
+
+    fn identity(&self) -> Identity {
+        #[cfg(any(test, feature = "testing"))]
+        if let Some(identity) = &self.identity {
+            return identity.clone();
+        }
+        Identity::of_this_process()
+    }
+
+    fn effective_heartbeat(&self) -> Result<Duration, BuildError> {
+        let wait = match self.settings.wait() {
+            Wait::For(wait) if !wait.is_zero() => wait,
+            _ => Duration::MAX,
+        };
+        let Some(heartbeat) = self.heartbeat else {
+            // The lower bound: a short wait must not cause many heartbeats.
+            return Ok((self.settings.ttl() / 2)
+                .min(wait)
+                .max(Duration::from_millis(30)));
+        };
+        let why = if heartbeat < Duration::from_millis(30) {
+            "is below 30ms: the masters would receive too many heartbeats".to_owned()
+        } else if heartbeat > self.settings.ttl() {
+            let ttl = text(self.settings.ttl());
+            format!(
+                "is above the ttl ({ttl}): a dead waiter must not delay longer than a dead holder"
+            )
+        } else if heartbeat > wait {
+            let wait = text(wait);
+            format!("is above the wait ({wait}): a dead waiter would outlive everybody behind it")
+        } else {
+            return Ok(heartbeat);
+        };
+        Err(bad("heartbeat", heartbeat, why))
+    }
+
+    #[cfg_attr(
+        not(feature = "tls-rustls"),
+        expect(
+            clippy::unnecessary_wraps,
+            reason = "with TLS, the certificates may not be readable"
+        )
+    )]
+    pub(super) fn node_options(
+        &self,
+        node_timeout: Duration,
+        name: &str,
+        sets: &Sets,
+        context: &Context,
+    ) -> Result<Arc<NodeOptions>, BuildError> {
+        Ok(Arc::new(NodeOptions {
+            node_timeout,
+            connect_timeout: self.settings.connect_timeout(),
+            max_ttl: self.settings.max_ttl(),
+            restart_guard: self.settings.restart_guard.unwrap_or_default(),
+            name: name.into(),
+            configuration: sets.configuration,
+            marks: Marks::of(
+                self.masters.len().max(self.next_masters.len()),
+                sets.old().collect(),
+            ),
+            roster: context.roster.clone(),
+            #[cfg(any(test, feature = "testing"))]
+            dial: self.dial.clone(),
+            #[cfg(feature = "tls-rustls")]
+            tls: self.tls.client_config(sets.wants_tls())?,
+        }))
+    }
+
+    fn check_connect_timeout(&self) -> Result<(), BuildError> {
+        let why = if self.settings.connect_timeout().is_zero() {
+            "leaves no time to connect; 500ms is the default".to_owned()
+        } else if self.settings.connect_timeout() > LONGEST_CONNECT {
+            format!("is too long: at most {} is allowed", text(LONGEST_CONNECT))
+        } else {
+            return Ok(());
+        };
+        Err(bad("connect_timeout", self.settings.connect_timeout(), why))
+    }
+
+    pub(super) fn context(&self, runtime: Arc<dyn Runtime>) -> Context {
+        Context {
+            connect_timeout: self.settings.connect_timeout(),
+            restart_guard: self.settings.restart_guard.unwrap_or_default(),
+            ..Context::new(runtime, self.settings.max_ttl())
+        }
+    }
+
+    /// The longest time that any master may take to answer.
+    fn slowest(&self, default: Duration, nodes: &[Arc<dyn Node>]) -> Result<Duration, BuildError> {
+        let mut slowest = default;
+        for node in nodes {
+            let timeout = node.abilities().timeout.unwrap_or(default);
+            if timeout > self.settings.ttl() / 4 {
+                let why = format!(
+                    "of {} is more than a quarter of the ttl ({}): raise the ttl, or lower the timeout in its URL",
+                    node.name(),
+                    text(self.settings.ttl())
+                );
+                return Err(bad("node_timeout", timeout, why));
+            }
+            slowest = slowest.max(timeout);
+        }
+        Ok(slowest)
+    }
+
+    /// All masters, in the order in which they were named.
+    fn all_nodes(&self, node_timeout: Duration, context: &Context) -> Result<Members, BuildError> {
+        if let Some((_, node)) = self.others.first()
+            && (self.generation() > 0 || !self.next_masters.is_empty())
+        {
+            return Err(BuildError::UnmarkedMaster(node.name().to_string()));
+        }
+        let members = if self.masters.is_empty() && !self.others.is_empty() {
+            Members::of(Vec::new())
+        } else {
+            self.redis_nodes(node_timeout, context)?
+        };
+        if self.others.is_empty() {
+            return Ok(members);
+        }
+        let mut nodes = members.nodes;
+        let mut names: Vec<String> = nodes.iter().map(|node| node.name().to_string()).collect();
+        for (before, (at, node)) in self.others.iter().enumerate() {
+            let name = node.name().to_string();
+            if names.contains(&name) {
+                return Err(BuildError::SameMasterTwice(name));
+            }
+            names.push(name);
+            nodes.insert(at + before, node.clone());
+        }
+        Ok(Members::of(nodes))
+    }
+
+    /// Nodes that were given in place of servers: where masters change, in the order of those that are named, each once.
+    fn given_nodes(&mut self) -> Result<Members, BuildError> {
+        let nodes = std::mem::take(&mut self.nodes);
+        if self.next_masters.is_empty() {
+            return Ok(Members::of(nodes));
+        }
+        let sets = self.sets()?;
+        Ok(Members {
+            nodes,
+            quorum: sets.quorum,
+            configuration: Some(sets.configuration),
+        })
+    }
+
+    /// Checks the URLs of the masters that were named so far.
+    pub(crate) fn check_masters(&self) -> Result<(), BuildError> {
+        self.sets().map(drop)
+    }
+
+    pub(super) fn redis_nodes(
+        &self,
+        node_timeout: Duration,
+        context: &Context,
+    ) -> Result<Members, BuildError> {
+        let name = Identity::of_this_process().of_connection();
+        let sets = self.sets()?;
+        let options = self.node_options(node_timeout, &name, &sets, context)?;
+        let node = |address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>;
+        Ok(Members {
+            nodes: sets.addresses.into_iter().map(node).collect(),
+            quorum: sets.quorum,
+            configuration: Some(sets.configuration),
+        })
+    }
+
+    fn generation(&self) -> u64 {
+        self.settings.masters_generation.unwrap_or_default()
+    }
+
+    pub(super) fn sets(&self) -> Result<Sets, BuildError> {
+        Sets::of(&self.masters, &self.next_masters, self.generation())
+    }
+}

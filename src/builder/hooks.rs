@@ -1,0 +1,80 @@
+//! Parts of what `build()` makes, for simulations and contract tests.
+
+use std::sync::Arc;
+
+use super::RedlockBuilder;
+use crate::error::BuildError;
+#[cfg(feature = "testing")]
+use crate::node::note::Identity;
+use crate::node::redis::driver::Driver;
+use crate::node::{Context, Node};
+use crate::runtime::Tokio;
+
+impl RedlockBuilder {
+    /// The masters without their actors, for simulations.
+    pub(crate) fn drivers(&self, seed: u64) -> Result<Vec<Driver>, BuildError> {
+        // Every value is the same in each run, so that a run can be repeated.
+        let context = self.context(Arc::new(Tokio::default()));
+        let sets = self.sets()?;
+        let timeout = self.settings.node_timeout();
+        let options = self.node_options(timeout, "quorate", &sets, &context)?;
+        let addresses = sets.addresses.into_iter().zip(seed..);
+        let driver = |(address, seed)| Driver::new(address, options.clone(), seed);
+        Ok(addresses.map(driver).collect())
+    }
+
+    /// The only master of this builder, for contract tests.
+    pub(crate) fn single_node(self) -> Result<Arc<dyn Node>, BuildError> {
+        let context = self.context(Arc::new(Tokio::default()));
+        let members = self.redis_nodes(self.settings.node_timeout(), &context)?;
+        members
+            .nodes
+            .into_iter()
+            .next()
+            .ok_or(BuildError::NoMasters)
+    }
+}
+
+/// The masters of a builder as [`Driver`]s: for simulations. `seed` draws the jitter of their
+/// pauses.
+///
+/// # Errors
+///
+/// As [`RedlockBuilder::build`].
+pub fn drivers(settings: &RedlockBuilder, seed: u64) -> Result<Vec<Driver>, BuildError> {
+    settings.drivers(seed)
+}
+
+/// The generation marker that a master of these settings has at step `number` of a change; `None` if the settings name
+/// no masters by URL.
+#[cfg(feature = "testing")]
+pub fn mark(settings: &RedlockBuilder, number: u64) -> Option<String> {
+    let print = settings.sets().ok()?.configuration.print_at(number)?;
+    Some(crate::protocol::mark::Mark { number, print }.to_string())
+}
+
+/// These settings for a process that gives this host, pid and name in its notes.
+#[cfg(feature = "testing")]
+pub fn known_as(
+    mut settings: RedlockBuilder,
+    host: &str,
+    pid: u32,
+    process: &str,
+) -> RedlockBuilder {
+    settings.identity = Some(Identity::new(host, pid, process));
+    settings
+}
+
+/// The context that the masters of these settings share: for contract tests of one master.
+pub fn context(settings: &RedlockBuilder) -> Context {
+    settings.context(Arc::new(Tokio::default()))
+}
+
+/// A Redis or Valkey master by its URL, with the defaults of a builder: for contract tests.
+///
+/// # Errors
+///
+/// As [`RedlockBuilder::build`].
+pub fn connect(url: &str, settings: &RedlockBuilder) -> Result<Arc<dyn Node>, BuildError> {
+    settings.clone().master(url).single_node()
+}

@@ -1,0 +1,421 @@
+//! The settings that have a text form, one row each. Everything else about such a setting follows from its row: the
+//! field of [`Settings`], the environment variable, the key of a file, the option of the command `quorate`, and the row
+//! of the table on [`RedlockBuilder`](crate::RedlockBuilder).
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::value::{Choice, Field};
+use crate::settings::{Order, RestartGuard, Wait};
+
+/// The default `ttl`, unless `max_ttl` is shorter.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
+/// The default `max_ttl`.
+pub const DEFAULT_MAX_TTL: Duration = Duration::from_secs(30);
+/// The default `node_timeout`, unless a tenth of the `ttl` is shorter.
+pub const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(50);
+/// The default `connect_timeout`.
+pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// The default `wait`.
+pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+
+/// Which commands of `quorate` take a setting as an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionGroup {
+    /// All that talk to masters.
+    Masters,
+    /// Those that take a lock.
+    Lock,
+}
+
+/// One row of the list.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The field of [`Settings`], and the key in a file.
+    pub name: &'static str,
+    /// The long option, without its dashes in front.
+    pub flag: &'static str,
+    /// The environment variable.
+    pub variable: &'static str,
+    /// What holds if nobody sets it, for people; `none` if nothing does.
+    pub default: &'static str,
+    /// Which commands take it.
+    pub group: OptionGroup,
+    /// What stands for its value in a help text.
+    pub value: &'static str,
+    /// What it is, in one line.
+    pub help: &'static str,
+    /// More about it, or nothing.
+    pub more: &'static str,
+    /// The words that it accepts, if only some are.
+    pub choices: &'static [Choice],
+    /// Whether its value may hold passwords.
+    pub secret: bool,
+    /// Whether it may be given several times.
+    pub several: bool,
+    take: fn(&mut Settings, OsString) -> Result<(), String>,
+}
+
+impl Setting {
+    /// Writes a value, given as text, into `settings`.
+    ///
+    /// # Errors
+    ///
+    /// The text, and how the value is written.
+    pub fn take(&self, settings: &mut Settings, text: OsString) -> Result<(), String> {
+        (self.take)(settings, text)
+    }
+}
+
+/// The bytes of a name, with dashes instead of underscores.
+const fn dashed<const N: usize>(name: &str) -> [u8; N] {
+    let name = name.as_bytes();
+    let mut flag = [0; N];
+    let mut at = 0;
+    while at < N {
+        flag[at] = if name[at] == b'_' { b'-' } else { name[at] };
+        at += 1;
+    }
+    flag
+}
+
+macro_rules! settings {
+    ($($name:ident: $type:ty {
+        variable: $variable:literal,
+        default: $default:literal,
+        change: $change:literal,
+        option: $group:ident $value:literal,
+        help: $help:literal,
+        $(more: $more:literal,)?
+    })+) => {
+        /// The settings of a [`RedlockBuilder`](crate::RedlockBuilder) as data, with the names that they have in the
+        /// file of the command `quorate`. A setting that is left out keeps the default of the builder.
+        ///
+        /// [`from_env`](Self::from_env) reads them from the environment. With the feature `serde` they are read from any
+        /// format: durations are written with a unit (`"500ms"`, `"1h 30m"`), `wait` also as `"forever"` or `"none"`,
+        /// `masters` as a list or as one text with commas. Any other key is an error, also `keep_for` and `grace`, which
+        /// only the command knows.
+        ///
+        /// ```
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// # #[cfg(feature = "serde")] {
+        /// #[derive(serde::Deserialize)]
+        /// struct Service {
+        ///     locks: quorate::Settings,
+        /// }
+        ///
+        /// let service: Service = toml::from_str(
+        ///     r#"
+        ///     [locks]
+        ///     masters = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]
+        ///     ttl = "5s"
+        ///     "#,
+        /// )?;
+        /// let redlock = service.locks.builder()?.build()?;
+        /// # assert_eq!(redlock.masters().count(), 3);
+        /// # }
+        /// # Ok(()) }
+        /// ```
+        #[derive(Clone, Default, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
+        #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
+        #[non_exhaustive]
+        pub struct Settings {
+            $(
+                #[doc = concat!($help, ". Default: ", $default, ".")]
+                $(#[doc = concat!("\n", $more)])?
+                #[cfg_attr(feature = "serde", serde(deserialize_with = "super::value::field"))]
+                pub $name: $type,
+            )+
+        }
+
+        /// All of them, in the order of help texts and tables.
+        pub const SETTINGS: &[Setting] = &[$(Setting {
+            name: stringify!($name),
+            flag: {
+                const FLAG: [u8; stringify!($name).len()] = dashed(stringify!($name));
+                match std::str::from_utf8(&FLAG) {
+                    Ok(flag) => flag,
+                    Err(_) => panic!("a name is text"),
+                }
+            },
+            variable: $variable,
+            default: $default,
+            group: OptionGroup::$group,
+            value: $value,
+            help: $help,
+            more: concat!($($more)?),
+            choices: <$type as Field>::CHOICES,
+            secret: <$type as Field>::SECRET,
+            several: <$type as Field>::SEVERAL,
+            take: |to, text| to.$name.read_text(text),
+        }),+];
+
+        impl Settings {
+            /// These settings, completed by those of `under` that are not set here.
+            #[must_use]
+            #[doc(hidden)]
+            pub fn or(self, under: Self) -> Self {
+                Self { $($name: Field::or(self.$name, under.$name),)+ }
+            }
+
+            /// The settings of one group, without the others.
+            #[must_use]
+            #[doc(hidden)]
+            pub fn of(self, group: OptionGroup) -> Self {
+                Self { $($name: if group == OptionGroup::$group { self.$name } else { Default::default() },)+ }
+            }
+
+            /// Reads the value of one setting from any format.
+            ///
+            /// # Errors
+            ///
+            /// That no setting has this name, or that the value is none of its type.
+            #[cfg(feature = "serde")]
+            #[doc(hidden)]
+            pub fn read<'de, D: serde::Deserializer<'de>>(
+                &mut self,
+                name: &str,
+                from: D,
+            ) -> Result<(), D::Error> {
+                match name {
+                    $(stringify!($name) => self.$name = Field::deserialize(from)?,)+
+                    _ => return Err(serde::de::Error::custom("no such setting")),
+                }
+                Ok(())
+            }
+        }
+
+        /// The table of the settings, for rustdoc.
+        macro_rules! table {
+            () => {
+                concat!(
+                    "| setting | variable | default | change it when |\n|---|---|---|---|",
+                    $("\n| `", stringify!($name), "` | `", $variable, "` | ", $default, " | ", $change, " |",)+
+                )
+            };
+        }
+        pub(crate) use table;
+    };
+}
+
+settings! {
+    masters: Vec<String> {
+        variable: "QUORATE_MASTERS",
+        default: "none",
+        change: "always: name an odd number of independent servers",
+        option: Masters "URL,URL,..",
+        help: "The masters, separated by commas: redis://, rediss://, unix://, mysql://, mysqls:// or zk:// URLs",
+        more: "Every URL names one independent master, never a replica or a node of a cluster. Use an odd \
+            number of them; kinds may be mixed. mysql://user:password@host/database and zk://host+host/path \
+            are made ready by `quorate prepare`. A user, a password and a database number may be part of the URL: \
+            redis://user:password@host:6379/0. A password typed here is visible in the list of processes: \
+            prefer the variable or the file. What `run` starts inherits the variable.",
+    }
+    next_masters: Vec<String> {
+        variable: "QUORATE_NEXT_MASTERS",
+        default: "none",
+        change: "masters are being replaced while in use",
+        option: Masters "URL,URL,..",
+        help: "The masters that are to take their place, while masters are replaced: all of them, also those that stay",
+        more: "While both are named, locks are taken on a majority of each. See `quorate masters`.",
+    }
+    masters_generation: Option<u64> {
+        variable: "QUORATE_MASTERS_GENERATION",
+        default: "0",
+        change: "the masters have been replaced before",
+        option: Masters "N",
+        help: "How often the masters have been replaced up to these",
+    }
+    node_timeout: Option<Duration> {
+        variable: "QUORATE_NODE_TIMEOUT",
+        default: "50ms, at most a tenth of the ttl",
+        change: "masters are more than 20 ms away",
+        option: Masters "TIME",
+        help: "How long a master may take to answer before its vote is left out",
+    }
+    connect_timeout: Option<Duration> {
+        variable: "QUORATE_CONNECT_TIMEOUT",
+        default: "500ms",
+        change: "TLS over slow lines",
+        option: Masters "TIME",
+        help: "How long connecting to a master may take",
+    }
+    max_ttl: Option<Duration> {
+        variable: "QUORATE_MAX_TTL",
+        default: "30s",
+        change: "you need longer leases; the same on every client",
+        option: Masters "TIME",
+        help: "The longest ttl that any client of these masters uses; the same on every client",
+    }
+    prefix: Option<String> {
+        variable: "QUORATE_PREFIX",
+        default: "none",
+        change: "several deployments share masters",
+        option: Masters "TEXT",
+        help: "Text in front of every resource name in the key on the masters",
+    }
+    restart_guard: Option<RestartGuard> {
+        variable: "QUORATE_RESTART_GUARD",
+        default: "on",
+        change: "masters with `appendfsync always`",
+        option: Masters "MODE",
+        help: "Whether a master that restarted does not vote until the longest ttl has passed",
+    }
+    fencing: Option<bool> {
+        variable: "QUORATE_FENCING",
+        default: "on",
+        change: "you want literally `SET key value NX PX ttl`",
+        option: Masters "on|off",
+        help: "Whether every acquisition gets a fencing token",
+        more: "`off` is the classic algorithm: SET key value NX PX ttl and nothing else.",
+    }
+    order: Option<Order> {
+        variable: "QUORATE_ORDER",
+        default: "fair",
+        change: "you want raw Redlock with jittered retries",
+        option: Masters "ORDER",
+        help: "Which waiter is next when the lock is free",
+    }
+    ca_file: Option<PathBuf> {
+        variable: "QUORATE_CA_FILE",
+        default: "none",
+        change: "masters have certificates of your own authority",
+        option: Masters "FILE",
+        help: "For rediss://: trust the certificates in this PEM file instead of the system's",
+    }
+    client_cert: Option<PathBuf> {
+        variable: "QUORATE_CLIENT_CERT",
+        default: "none",
+        change: "masters want a certificate of the client",
+        option: Masters "FILE",
+        help: "For rediss://: present this certificate (PEM) to the masters",
+    }
+    client_key: Option<PathBuf> {
+        variable: "QUORATE_CLIENT_KEY",
+        default: "none",
+        change: "with `client_cert`",
+        option: Masters "FILE",
+        help: "For rediss://: the private key (PEM) of the client certificate",
+    }
+    wait: Option<Wait> {
+        variable: "QUORATE_WAIT",
+        default: "30s",
+        change: "you would rather give up sooner, or never (`quorate run` waits for ever: its user can interrupt it)",
+        option: Lock "TIME",
+        help: "How long to wait for the lock: a duration, `forever` or `none`",
+    }
+    ttl: Option<Duration> {
+        variable: "QUORATE_TTL",
+        default: "10s, at most max_ttl",
+        change: "a crashed holder must be replaced sooner, or masters are far away",
+        option: Lock "TIME",
+        help: "How long the masters keep a lock without renewal; it is renewed at a third of this",
+    }
+    max_hold: Option<Duration> {
+        variable: "QUORATE_MAX_HOLD",
+        default: "none",
+        change: "a stuck holder must not hold for ever",
+        option: Lock "TIME",
+        help: "The longest that the lock is held, renewals included; after that it counts as lost",
+    }
+    note: Option<String> {
+        variable: "QUORATE_NOTE",
+        default: "none",
+        change: "operators should see more of a holder than host, pid and process",
+        option: Lock "TEXT",
+        help: "What `status` and waiters see of the holder, next to host, pid and since when: at most 1 KiB",
+    }
+}
+
+/// The values in force, defaults included.
+impl Settings {
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl.unwrap_or(DEFAULT_TTL.min(self.max_ttl()))
+    }
+
+    pub(crate) fn max_ttl(&self) -> Duration {
+        self.max_ttl.unwrap_or(DEFAULT_MAX_TTL)
+    }
+
+    pub(crate) fn node_timeout(&self) -> Duration {
+        let timeout = self.node_timeout;
+        timeout.unwrap_or_else(|| DEFAULT_NODE_TIMEOUT.min(self.ttl() / 10))
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT)
+    }
+
+    pub(crate) fn wait(&self) -> Wait {
+        self.wait.unwrap_or(Wait::For(DEFAULT_WAIT))
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // URLs may hold passwords: they are counted, not shown.
+        f.debug_struct("Settings")
+            .field("masters", &self.masters.len())
+            .field("ttl", &self.ttl)
+            .field("wait", &self.wait)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variable_and_flag_of_a_setting_are_spelled_as_its_name() {
+        for setting in SETTINGS {
+            let variable = format!("QUORATE_{}", setting.name.to_uppercase());
+            assert_eq!(setting.variable, variable);
+            assert_eq!(setting.flag, setting.name.replace('_', "-"));
+        }
+    }
+
+    #[test]
+    fn default_in_the_list_is_the_default_in_the_code() {
+        for (name, default) in [
+            ("ttl", DEFAULT_TTL),
+            ("max_ttl", DEFAULT_MAX_TTL),
+            ("node_timeout", DEFAULT_NODE_TIMEOUT),
+            ("connect_timeout", DEFAULT_CONNECT_TIMEOUT),
+            ("wait", DEFAULT_WAIT),
+        ] {
+            let row = SETTINGS.iter().find(|row| row.name == name).expect(name);
+            let text = row.default.split(',').next().unwrap_or_default();
+            assert_eq!(humantime::parse_duration(text), Ok(default), "{name}");
+        }
+        for (name, default) in [
+            ("order", format!("{:?}", Order::default())),
+            ("restart_guard", format!("{:?}", RestartGuard::default())),
+        ] {
+            let row = SETTINGS.iter().find(|row| row.name == name).expect(name);
+            assert_eq!(row.default, default.to_lowercase(), "{name}");
+        }
+    }
+
+    #[test]
+    fn settings_that_are_not_set_are_taken_from_below() {
+        let given = |rows: &[(&str, &str)]| {
+            let mut settings = Settings::default();
+            for (name, text) in rows {
+                let row = SETTINGS.iter().find(|row| row.name == *name);
+                let row = row.expect("a setting");
+                row.take(&mut settings, (*text).into()).expect("good");
+            }
+            settings
+        };
+        let over = given(&[("ttl", "1s")]);
+        let under = given(&[("ttl", "2s"), ("masters", "redis://a")]);
+        let both = over.or(under);
+        assert_eq!(both.ttl, Some(Duration::from_secs(1)));
+        assert_eq!(both.masters, ["redis://a"]);
+    }
+}

@@ -1,0 +1,241 @@
+//! The types of settings: how each is read from text and, with the feature `serde`, from any format.
+
+use std::ffi::OsString;
+#[cfg(feature = "serde")]
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[cfg(feature = "serde")]
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+
+use super::text;
+use crate::settings::{Order, RestartGuard, Wait};
+
+/// A word that a setting accepts, and what it means.
+pub(super) type Choice = (&'static str, &'static str);
+
+/// One value of a setting.
+pub(super) trait Value: Sized {
+    /// The words that are accepted, if only some are.
+    const CHOICES: &'static [Choice] = &[];
+
+    /// Reads the value; the error names the text and says how the value is written.
+    fn parse(text: &str) -> Result<Self, String>;
+
+    /// Reads the value from bytes that need not be UTF-8.
+    fn parse_os(text: OsString) -> Result<Self, String> {
+        let text = text.into_string();
+        Self::parse(&text.map_err(|_| "is not valid UTF-8".to_owned())?)
+    }
+
+    /// Reads the value from a format. Most are written as text there.
+    #[cfg(feature = "serde")]
+    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = <String as serde::Deserialize>::deserialize(from)?;
+        Self::parse(&text).map_err(Error::custom)
+    }
+}
+
+/// One field of [`Settings`](super::list::Settings): empty as long as nobody has set it.
+pub(super) trait Field: Sized {
+    const CHOICES: &'static [Choice];
+    /// Whether it may hold passwords.
+    const SECRET: bool = false;
+    /// Whether it may be given several times.
+    const SEVERAL: bool = false;
+
+    /// Adds what a text says.
+    fn read_text(&mut self, text: OsString) -> Result<(), String>;
+
+    /// This field if it is set, otherwise `other`.
+    fn or(self, other: Self) -> Self;
+
+    #[cfg(feature = "serde")]
+    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
+}
+
+impl<T: Value> Field for Option<T> {
+    const CHOICES: &'static [Choice] = T::CHOICES;
+
+    fn read_text(&mut self, text: OsString) -> Result<(), String> {
+        *self = Some(T::parse_os(text)?);
+        Ok(())
+    }
+
+    fn or(self, other: Self) -> Self {
+        self.or(other)
+    }
+
+    #[cfg(feature = "serde")]
+    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        T::deserialize(from).map(Some)
+    }
+}
+
+/// URLs of masters: one text with commas, or a list.
+impl Field for Vec<String> {
+    const CHOICES: &'static [Choice] = &[];
+    const SECRET: bool = true;
+    const SEVERAL: bool = true;
+
+    fn read_text(&mut self, text: OsString) -> Result<(), String> {
+        let text = String::parse_os(text)?;
+        self.extend(text::urls(&text));
+        Ok(())
+    }
+
+    fn or(self, other: Self) -> Self {
+        if self.is_empty() { other } else { self }
+    }
+
+    #[cfg(feature = "serde")]
+    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Urls)
+    }
+}
+
+impl Value for Duration {
+    fn parse(text: &str) -> Result<Self, String> {
+        text::duration(text)
+    }
+}
+
+impl Value for Wait {
+    fn parse(text: &str) -> Result<Self, String> {
+        text::wait(text)
+    }
+}
+
+impl Value for bool {
+    fn parse(text: &str) -> Result<Self, String> {
+        text::switch(text)
+    }
+
+    #[cfg(feature = "serde")]
+    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Switch)
+    }
+}
+
+impl Value for u64 {
+    fn parse(text: &str) -> Result<Self, String> {
+        let number = text.trim().parse();
+        number.map_err(|_| format!("'{text}' is no number"))
+    }
+
+    #[cfg(feature = "serde")]
+    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        serde::Deserialize::deserialize(from)
+    }
+}
+
+impl Value for String {
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+}
+
+impl Value for PathBuf {
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(text.into())
+    }
+
+    /// The name of a file may be any bytes.
+    fn parse_os(text: OsString) -> Result<Self, String> {
+        Ok(text.into())
+    }
+}
+
+impl Value for Order {
+    const CHOICES: &'static [Choice] = &[
+        (
+            "fair",
+            "First come, first served, over all machines; waiters queue on the masters",
+        ),
+        (
+            "unordered",
+            "Any waiter that asks at the right moment; no queue on the masters",
+        ),
+    ];
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "fair" => Ok(Self::Fair),
+            "unordered" => Ok(Self::Unordered),
+            other => Err(format!("'{other}' is no order; write fair or unordered")),
+        }
+    }
+}
+
+impl Value for RestartGuard {
+    const CHOICES: &'static [Choice] = &[
+        (
+            "on",
+            "Not before the longest ttl has passed since the master started",
+        ),
+        (
+            "after-first-contact",
+            "As on, but the first connection to each master is trusted",
+        ),
+        (
+            "off",
+            "At once: only for masters that lose nothing (appendfsync always)",
+        ),
+    ];
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "on" => Ok(Self::On),
+            "after-first-contact" => Ok(Self::AfterFirstContact),
+            "off" => Ok(Self::Off),
+            other => Err(format!("'{other}': write on, after-first-contact or off")),
+        }
+    }
+}
+
+/// One field, whatever its type.
+#[cfg(feature = "serde")]
+pub(super) fn field<'de, D: Deserializer<'de>, F: Field>(from: D) -> Result<F, D::Error> {
+    F::deserialize(from)
+}
+
+/// A boolean, or the words for it.
+#[cfg(feature = "serde")]
+struct Switch;
+
+#[cfg(feature = "serde")]
+impl Visitor<'_> for Switch {
+    type Value = bool;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("true, false, \"on\" or \"off\"")
+    }
+    fn visit_bool<E: Error>(self, value: bool) -> Result<bool, E> {
+        Ok(value)
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<bool, E> {
+        text::switch(text).map_err(E::custom)
+    }
+}
+
+/// A list of URLs, or one text with commas.
+#[cfg(feature = "serde")]
+struct Urls;
+
+#[cfg(feature = "serde")]
+impl<'de> Visitor<'de> for Urls {
+    type Value = Vec<String>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of URLs")
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<Vec<String>, E> {
+        Ok(text::urls(text))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<String>, A::Error> {
+        let mut urls = Vec::new();
+        while let Some(url) = seq.next_element::<String>()? {
+            urls.push(url.trim().to_owned());
+        }
+        Ok(urls)
+    }
+}
