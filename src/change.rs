@@ -38,7 +38,7 @@ pub struct MastersChange<'a> {
 #[non_exhaustive]
 pub enum ChangeError {
     /// This `Redlock` was built without next masters, or over masters that cannot store a generation marker.
-    #[error("no change: name next_masters, over Redis or Valkey masters")]
+    #[error("there is nothing to change: set next_masters, with Redis or Valkey masters")]
     NothingToChange,
     /// Some conditions are not met; nothing unsafe was done. Each entry is one problem to solve.
     #[error("{}", .0.join("; "))]
@@ -151,7 +151,7 @@ impl MastersChange<'_> {
             && !before.is_open_for(self.configuration.first_mark() - 2)
         {
             missing.push(
-                "these masters were never opened: go through the change that leads to them first"
+                "these masters were never opened: finish the replacement that leads to them first"
                     .into(),
             );
         }
@@ -161,7 +161,10 @@ impl MastersChange<'_> {
             .raise_where(0, |master| before.has_mark_like(master))
             .await;
         let reached = after.stage() >= ChangeStage::Prepared;
-        none(after.unless(reached, "no majority of each set is told: prepare again"))?;
+        none(after.unless(
+            reached,
+            "no majority of each set is marked: run prepare again",
+        ))?;
         let after = self.carry_early(after).await;
         let mut advice = before.holding_values();
         advice.extend(after.advice);
@@ -179,7 +182,7 @@ impl MastersChange<'_> {
         let before = self.look().await;
         let mut missing = before.strangers_to_the_change();
         if before.stage() < ChangeStage::Prepared {
-            missing.push("it is not prepared on a majority of each set: prepare first".into());
+            missing.push("no majority of each set is prepared: run prepare first".into());
         }
         missing.extend(before.not_told(self.strangers_pass));
         none(missing)?;
@@ -187,7 +190,7 @@ impl MastersChange<'_> {
         let reached = after.stage() >= ChangeStage::Closed;
         none(after.unless(
             reached,
-            "no majority of the old masters is closed: close again",
+            "no majority of the old masters is closed: run close again",
         ))?;
         Ok(self.carry_early(after).await)
     }
@@ -202,7 +205,7 @@ impl MastersChange<'_> {
         let before = self.look().await;
         none(before.strangers_to_the_change())?;
         if before.stage() < ChangeStage::Closed {
-            let missing = vec!["no majority of the old masters is closed: close first".into()];
+            let missing = vec!["no majority of the old masters is closed: run close first".into()];
             return Err(ChangeError::Missing(missing));
         }
         // Also closes masters that were not reachable before.
@@ -226,13 +229,13 @@ impl MastersChange<'_> {
         let mut missing = now.strangers_to_the_change();
         if waited.is_none_or(|waited| waited < self.wait()) {
             missing.push(format!(
-                "the old masters have to be closed for {:?} first: close again, or wait longer",
+                "the old masters must be closed for {:?} before open: run close again, or wait longer",
                 self.wait()
             ));
         }
         if !self.old_only().is_met_by(closed.closed_until(&now)) {
             missing.push(
-                "no majority of the old masters has been closed all the time, in one run of its server: close again"
+                "no majority of the old masters stayed closed without a restart: run close again"
                     .into(),
             );
         }
@@ -260,7 +263,7 @@ impl MastersChange<'_> {
         let reached = after.stage() >= ChangeStage::Open;
         none(after.unless(
             reached,
-            "no majority of the next masters is open: open again",
+            "no majority of the next masters is open: run open again",
         ))?;
         Ok(after)
     }
@@ -274,7 +277,7 @@ impl MastersChange<'_> {
         let before = self.look().await;
         let mut missing = before.strangers_to_the_change();
         if before.stage() < ChangeStage::Open {
-            missing.push("the next masters are not open: open first".into());
+            missing.push("the next masters are not open: run open first".into());
         }
         none(missing)?;
         Ok(self.raise(2).await)
@@ -289,14 +292,14 @@ impl MastersChange<'_> {
         let before = self.look().await;
         let mut missing = before.strangers_to_the_change();
         if before.stage() < ChangeStage::Open {
-            missing.push("the next masters are not open: open first".into());
+            missing.push("the next masters are not open: run open first".into());
         }
         none(missing)?;
         let after = self.raise(4).await;
         let reached = after.stage() >= ChangeStage::Finished;
         none(after.unless(
             reached,
-            "no majority of the next masters is told: finish again",
+            "no majority of the next masters is marked as finished: run finish again",
         ))?;
         Ok(after)
     }
@@ -309,10 +312,10 @@ impl MastersChange<'_> {
         let told = self.old_only().is_met_by(closed.closed_until(&read));
         none(read.unless(
             told,
-            "no majority of closed old masters names its values: close again",
+            "no majority of the old masters is closed and listed its values: run close again",
         ))?;
         let told = self.next_only().is_met_by(read.well());
-        none(read.unless(told, "no majority of the next masters names its values"))?;
+        none(read.unless(told, "no majority of the next masters listed its values"))?;
         let carrier = Carrier {
             redlock: self.redlock,
             wait: self.wait(),
@@ -357,7 +360,7 @@ impl MastersChange<'_> {
         let told = self.old_only().is_met_by(closed.closed_until(&read));
         none(read.unless(
             told,
-            "no majority of closed old masters tells its counters: close again",
+            "no majority of the old masters is closed and listed its counters: run close again",
         ))?;
         let largest = read.largest();
         if largest.is_empty() {
@@ -366,7 +369,10 @@ impl MastersChange<'_> {
         let counters: Arc<[Counter]> = largest.into_iter().collect();
         let written = self.order(&ChangeOrder::Carry(counters)).await;
         let told = self.next_only().is_met_by(written.well());
-        none(written.unless(told, "no majority of the next masters takes the counters"))?;
+        none(written.unless(
+            told,
+            "no majority of the next masters accepted the counters",
+        ))?;
         none(written.held_by_owners())
     }
 
@@ -569,7 +575,8 @@ impl Survey {
                 String::from_utf8_lossy(rest).into_owned()
             };
             format!(
-                "{:?}: the owner {:?} holds it, and its number would change: open again when no hold of that owner is left",
+                "{:?}: the owner {:?} holds this lock, and its fencing number would change: run open again when the owner has \
+                 released it",
                 without(key, Family::Fence.before()),
                 without(owner, OWNER)
             )
@@ -613,15 +620,15 @@ impl Survey {
             let node = &master.node;
             if let (Some(text), None) = (&master.seen.mark, master.mark()) {
                 missing.push(format!(
-                    "{node}: {text:?} stands where the mark of the masters is"
+                    "{node}: key quorate:masters holds {text:?}, which is not a generation marker: remove it if it is not yours"
                 ));
             }
             if let Some(mark) = master.mark()
                 && (self.is_of_others(mark) || self.is_later(mark))
             {
                 missing.push(format!(
-                    "{node}: its mark {mark} is of other masters: compare masters, next_masters and masters_generation \
-                     with those of the change that it is in"
+                    "{node}: its generation marker {mark} is of other masters: compare masters, next_masters and \
+                     masters_generation with those of its replacement"
                 ));
             }
             let run = master.seen.run_id.as_ref();
@@ -641,7 +648,7 @@ impl Survey {
             let (node, seen) = (&master.node, &master.seen);
             if let Some(uptime) = seen.uptime.filter(|up| *up < young && !master.is_old) {
                 missing.push(format!(
-                    "{node} has been up for {uptime:?} only: it votes after {young:?}, try again then"
+                    "{node} has been up for only {uptime:?}, and votes after {young:?}: try again then"
                 ));
             }
             if let Some(policy) = seen
@@ -663,7 +670,7 @@ impl Survey {
             let allowed = max_ttl.saturating_sub(SLACK);
             if apart > allowed.max(Duration::from_secs(1)) {
                 missing.push(format!(
-                    "the masters' clocks are {apart:?} apart, {allowed:?} are allowed: set them"
+                    "the masters' clocks differ by {apart:?}, and at most {allowed:?} is allowed: set them"
                 ));
             }
         }
@@ -682,8 +689,8 @@ impl Survey {
                         .is_some_and(|ours| ours.number() != print)
                 {
                     missing.push(format!(
-                        "{}: {} at {} was told other masters, or the same under other names: its hosts and ports have to be \
-                         those of this change",
+                        "{}: {} at {} is configured with other masters, or with other names for them: give it the hosts and \
+                         ports that are named here",
                         master.node, client.name, client.address
                     ));
                 }
@@ -707,7 +714,7 @@ impl Survey {
                 });
             for client in untold {
                 missing.push(format!(
-                    "{}: {} at {} takes locks and cannot be refused by the mark: stop it, or take its rights away",
+                    "{}: {} at {} takes locks but does not check the generation marker: stop it, or revoke its rights",
                     master.node,
                     if client.name.is_empty() { "a client without a name" } else { &client.name },
                     client.address
@@ -743,8 +750,8 @@ impl Survey {
         let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);
         let advice = next.map(|master| {
             format!(
-                "{} holds {} values (quota, once): open gives it those of the old masters and removes all others; empty it \
-                 now where it is left over from another time",
+                "{} holds {} values (quota, once): open copies the values of the old masters to it and removes all \
+                 others; empty the server now if it was used before",
                 master.node, master.seen.values
             )
         });

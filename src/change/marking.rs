@@ -55,8 +55,8 @@ impl Survey {
             };
             if let Some(mark) = master.mark().filter(strange) {
                 missing.push(format!(
-                    "{}: its mark {mark} is of another generation, or of a change that is under way: give masters_generation, \
-                     or finish the change",
+                    "{}: its generation marker {mark} is of another generation, or of a replacement in progress: set \
+                     masters_generation, or finish the replacement",
                     master.node
                 ));
             }
@@ -77,8 +77,8 @@ impl Survey {
                     && Some((step, print)) != own
                 {
                     missing.push(format!(
-                        "{}: {} at {} names other masters or another generation, or the same masters otherwise, and would be \
-                         refused: give it the hosts, ports and databases that are named here, or name its own here",
+                        "{}: {} at {} is configured with other masters, another generation or other names, and would be refused: \
+                         give it the hosts, ports and databases that are named here, or name its own here",
                         master.node, client.name, client.address
                     ));
                 }

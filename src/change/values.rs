@@ -147,7 +147,7 @@ fn note(
              drop it with a client of both sets (quorate quota drop, quorate once --drop)"
         )),
         Ok(Carried::Undecided(shown)) => left.push(format!(
-            "{name:?}: not carried: too few masters could take it ({shown}): take this step again"
+            "{name:?}: not carried: too few masters could take it ({shown}): run this step again"
         )),
         Err(error) => left.push(format!("{name:?}: not carried: {error}")),
     }

@@ -449,7 +449,7 @@ async fn client_with_other_names_for_the_masters_stops_the_change() {
         let missing = missing_of(change.prepare().await);
         if missing
             .iter()
-            .all(|line| line.contains("was told other masters"))
+            .all(|line| line.contains("is configured with other masters"))
         {
             break;
         }
@@ -627,7 +627,7 @@ async fn client_in_another_database_stops_the_change() {
         let missing = missing_of(change.prepare().await);
         if missing
             .iter()
-            .all(|line| line.contains("was told other masters"))
+            .all(|line| line.contains("is configured with other masters"))
         {
             break;
         }
