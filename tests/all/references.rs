@@ -192,9 +192,12 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+fn is_of_path(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || "_-./".contains(letter)
+}
+
 fn is_path(text: &str) -> bool {
-    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "_-./".contains(letter);
-    text.chars().all(is_letter)
+    text.chars().all(is_of_path)
 }
 
 #[test]
@@ -242,7 +245,7 @@ fn named_pages(paragraph: &str) -> impl Iterator<Item = (&str, &str)> {
         .map(|(at, end)| at + end.len());
     let split = ends.map(|end| paragraph.split_at(end));
     let named = split.map(|(before, rest)| {
-        let start = before.rfind(|letter: char| !is_path(&letter.to_string()));
+        let start = before.rfind(|letter| !is_of_path(letter));
         (&before[start.map_or(0, |start| start + 1)..], rest)
     });
     named.filter(|(path, rest)| {
