@@ -77,7 +77,7 @@ impl RedlockBuilder {
         self
     }
 
-    /// Adds several masters.
+    /// Adds several masters, as [`master`](Self::master) does.
     pub fn masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         let urls = urls.into_iter().map(Into::into);
         self.masters.extend(urls.map(MasterSource::ByUrl));
@@ -98,10 +98,10 @@ impl RedlockBuilder {
         self.redis_connection(client.get_connection_info().clone())
     }
 
-    /// Adds one master by its address, user, password, database and TLS as the `redis` crate holds them. The
-    /// connection itself is our own: its other settings (protocol, TCP, library name) are not looked at.
-    /// Certificates cannot be read out of it: hand them to [`tls`](Self::tls). Host names are always checked, so an
-    /// `insecure` address is refused by [`build`](Self::build).
+    /// Adds one master by the address, user, password, database and TLS mode of a `redis` crate's connection. The
+    /// library makes its own connection and ignores other settings of the crate, such as protocol and TCP options. It
+    /// cannot read certificates from the crate: pass them to [`tls`](Self::tls). Host names are always checked, so
+    /// [`build`](Self::build) refuses an `insecure` address.
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn redis_connection(mut self, master: redis::ConnectionInfo) -> Self {
@@ -132,11 +132,10 @@ impl RedlockBuilder {
         self
     }
 
-    /// Adds one master of another kind: a database, a coordination service, or one of your own. Kinds may be
-    /// mixed; their order is that of the calls.
+    /// Adds one master of another kind: a database, a coordination service, or your own implementation. Kinds may be
+    /// mixed; the order of the masters is that of the calls.
     ///
-    /// A master like this has a node timeout of its own ([`Node::abilities`]), and a restart guard where it may
-    /// forget.
+    /// Such a master has its own node timeout ([`Node::abilities`]), and its own restart guard if it may lose data.
     #[cfg(any(test, feature = "node"))]
     #[cfg_attr(docsrs, doc(cfg(feature = "node")))]
     pub fn node(mut self, node: impl Node) -> Self {
@@ -151,34 +150,34 @@ impl RedlockBuilder {
         self
     }
 
-    /// The longest ttl that any client of these masters uses. The restart guard waits this long,
-    /// so it must be the same everywhere. At most one day, the life of a fencing counter.
+    /// The longest ttl that any client of these masters uses. The restart guard waits this long, so it must be the same
+    /// on all clients. Default: 30 s; at most one day, the lifetime of a fencing counter.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.settings.max_ttl = Some(max_ttl);
         self
     }
 
-    /// How long one master may take to answer. Default: 50 ms, at most a tenth of the ttl. At
-    /// most a quarter of the ttl is accepted.
+    /// How long one master may take to answer. Default: 50 ms, at most a tenth of the ttl. Values above a quarter of
+    /// the ttl are refused.
     pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
         self.settings.node_timeout = Some(node_timeout);
         self
     }
 
-    /// How long connecting to one master may take, handshake included. It happens in the
-    /// background; only the very first request to a master waits for it.
+    /// How long connecting to one master may take, including the handshake. Connecting happens in the background; only
+    /// the first request to a master waits for it. Default: 500 ms.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.settings.connect_timeout = Some(connect_timeout);
         self
     }
 
-    /// How far clocks may run apart while a lease lasts.
+    /// The allowance for clocks that run at different speeds during a lease. Default: 1 % of the ttl plus 2 ms.
     pub fn drift(mut self, drift: Drift) -> Self {
         self.drift = drift;
         self
     }
 
-    /// How long [`acquire`](Redlock::acquire) waits.
+    /// How long [`acquire`](Redlock::acquire) waits. Default: 30 s.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.settings.wait = Some(wait);
         self
@@ -238,7 +237,7 @@ impl RedlockBuilder {
         self
     }
 
-    /// Whether masters that restarted lately may vote.
+    /// Whether masters that restarted recently may vote. Default: [`RestartGuard::On`].
     pub fn restart_guard(mut self, restart_guard: RestartGuard) -> Self {
         self.settings.restart_guard = Some(restart_guard);
         self
@@ -252,7 +251,7 @@ impl RedlockBuilder {
         self
     }
 
-    /// Roots and client certificate for `rediss://` masters.
+    /// Root certificates and client certificate for `rediss://` masters.
     #[cfg(feature = "tls-rustls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls-rustls")))]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -274,7 +273,7 @@ impl RedlockBuilder {
         self.nodes(masters.nodes())
     }
 
-    /// Masters of your own making. Time is tokio's, as with [`in_memory`](Self::in_memory).
+    /// Uses these implementations as masters. The clock is tokio's, as with [`in_memory`](Self::in_memory).
     #[cfg(any(test, feature = "testing"))]
     pub fn nodes(mut self, nodes: Vec<Arc<dyn Node>>) -> Self {
         self.nodes = nodes;
@@ -282,14 +281,14 @@ impl RedlockBuilder {
         self
     }
 
-    /// Connections of your own making in place of TCP, for masters named by `redis://` URLs.
+    /// Replaces TCP by other connections, for masters named by `redis://` URLs.
     #[cfg(any(test, feature = "testing"))]
     pub fn dial(mut self, dial: crate::node::Dial) -> Self {
         self.dial = Some(dial);
         self
     }
 
-    /// Clocks, timers, tasks and random bytes of your own making.
+    /// Replaces clocks, timers, tasks and random bytes.
     #[cfg(any(test, feature = "testing"))]
     pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
         self.runtime = Some(runtime);
@@ -299,7 +298,7 @@ impl RedlockBuilder {
 
 impl std::fmt::Debug for RedlockBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Addresses may hold passwords: they are counted, not shown.
+        // Addresses may contain passwords: show only their number.
         f.debug_struct("RedlockBuilder")
             .field("masters", &self.masters.len())
             .field("ttl", &self.settings.ttl())
@@ -309,7 +308,7 @@ impl std::fmt::Debug for RedlockBuilder {
 }
 
 impl Redlock {
-    /// Settings, with their defaults.
+    /// A builder with the default settings.
     pub fn builder() -> RedlockBuilder {
         RedlockBuilder::default()
     }

@@ -1,4 +1,4 @@
-//! Settings as data: of a configuration file, or of the environment.
+//! Settings as data, from a configuration file or from the environment.
 
 pub mod list;
 pub mod text;

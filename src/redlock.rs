@@ -22,8 +22,8 @@ use crate::resource::{InvalidResource, check_resource};
 use crate::rounds::coordinator::Coordinator;
 use crate::waiting::local_line::LocalLines;
 
-/// Locks over one set of masters. Cheap to clone; share one per process, so that all its locks
-/// share connections and the renewal task.
+/// Locks over one set of masters. Cheap to clone; share one per process, so that all its locks share connections and
+/// the renewal task.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,11 +69,11 @@ impl Redlock {
         }
     }
 
-    /// Locks over `masters` masters in memory: for tests of your own code, without a server.
+    /// Locks over masters in memory, to test your own code without a server.
     ///
     /// # Panics
     ///
-    /// With no master, or more than 64.
+    /// If `masters` is 0 or above 64.
     #[cfg(any(test, feature = "testing"))]
     pub fn in_memory(masters: usize) -> Self {
         Self::builder()

@@ -24,12 +24,11 @@ const MAX_MASTERS: usize = 64;
 const LONGEST_CONNECT: Duration = Duration::from_secs(3600);
 
 impl RedlockBuilder {
-    /// Checks the settings. Never connects, and needs no runtime: a service starts while a
-    /// minority of its masters is down, or all of them.
+    /// Checks the settings. Never connects, and needs no runtime, so a service can start while masters are down.
     ///
     /// # Errors
     ///
-    /// [`BuildError`], which says what to change.
+    /// [`BuildError`], whose message says what to change.
     pub fn build(mut self) -> Result<Redlock, BuildError> {
         let node_timeout = self.settings.node_timeout();
         let fencing = self.settings.fencing.unwrap_or(true);
@@ -230,7 +229,7 @@ impl RedlockBuilder {
         Ok(Members::of(nodes))
     }
 
-    /// Nodes that were given in place of servers: where masters change, in the order of those that are named, each once.
+    /// Nodes that replace servers. While masters are replaced, they are in the order of the named masters, each once.
     fn given_nodes(&mut self) -> Result<Members, BuildError> {
         let nodes = std::mem::take(&mut self.nodes);
         if self.next_masters.is_empty() {

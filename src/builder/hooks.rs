@@ -70,11 +70,11 @@ pub fn context(settings: &RedlockBuilder) -> Context {
     settings.context(Arc::new(Tokio::default()))
 }
 
-/// A Redis or Valkey master by its URL, with the defaults of a builder: for contract tests.
+/// A Redis or Valkey master by its URL, with the defaults of a builder, for contract tests.
 ///
 /// # Errors
 ///
-/// As [`RedlockBuilder::build`].
+/// Those of [`RedlockBuilder::build`].
 pub fn connect(url: &str, settings: &RedlockBuilder) -> Result<Arc<dyn Node>, BuildError> {
     settings.clone().master(url).single_node()
 }

@@ -25,7 +25,7 @@ use crate::settings::Wait;
 use crate::waiting::Waiting;
 
 impl Redlock {
-    /// A lock with options of its own. It is not re-entrant, whatever the options: see
+    /// A request for a lock with its own options. The lock is not re-entrant, whatever the options: see
     /// [`acquire`](Self::acquire).
     ///
     /// ```no_run
@@ -100,7 +100,7 @@ impl Redlock {
     }
 }
 
-/// One lock with its options; see [`Redlock::lock`].
+/// A request for a lock with its options; see [`Redlock::lock`].
 #[must_use = "a lock request does nothing until it is awaited with acquire()"]
 pub struct LockRequest<'a> {
     redlock: &'a Redlock,
@@ -129,7 +129,7 @@ impl fmt::Debug for LockRequest<'_> {
 }
 
 impl LockRequest<'_> {
-    /// How long the masters keep the lock without a renewal. Default: the builder's.
+    /// How long the masters keep the lock without a renewal. Default: the builder's `ttl`.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -193,21 +193,21 @@ impl LockRequest<'_> {
         self
     }
 
-    /// Takes the lock; see [`Redlock::acquire`].
+    /// Acquires the lock; see [`Redlock::acquire`].
     ///
     /// # Errors
     ///
-    /// As [`Redlock::acquire`].
+    /// Those of [`Redlock::acquire`].
     pub async fn acquire(self) -> Result<LockGuard, AcquireError> {
         let span = self.span();
         self.run().instrument(span).await
     }
 
-    /// One attempt; see [`Redlock::try_acquire`].
+    /// Makes one attempt; see [`Redlock::try_acquire`].
     ///
     /// # Errors
     ///
-    /// As [`Redlock::try_acquire`].
+    /// Those of [`Redlock::try_acquire`].
     pub async fn try_acquire(mut self) -> Result<TryAcquire, AcquireError> {
         self.wait = Wait::None;
         let span = self.span();
@@ -230,7 +230,7 @@ impl LockRequest<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Redlock::scope`].
+    /// Those of [`Redlock::scope`].
     pub async fn scope<T>(
         self,
         body: impl AsyncFnOnce(&LockGuard) -> T,
@@ -245,7 +245,7 @@ impl LockRequest<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Redlock::try_scope`].
+    /// Those of [`Redlock::try_scope`].
     pub async fn try_scope<T, E: From<ScopeError>>(
         self,
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,

@@ -5,19 +5,20 @@ use std::time::Duration;
 use crate::node::{Fault, Hold, KeyState, NodeName, Note};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// What the masters know of one resource.
+/// The state of one resource on all masters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Each master, in the order of the builder.
+    /// The state on each master, in the order of the builder.
     pub nodes: Vec<NodeStatus>,
-    /// How many masters make a majority; while masters are replaced, the fewest that make one of each set.
+    /// How many masters make a majority; while masters are replaced, the smallest number that is a majority of each
+    /// set.
     pub quorum: usize,
     /// Which masters make a majority.
     pub(super) majority: Quorum,
 }
 
-/// What one master knows of one resource.
+/// The state of one resource on one master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeStatus {
@@ -33,7 +34,7 @@ pub struct NodeStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StatusVerdict {
-    /// A majority names the same holder.
+    /// A majority shows the same holder.
     Held(Vec<u8>),
     /// A majority answered, and the lock is free on enough masters for a client to acquire it.
     Free,

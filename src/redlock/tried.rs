@@ -6,18 +6,18 @@ use crate::hold::guard::LockGuard;
 use crate::node::Note;
 use crate::report::NodeReport;
 
-/// What [`Redlock::try_acquire`] found.
+/// The result of [`Redlock::try_acquire`].
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the lock"]
 pub enum TryAcquire {
-    /// The lock is ours.
+    /// The lock was acquired.
     Acquired(LockGuard),
     /// Another client holds it: an answer, not an error.
     Held(Refusal),
 }
 
 impl TryAcquire {
-    /// The guard, if the lock is ours.
+    /// The guard if the lock was acquired.
     pub fn acquired(self) -> Option<LockGuard> {
         match self {
             Self::Acquired(guard) => Some(guard),
