@@ -29,15 +29,15 @@ use crate::tls::Tls;
 /// ([`Settings`]).
 ///
 #[doc = table!()]
-/// | `drift` | | 1 % + 2 ms | clocks run badly |
-/// | `heartbeat` | | half the ttl, at most the wait | a crashed waiter must be passed over sooner |
+/// | `drift` | | 1 % + 2 ms | clocks are inaccurate |
+/// | `heartbeat` | | half the ttl, at most the wait | a crashed waiter must be skipped sooner |
 /// | `retry` | | 10 ms growing to 250 ms | locks are held for a few milliseconds only |
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct RedlockBuilder {
     masters: Vec<MasterSource>,
     next_masters: Vec<MasterSource>,
-    /// All others that have a text form. Its masters, files and note are moved to the fields here.
+    /// The settings with a text form. Their masters, files and note are moved to the other fields.
     settings: Settings,
     drift: Drift,
     retry: Retry,
@@ -56,7 +56,7 @@ pub struct RedlockBuilder {
 }
 
 impl RedlockBuilder {
-    /// Sets all that have a text form, but for files: the caller has read those.
+    /// Applies all settings with a text form, except files, which the caller has read.
     pub(crate) fn settings(self, mut settings: Settings) -> Self {
         let masters = std::mem::take(&mut settings.masters);
         let next_masters = std::mem::take(&mut settings.next_masters);
@@ -109,13 +109,13 @@ impl RedlockBuilder {
         self
     }
 
-    /// The masters that will replace those named by [`masters`](Self::masters): all of them, also those that stay.
-    /// While both sets are named, every lock is taken on a majority of each set. It therefore excludes clients that
-    /// know only one of the sets.
+    /// The masters that will replace those named by [`masters`](Self::masters): the whole new set, including masters
+    /// that stay. While both sets are named, every lock is taken on a majority of each set. It therefore excludes
+    /// clients that know only one of the sets.
     ///
-    /// Use it only while masters are being replaced, in the steps of `docs/operations.md`, "Changing the masters"; `quorate masters`
-    /// leads through the steps. All masters must be Redis or Valkey servers, because other kinds keep no generation
-    /// marker.
+    /// Use it only while masters are being replaced, as described in `docs/operations.md`, "Changing the masters";
+    /// `quorate masters` executes the steps. All masters must be Redis or Valkey servers, because other kinds cannot
+    /// store a generation marker.
     pub fn next_masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         let urls = urls.into_iter().map(Into::into);
         self.next_masters.extend(urls.map(MasterSource::ByUrl));

@@ -84,9 +84,10 @@ impl Redlock {
 
     /// Takes the lock on `resource`, and waits for it as long as the builder's `wait` allows.
     ///
-    /// A lock is **not re-entrant**: a task that holds the lock and acquires it again waits for itself until the wait
-    /// is over; with [`Wait::Forever`](crate::Wait::Forever) it waits for ever. [`Missed::held_here`](crate::Missed::held_here)
-    /// in the error, and [`Waiting::held_here`](crate::Waiting::held_here) while it waits, report that this process holds the lock. Pass
+    /// Locks are **not re-entrant**: a task that acquires a lock which it holds waits for itself until the wait is
+    /// over, and with [`Wait::Forever`](crate::Wait::Forever) without end.
+    /// [`Missed::held_here`](crate::Missed::held_here) in the error, and
+    /// [`Waiting::held_here`](crate::Waiting::held_here) during the wait, show that this process holds the lock. Pass
     /// the guard on instead.
     ///
     /// # Errors
@@ -95,23 +96,23 @@ impl Redlock {
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped at any point: a background release removes every key that it has written.
+    /// The future can be dropped at any point: background releases remove every key that was set.
     pub async fn acquire(&self, resource: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(resource).acquire().await
     }
 
-    /// One attempt, without waiting. A lock that another client holds is a result, not an error. If only a minority
-    /// of masters granted the attempt, their keys are released in the background: a program that ends right after
-    /// it calls [`flush`](Self::flush) first.
+    /// Makes one attempt, without waiting for the holder. A lock that another client holds is a result, not an error.
+    /// If only a minority of the masters granted the attempt, their keys are released in the background. A program that
+    /// ends right after the call must call [`flush`](Self::flush) first.
     ///
     /// # Errors
     ///
-    /// [`AcquireError::NoQuorum`] if too few masters answered to tell whether the lock is held,
-    /// [`AcquireError::TooLate`] and the errors of bad input.
+    /// [`AcquireError::NoQuorum`] if too few masters answered to decide whether the lock is held,
+    /// [`AcquireError::TooLate`], and the errors of invalid input.
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// As for [`acquire`](Self::acquire).
     pub async fn try_acquire(
         &self,
         resource: impl AsRef<[u8]>,
@@ -170,8 +171,8 @@ impl Redlock {
         self.lock(resource).scope(body).await
     }
 
-    /// Runs a body that may fail while the lock is held, with one error type for both. An error of the body is
-    /// returned unchanged. A lock that was not acquired, or was lost, is converted by the error type's
+    /// Runs a body that may fail while the lock is held, with one error type for both. An error of the body is returned
+    /// unchanged. If the lock was not acquired, or was lost, its error is converted with the error type's
     /// `From<ScopeError>`. The caller distinguishes the two by a variant of its own error enum, or with
     /// `error.is::<ScopeError>()` if the error is a `Box<dyn Error>`.
     ///
@@ -203,12 +204,12 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// Those of [`scope`](Self::scope), and the body's own, which takes precedence if the lock ended as well. If the
-    /// body outlived the lock, its value is dropped; [`scope`](Self::scope) returns it.
+    /// The body's own error, even if the lock ended as well; otherwise those of [`scope`](Self::scope). If the body
+    /// outlived the lock, its value is dropped; [`scope`](Self::scope) returns it.
     ///
     /// # Cancel safety
     ///
-    /// As [`scope`](Self::scope).
+    /// As for [`scope`](Self::scope).
     pub async fn try_scope<T, E: From<ScopeError>>(
         &self,
         resource: impl AsRef<[u8]>,
@@ -217,24 +218,24 @@ impl Redlock {
         self.lock(resource).try_scope(body).await
     }
 
-    /// What every master knows of `resource`; changes nothing. A master that the restart guard excludes from voting
+    /// The state of `resource` on every master; changes nothing. A master that the restart guard excludes from voting
     /// is not asked, because it may have forgotten the lock.
     ///
     /// # Errors
     ///
-    /// Only for a resource name that cannot be locked; faults of masters are part of the answer.
+    /// [`InvalidResource`] if the name cannot be locked. Faults of single masters are part of the result.
     pub async fn status(&self, resource: impl AsRef<[u8]>) -> Result<Status, InvalidResource> {
         let key = self.key(resource.as_ref())?;
         Ok(self.look(Request::Look { key }).await)
     }
 
-    /// Deletes the lock on `resource` on every master, no matter which client holds it, and returns the state
-    /// before. An operator's last resort: the holder notices only at its next renewal, and until then two clients
-    /// may believe that they hold the lock. The fencing counter is kept.
+    /// Deletes the lock on `resource` on every master, no matter which client holds it, and returns the state before.
+    /// An operator's last resort: the holder notices only at its next renewal, and until then two clients may believe
+    /// that they hold the lock. The fencing counter is kept.
     ///
     /// # Errors
     ///
-    /// Only for a resource name that cannot be locked; faults of masters are part of the answer.
+    /// [`InvalidResource`] if the name cannot be locked. Faults of single masters are part of the result.
     pub async fn break_lock(&self, resource: impl AsRef<[u8]>) -> Result<Status, InvalidResource> {
         let key = self.key(resource.as_ref())?;
         Ok(self.look(Request::Break { key }).await)

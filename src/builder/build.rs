@@ -1,4 +1,4 @@
-//! From settings to a factory: checks, and the masters.
+//! Builds the factory: checks the settings and creates the masters.
 
 use std::sync::Arc;
 use std::time::Duration;

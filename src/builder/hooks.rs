@@ -35,12 +35,11 @@ impl RedlockBuilder {
     }
 }
 
-/// The masters of a builder as [`Driver`]s: for simulations. `seed` draws the jitter of their
-/// pauses.
+/// The masters of a builder as [`Driver`]s, for simulations. `seed` determines the jitter of their pauses.
 ///
 /// # Errors
 ///
-/// As [`RedlockBuilder::build`].
+/// Those of [`RedlockBuilder::build`].
 pub fn drivers(settings: &RedlockBuilder, seed: u64) -> Result<Vec<Driver>, BuildError> {
     settings.drivers(seed)
 }
@@ -53,7 +52,7 @@ pub fn mark(settings: &RedlockBuilder, number: u64) -> Option<String> {
     Some(crate::protocol::mark::Mark { number, print }.to_string())
 }
 
-/// These settings for a process that gives this host, pid and name in its notes.
+/// These settings for a process that uses this host, pid and name in its notes.
 #[cfg(feature = "testing")]
 pub fn known_as(
     mut settings: RedlockBuilder,
@@ -65,7 +64,7 @@ pub fn known_as(
     settings
 }
 
-/// The context that the masters of these settings share: for contract tests of one master.
+/// The context that the masters of these settings share, for contract tests of one master.
 pub fn context(settings: &RedlockBuilder) -> Context {
     settings.context(Arc::new(Tokio::default()))
 }

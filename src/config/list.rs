@@ -24,9 +24,9 @@ pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 /// Which commands of `quorate` take a setting as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionGroup {
-    /// All that talk to masters.
+    /// Every command that talks to masters.
     Masters,
-    /// Those that take a lock.
+    /// Every command that takes a lock.
     Lock,
 }
 
@@ -39,19 +39,19 @@ pub struct Setting {
     pub flag: &'static str,
     /// The environment variable.
     pub variable: &'static str,
-    /// What holds if nobody sets it, for people; `none` if nothing does.
+    /// The default for users to read; `none` if there is none.
     pub default: &'static str,
-    /// Which commands take it.
+    /// The commands that take the setting.
     pub group: OptionGroup,
-    /// What stands for its value in a help text.
+    /// The placeholder of its value in a help text.
     pub value: &'static str,
-    /// What it is, in one line.
+    /// A description in one line.
     pub help: &'static str,
-    /// More about it, or nothing.
+    /// Further explanations; may be empty.
     pub more: &'static str,
-    /// The words that it accepts, if only some are.
+    /// The accepted words, if the value is one of a few words.
     pub choices: &'static [Choice],
-    /// Whether its value may hold passwords.
+    /// Whether its value may contain passwords.
     pub secret: bool,
     /// Whether it may be given several times.
     pub several: bool,
@@ -59,11 +59,11 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Writes a value, given as text, into `settings`.
+    /// Parses a value and writes it into `settings`.
     ///
     /// # Errors
     ///
-    /// The text, and how the value is written.
+    /// A description with the text and the expected format.
     pub fn take(&self, settings: &mut Settings, text: OsString) -> Result<(), String> {
         (self.take)(settings, text)
     }
@@ -131,7 +131,7 @@ macro_rules! settings {
             )+
         }
 
-        /// All of them, in the order of help texts and tables.
+        /// All settings, in the order of help texts and tables.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             name: stringify!($name),
             flag: {
@@ -154,25 +154,25 @@ macro_rules! settings {
         }),+];
 
         impl Settings {
-            /// These settings, completed by those of `under` that are not set here.
+            /// These settings; those that are not set here are taken from `under`.
             #[must_use]
             #[doc(hidden)]
             pub fn or(self, under: Self) -> Self {
                 Self { $($name: Field::or(self.$name, under.$name),)+ }
             }
 
-            /// The settings of one group, without the others.
+            /// Only the settings of one group.
             #[must_use]
             #[doc(hidden)]
             pub fn of(self, group: OptionGroup) -> Self {
                 Self { $($name: if group == OptionGroup::$group { self.$name } else { Default::default() },)+ }
             }
 
-            /// Reads the value of one setting from any format.
+            /// Deserializes the value of one setting.
             ///
             /// # Errors
             ///
-            /// That no setting has this name, or that the value is none of its type.
+            /// If no setting has this name, or if the value has another type.
             #[cfg(feature = "serde")]
             #[doc(hidden)]
             pub fn read<'de, D: serde::Deserializer<'de>>(
@@ -330,7 +330,7 @@ settings! {
     }
 }
 
-/// The values in force, defaults included.
+/// The effective values, including defaults.
 impl Settings {
     pub(crate) fn ttl(&self) -> Duration {
         self.ttl.unwrap_or(DEFAULT_TTL.min(self.max_ttl()))
@@ -356,7 +356,7 @@ impl Settings {
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // URLs may hold passwords: they are counted, not shown.
+        // URLs may contain passwords: show only their number.
         f.debug_struct("Settings")
             .field("masters", &self.masters.len())
             .field("ttl", &self.ttl)

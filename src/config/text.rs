@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use crate::settings::Wait;
 
-/// Reads a duration with its unit.
+/// Parses a duration with its unit.
 ///
 /// # Errors
 ///
-/// The text, and how the value is written.
+/// A description with the text and the expected format.
 pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text.trim()).map_err(|_| {
         format!("'{text}' is no duration; write it with a unit: 500ms, 10s, 5m, 1h 30m")
     })
 }
 
-/// Reads how long to wait.
+/// Parses the time to wait.
 ///
 /// # Errors
 ///
-/// The text, and how the value is written.
+/// A description with the text and the expected format.
 pub fn wait(text: &str) -> Result<Wait, String> {
     match text.trim() {
         "forever" => Ok(Wait::Forever),
@@ -34,11 +34,11 @@ pub fn wait(text: &str) -> Result<Wait, String> {
     }
 }
 
-/// Reads `on` and `off`.
+/// Parses `on` and `off`.
 ///
 /// # Errors
 ///
-/// The text, and how the value is written.
+/// A description with the text and the expected format.
 pub fn switch(text: &str) -> Result<bool, String> {
     match text.trim() {
         "on" | "true" | "yes" | "1" => Ok(true),
@@ -47,8 +47,8 @@ pub fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The URLs in a text with commas, without the spaces around them. A password may contain commas as well: a part that
-/// neither begins like a URL nor stands alone belongs to the URL before it.
+/// The URLs in a text separated by commas, without surrounding spaces. A password may contain commas as well: a part
+/// that neither begins like a URL nor is a URL by itself belongs to the URL before it.
 pub(super) fn urls(text: &str) -> Vec<String> {
     let pieces: Vec<&str> = text.split(',').collect();
     let begins = |piece: &str| piece.contains("://");
@@ -84,7 +84,7 @@ mod tests {
                 &["redis://u:,p,,w,@a", "redis://b"],
             ),
             ("redis://a,redis://:p,w@b", &["redis://a", "redis://:p,w@b"]),
-            // The error is about the part that is no URL.
+            // The error is about the part that is not a URL.
             ("redis://a,b", &["redis://a", "b"]),
             ("redis://a,,redis://b", &["redis://a", "", "redis://b"]),
             ("redis://a,", &["redis://a", ""]),

@@ -1,4 +1,4 @@
-//! The types of settings: how each is read from text and, with the feature `serde`, from any format.
+//! The types of settings, and how each is parsed from text and, with the feature `serde`, deserialized.
 
 use std::ffi::OsString;
 #[cfg(feature = "serde")]
@@ -12,24 +12,24 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use super::text;
 use crate::settings::{Order, RestartGuard, Wait};
 
-/// A word that a setting accepts, and what it means.
+/// An accepted word, and its meaning.
 pub(super) type Choice = (&'static str, &'static str);
 
 /// One value of a setting.
 pub(super) trait Value: Sized {
-    /// The words that are accepted, if only some are.
+    /// The accepted words, if the value is one of a few words.
     const CHOICES: &'static [Choice] = &[];
 
-    /// Reads the value; the error names the text and says how the value is written.
+    /// Parses the value. An error contains the text and the expected format.
     fn parse(text: &str) -> Result<Self, String>;
 
-    /// Reads the value from bytes that need not be UTF-8.
+    /// Parses the value from bytes that need not be UTF-8.
     fn parse_os(text: OsString) -> Result<Self, String> {
         let text = text.into_string();
         Self::parse(&text.map_err(|_| "is not valid UTF-8".to_owned())?)
     }
 
-    /// Reads the value from a format. Most are written as text there.
+    /// Deserializes the value; most types are written as text.
     #[cfg(feature = "serde")]
     fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = <String as serde::Deserialize>::deserialize(from)?;
@@ -37,15 +37,15 @@ pub(super) trait Value: Sized {
     }
 }
 
-/// One field of [`Settings`](super::list::Settings): empty as long as nobody has set it.
+/// One field of [`Settings`](super::list::Settings): empty until it is set.
 pub(super) trait Field: Sized {
     const CHOICES: &'static [Choice];
-    /// Whether it may hold passwords.
+    /// Whether the value may contain passwords.
     const SECRET: bool = false;
-    /// Whether it may be given several times.
+    /// Whether the setting may be given several times.
     const SEVERAL: bool = false;
 
-    /// Adds what a text says.
+    /// Parses a text and adds the value.
     fn read_text(&mut self, text: OsString) -> Result<(), String>;
 
     /// This field if it is set, otherwise `other`.
@@ -73,7 +73,7 @@ impl<T: Value> Field for Option<T> {
     }
 }
 
-/// URLs of masters: one text with commas, or a list.
+/// The URLs of masters: one text with commas, or a list.
 impl Field for Vec<String> {
     const CHOICES: &'static [Choice] = &[];
     const SECRET: bool = true;

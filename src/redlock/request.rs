@@ -135,13 +135,13 @@ impl LockRequest<'_> {
         self
     }
 
-    /// How long to wait for the lock. Default: the builder's.
+    /// How long to wait for the lock. Default: the builder's `wait`.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self
     }
 
-    /// The longest that the lock is held, renewals included. Default: the builder's.
+    /// The longest time that the lock is held, renewals included. Default: the builder's `max_hold`.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
@@ -154,8 +154,8 @@ impl LockRequest<'_> {
         self
     }
 
-    /// A text of at most 1 KiB that [`Redlock::status`] and waiters see of the holder, next to host, pid, process
-    /// name and the time of the acquire; `None` for no note at all. Default: the builder's.
+    /// A text of at most 1 KiB that [`Redlock::status`] and waiters see of the holder, next to host, pid, process name
+    /// and the time of the acquire; `None` for no note at all. Default: the builder's `note`.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {

@@ -1,4 +1,4 @@
-//! What the masters know of one resource.
+//! The state of one resource on the masters.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub struct NodeStatus {
     pub latency: Duration,
 }
 
-/// What the answers of all masters mean together.
+/// The combined result of the masters' answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StatusVerdict {
@@ -46,7 +46,7 @@ pub enum StatusVerdict {
 }
 
 impl Status {
-    /// What the answers of all masters mean together.
+    /// The combined result of the masters' answers.
     pub fn verdict(&self) -> StatusVerdict {
         if !self.majority.is_met_by(self.those(|_| true)) {
             return StatusVerdict::Unknown;

@@ -1,4 +1,4 @@
-//! What a single attempt found.
+//! The result of a single attempt.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::report::NodeReport;
 pub enum TryAcquire {
     /// The lock was acquired.
     Acquired(LockGuard),
-    /// Another client holds it: an answer, not an error.
+    /// Another client holds the lock. This is a result, not an error.
     Held(Refusal),
 }
 
@@ -26,16 +26,16 @@ impl TryAcquire {
     }
 }
 
-/// What the masters reported of another client that holds the lock.
+/// The masters' reports of another client that holds the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
     /// The longest remaining TTL of the holder's key on any master, if a master reported one.
     pub ttl_left: Option<Duration>,
-    /// What each master answered. Empty if this process itself holds the lock, because no master was asked then.
+    /// The reply of each master. Empty if this process itself holds the lock, because no master was asked then.
     pub reports: Vec<NodeReport>,
-    /// Whether this [`Redlock`] itself holds the lock. A lock is not re-entrant.
+    /// Whether this [`Redlock`] itself holds the lock. Locks are not re-entrant.
     pub held_here: bool,
-    /// The note that the holder has written, if there is one.
+    /// The holder's note, if there is one.
     pub note: Option<Box<Note>>,
 }

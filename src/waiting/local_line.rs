@@ -26,7 +26,7 @@ pub(crate) struct LocalLines {
     /// The waiters that have left the queue of their semaphore to ask for a slot, by number. Lock order: after `map`, and
     /// together with it, because which waiter is the first depends on both.
     aside: Mutex<Aside>,
-    /// How many waiters have come so far.
+    /// The number of waiters that have come so far.
     came: AtomicU64,
     /// The waiters that ask for a key without a place in its queue: readers, whose neighbours may ask as well, and
     /// owners, which need not queue.
@@ -63,7 +63,7 @@ impl LocalLines {
         in_line || self.own.is_held(key)
     }
 
-    /// Notes a lock that is held without a place in a queue, until [`let_go`](Self::let_go).
+    /// Records a lock that is held without a place in a queue, until [`let_go`](Self::let_go).
     pub(crate) fn hold<'a>(
         self: &Arc<Self>,
         keys: impl Iterator<Item = &'a Arc<[u8]>>,
@@ -72,8 +72,8 @@ impl LocalLines {
         self.clone()
     }
 
-    /// A lock noted by [`hold`](Self::hold) has ended. To be called once for each. If the lock was a slot, the front of
-    /// the semaphore's queue is woken, because it may take the slot at once.
+    /// Records that a lock from [`hold`](Self::hold) has ended. Must be called once for each. If the lock was a slot,
+    /// the front of the semaphore's queue is woken, because it may take the slot at once.
     pub(crate) fn let_go(&self, key: &[u8], permit: Option<&Permit>) {
         self.own.let_go(key);
         let Some(permit) = permit else {
@@ -103,8 +103,8 @@ impl LocalLines {
         self.beside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The holder releases the lock: the next waiter in the queue has its turn. To be called once by each holder,
-    /// which is always the front.
+    /// Passes the turn on when the holder releases the lock: the next waiter becomes the front. Must be called once by
+    /// each holder, which is always the front.
     pub(crate) fn pass_on(&self, key: &[u8]) {
         let next = {
             let mut map = self.map();

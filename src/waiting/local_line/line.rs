@@ -46,7 +46,7 @@ impl LocalLine {
             .is_some_and(|front| Arc::ptr_eq(front, turn))
     }
 
-    /// What the front knows of the masters' answers.
+    /// The front's knowledge of the masters' answers.
     pub(super) fn told(&self) -> Option<Heard> {
         match &self.front {
             None => Some(Heard::HERE),
@@ -79,7 +79,7 @@ pub(super) struct Turn {
     pub(super) woken: AtomicU64,
     /// Notified when the waiter becomes the front, or when a master wakes it.
     pub(super) called: Notify,
-    /// What the waiter knows of the masters' answers, as soon as it is the front.
+    /// The waiter's knowledge of the masters' answers, once it is the front.
     pub(super) heard: Mutex<Option<Heard>>,
     /// The slots of a semaphore that other processes held when the waiter last looked, as bits.
     pub(super) elsewhere: AtomicU64,

@@ -1,4 +1,4 @@
-//! Loom models: what the local line promises, in every order of threads.
+//! Loom models: the promises of the local queue in every interleaving of threads.
 
 use loom::future::block_on;
 use loom::thread;
@@ -17,7 +17,7 @@ fn job() -> Wanted {
     Wanted::exclusive(key())
 }
 
-/// In another thread.
+/// Runs `deed` in another thread.
 fn does(deed: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
     thread::spawn(deed)
 }
@@ -49,7 +49,7 @@ fn no_order_of_threads_loses_the_turn_of_a_holder() {
         let [second, third] = [(); 2].map(|()| lines.enter(&job()));
         let ends = [
             does(move || holder.pass_on(&key())),
-            // It leaves as it is called.
+            // It leaves at the moment when it is notified.
             does(move || drop(second)),
         ];
         block_on(third.front());
@@ -83,7 +83,7 @@ fn no_order_of_threads_leaves_anybody_waiting_to_be_the_first() {
         let lines = LocalLines::new();
         let [mut first, second] = [(); 2].map(|()| lines.enter(&slot()));
         first.step_aside();
-        // It asks in vain, comes back, and leaves.
+        // It asks without success, returns, and leaves.
         let ends = does(move || {
             first.step_back();
             assert!(first.is_first());
@@ -125,7 +125,7 @@ fn no_order_of_threads_lets_a_release_here_be_slept_through() {
         let held = lines.clone();
         let ends = does(move || held.let_go(&key, Some(&permit())));
         place.forget_wakes();
-        // What is free by now is seen, and what becomes so later wakes.
+        // A slot that is free by now is seen, and a slot that becomes free later wakes the waiter.
         if lines.own_slots(&permit(), None).0 != 0 {
             block_on(place.woken(&Still, MasterSet::default(), Quorum::of(3), Instant::NEVER));
         }
@@ -133,7 +133,7 @@ fn no_order_of_threads_lets_a_release_here_be_slept_through() {
     });
 }
 
-/// A clock that stands still.
+/// A clock that does not move.
 struct Still;
 
 impl Runtime for Still {
@@ -178,7 +178,7 @@ fn no_order_of_threads_sends_a_wake_up_to_a_front_that_is_gone() {
         let [first, second] = [(); 2].map(|()| lines.enter(&job()));
         let leaves = does(move || drop(first));
         block_on(second.front());
-        // What comes from now on is for the second.
+        // A wake-up from now on is for the second waiter.
         let wakes = lines.clone();
         let wakes = does(move || wakes.woken(1, &key()));
         block_on(second.woken(&Still, MasterSet::first(1), Quorum::of(3), Instant::NEVER));

@@ -62,7 +62,7 @@ impl Keys {
 }
 
 impl LocalLines {
-    /// Notes which slot the waiter at `place` is about to ask for: see [`OwnLocks::ask`].
+    /// Chooses and reserves the slot that the waiter at `place` asks for: see [`OwnLocks::ask`].
     pub(crate) fn ask(&self, permit: &Permit, place: Option<&Place>, passes: bool) -> Asked {
         let elsewhere = place.map_or(0, |place| place.turn.elsewhere());
         self.own.ask(permit, elsewhere, passes)
@@ -215,12 +215,12 @@ impl Place {
         }
     }
 
-    /// Notes which slots of the semaphore other processes hold, as bits.
+    /// Records which slots of the semaphore other processes hold, as bits.
     pub(crate) fn learn(&self, elsewhere: u64) {
         self.turn.learn(elsewhere);
     }
 
-    /// Notes that this waiter has acquired a slot, so that no other process holds it.
+    /// Records that this waiter has acquired a slot, so that no other process holds it.
     pub(crate) fn got(&self, slot: u8) {
         self.learn(self.turn.elsewhere() & !(1 << slot));
     }
@@ -280,7 +280,7 @@ impl Place {
         *self.turn.heard() = heard;
     }
 
-    /// What the front of this waiter's queue knows.
+    /// The knowledge of the front of this waiter's queue.
     pub(crate) fn told(&self) -> Option<Heard> {
         let map = self.lines.map();
         let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
