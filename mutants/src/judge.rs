@@ -371,7 +371,7 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // The simulation judges by simulated time and cannot hang for long, so it runs early.
+        // The simulation and the unit tests do not wait for a time limit when a mutant hangs, so they run early.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,

@@ -203,7 +203,7 @@ struct Kinds {
 impl Kinds {
     fn draw(rng: &mut Rng) -> Self {
         // Some scenarios are calm: there, promises hold that faults would excuse. In the others, each kind of fault
-        // occurs with a probability of a third.
+        // occurs with its own probability, mostly between 10 and 40 %.
         let calm = rng.chance(120_000);
         let breaking = rng.chance(if calm { 400_000 } else { 60_000 });
         let mut on = |ppm: u32, harmless: bool| rng.chance(ppm) && (harmless || !calm);

@@ -382,7 +382,7 @@ impl World {
         let refusing = self.masters[master]
             .refusing
             .filter(|(until, _)| self.now < *until);
-        // A session can be refused only after its greeting.
+        // Only requests are refused: the client could connect before.
         let greets = matches!(asked.question, Question::Hello | Question::Listen(_));
         let answer = match refusing {
             Some((_, how)) if !greets => {
