@@ -86,7 +86,7 @@ counted! {
         created: "values created",
         removed: "values removed",
         taken: "units taken",
-        pieces_left: "reads of units left, and sold out",
+        units_left: "reads of units left, and sold out",
         due: "periods done",
         done_at_least: "periods done and then recorded",
         not_recorded: "periods done and perhaps not recorded",

@@ -211,7 +211,7 @@ fn row_of(verb: ValueStep) -> usize {
     VALUES
         + match verb {
             ValueStep::Take(_) | ValueStep::Left => 0,
-            ValueStep::Create(pieces) => usize::from(pieces == 0),
+            ValueStep::Create(units) => usize::from(units == 0),
             ValueStep::Remove { record } => usize::from(record),
             ValueStep::Once | ValueStep::AtLeast => 1,
             ValueStep::Turn => 2,

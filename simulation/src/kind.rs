@@ -55,9 +55,9 @@ pub enum ValueStep {
 
 impl ValueStep {
     /// The number of units that it asks for.
-    pub(crate) fn pieces(self) -> u64 {
+    pub(crate) fn units(self) -> u64 {
         match self {
-            Self::Take(pieces) => pieces.into(),
+            Self::Take(units) => units.into(),
             _ => 0,
         }
     }

@@ -35,7 +35,7 @@ pub(crate) struct Stock {
 
 #[derive(Clone, Copy, Default)]
 struct Quota {
-    pieces: u64,
+    units: u64,
     /// The units that were certainly taken.
     taken: u64,
     /// The largest number of units that may have been taken: those asked for, minus requests that certainly took
@@ -118,15 +118,15 @@ impl Stock {
         let quota = self.quotas.entry(resource).or_default();
         let (taken, mut before) = (quota.taken, 0);
         match verb {
-            ValueStep::Create(pieces) => {
-                before = others.map_or(quota.pieces, |other| other.before);
+            ValueStep::Create(units) => {
+                before = others.map_or(quota.units, |other| other.before);
                 // The creation fails if there is a value already.
                 if !self.created.contains_key(&resource) {
-                    quota.pieces = pieces.into();
+                    quota.units = units.into();
                 }
                 self.removals.gone.remove(&resource);
             }
-            ValueStep::Take(pieces) => quota.asked += u64::from(pieces),
+            ValueStep::Take(units) => quota.asked += u64::from(units),
             ValueStep::Remove { .. } => {
                 *self.removals.open.entry(resource).or_default() += 1;
                 // From now on, a missing value may be the effect of the removal.
@@ -174,7 +174,7 @@ impl Stock {
         let asked = if is_replaced {
             quota.asked
         } else {
-            asks().map(|ask| ask.verb.pieces()).sum()
+            asks().map(|ask| ask.verb.units()).sum()
         };
         let removes = |ask: &&Ask| matches!(ask.verb, ValueStep::Remove { .. });
         let open = asks().filter(removes).count();
@@ -197,7 +197,7 @@ impl Stock {
         let quota = self.quotas.entry(ask.resource).or_default();
         match (ask.verb, told) {
             (ValueStep::Create(created), Told::Created) => {
-                quota.pieces = created.into();
+                quota.units = created.into();
                 for other in self
                     .asks
                     .values_mut()
@@ -206,7 +206,7 @@ impl Stock {
                     other.before = created.into();
                 }
             }
-            (ValueStep::Create(_), Told::Nothing) if ask.before > 0 => quota.pieces = ask.before,
+            (ValueStep::Create(_), Told::Nothing) if ask.before > 0 => quota.units = ask.before,
             _ => {}
         }
     }
@@ -222,12 +222,12 @@ impl Stock {
             self.removed(now, resource, ask);
             return Ok(());
         }
-        let pieces = ask.verb.pieces();
+        let units = ask.verb.units();
         let hands_out = matches!(told, Told::Taken(_) | Told::Due(_));
         let shows = hands_out || matches!(told, Told::Left(_) | Told::Done);
         let quota = self.quotas.entry(resource).or_default();
         if matches!(told, Told::Nothing | Told::Lost | Told::Left(_)) {
-            quota.asked = quota.asked.saturating_sub(pieces);
+            quota.asked = quota.asked.saturating_sub(units);
         }
         self.created_or_not(ask, told);
         if self.removals.cover(resource, ask)
@@ -262,9 +262,9 @@ impl Stock {
                 first.1 = first.1.min(ask.step);
             }
             Told::Taken(left) => {
-                self.quotas.entry(resource).or_default().taken += pieces;
-                self.took(client, resource, left, pieces)?;
-                self.left(resource, ask, left + pieces)?;
+                self.quotas.entry(resource).or_default().taken += units;
+                self.took(client, resource, left, units)?;
+                self.left(resource, ask, left + units)?;
             }
             Told::Left(left) => self.left(resource, ask, left)?,
             Told::Due(number) => self.did(client, resource, number)?,
@@ -284,19 +284,19 @@ impl Stock {
         client: usize,
         resource: usize,
         left: u64,
-        pieces: u64,
+        units: u64,
     ) -> Result<(), String> {
         self.judged += 1;
-        let stock = self.quotas.get(&resource).map_or(0, |quota| quota.pieces);
-        for piece in left..left + pieces {
-            if piece >= stock {
+        let stock = self.quotas.get(&resource).map_or(0, |quota| quota.units);
+        for unit in left..left + units {
+            if unit >= stock {
                 return Err(format!(
-                    "client {client} took a unit of r{resource} that left {piece} of {stock}"
+                    "client {client} took a unit of r{resource} that left {unit} of {stock}"
                 ));
             }
-            if let Some(other) = self.taken.insert((resource, piece), client) {
+            if let Some(other) = self.taken.insert((resource, unit), client) {
                 return Err(format!(
-                    "clients {other} and {client} both took the unit of r{resource} that left {piece}"
+                    "clients {other} and {client} both took the unit of r{resource} that left {unit}"
                 ));
             }
         }
@@ -307,12 +307,12 @@ impl Stock {
     fn left(&mut self, resource: usize, ask: Ask, left: u64) -> Result<(), String> {
         self.judged += 1;
         let quota = self.quotas.get(&resource).copied().unwrap_or_default();
-        let most = quota.pieces.saturating_sub(ask.taken);
-        let least = quota.pieces.saturating_sub(quota.asked);
+        let most = quota.units.saturating_sub(ask.taken);
+        let least = quota.units.saturating_sub(quota.asked);
         if left > most || left < least {
             return Err(format!(
                 "{left} units of r{resource} are reported as left, of {} of which {} had been taken and {} been asked for",
-                quota.pieces, ask.taken, quota.asked
+                quota.units, ask.taken, quota.asked
             ));
         }
         Ok(())

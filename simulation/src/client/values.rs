@@ -64,8 +64,8 @@ impl Client {
                 let once = self.once(redlock, step).wait(wait);
                 once.create().await.map(|()| Told::Created)
             }
-            ValueStep::Create(pieces) => {
-                let created = quota.create(pieces.into()).await;
+            ValueStep::Create(units) => {
+                let created = quota.create(units.into()).await;
                 created.map(|()| Told::Created)
             }
             ValueStep::Remove { record: true } => {
@@ -73,7 +73,7 @@ impl Client {
                 once.drop_record().await.map(|()| Told::Removed)
             }
             ValueStep::Remove { record: false } => quota.drop_quota().await.map(|()| Told::Removed),
-            ValueStep::Take(pieces) => quota.take(pieces.into()).await.map(|took| match took {
+            ValueStep::Take(units) => quota.take(units.into()).await.map(|took| match took {
                 Take::Taken { left } => Told::Taken(left),
                 Take::SoldOut { left } => Told::Left(left),
             }),
@@ -191,16 +191,16 @@ impl Client {
             resource,
             told,
         });
-        let pieces = match step.kind {
-            Kind::Value(ValueStep::Take(pieces)) => pieces.into(),
+        let units = match step.kind {
+            Kind::Value(ValueStep::Take(units)) => units.into(),
             _ => 0,
         };
         let coverage = &mut self.process.shared.world().watch.coverage;
         match told {
             Told::Created => coverage.created += 1,
             Told::Removed => coverage.removed += 1,
-            Told::Taken(_) => coverage.taken += pieces,
-            Told::Left(_) => coverage.pieces_left += 1,
+            Told::Taken(_) => coverage.taken += units,
+            Told::Left(_) => coverage.units_left += 1,
             Told::Due(_) => coverage.due += 1,
             Told::Done => coverage.done_before += 1,
             Told::Lost => coverage.values_lost += 1,

@@ -52,10 +52,10 @@ impl Scenario {
                 step.cut = None;
             }
         }
-        let pieces = rng.range(2, 40) as u8;
-        let kinds = [(QUOTA, pieces, quota), (RECORD, 0, record)];
-        for (resource, pieces, on) in kinds.into_iter().rev() {
-            self.create(resource, pieces, on);
+        let units = rng.range(2, 40) as u8;
+        let kinds = [(QUOTA, units, quota), (RECORD, 0, record)];
+        for (resource, units, on) in kinds.into_iter().rev() {
+            self.create(resource, units, on);
         }
     }
 
@@ -95,7 +95,7 @@ impl Scenario {
     }
 
     /// The first step of an operator creates the value.
-    fn create(&mut self, resource: u8, pieces: u8, on: bool) {
+    fn create(&mut self, resource: u8, units: u8, on: bool) {
         let steps = &mut self.clients[0].steps;
         if let Some(first) = steps.first().copied().filter(|_| on) {
             let create = Step {
@@ -103,7 +103,7 @@ impl Scenario {
                 resource,
                 wait: 1_000 * MS,
                 cut: None,
-                kind: Kind::Value(ValueStep::Create(pieces)),
+                kind: Kind::Value(ValueStep::Create(units)),
                 ..first
             };
             steps.insert(0, create);
