@@ -86,7 +86,7 @@ pub(crate) enum Fact<'a> {
     /// A client believes from now on that it holds a lock.
     Obtained { believer: &'a Believer },
     /// A validity was extended. `old` is its previous end.
-    Prolonged { believer: &'a Believer, old: u64 },
+    Extended { believer: &'a Believer, old: u64 },
     /// The library says that the lock is no longer held. Its holder may not have been notified yet.
     Over { believer: &'a Believer },
     /// A client is done with a lock.
@@ -175,9 +175,9 @@ pub(crate) enum Fact<'a> {
         claim: &'a Arc<Claim>,
     },
     /// A store has reported to a client that its lock is released.
-    GivenBack,
+    Released,
     /// A store keeps a value that was reported to a client as released.
-    StandsAgain { master: usize, value: &'a [u8; 32] },
+    WrittenAgain { master: usize, value: &'a [u8; 32] },
     /// A foreign client checks its value under the key of a lock.
     ForeignKey {
         master: usize,

@@ -132,7 +132,7 @@ impl Check for Cover {
                     kept.members.clear();
                 }
             }
-            Fact::Obtained { believer } | Fact::Prolonged { believer, .. } => {
+            Fact::Obtained { believer } | Fact::Extended { believer, .. } => {
                 return self.judge(at, believer);
             }
             _ => {}

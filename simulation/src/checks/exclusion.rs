@@ -47,7 +47,7 @@ impl Check for Exclusion {
         }
         let (believer, moves) = match fact {
             Fact::Obtained { believer } => (believer, false),
-            Fact::Prolonged { believer, .. } => (believer, true),
+            Fact::Extended { believer, .. } => (believer, true),
             Fact::Over { believer } | Fact::Retired { believer, .. } => {
                 for resource in believer.scope.resources() {
                     self.believers.ends(&resource, who(believer));

@@ -33,7 +33,7 @@ impl Check for Extensions {
                     self.last[resource] = Some(obtained);
                 }
             }
-            Fact::Prolonged { believer, old } => {
+            Fact::Extended { believer, old } => {
                 self.judged += 1;
                 let now = believer.clock.read(at.now);
                 if now >= *old {

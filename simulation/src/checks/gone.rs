@@ -20,8 +20,8 @@ impl Check for Gone {
 
     fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::GivenBack => self.judged += 1,
-            Fact::StandsAgain { master, value } => {
+            Fact::Released => self.judged += 1,
+            Fact::WrittenAgain { master, value } => {
                 return Err(format!(
                     "master {master} keeps {} again, which it had reported as released",
                     short(&value[..])

@@ -62,7 +62,7 @@ impl Check for Permits {
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         let (Fact::Obtained { believer }
-        | Fact::Prolonged { believer, .. }
+        | Fact::Extended { believer, .. }
         | Fact::Over { believer }
         | Fact::Retired { believer, .. }) = fact
         else {
@@ -81,7 +81,7 @@ impl Check for Permits {
                 let belief = Belief { who, from, until };
                 self.believers.begins(semaphore, belief)
             }
-            Fact::Prolonged { .. } => self.believers.moves(&semaphore, who, from, until),
+            Fact::Extended { .. } => self.believers.moves(&semaphore, who, from, until),
             _ => {
                 self.believers.ends(&semaphore, who);
                 return Ok(());

@@ -368,7 +368,7 @@ pub(crate) struct World {
     /// For a seeded bug: sessions that were given up and are used again.
     pool: Vec<usize>,
     /// The values that a store has reported as released, and the waiters that have left its queues.
-    given_back: HashSet<(usize, [u8; 32])>,
+    released: HashSet<(usize, [u8; 32])>,
     left: HashSet<(usize, Arc<str>)>,
     /// The nodes of stores, by client and master.
     breakers: Vec<Breaker>,
@@ -429,7 +429,7 @@ impl World {
             sessions: Vec::new(),
             asked: Vec::new(),
             pool: Vec::new(),
-            given_back: HashSet::new(),
+            released: HashSet::new(),
             left: HashSet::new(),
             breakers: Vec::new(),
             links: Vec::new(),

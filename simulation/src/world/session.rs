@@ -501,7 +501,7 @@ impl World {
         let one = &mut self.sessions[session];
         let (master, open) = (one.master, one.open);
         let names = commit.changes.iter().map(|change| &change.name);
-        let known = names.filter(|_| !self.given_back.is_empty());
+        let known = names.filter(|_| !self.released.is_empty());
         let before: Vec<Record> = known.map(|name| self.stores[master].get(name)).collect();
         let done = self.stores[master].commit(commit, session, self.flaw);
         one.seen = self.stores[master].last();
@@ -515,7 +515,7 @@ impl World {
         coverage.late_commits += u64::from(!open);
         for (change, before) in commit.changes.iter().zip(&before) {
             if let Some(state) = &change.state {
-                self.stands_again(master, state, &before.state);
+                self.written_again(master, state, &before.state);
             }
         }
         for wake in &commit.wakes {

@@ -44,7 +44,7 @@ impl World {
         let now = self.now;
         match request {
             Request::Acquire { claim, .. } => {
-                self.given_back.remove(&(master, claim.token().to_hex()));
+                self.released.remove(&(master, claim.token().to_hex()));
             }
             Request::Release { claim, leave: true } => {
                 if let Some(place) = claim.ticket() {
@@ -87,8 +87,8 @@ impl World {
                 }
             }
             (Request::Release { claim, .. }, Ok(Answer::Released(_))) => {
-                self.given_back.insert((master, claim.token().to_hex()));
-                self.watch.fact(now, &Fact::GivenBack);
+                self.released.insert((master, claim.token().to_hex()));
+                self.watch.fact(now, &Fact::Released);
             }
             (Request::Extend { items }, Ok(Answer::Extended(said))) => {
                 let denied = items.iter().zip(said);
@@ -127,7 +127,7 @@ impl World {
     }
 
     /// A record of a store has a new state: reports values that were reported as released.
-    pub(super) fn stands_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
+    pub(super) fn written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
         let of = |state: &[u8]| -> Vec<[u8; 32]> {
             let windows = state.windows(32);
             let hex = windows.filter(|window| window.iter().all(u8::is_ascii_hexdigit));
@@ -135,10 +135,10 @@ impl World {
         };
         let known = of(before);
         for value in of(state) {
-            if !known.contains(&value) && self.given_back.contains(&(master, value)) {
+            if !known.contains(&value) && self.released.contains(&(master, value)) {
                 let value = &value;
                 self.watch
-                    .fact(self.now, &Fact::StandsAgain { master, value });
+                    .fact(self.now, &Fact::WrittenAgain { master, value });
             }
         }
     }

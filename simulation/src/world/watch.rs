@@ -104,7 +104,7 @@ impl Watch {
                         (until - old) as f64 / 1e6
                     )
                 });
-                self.show(now, index, |believer| Fact::Prolonged { believer, old });
+                self.show(now, index, |believer| Fact::Extended { believer, old });
             }
         }
         if self.believers.is_empty() {

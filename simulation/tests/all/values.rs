@@ -159,7 +159,7 @@ fn quota_is_handed_out_to_the_last_unit() {
         let seen = seen.coverage;
         // Sixteen clients take two units each. Then each client reads what is left.
         assert_eq!(
-            (seen.created, seen.taken, seen.pieces_left),
+            (seen.created, seen.taken, seen.units_left),
             (1, 20, 6 + 4),
             "{seed}"
         );
