@@ -24,7 +24,7 @@ macro_rules! counted {
             fn may(&self, group: &str) -> bool {
                 match group {
                     STORES => self.sessions > 0,
-                    CHANGES => self.told > 0,
+                    CHANGES => self.reconfigured > 0,
                     _ => true,
                 }
             }
@@ -134,7 +134,7 @@ counted! {
         words: "messages to listeners",
     }
     "changes of masters" {
-        told: "clients reconfigured",
+        reconfigured: "clients reconfigured",
         prepared: "generation markers set by a preparation",
         closed: "masters closed",
         opened: "masters opened",

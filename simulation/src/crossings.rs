@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::checks::Moment;
 use crate::coverage::grouped;
-use crate::facts::{Fact, Told};
+use crate::facts::{Fact, ValueResult};
 use crate::happening::Happening;
 use crate::kind::{Kind, ValueStep};
 use crate::locker::PLACES;
@@ -153,12 +153,12 @@ impl Watched {
             Fact::Asks { task, verb, .. } => {
                 self.asks.insert(*task, row_of(*verb));
             }
-            Fact::Told {
+            Fact::ValueReturned {
                 task,
                 resource,
-                told,
+                result,
                 ..
-            } if at.promises.stock && *told != Told::Nothing => {
+            } if at.promises.stock && *result != ValueResult::Nothing => {
                 if let Some(row) = self.asks.remove(task) {
                     let since = &mut self.since_used[*resource][row - VALUES];
                     let columns = std::mem::take(since);

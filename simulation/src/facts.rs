@@ -136,11 +136,11 @@ pub(crate) enum Fact<'a> {
         step: u8,
     },
     /// The result of that call.
-    Told {
+    ValueReturned {
         client: usize,
         task: usize,
         resource: usize,
-        told: Told,
+        result: ValueResult,
     },
     /// A master has read or written a value.
     Valued {
@@ -245,7 +245,7 @@ impl Call {
 
 /// The result of a call about a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum ValueResult {
     /// The value was created.
     Created,
     /// The value was removed from every master.

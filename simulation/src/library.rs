@@ -63,7 +63,7 @@ impl Library {
     async fn leads(&self, order: &Order) -> Result<Arc<dyn Hold>, Miss> {
         let election = self.redlock.election(name(order.resource));
         let note = order.kind.note().unwrap_or_default();
-        let election = election.waiting(self.told(order.resource));
+        let election = election.waiting(self.shown(order.resource));
         let leads = election.wait(order.wait()).campaign(note).await;
         leads
             .map(|leadership| Arc::new(leadership) as Arc<dyn Hold>)
@@ -71,7 +71,7 @@ impl Library {
     }
 
     /// Reports to the checkers which holder a waiter is shown.
-    fn told(&self, resource: u8) -> impl Fn(&Waiting) + Send + Sync + 'static {
+    fn shown(&self, resource: u8) -> impl Fn(&Waiting) + Send + Sync + 'static {
         let process = self.process.clone();
         move |seen| {
             if let Some(note) = &seen.note {
@@ -133,7 +133,7 @@ impl Locker for Arc<Library> {
             request = request.wait(order.wait());
             let alone = order.kind.scope(order.resource).resources().count() == 1;
             if alone {
-                request = request.waiting(library.told(order.resource));
+                request = request.waiting(library.shown(order.resource));
             }
             let held = request.acquire().await;
             let held = held.map(|guard| Arc::new(guard) as Arc<dyn Hold>);

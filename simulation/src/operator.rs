@@ -14,7 +14,7 @@ use quorate::{ChangeError, ChangeStage, ClientKind, Instant, MastersChange, Redl
 use crate::change_plan::{ChangePlan, NAMES};
 use crate::client::failed;
 use crate::clock::MS;
-use crate::facts::{Fact, Told};
+use crate::facts::{Fact, ValueResult};
 use crate::kind::ValueStep;
 use crate::locker::{PLACES, name};
 use crate::process::Process;
@@ -228,13 +228,13 @@ impl Operator {
             } else {
                 redlock.quota(name).drop_quota().await
             };
-            let told = dropped.map_or_else(|error| failed(&error), |()| Told::Removed);
+            let result = dropped.map_or_else(|error| failed(&error), |()| ValueResult::Removed);
             let client = self.process.client;
-            self.tell(|task, _| Fact::Told {
+            self.tell(|task, _| Fact::ValueReturned {
                 client,
                 task,
                 resource,
-                told,
+                result,
             });
         }
     }
@@ -245,8 +245,10 @@ impl Operator {
         let (now, task) = (world.now, world.task);
         let fact = fact(task, step);
         world.say(|| match &fact {
-            Fact::Told { resource, told, .. } => {
-                format!("the operator removes r{resource}: {told:?}")
+            Fact::ValueReturned {
+                resource, result, ..
+            } => {
+                format!("the operator removes r{resource}: {result:?}")
             }
             _ => "the operator removes a lost value".to_owned(),
         });

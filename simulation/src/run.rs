@@ -216,7 +216,7 @@ impl Run {
                 };
                 self.executor.wake(tasks);
             }
-            Event::Fault(_) | Event::Told(_) => {
+            Event::Fault(_) | Event::Reconfigured(_) => {
                 let killed: Vec<usize> = {
                     let world = self.shared.world();
                     let processes = world.processes.iter().enumerate();

@@ -21,7 +21,7 @@ pub(crate) struct Notes {
     largest: HashMap<usize, u64>,
     floor: HashMap<usize, u64>,
     /// The note that observers received for each term, by resource.
-    told: HashMap<(usize, u64), String>,
+    received: HashMap<(usize, u64), String>,
     /// The note of the holder of each term, if it leaves one.
     says: HashMap<(usize, u64), Option<String>>,
     /// The note of the client that holds the lock with this value.
@@ -47,7 +47,7 @@ impl Notes {
             terms: HashMap::new(),
             largest: HashMap::new(),
             floor: HashMap::new(),
-            told: HashMap::new(),
+            received: HashMap::new(),
             says: HashMap::new(),
             values: ByValue::default(),
             said: HashSet::new(),
@@ -66,15 +66,16 @@ impl Notes {
     /// Checks that the note that observers received for a term is the note of its holder. Either may come first.
     fn agree(&mut self, resource: usize, term: u64) -> Result<(), String> {
         let place = (resource, term);
-        let (Some(told), Some(says)) = (self.told.get(&place), self.says.get(&place)) else {
+        let (Some(received), Some(says)) = (self.received.get(&place), self.says.get(&place))
+        else {
             return Ok(());
         };
         self.judged += 1;
-        if says.as_ref() == Some(told) {
+        if says.as_ref() == Some(received) {
             return Ok(());
         }
         Err(format!(
-            "observers got the note {told:?} for the leader of r{resource} in the term {term}, whose note is {says:?}"
+            "observers got the note {received:?} for the leader of r{resource} in the term {term}, whose note is {says:?}"
         ))
     }
 
@@ -102,7 +103,7 @@ impl Notes {
         let Some(note) = note else {
             return Ok(());
         };
-        let known = self.told.entry((resource, term));
+        let known = self.received.entry((resource, term));
         let known = known.or_insert_with(|| note.to_owned());
         if known != note {
             return Err(format!(

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Check, Moment};
-use crate::facts::{Fact, Told};
+use crate::facts::{Fact, ValueResult};
 use crate::kind::ValueStep;
 use crate::scenario::Scenario;
 use quorate::node::{Answer, Request};
@@ -193,10 +193,10 @@ impl Stock {
 
     /// The units of a quota once a creation has returned. Several clients may create it at the same time; at most one
     /// succeeds.
-    fn created_or_not(&mut self, ask: Ask, told: Told) {
+    fn created_or_not(&mut self, ask: Ask, result: ValueResult) {
         let quota = self.quotas.entry(ask.resource).or_default();
-        match (ask.verb, told) {
-            (ValueStep::Create(created), Told::Created) => {
+        match (ask.verb, result) {
+            (ValueStep::Create(created), ValueResult::Created) => {
                 quota.units = created.into();
                 for other in self
                     .asks
@@ -206,30 +206,35 @@ impl Stock {
                     other.before = created.into();
                 }
             }
-            (ValueStep::Create(_), Told::Nothing) if ask.before > 0 => quota.units = ask.before,
+            (ValueStep::Create(_), ValueResult::Nothing) if ask.before > 0 => {
+                quota.units = ask.before
+            }
             _ => {}
         }
     }
 
-    fn told(
+    fn returned(
         &mut self,
         now: u64,
         (client, resource): (usize, usize),
         ask: Ask,
-        told: Told,
+        result: ValueResult,
     ) -> Result<(), String> {
-        if told == Told::Removed {
+        if result == ValueResult::Removed {
             self.removed(now, resource, ask);
             return Ok(());
         }
         let units = ask.verb.units();
-        let hands_out = matches!(told, Told::Taken(_) | Told::Due(_));
-        let shows = hands_out || matches!(told, Told::Left(_) | Told::Done);
+        let hands_out = matches!(result, ValueResult::Taken(_) | ValueResult::Due(_));
+        let shows = hands_out || matches!(result, ValueResult::Left(_) | ValueResult::Done);
         let quota = self.quotas.entry(resource).or_default();
-        if matches!(told, Told::Nothing | Told::Lost | Told::Left(_)) {
+        if matches!(
+            result,
+            ValueResult::Nothing | ValueResult::Lost | ValueResult::Left(_)
+        ) {
             quota.asked = quota.asked.saturating_sub(units);
         }
-        self.created_or_not(ask, told);
+        self.created_or_not(ask, result);
         if self.removals.cover(resource, ask)
             || self.asks.values().any(|other| other.creates(resource))
         {
@@ -237,21 +242,21 @@ impl Stock {
         }
         if shows && self.removals.gone.contains(&resource) {
             return Err(format!(
-                "client {client} gets {told:?} of r{resource}, which was removed before its call"
+                "client {client} gets {result:?} of r{resource}, which was removed before its call"
             ));
         }
         let lost = self.lost.get(&resource);
         if hands_out && lost.is_some_and(|(at, step)| *at < ask.began && *step <= ask.step) {
             return Err(format!(
-                "client {client} gets {told:?} of r{resource}, which was lost before its call"
+                "client {client} gets {result:?} of r{resource}, which was lost before its call"
             ));
         }
-        match told {
-            Told::Created => {
+        match result {
+            ValueResult::Created => {
                 self.created.insert(resource, now);
             }
             // A client of both sets gets this result for values that the next masters do not have yet.
-            Told::Lost if ask.step.is_multiple_of(2) && self.was_created_before(ask) => {
+            ValueResult::Lost if ask.step.is_multiple_of(2) && self.was_created_before(ask) => {
                 self.judged += 1;
                 if !self.restarted {
                     return Err(format!(
@@ -261,13 +266,13 @@ impl Stock {
                 let first = self.lost.entry(resource).or_insert((now, ask.step));
                 first.1 = first.1.min(ask.step);
             }
-            Told::Taken(left) => {
+            ValueResult::Taken(left) => {
                 self.quotas.entry(resource).or_default().taken += units;
                 self.took(client, resource, left, units)?;
                 self.left(resource, ask, left + units)?;
             }
-            Told::Left(left) => self.left(resource, ask, left)?,
-            Told::Due(number) => self.did(client, resource, number)?,
+            ValueResult::Left(left) => self.left(resource, ask, left)?,
+            ValueResult::Due(number) => self.did(client, resource, number)?,
             _ => {}
         }
         Ok(())
@@ -352,14 +357,14 @@ impl Check for Stock {
                 verb,
                 step,
             } => self.asks((at.event, *task), (*resource, *step), *verb),
-            Fact::Told {
+            Fact::ValueReturned {
                 client,
                 task,
                 resource,
-                told,
+                result,
             } => {
                 if let Some(ask) = self.asks.remove(task) {
-                    return self.told(at.event, (*client, *resource), ask, *told);
+                    return self.returned(at.event, (*client, *resource), ask, *result);
                 }
             }
             Fact::WriteSent {

@@ -33,16 +33,16 @@ impl Client {
             else {
                 return;
             };
-            let told = leader.map(|leader| {
+            let seen = leader.map(|leader| {
                 let note = leader.note.and_then(|note| note.text);
                 (leader.term, note)
             });
-            self.say(|client| format!("client {client} sees {told:?} lead r{resource}"));
-            self.count(told.as_ref());
+            self.say(|client| format!("client {client} sees {seen:?} lead r{resource}"));
+            self.count(seen.as_ref());
             self.tell(|task| Fact::Observed {
                 task,
                 resource,
-                leader: told.as_ref().map(|(term, note)| (*term, note.as_deref())),
+                leader: seen.as_ref().map(|(term, note)| (*term, note.as_deref())),
             });
         }
     }
@@ -69,9 +69,9 @@ impl Client {
         }
     }
 
-    fn count(&self, told: Option<&(u64, Option<String>)>) {
+    fn count(&self, seen: Option<&(u64, Option<String>)>) {
         let coverage = &mut self.process.shared.world().watch.coverage;
-        match told {
+        match seen {
             Some((_, Some(_))) => coverage.leaders_seen += 1,
             Some((_, None)) => coverage.unnamed_seen += 1,
             None => coverage.nobody_seen += 1,

@@ -6,21 +6,21 @@ use std::time::Duration;
 use quorate::{Due, LockGuard, Once, OnceOutcome, Redlock, Take, ValueError, Wait};
 
 use super::{Client, Cut};
-use crate::facts::{Call, Fact, Told};
+use crate::facts::{Call, Fact, ValueResult};
 use crate::kind::{Kind, ValueStep};
 use crate::locker::{Hold, name};
 use crate::scenario::Step;
 use crate::seeded_bugs::WrongRegister;
 
 /// The result of a failed call about a value.
-pub(crate) fn failed(error: &ValueError) -> Told {
+pub(crate) fn failed(error: &ValueError) -> ValueResult {
     match error {
-        ValueError::Unknown(_) => Told::Unknown,
-        ValueError::Missing(_) | ValueError::Lost(_) => Told::Lost,
+        ValueError::Unknown(_) => ValueResult::Unknown,
+        ValueError::Missing(_) | ValueError::Lost(_) => ValueResult::Lost,
         ValueError::OtherKind { .. } | ValueError::Invalid(_) => {
             panic!("a value that no client wrote: {error}")
         }
-        _ => Told::Nothing,
+        _ => ValueResult::Nothing,
     }
 }
 
@@ -41,43 +41,45 @@ impl Client {
         };
         let wait = step.wait + runs;
         let call = self.call(Call::Value { wait });
-        let told = self.told_of(step, verb, redlock);
-        let told = match step.cut {
-            Some(polls) => Cut::after(told, polls).await,
-            None => Some(told.await),
+        let result = self.result_of(step, verb, redlock);
+        let result = match step.cut {
+            Some(polls) => Cut::after(result, polls).await,
+            None => Some(result.await),
         };
         call.over();
-        match told {
-            Some(told) => self.was_told(step, told),
+        match result {
+            Some(result) => self.report(step, result),
             None => self.process.shared.world().watch.coverage.values_cut += 1,
         }
     }
 
-    async fn told_of(&self, step: &Step, verb: ValueStep, redlock: &Redlock) -> Told {
+    async fn result_of(&self, step: &Step, verb: ValueStep, redlock: &Redlock) -> ValueResult {
         let wait = match step.wait {
             0 => Wait::None,
             wait => Wait::For(Duration::from_nanos(wait)),
         };
         let quota = redlock.quota(name(step.resource)).wait(wait);
-        let told = match verb {
+        let result = match verb {
             ValueStep::Create(0) => {
                 let once = self.once(redlock, step).wait(wait);
-                once.create().await.map(|()| Told::Created)
+                once.create().await.map(|()| ValueResult::Created)
             }
             ValueStep::Create(units) => {
                 let created = quota.create(units.into()).await;
-                created.map(|()| Told::Created)
+                created.map(|()| ValueResult::Created)
             }
             ValueStep::Remove { record: true } => {
                 let once = self.once(redlock, step).wait(wait);
-                once.drop_record().await.map(|()| Told::Removed)
+                once.drop_record().await.map(|()| ValueResult::Removed)
             }
-            ValueStep::Remove { record: false } => quota.drop_quota().await.map(|()| Told::Removed),
+            ValueStep::Remove { record: false } => {
+                quota.drop_quota().await.map(|()| ValueResult::Removed)
+            }
             ValueStep::Take(units) => quota.take(units.into()).await.map(|took| match took {
-                Take::Taken { left } => Told::Taken(left),
-                Take::SoldOut { left } => Told::Left(left),
+                Take::Taken { left } => ValueResult::Taken(left),
+                Take::SoldOut { left } => ValueResult::Left(left),
             }),
-            ValueStep::Left => quota.left().await.map(Told::Left),
+            ValueStep::Left => quota.left().await.map(ValueResult::Left),
             ValueStep::AtLeast => {
                 let once = self.once(redlock, step).wait(wait);
                 self.at_least(step, &once).await
@@ -86,16 +88,16 @@ impl Client {
                 let once = self.once(redlock, step).wait(wait);
                 let body = async |guard: &LockGuard| number(guard);
                 once.at_most_once(body).await.map(|outcome| match outcome {
-                    OnceOutcome::Done(number) => Told::Due(number),
-                    _ => Told::Done,
+                    OnceOutcome::Done(number) => ValueResult::Due(number),
+                    _ => ValueResult::Done,
                 })
             }
         };
-        told.unwrap_or_else(|error| failed(&error))
+        result.unwrap_or_else(|error| failed(&error))
     }
 
     /// Does the work of `at_least_once`. In a step that would drop its lock, the work fails.
-    async fn at_least(&self, step: &Step, once: &Once) -> Result<Told, ValueError> {
+    async fn at_least(&self, step: &Step, once: &Once) -> Result<ValueResult, ValueError> {
         let body = async |guard: &LockGuard| {
             self.sleep(step.hold / 2).await;
             if step.drop {
@@ -109,14 +111,14 @@ impl Client {
         Ok(match outcome {
             OnceOutcome::Done(Ok(number)) => {
                 coverage.done_at_least += 1;
-                Told::Due(number)
+                ValueResult::Due(number)
             }
             OnceOutcome::NotRecorded(..) => {
                 coverage.not_recorded += 1;
-                Told::Unknown
+                ValueResult::Unknown
             }
-            OnceOutcome::AlreadyDone { .. } => Told::Done,
-            _ => Told::Nothing,
+            OnceOutcome::AlreadyDone { .. } => ValueResult::Done,
+            _ => ValueResult::Nothing,
         })
     }
 
@@ -131,43 +133,51 @@ impl Client {
             return self.sleep(step.hold / 2).await;
         };
         self.asks(step, ValueStep::Turn);
-        let told = if let Some(register) = self.locker.register() {
+        let result = if let Some(register) = self.locker.register() {
             self.wrong_turn(step, register, guard).await
         } else {
             let once = self.once(redlock, step);
             self.right_turn(step, &once, guard).await
         };
-        self.was_told(step, told);
+        self.report(step, result);
     }
 
-    async fn right_turn(&self, step: &Step, once: &Once, guard: &LockGuard) -> Told {
+    async fn right_turn(&self, step: &Step, once: &Once, guard: &LockGuard) -> ValueResult {
         let due = once.due(guard).await;
         self.sleep(step.hold / 2).await;
-        let told = match due {
-            Ok(Due::Now(turn)) => turn.record().await.map(|()| Told::Due(number(guard))),
-            Ok(Due::AlreadyDone { .. }) => Ok(Told::Done),
+        let result = match due {
+            Ok(Due::Now(turn)) => turn
+                .record()
+                .await
+                .map(|()| ValueResult::Due(number(guard))),
+            Ok(Due::AlreadyDone { .. }) => Ok(ValueResult::Done),
             Err(error) => Err(error),
         };
-        told.unwrap_or_else(|error| failed(&error))
+        result.unwrap_or_else(|error| failed(&error))
     }
 
     /// The same for a seeded bug, with code of its own.
-    async fn wrong_turn(&self, step: &Step, register: &WrongRegister, guard: &LockGuard) -> Told {
+    async fn wrong_turn(
+        &self,
+        step: &Step,
+        register: &WrongRegister,
+        guard: &LockGuard,
+    ) -> ValueResult {
         use quorate::runtime::Runtime;
 
         let Some(known) = register.read(step.resource, guard).await else {
-            return Told::Nothing;
+            return ValueResult::Nothing;
         };
         let period = self.process.shared.world().scenario.period / 1_000;
         let now = self.process.wall_micros();
         self.sleep(step.hold / 2).await;
         if !guard.is_valid() {
-            return Told::Nothing;
+            return ValueResult::Nothing;
         }
         match known.record(now - now % period).await {
-            None => Told::Done,
-            Some(true) => Told::Due(number(guard)),
-            Some(false) => Told::Unknown,
+            None => ValueResult::Done,
+            Some(true) => ValueResult::Due(number(guard)),
+            Some(false) => ValueResult::Unknown,
         }
     }
 
@@ -182,30 +192,30 @@ impl Client {
         });
     }
 
-    fn was_told(&self, step: &Step, told: Told) {
+    fn report(&self, step: &Step, result: ValueResult) {
         let (client, resource) = (self.process.client, usize::from(step.resource));
-        self.say(|client| format!("client {client} gets {told:?} of the value of r{resource}"));
-        self.tell(|task| Fact::Told {
+        self.say(|client| format!("client {client} gets {result:?} of the value of r{resource}"));
+        self.tell(|task| Fact::ValueReturned {
             client,
             task,
             resource,
-            told,
+            result,
         });
         let units = match step.kind {
             Kind::Value(ValueStep::Take(units)) => units.into(),
             _ => 0,
         };
         let coverage = &mut self.process.shared.world().watch.coverage;
-        match told {
-            Told::Created => coverage.created += 1,
-            Told::Removed => coverage.removed += 1,
-            Told::Taken(_) => coverage.taken += units,
-            Told::Left(_) => coverage.units_left += 1,
-            Told::Due(_) => coverage.due += 1,
-            Told::Done => coverage.done_before += 1,
-            Told::Lost => coverage.values_lost += 1,
-            Told::Unknown => coverage.unknown += 1,
-            Told::Nothing => {}
+        match result {
+            ValueResult::Created => coverage.created += 1,
+            ValueResult::Removed => coverage.removed += 1,
+            ValueResult::Taken(_) => coverage.taken += units,
+            ValueResult::Left(_) => coverage.units_left += 1,
+            ValueResult::Due(_) => coverage.due += 1,
+            ValueResult::Done => coverage.done_before += 1,
+            ValueResult::Lost => coverage.values_lost += 1,
+            ValueResult::Unknown => coverage.unknown += 1,
+            ValueResult::Nothing => {}
         }
     }
 }

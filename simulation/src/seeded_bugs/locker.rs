@@ -261,7 +261,7 @@ impl Locker for WrongLocker {
                             until: AtomicU64::new(until.as_nanos()),
                             released: AtomicBool::new(false),
                             taken: AtomicBool::new(false),
-                            told: AtomicWaker::new(),
+                            notified: AtomicWaker::new(),
                         });
                         let only_first = core.flaw == Flaw::RenewsOnlyFirst;
                         let renewed = core.renews.swap(true, Ordering::Relaxed);
@@ -300,7 +300,7 @@ struct Lease {
     released: AtomicBool,
     /// A majority has replied that the lock is not ours.
     taken: AtomicBool,
-    told: AtomicWaker,
+    notified: AtomicWaker,
 }
 
 impl Lease {
@@ -339,7 +339,7 @@ impl Lease {
         let (not_ours, ..) = counts(&votes.answers(), taken);
         if not_ours >= nodes - nodes / 2 && self.core.flaw != Flaw::LossAtDeadline {
             self.taken.store(true, Ordering::Relaxed);
-            self.told.wake();
+            self.notified.wake();
         }
         let in_time = self.core.now() < self.until() || self.core.flaw == Flaw::LateExtension;
         if won && in_time && !self.claim.is_withdrawn() {
@@ -397,7 +397,7 @@ impl Hold for WrongHold {
                 };
                 let mut sleep = lease.core.process.sleep_until(look);
                 std::future::poll_fn(|cx| {
-                    lease.told.register(cx.waker());
+                    lease.notified.register(cx.waker());
                     if lease.taken.load(Ordering::Relaxed) {
                         return Poll::Ready(());
                     }

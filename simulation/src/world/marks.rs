@@ -132,14 +132,14 @@ impl World {
     /// The masters with which a client is configured in the life that it begins now.
     pub(crate) fn named(&mut self, client: usize) -> Named {
         let process = &mut self.processes[client];
-        process.step_now = process.told;
+        process.step_now = process.next_step;
         self.named_at(self.processes[client].step_now)
     }
 
     /// A client uses the masters of this step from now on.
     pub(crate) fn set_step(&mut self, client: usize, step: u8) {
         let process = &mut self.processes[client];
-        (process.told, process.step_now) = (step, step);
+        (process.next_step, process.step_now) = (step, step);
     }
 
     fn named_at(&self, step: u8) -> Named {
@@ -205,7 +205,7 @@ impl World {
                 return self.at(died + wait, Event::Fault(fault));
             }
         }
-        self.processes[usize::from(client)].told = step;
+        self.processes[usize::from(client)].next_step = step;
         self.kill_process(client, down);
     }
 
@@ -239,7 +239,7 @@ impl World {
         let step = self.processes[client].step_now;
         let may = admits(plan.goal, step);
         if self.arrived && !may {
-            self.at(self.now, Event::Told(client as u8));
+            self.at(self.now, Event::Reconfigured(client as u8));
         }
         self.arrived && may
     }
@@ -300,7 +300,7 @@ impl World {
         if self.is_replacing() {
             return;
         }
-        self.watch.coverage.told += 1;
+        self.watch.coverage.reconfigured += 1;
         self.at(BEGIN + self.scenario.heal_at, Event::LookedAfter);
         let begins = plan.begins.unwrap_or(0);
         let change = (begins / 4).min(u64::from(plan.changes()) - 1);
@@ -331,12 +331,12 @@ impl World {
     }
 
     /// A client is configured with its last masters, and restarted.
-    pub(super) fn tell_last(&mut self, client: usize) {
+    pub(super) fn configure_last(&mut self, client: usize) {
         let steps = self.scenario.change.as_ref();
         let Some((_, last)) = steps.and_then(|plan| plan.steps.get(client).copied()) else {
             return;
         };
-        self.processes[client].told = last;
+        self.processes[client].next_step = last;
         self.say(|| format!("client {client} is configured with the masters of step {last}"));
         self.kill_process(client as u8, 0);
     }

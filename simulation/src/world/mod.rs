@@ -129,7 +129,7 @@ impl Shared {
                 next.event,
                 Event::Wake(_)
                     | Event::Fault(_)
-                    | Event::Told(_)
+                    | Event::Reconfigured(_)
                     | Event::Resume(_)
                     | Event::Boot(_)
             ) {
@@ -266,7 +266,7 @@ pub(crate) enum Event {
     /// A killed process restarts; for the executor.
     Boot(u8),
     /// A client is configured with its last masters.
-    Told(u8),
+    Reconfigured(u8),
     /// An order of an operator reaches a master (`Ordered`), or its reply the operator (`Obeyed`).
     Ordered {
         order: u32,
@@ -328,7 +328,7 @@ pub(crate) struct Process {
     /// The attempt that began last.
     attempt: Option<Arc<Claim>>,
     /// The step with which it will be configured at its next start.
-    told: u8,
+    next_step: u8,
     /// The step of its current life.
     step_now: u8,
 }
@@ -397,7 +397,7 @@ pub(crate) struct World {
 impl World {
     fn new(scenario: Arc<Scenario>, play: Play) -> Self {
         let process = |(client, plan): (usize, &crate::scenario::ClientPlan)| Process {
-            told: scenario.first_step(client),
+            next_step: scenario.first_step(client),
             step_now: scenario.first_step(client),
             clock: Clock::new(plan.origin, plan.ppm),
             wall_us: plan.wall_us,
@@ -544,7 +544,7 @@ impl World {
             Event::Snapshot(master) => self.snapshot(master.into()),
             Event::ForeignKeyGoes { master, resource } => self.remove_foreign_key(master, resource),
             Event::Resume(client) => self.resume(client.into()),
-            Event::Told(client) => self.tell_last(client.into()),
+            Event::Reconfigured(client) => self.configure_last(client.into()),
             Event::Ordered { order } => self.ordered(at(order)),
             Event::Obeyed { order } => return self.obeyed(at(order)).map(Todo::Wake),
             Event::Unguarded => self.judge_marks(),

@@ -52,7 +52,7 @@ pub(crate) struct Asked {
     upto: usize,
     answer: Option<Result<Said, Fault>>,
     /// The answer has arrived.
-    told: bool,
+    answered: bool,
 }
 
 /// A connection to a store.
@@ -145,7 +145,7 @@ impl World {
             showed: None,
             upto,
             answer: None,
-            told: false,
+            answered: false,
         }));
         self.sessions[session].unread.push_back(asked);
         let at = self.session_trip(session, Way::To);
@@ -165,7 +165,7 @@ impl World {
         }
         let front = one.unread.front().copied();
         let asked = front.and_then(|front| self.asked[front].as_ref());
-        if asked.is_some_and(|asked| asked.told) {
+        if asked.is_some_and(|asked| asked.answered) {
             one.unread.pop_front();
             let asked = front.and_then(|front| self.asked[front].take());
             let answer = asked.and_then(|asked| asked.answer);
@@ -581,7 +581,7 @@ impl World {
             self.asked[index] = None;
             return None;
         }
-        asked.told = true;
+        asked.answered = true;
         one.waker.take().map(Todo::Wake)
     }
 
