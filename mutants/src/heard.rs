@@ -142,7 +142,8 @@ mod tests {
     #[test]
     fn every_test_program_of_the_library_is_a_judge_or_named_as_none() {
         let files = ["tests/*/main.rs", "tests/all/*.rs"];
-        let files = targets::tracked(&targets::root(), &files).expect("the files");
+        let files =
+            targets::tracked(&targets::root(), &files).expect("the folder of tests can be read");
         for file in &files {
             let program = file
                 .trim_start_matches("tests/")

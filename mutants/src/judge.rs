@@ -271,7 +271,7 @@ impl Judge {
         }
         let mut child = command.spawn().context(self.name.clone())?;
         let group = Pid::from_raw(child.id() as i32);
-        let stdout = child.stdout.take().context("its output")?;
+        let stdout = child.stdout.take().context("the output is piped")?;
         let (lines, said) = mpsc::channel();
         let reader = std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {

@@ -179,7 +179,7 @@ fn run(options: &Options) -> Result<bool> {
     }
     let mut judges = judge::judges(&built, &options.heard)?;
     for test in judge::calibrate(&mut judges, &tree.copy, options.threads, options.keep)? {
-        println!("fails without a mutant and is left out: {test}");
+        println!("left out, because it fails without a mutant: {test}");
     }
     for (judge, count) in judge::reach(&judges) {
         println!("{count:>6} reached by {judge}");

@@ -25,7 +25,7 @@ struct Row {
 }
 
 const ALIVE: &str = "ALIVE";
-const UNREACHED: &str = "ALIVE, reached by nobody";
+const UNREACHED: &str = "ALIVE, reached by no judge";
 
 impl Table {
     /// Reads the results of an earlier run.

@@ -13,13 +13,13 @@ const NEVER: [(Masters, &[&str], Happening, &str); 2] = [
         Masters::Clocked,
         &HELD,
         Happening::Change,
-        "a store keeps no mark: its masters cannot be changed",
+        "a store keeps no generation marker: stores cannot be replaced",
     ),
     (
         Masters::Clockless,
         &HELD,
         Happening::Change,
-        "a store keeps no mark: its masters cannot be changed",
+        "a store keeps no generation marker: stores cannot be replaced",
     ),
 ];
 
@@ -48,7 +48,7 @@ fn every_kind_and_value_is_judged_across_every_happening() {
             match (judged, reason(masters, held, happening)) {
                 (0, None) => Some(format!("{cell}: never judged")),
                 (1.., Some(why)) => Some(format!(
-                    "{cell}: judged {judged} times, and not to be: {why}"
+                    "{cell}: judged {judged} times, although it should stay empty: {why}"
                 )),
                 _ => None,
             }

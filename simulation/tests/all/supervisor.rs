@@ -34,7 +34,7 @@ struct Script {
     cut_next: bool,
     /// The keys, and every command after the handshake.
     keys: HashMap<Vec<u8>, Vec<u8>>,
-    told: Vec<String>,
+    commands: Vec<String>,
     connections: usize,
 }
 
@@ -44,11 +44,11 @@ fn change(shared: &Shared, change: impl FnOnce(&mut Script)) {
     change(&mut shared.lock().expect("no test has panicked here"));
 }
 
-fn told(shared: &Shared) -> Vec<String> {
+fn commands(shared: &Shared) -> Vec<String> {
     shared
         .lock()
         .expect("no test has panicked here")
-        .told
+        .commands
         .clone()
 }
 
@@ -131,7 +131,7 @@ fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
         "GET" => b"_\r\n",
         "SCRIPT" => b"$40\r\n0123456789012345678901234567890123456789\r\n",
         "SET" => {
-            script.told.push("acquire".to_owned());
+            script.commands.push("acquire".to_owned());
             if std::mem::take(&mut script.cut_next) {
                 return (b"+O".to_vec(), true);
             }
@@ -144,7 +144,7 @@ fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
         }
         // The only script of an unordered claim without a fencing token: compare and delete.
         "EVALSHA" => {
-            script.told.push("release".to_owned());
+            script.commands.push("release".to_owned());
             if script.keys.get(&command[3]) == Some(&command[4]) {
                 script.keys.remove(&command[3]);
                 b":1\r\n"
@@ -181,7 +181,7 @@ impl ReplySink for Once {
         sender
             .expect("a request is answered once")
             .send(answer)
-            .expect("somebody waits");
+            .expect("a client waits");
     }
 }
 
@@ -247,14 +247,17 @@ fn reset_in_the_middle_of_a_reply_is_a_fault_and_the_release_is_sent_first_after
         let (first, second) = (claim(1), claim(2));
         change(&shared, |script| script.cut_next = true);
         let (answer, _) = ask(&node, acquire(&first)).await;
-        let fault = answer.expect_err("half a reply is no answer");
-        assert!(!fault.left_nothing(), "it may have taken effect: {fault}");
+        let fault = answer.expect_err("half a reply must not count as an answer");
+        assert!(
+            !fault.left_nothing(),
+            "the fault must say that the request may have been executed: {fault}"
+        );
         first.withdraw();
         let (_, took) = ask(&node, release(&first)).await;
         assert!(took <= 2 * NODE_TIMEOUT, "{took:?}");
         sleep(ms(500)).await;
         assert_eq!(ask(&node, acquire(&second)).await.0, GRANTED);
-        assert_eq!(told(&shared), ["acquire", "release", "acquire"]);
+        assert_eq!(commands(&shared), ["acquire", "release", "acquire"]);
     });
 }
 
@@ -271,21 +274,26 @@ fn partition_costs_one_node_timeout_and_the_pending_release_is_delivered_after_i
         );
         for _ in 0..3 {
             let (answer, took) = ask(&node, acquire(&self::claim(2))).await;
-            let fault = answer.expect_err("nobody can be reached");
+            let fault = answer.expect_err("the server cannot be reached");
             assert!(fault.left_nothing() && took < ms(50), "{fault} {took:?}");
         }
         sleep(Duration::from_secs(3)).await;
         turmoil::repair("client", "server");
         sleep(Duration::from_secs(3)).await;
         assert_eq!(ask(&node, acquire(&self::claim(3))).await.0, GRANTED);
-        let told = told(&shared);
-        assert_eq!(told.first().map(String::as_str), Some("acquire"));
-        assert_eq!(told.last().map(String::as_str), Some("acquire"));
+        let commands = commands(&shared);
+        assert_eq!(commands.first().map(String::as_str), Some("acquire"));
+        assert_eq!(commands.last().map(String::as_str), Some("acquire"));
         assert!(
-            told[1..told.len() - 1].iter().all(|what| what == "release"),
-            "{told:?}"
+            commands[1..commands.len() - 1]
+                .iter()
+                .all(|what| what == "release"),
+            "{commands:?}"
         );
-        assert!(told.len() >= 3, "the release was delivered: {told:?}");
+        assert!(
+            commands.len() >= 3,
+            "the release must be delivered: {commands:?}"
+        );
     });
 }
 
@@ -294,8 +302,11 @@ fn silent_server_is_given_up_after_the_connect_timeout() {
     play(|node, shared| async move {
         change(&shared, |script| script.mute = true);
         let (answer, took) = ask(&node, acquire(&claim(1))).await;
-        let fault = answer.expect_err("nobody answers");
-        assert!(fault.left_nothing(), "nothing was sent: {fault}");
+        let fault = answer.expect_err("the server does not answer");
+        assert!(
+            fault.left_nothing(),
+            "the fault must say that nothing was sent: {fault}"
+        );
         assert!(took <= CONNECT_TIMEOUT + ms(50), "{took:?}");
         change(&shared, |script| script.mute = false);
         sleep(2 * CONNECT_TIMEOUT).await;
@@ -322,7 +333,7 @@ fn silent_connection_is_replaced() {
             .expect("no test has panicked here")
             .connections;
         assert!(connections >= 2, "{connections}");
-        assert_eq!(told(&shared), ["acquire", "release", "acquire"]);
+        assert_eq!(commands(&shared), ["acquire", "release", "acquire"]);
     });
 }
 

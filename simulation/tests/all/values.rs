@@ -216,7 +216,7 @@ fn master_that_keeps_a_removed_value_is_caught() {
     scenario.clients[1].steps = vec![at(300, ValueStep::AtLeast)];
     assert_eq!(play(&scenario, None).violation, None);
     let caught = play(&scenario, Some(Flaw::RemovedNowhere)).violation;
-    let caught = caught.expect("it is still done");
+    let caught = caught.expect("the period is still done");
     assert_eq!(caught.rule, "stock", "{caught}");
     assert!(caught.what.contains("removed before"), "{caught}");
 }
