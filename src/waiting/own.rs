@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_slot_in_whose_way_nothing_stands_is_asked_for() {
+    fn first_slot_that_may_be_free_is_asked_for() {
         let own = holding(&[2]);
         let one = asks(&own, 2, 0);
         assert_eq!(
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn where_something_stands_in_every_way_the_least_is_chosen() {
+    fn slot_most_likely_to_become_free_is_asked_for() {
         let own = holding(&[0]);
         let one = asks(&own, 0, 0b1100);
         assert_eq!((one.slot, one.alone), (1, true));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn who_passes_the_others_does_not_mind_what_they_ask_for() {
+    fn first_waiter_may_ask_for_slots_that_others_ask_for() {
         let own = holding(&[0]);
         let _others = [asks(&own, 1, 0), asks(&own, 2, 0)];
         let passing = own.ask(&api(0), 0b1000, true);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_are_held_and_asked_for_are_known_but_for_ones_own() {
+    fn own_request_is_left_out_of_the_requested_slots() {
         let own = holding(&[1]);
         let mine = asks(&own, 3, 0);
         let other = asks(&own, 2, 0);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_permits_are_said_to_be_there_nothing_breaks() {
+    fn any_number_of_permits_yields_a_valid_slot() {
         let own = Arc::<OwnLocks>::default();
         for (slot, permits) in [(0, 0), (63, 64), (7, 3)] {
             let permit = Permit::new(Arc::from(&b"api"[..]), slot, permits);

@@ -29,7 +29,7 @@ fn all_end<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
 }
 
 #[test]
-fn no_order_of_threads_loses_the_turn_of_a_front_that_leaves() {
+fn no_interleaving_loses_the_turn_of_a_front_that_leaves() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
@@ -42,7 +42,7 @@ fn no_order_of_threads_loses_the_turn_of_a_front_that_leaves() {
 }
 
 #[test]
-fn no_order_of_threads_loses_the_turn_of_a_holder() {
+fn no_interleaving_loses_the_turn_of_a_holder() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let holder = lines.enter(&job()).hold();
@@ -58,7 +58,7 @@ fn no_order_of_threads_loses_the_turn_of_a_holder() {
 }
 
 #[test]
-fn no_order_of_threads_lets_a_newcomer_wait_behind_nobody() {
+fn no_interleaving_leaves_a_new_waiter_in_an_empty_queue() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let holder = lines.enter(&job()).hold();
@@ -78,7 +78,7 @@ fn permit() -> Permit {
 }
 
 #[test]
-fn no_order_of_threads_leaves_anybody_waiting_to_be_the_first() {
+fn no_interleaving_leaves_a_waiter_waiting_to_be_first() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let [mut first, second] = [(); 2].map(|()| lines.enter(&slot()));
@@ -97,7 +97,7 @@ fn no_order_of_threads_leaves_anybody_waiting_to_be_the_first() {
 }
 
 #[test]
-fn no_order_of_threads_lets_two_be_the_first() {
+fn no_interleaving_makes_two_waiters_first() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let [mut first, mut second] = [(); 2].map(|()| lines.enter(&slot()));
@@ -116,7 +116,7 @@ fn no_order_of_threads_lets_two_be_the_first() {
 }
 
 #[test]
-fn no_order_of_threads_lets_a_release_here_be_slept_through() {
+fn no_interleaving_misses_a_local_release() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let key = permit().key();
@@ -157,7 +157,7 @@ impl Runtime for Still {
 }
 
 #[test]
-fn no_order_of_threads_lets_the_wake_ups_of_a_majority_be_slept_through() {
+fn no_interleaving_misses_the_wake_ups_of_a_majority() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let place = lines.enter(&job());
@@ -172,7 +172,7 @@ fn no_order_of_threads_lets_the_wake_ups_of_a_majority_be_slept_through() {
 }
 
 #[test]
-fn no_order_of_threads_sends_a_wake_up_to_a_front_that_is_gone() {
+fn no_interleaving_sends_a_wake_up_to_a_former_front() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let [first, second] = [(); 2].map(|()| lines.enter(&job()));

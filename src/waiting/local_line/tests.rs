@@ -95,7 +95,7 @@ impl Runtime for Hand {
 }
 
 #[test]
-fn places_count_who_stands_before_them_and_move_up() {
+fn waiter_counts_the_waiters_ahead_and_moves_up() {
     let lines = LocalLines::new();
     let mut places = [(); 4].map(|()| Some(lines.enter(&job())));
     let ahead = |places: &[Option<Place>]| -> Vec<u64> {
@@ -110,14 +110,14 @@ fn places_count_who_stands_before_them_and_move_up() {
     assert_eq!(ahead(&places), [0]);
     assert!(places[2].as_ref().is_some_and(Place::is_front));
     places[2] = None;
-    assert!(lines.map().is_empty(), "nothing is left of it");
+    assert!(lines.map().is_empty(), "the empty queue is removed");
 }
 
 #[test]
-fn a_holder_is_known_until_it_passes_its_turn_on() {
+fn holder_is_known_until_it_passes_its_turn_on() {
     let lines = LocalLines::new();
     let first = lines.enter(&job());
-    assert!(!lines.is_held(b"job"), "asked for only");
+    assert!(!lines.is_held(b"job"), "a waiter is not a holder");
     let holder = first.hold();
     assert!(lines.is_held(b"job"));
     assert!(!lines.is_held(b"other"));
@@ -139,14 +139,14 @@ fn a_holder_is_known_until_it_passes_its_turn_on() {
 }
 
 #[test]
-fn locks_without_a_place_are_counted() {
+fn locks_held_without_a_place_are_counted() {
     let lines = LocalLines::new();
     let keys = [key("job"), key("other")];
     lines.hold(keys.iter());
     lines.hold(keys[..1].iter());
     assert!(lines.is_held(b"job") && lines.is_held(b"other"));
     lines.let_go(b"job", None);
-    assert!(lines.is_held(b"job"), "the second one");
+    assert!(lines.is_held(b"job"), "the second lock is still held");
     lines.let_go(b"job", None);
     lines.let_go(b"other", None);
     assert!(!lines.is_held(b"job") && !lines.is_held(b"other"));
@@ -157,7 +157,7 @@ fn locks_without_a_place_are_counted() {
 }
 
 #[test]
-fn what_the_front_knows_is_told_and_handed_down() {
+fn knowledge_of_the_front_is_visible_and_passed_on() {
     let lines = LocalLines::new();
     let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
     assert_eq!(knows(&third), None);
@@ -165,7 +165,11 @@ fn what_the_front_knows_is_told_and_handed_down() {
     assert_eq!(knows(&first), Some(Finding::Outage));
     assert_eq!(knows(&third), Some(Finding::Outage));
     drop(first);
-    assert_eq!(knows(&second), Some(Finding::Outage), "handed down");
+    assert_eq!(
+        knows(&second),
+        Some(Finding::Outage),
+        "the knowledge is passed on"
+    );
     second.tell(Some(HELD));
     assert_eq!(knows(&third), Some(Finding::Held));
     second.tell(None);
@@ -173,7 +177,7 @@ fn what_the_front_knows_is_told_and_handed_down() {
 }
 
 #[test]
-fn a_try_takes_an_empty_line_and_asks_behind_one_but_not_behind_two() {
+fn try_enters_an_empty_queue_and_does_not_wait_behind_others() {
     let lines = LocalLines::new();
     let tries = || lines.enter_if_free(&job()).map_err(|heard| heard.finding);
     let first = tries().expect("free").expect("a place");
@@ -185,7 +189,7 @@ fn a_try_takes_an_empty_line_and_asks_behind_one_but_not_behind_two() {
     first.tell(Some(outage()));
     assert!(matches!(tries(), Err(Finding::Outage)));
     drop(behind);
-    assert!(matches!(tries(), Ok(None)), "alone again");
+    assert!(matches!(tries(), Ok(None)), "the front is alone again");
     let holder = first.hold();
     assert!(matches!(tries(), Ok(None)));
     let _behind = lines.enter(&job());
@@ -194,7 +198,7 @@ fn a_try_takes_an_empty_line_and_asks_behind_one_but_not_behind_two() {
 }
 
 #[test]
-fn a_place_in_several_lines_is_the_front_when_it_is_so_in_all() {
+fn place_in_several_queues_is_the_front_if_it_is_first_in_all() {
     let lines = LocalLines::new();
     let single = lines.enter(&job());
     let several = lines.enter(&both());
@@ -203,13 +207,17 @@ fn a_place_in_several_lines_is_the_front_when_it_is_so_in_all() {
     let other = lines.enter(&Wanted::exclusive(key("other")));
     assert_eq!(other.ahead(), 1);
     single.tell(Some(outage()));
-    assert_eq!(knows(&several), Some(Finding::Outage), "where it waits");
+    assert_eq!(
+        knows(&several),
+        Some(Finding::Outage),
+        "it knows what the front it waits for knows"
+    );
     drop(single);
     assert!(several.is_front());
     let holder = several.hold();
     assert!(lines.is_held(b"job") && lines.is_held(b"other"));
     holder.pass_on(b"job");
-    assert!(!other.is_front(), "still held there");
+    assert!(!other.is_front(), "the other key is still held");
     holder.pass_on(b"other");
     assert!(other.is_front());
     drop(other);
@@ -217,14 +225,14 @@ fn a_place_in_several_lines_is_the_front_when_it_is_so_in_all() {
 }
 
 #[test]
-fn who_asks_beside_the_line_lets_others_in_and_is_woken() {
+fn reader_outside_the_queue_lets_others_in_and_is_woken() {
     let lines = LocalLines::new();
     let mut reader = lines.enter(&job());
     let writer = lines.enter(&job());
     assert!(reader.is_in_line());
     reader.stand_beside();
     assert!(!reader.is_in_line() && reader.is_front());
-    assert!(writer.is_front(), "nobody stands before it");
+    assert!(writer.is_front(), "no waiter is before it");
     assert_eq!(lines.beside().len(), 1);
     lines.woken(3, b"job");
     assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
@@ -239,7 +247,7 @@ fn who_asks_beside_the_line_lets_others_in_and_is_woken() {
     assert_eq!(owner.turn.woken.load(Ordering::Relaxed), 1 << 1);
     drop(owner);
     assert!(lines.beside().is_empty());
-    assert!(writer.is_front(), "the line is untouched");
+    assert!(writer.is_front(), "the queue is unchanged");
 }
 
 fn api() -> (Wanted, Permit) {
@@ -248,7 +256,7 @@ fn api() -> (Wanted, Permit) {
 }
 
 #[test]
-fn who_asks_for_a_slot_in_vain_comes_back_before_those_that_came_later() {
+fn waiter_that_got_no_slot_returns_before_later_waiters() {
     let lines = LocalLines::new();
     let (api, _) = api();
     let [mut first, mut second, mut third, fourth] = [(); 4].map(|()| lines.enter(&api));
@@ -258,16 +266,16 @@ fn who_asks_for_a_slot_in_vain_comes_back_before_those_that_came_later() {
         place.step_aside();
         assert!(!place.is_in_line());
     }
-    assert!(fourth.is_front(), "nobody stands before it in line");
-    assert!(!fourth.is_first(), "three came before it");
+    assert!(fourth.is_front(), "no waiter is queued before it");
+    assert!(!fourth.is_first(), "three waiters came before it");
     second.tell(Some(outage()));
     second.step_back();
     assert!(second.is_front() && !fourth.is_front());
-    assert!(!second.is_first(), "the first is still asking");
+    assert!(!second.is_first(), "the first waiter still asks for a slot");
     assert_eq!(
         knows(&fourth),
         Some(Finding::Outage),
-        "from who stands there now"
+        "passed on by the present front"
     );
     third.step_back();
     assert_eq!((third.ahead(), fourth.ahead()), (1, 2));
@@ -281,14 +289,14 @@ fn who_asks_for_a_slot_in_vain_comes_back_before_those_that_came_later() {
 }
 
 #[test]
-fn who_asks_beside_the_line_of_a_semaphore_keeps_only_those_back_that_came_later() {
+fn waiter_that_asks_for_a_slot_blocks_only_later_waiters() {
     let lines = LocalLines::new();
     let (api, _) = api();
     let [mut first, mut second] = [(); 2].map(|()| lines.enter(&api));
     first.step_aside();
     second.step_aside();
     first.step_back();
-    assert!(first.is_first(), "the second came later");
+    assert!(first.is_first(), "the second waiter came later");
     // A waiter of another semaphore has no effect here.
     let other = Wanted::slot(Permit::new(key("other"), 0, 4));
     let mut other = [(); 2].map(|()| lines.enter(&other));
@@ -303,7 +311,7 @@ fn who_asks_beside_the_line_of_a_semaphore_keeps_only_those_back_that_came_later
 }
 
 #[test]
-fn who_waits_to_be_the_first_hears_of_it_and_of_a_release_here() {
+fn waiter_is_woken_when_it_is_first_and_by_a_local_release() {
     let lines = LocalLines::new();
     let (api, permit) = api();
     let [mut first, mut second, third] = [(); 3].map(|()| lines.enter(&api));
@@ -316,8 +324,14 @@ fn who_waits_to_be_the_first_hears_of_it_and_of_a_release_here() {
         let mut wait = pin!(third.first());
         assert!(wait.as_mut().poll(&mut cx).is_pending());
         drop(first);
-        assert!(waker.0.swap(false, Ordering::SeqCst), "called, to look");
-        assert!(wait.as_mut().poll(&mut cx).is_pending(), "the second");
+        assert!(
+            waker.0.swap(false, Ordering::SeqCst),
+            "the waiter is notified"
+        );
+        assert!(
+            wait.as_mut().poll(&mut cx).is_pending(),
+            "it is the second waiter"
+        );
         drop(second);
         assert!(waker.0.swap(false, Ordering::SeqCst));
         assert!(wait.as_mut().poll(&mut cx).is_ready());
@@ -335,7 +349,7 @@ fn who_waits_to_be_the_first_hears_of_it_and_of_a_release_here() {
     assert!(waker.0.swap(false, Ordering::SeqCst));
     assert!(
         wait.as_mut().poll(&mut cx).is_ready(),
-        "a slot is free here"
+        "a local release freed a slot"
     );
 }
 
@@ -349,7 +363,7 @@ impl futures::task::ArcWake for Woken {
 }
 
 #[test]
-fn what_others_hold_is_handed_down_but_for_what_was_got() {
+fn slots_held_elsewhere_are_passed_on_without_acquired_ones() {
     let lines = LocalLines::new();
     let (api, permit) = api();
     let [first, second] = [(); 2].map(|()| lines.enter(&api));
@@ -360,12 +374,12 @@ fn what_others_hold_is_handed_down_but_for_what_was_got() {
     assert_eq!(
         (asked.slot, asked.alone),
         (1, true),
-        "the other two are held"
+        "the other two slots are held"
     );
 }
 
 #[test]
-fn a_majority_of_wake_ups_ends_a_wait_at_once_and_fewer_a_moment_later() {
+fn wake_ups_of_a_majority_end_a_wait_at_once_and_fewer_a_moment_later() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());
@@ -373,10 +387,10 @@ fn a_majority_of_wake_ups_ends_a_wait_at_once_and_fewer_a_moment_later() {
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
     lines.woken(0, b"other");
-    assert_eq!(poll(wait.as_mut()), None, "another lock");
+    assert_eq!(poll(wait.as_mut()), None, "a wake-up for another lock");
     lines.woken(0, b"job");
     lines.woken(0, b"job");
-    assert_eq!(poll(wait.as_mut()), None, "the same one twice");
+    assert_eq!(poll(wait.as_mut()), None, "two wake-ups of the same master");
     lines.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
     // One of them was free at the last attempt: then one wake-up is enough.
@@ -384,7 +398,11 @@ fn a_majority_of_wake_ups_ends_a_wait_at_once_and_fewer_a_moment_later() {
     let mut wait = pin!(place.woken(&clock, MasterSet::one(2), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
     lines.woken(2, b"job");
-    assert_eq!(poll(wait.as_mut()), None, "that very one");
+    assert_eq!(
+        poll(wait.as_mut()),
+        None,
+        "a wake-up of the master that was free"
+    );
     lines.woken(0, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
     // No other one comes: a moment after the first.
@@ -400,7 +418,7 @@ fn a_majority_of_wake_ups_ends_a_wait_at_once_and_fewer_a_moment_later() {
 }
 
 #[test]
-fn a_wait_ends_at_its_time_without_any_wake_up() {
+fn wait_ends_at_its_deadline_without_a_wake_up() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());
@@ -420,7 +438,7 @@ fn a_wait_ends_at_its_time_without_any_wake_up() {
 }
 
 #[test]
-fn masters_beyond_the_sixty_fourth_wake_nobody_in_the_wrong_name() {
+fn wake_up_of_a_master_beyond_the_64th_is_not_mistaken_for_another() {
     let lines = LocalLines::new();
     let place = lines.enter(&job());
     lines.woken(64, b"job");
