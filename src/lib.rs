@@ -158,7 +158,7 @@ pub use listing::{Listed, Listing};
 pub use node::change::{ChangeSeen, ClientKind, ClientSeen, MasterSeen};
 pub use node::inspection::Inspection;
 pub use node::note::{MAX_NOTE_LEN, NoteText};
-pub use node::redis::needs::{MissingRight, Purpose};
+pub use node::right::{MissingRight, Purpose};
 pub use node::{Fault, Hold, KeyState, NodeName, Note, Phase, Token, Waiter};
 pub use outcome::LossCause;
 pub use protocol::instant::Instant;

@@ -6,3 +6,4 @@ pub use crate::hold::guard::look;
 pub use crate::node::change::clients;
 pub use crate::node::memory::{Condition, Masters, MemoryNode};
 pub use crate::node::redis::driver::{Driver, Stage, Wants};
+pub use crate::node::redis::script::Script;

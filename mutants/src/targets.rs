@@ -50,6 +50,7 @@ const DECIDING: &[&str] = &[
     "src/node/redis/encode.rs",
     "src/node/redis/decode.rs",
     "src/node/redis/refusal.rs",
+    "src/node/redis/denied.rs",
     "src/scripts/**/*.lua",
 ];
 

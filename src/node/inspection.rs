@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::fault::Fault;
 use super::name::NodeName;
-use super::redis::needs::MissingRight;
+use super::right::MissingRight;
 use super::text::tame;
 
 /// The result of [`Redlock::inspect`](crate::Redlock::inspect) for one master. A field is `None` if the server does not

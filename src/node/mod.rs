@@ -20,6 +20,7 @@ pub(crate) mod note;
 pub(crate) mod redis;
 mod reply;
 mod request;
+pub(crate) mod right;
 mod scope;
 mod shape;
 #[cfg(any(test, feature = "node"))]

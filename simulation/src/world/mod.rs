@@ -2,6 +2,7 @@
 //!
 //! The scenario and its seed decide everything. The world calls the library only while it is unlocked.
 
+mod asked;
 mod deletion;
 mod foreign_key;
 mod group;

@@ -2,77 +2,17 @@
 //! writes replies.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::node::{
-    Answer, Claim, ExtendItem, Extended, Fairness, Fault, Permit, Request, Ticket,
-};
+use quorate::node::{Answer, Extended, Fairness, Fault, Permit, Request};
+use quorate::testing::Script;
 
+use super::asked::{Asked, asked, script_of};
 use super::master::run_id;
-use super::words::{millis, number, text, token};
-use super::{Event, Stray, World, deletion, group, many, marks, notes, permit, register};
+use super::words::{millis, number, text};
+use super::{Event, Stray, World, many, marks, notes, register};
 use crate::scenario::Refusal;
 use crate::seeded_bugs::Flaw;
-
-/// The text in the first line of each script.
-const TITLES: [&str; 20] = [
-    "\n-- ACQUIRE (",
-    "\n-- ACQUIRE in order",
-    "\n-- CONFIRM (",
-    "\n-- RELEASE (",
-    "\n-- RELEASE in order",
-    "\n-- EXTEND",
-    "\n-- LOOK",
-    "\n-- BREAK",
-    "\n-- READ",
-    "\n-- WRITE",
-    "\n-- CLAIM",
-    "\n-- CONFIRM of several",
-    "\n-- UNCLAIM",
-    "\n-- KEEP",
-    "\n-- NOTE",
-    "\n-- PERMIT",
-    "\n-- RELEASE of a slot",
-    "\n-- ACQUIRE of many",
-    "\n-- RELEASE of many",
-    "\n-- CLASSIC ACQUIRE",
-];
-
-const ACQUIRE: usize = 0;
-const ACQUIRE_FAIR: usize = 1;
-const CONFIRM: usize = 2;
-const RELEASE: usize = 3;
-const RELEASE_FAIR: usize = 4;
-const EXTEND: usize = 5;
-const READ: usize = 8;
-const WRITE: usize = 9;
-const CLAIM: usize = 10;
-const CONFIRM_GROUP: usize = 11;
-const UNCLAIM: usize = 12;
-const KEEP: usize = 13;
-const NOTE: usize = 14;
-const LOOK: usize = 6;
-const PERMIT: usize = 15;
-const RELEASE_PERMIT: usize = 16;
-const ACQUIRE_MANY: usize = 17;
-const RELEASE_MANY: usize = 18;
-const CLASSIC: usize = 19;
-
-/// The scripts that check the generation marker.
-const MARKED: [usize; 11] = [
-    ACQUIRE,
-    ACQUIRE_FAIR,
-    ACQUIRE_MANY,
-    CONFIRM,
-    EXTEND,
-    CLAIM,
-    CONFIRM_GROUP,
-    KEEP,
-    PERMIT,
-    CLASSIC,
-    WRITE,
-];
 
 /// One command, as a list of words, and the number of its bytes.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
@@ -92,154 +32,10 @@ fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     (at <= bytes.len()).then_some((words, at))
 }
 
-fn claim(key: &[u8], value: &[u8], fenced: bool, fairness: Fairness) -> Option<Arc<Claim>> {
-    Some(Arc::new(
-        Claim::new("", key, token(value)?, fenced).with_fairness(fairness),
-    ))
-}
-
-/// The same claim, which may have a note.
-fn with_note(claim: Arc<Claim>, noted: bool) -> Arc<Claim> {
-    if noted {
-        claim.take_note();
-    }
-    claim
-}
-
-/// The request of a command; `None` if it is not one of the scripts.
-fn request(words: &[&[u8]]) -> Option<Request> {
-    match words {
-        [b"SET", key, value, b"NX", b"PX", ttl] => Some(Request::Acquire {
-            claim: claim(key, value, false, Fairness::Unordered)?,
-            ttl: millis(ttl),
-            proposal: 0,
-        }),
-        [b"EVALSHA", sha, keys, rest @ ..] => {
-            let (keys, args) = rest.split_at_checked(number(keys) as usize)?;
-            scripted(script_of(sha)?, keys, args)
-        }
-        words => deletion::release(words),
-    }
-}
-
-/// The requests of a command for many; `None` if it is not one.
-fn requests(words: &[&[u8]]) -> Option<Vec<Request>> {
-    let [b"EVALSHA", sha, keys, rest @ ..] = words else {
-        return None;
-    };
-    let (keys, args) = rest.split_at_checked(number(keys) as usize)?;
-    match script_of(sha)? {
-        ACQUIRE_MANY => many::asked(keys, args),
-        RELEASE_MANY => many::released(keys, args),
-        _ => None,
-    }
-}
-
-/// Decodes EXTEND.
-fn prolonged(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
-    let item = |(key, pair): (&&[u8], &[&[u8]])| -> Option<ExtendItem> {
-        let claim = claim(key, pair[0], true, Fairness::Unordered)?;
-        if pair[1] == b"0" {
-            claim.withdraw();
-        }
-        let noted = pair[1].strip_prefix(b"-");
-        let claim = with_note(claim, noted.is_some());
-        let (ttl, note) = (millis(noted.unwrap_or(pair[1])), noted.is_some());
-        Some(ExtendItem { claim, ttl, note })
-    };
-    let items = keys.iter().zip(args.chunks(2)).map(item);
-    Some(Request::Extend {
-        items: items.collect::<Option<_>>()?,
-    })
-}
-
-fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
-    let key = *keys.first()?;
-    let alone = |value| claim(key, value, true, Fairness::Unordered);
-    Some(match (script, args) {
-        (ACQUIRE, [value, ttl, proposal]) => Request::Acquire {
-            claim: alone(value)?,
-            ttl: millis(ttl),
-            proposal: number(proposal),
-        },
-        (CLASSIC, [value, ttl]) => Request::Acquire {
-            claim: claim(key, value, false, Fairness::Unordered)?,
-            ttl: millis(ttl),
-            proposal: 0,
-        },
-        (ACQUIRE_FAIR, [value, ttl, proposal, place @ ..]) => {
-            let place = match place {
-                [waiter, ticket, heartbeat] => Some(Box::new(Ticket {
-                    waiter: text(waiter).into(),
-                    number: number(ticket),
-                    heartbeat: millis(heartbeat),
-                })),
-                _ => None,
-            };
-            Request::Acquire {
-                claim: claim(key, value, true, Fairness::Fair(place))?,
-                ttl: millis(ttl),
-                proposal: number(proposal),
-            }
-        }
-        (CONFIRM, [value, token]) => Request::Confirm {
-            claim: alone(value)?,
-            token: number(token),
-        },
-        (RELEASE, [value, noted @ ..]) => Request::Release {
-            claim: with_note(alone(value)?, !noted.is_empty()),
-            leave: true,
-        },
-        (RELEASE_FAIR, [value, rest @ ..]) => {
-            let noted = rest.len() == 3;
-            let (place, leave) = match rest {
-                [waiter, leave, ..] if !waiter.is_empty() => {
-                    let place = Ticket {
-                        waiter: text(waiter).into(),
-                        number: 0,
-                        heartbeat: Duration::ZERO,
-                    };
-                    (Some(Box::new(place)), *leave == b"1")
-                }
-                _ => (None, true),
-            };
-            Request::Release {
-                claim: with_note(claim(key, value, true, Fairness::Fair(place))?, noted),
-                leave,
-            }
-        }
-        (EXTEND, args) => prolonged(keys, args)?,
-        (LOOK, []) => notes::looked(key),
-        (NOTE, args) => notes::noted(keys, args)?,
-        (READ, args) => register::read(key, args)?,
-        (WRITE, args) => register::write(key, args)?,
-        _ => return of_kinds(script, keys, args),
-    })
-}
-
-/// The requests of groups and semaphores.
-fn of_kinds(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
-    match script {
-        CLAIM => group::claimed(keys, args),
-        CONFIRM_GROUP => group::confirmed(keys, args),
-        UNCLAIM => group::released(keys, args),
-        KEEP => group::kept(keys, args),
-        PERMIT => permit::asked(keys.first()?, args),
-        RELEASE_PERMIT => permit::released(keys.first()?, args),
-        _ => None,
-    }
-}
-
 /// The free slots among `permits`: one digit for each.
 fn slots(free: u64, permits: u8) -> String {
     let digit = |slot| if free >> slot & 1 == 1 { '1' } else { '0' };
     (0..permits).map(digit).collect()
-}
-
-/// The script with this name.
-fn script_of(sha: &[u8]) -> Option<usize> {
-    let script = number(sha.last_chunk::<2>()?) as usize;
-    (script < TITLES.len()).then_some(script)
 }
 
 /// The reply to a request. A refusal contains the current note of the holder.
@@ -360,11 +156,12 @@ impl World {
                     .expect("writing to a string cannot fail");
             }
             [b"SCRIPT", b"LOAD", source] => {
-                // The constants of the deployment are in the first line.
-                let title = source.iter().position(|byte| *byte == b'\n').unwrap_or(0);
-                let named = |name: &&str| source[title..].starts_with(name.as_bytes());
-                let script = TITLES.iter().position(named).unwrap_or(TITLES.len());
-                let looks = self.looks_of(&source[..title]);
+                // The first line has the deployment's constants, and the check of the generation marker.
+                let line = source.iter().position(|byte| *byte == b'\n').unwrap_or(0);
+                let (line, source) = source.split_at(line);
+                let script = Script::of_source(source.get(1..).unwrap_or_default());
+                let script = script.map_or(Script::ALL.len(), |script| script as usize);
+                let looks = self.looks_of(line);
                 self.masters[master].learn(looks, script);
                 write!(out, "$40\r\n{looks:038}{script:02}\r\n")
                     .expect("writing to a string cannot fail");
@@ -429,11 +226,10 @@ impl World {
         if let Some(refusal) = self.refused_deletion(conn, words) {
             return out.push_str(refusal);
         }
-        if let Some(requests) = requests(words) {
-            return self.many((conn, looks), &requests, out);
-        }
-        let Some(request) = request(words) else {
-            return out.push_str("-ERR unknown command\r\n");
+        let request = match asked(words) {
+            Some(Asked::One(request)) => request,
+            Some(Asked::Many(requests)) => return self.many((conn, looks), &requests, out),
+            None => return out.push_str("-ERR unknown command\r\n"),
         };
         if let Request::Look { .. } = request {
             return self.look_at(master, &request, out);
@@ -494,13 +290,13 @@ impl World {
     fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let looks = marks::looks_in(sha);
         let master = &self.masters[self.conns[conn].master];
-        let known = script_of(sha).filter(|script| master.knows(looks, *script));
+        let known = script_of(sha).filter(|script| master.knows(looks, *script as usize));
         let Some(script) = known else {
             self.watch.coverage.forgotten_scripts += 1;
             return Err("-NOSCRIPT No matching script\r\n".to_owned());
         };
-        let prolongs = [EXTEND, KEEP].contains(&script);
-        if !MARKED.contains(&script) || self.flaw == Some(Flaw::ExtendUnrefused) && prolongs {
+        let prolongs = matches!(script, Script::Extend | Script::Keep);
+        if !script.checks_marker() || self.flaw == Some(Flaw::ExtendUnrefused) && prolongs {
             return Ok(looks);
         }
         let Some(refusal) = self.refusal_by_mark(conn, looks) else {

@@ -12,6 +12,7 @@ use super::loaded::Scripts;
 use super::many::least_acquires;
 use super::refusal::{not_admitted, server_fault};
 use super::resp::{Command, Value};
+use super::script::{Script, Set};
 use super::shared::Shared;
 use crate::keys::{MASTERS, WAKE};
 use crate::node::Fault;
@@ -85,7 +86,7 @@ enum Asked {
     Mark,
     /// Reads the expiry of the marker, which shows whether the master had lost it.
     MarkLeft,
-    Script(usize),
+    Script(Script),
     Id,
     /// Closes the previous connection.
     Kill,
@@ -126,7 +127,7 @@ impl Handshake {
         Command::words(out, &["GET", MASTERS]);
         asked.push_back(Asked::Mark);
         let scripts = Scripts::of(shared.options.configuration);
-        let loaded = scripts.load(Scripts::PLAIN, shared.options.max_ttl, out);
+        let loaded = scripts.load(Set::Plain, shared.options.max_ttl, out);
         asked.extend(loaded.map(Asked::Script));
         Command::words(out, &["CLIENT", "ID"]);
         asked.push_back(Asked::Id);
@@ -172,7 +173,7 @@ impl Handshake {
                 let left = guarded_for(*left, shared.options.max_ttl);
                 self.restored = (!left.is_zero()).then_some(left);
             }
-            (Asked::Script(index), value) => self.scripts.loaded(index, value)?,
+            (Asked::Script(script), value) => self.scripts.loaded(script, value)?,
             (Asked::Id, Value::Int(id)) => self.id = Some(*id),
             (Asked::Subscription, Value::Error(error)) => match server_fault(error) {
                 // A user who may not subscribe can still lock. Waiters then rely on their timers.
@@ -270,7 +271,7 @@ impl Handshake {
         if self.unnamed && options.configuration.step() == 0 {
             // An operator cannot find this connection to close it: its scripts must check the marker.
             self.scripts = Scripts::checked(options.configuration);
-            let loaded = self.scripts.load(Scripts::PLAIN, options.max_ttl, out);
+            let loaded = self.scripts.load(Set::Plain, options.max_ttl, out);
             self.asked.extend(loaded.map(Asked::Script));
         }
         self.unmarked = mark.is_none().then_some(answered);

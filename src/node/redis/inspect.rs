@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use super::conversation::Conversation;
-use super::needs::{MissingRight, Names, Need, needs, purposes};
+use super::needs::{Names, Need, needs, purposes};
 use super::refusal::down;
 use super::resp::{Command, Value};
 use super::shared::Shared;
@@ -15,6 +15,7 @@ use crate::keys::WAKE;
 use crate::node::Fault;
 use crate::node::Scope;
 use crate::node::inspection::{Inspection, plain};
+use crate::node::right::MissingRight;
 use crate::protocol;
 use crate::settings::RestartGuard;
 
@@ -127,7 +128,7 @@ async fn interview(
 
 fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
     if let Some(right) = need.missing(prefix, value) {
-        MissingRight::add(&mut found.missing, right, need);
+        MissingRight::add(&mut found.missing, right, need.purposes());
     }
     // The receiver is this very connection.
     if need.is("PUBLISH {wake} x") {

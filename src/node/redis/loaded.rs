@@ -1,12 +1,11 @@
 //! The scripts that one connection has loaded, and the SHA1 names under which the master runs them.
 
 use std::fmt::Write as _;
-use std::ops::Range;
 use std::time::Duration;
 
 use super::refusal::{OTHER_MASTERS, server_fault};
 use super::resp::{Command, Value};
-use super::script::{MARKED, SETS, SOURCES, Script, sources};
+use super::script::{Script, Set};
 use crate::keys::MASTERS;
 use crate::node::note::{NOTE_LIVES, NOTE_TOLD};
 use crate::node::{Fault, Request};
@@ -20,8 +19,8 @@ const FENCE_TTL: Duration = Duration::from_secs(86_400);
 /// empty.
 #[derive(Clone, Default)]
 pub(super) struct Scripts {
-    shas: [Vec<u8>; SOURCES.len()],
-    /// The Lua code that checks the generation marker, in front of every script of [`MARKED`]. Empty if this client needs no
+    shas: [Vec<u8>; Script::ALL.len()],
+    /// The Lua code that checks the generation marker, in front of every script that has to. Empty if this client needs no
     /// check.
     check: String,
 }
@@ -62,30 +61,29 @@ impl Scripts {
         }
     }
 
-    /// The set that every handshake loads.
-    pub(super) const PLAIN: usize = 0;
-
-    /// The set of the scripts that handle many requests in one call.
-    pub(super) const MANY: usize = 6;
-
     /// Writes the commands that load a set, and returns which scripts these are. One line with the deployment's constants
     /// is put in front of each source.
-    pub(super) fn load(&self, set: usize, max_ttl: Duration, out: &mut Vec<u8>) -> Range<usize> {
-        for script in SETS[set].clone() {
-            let check = if MARKED.contains(&script) {
+    pub(super) fn load(
+        &self,
+        set: Set,
+        max_ttl: Duration,
+        out: &mut Vec<u8>,
+    ) -> impl Iterator<Item = Script> + use<> {
+        for script in set.scripts() {
+            let check = if script.checks_marker() {
                 &*self.check
             } else {
                 ""
             };
-            let source = &sources()[script];
             let source = format!(
-                "{check}local MAX_TTL, FENCE_TTL, NOTE_LIVES, NOTE_TOLD = {}, '{}', {NOTE_LIVES}, {NOTE_TOLD}\n{source}",
+                "{check}local MAX_TTL, FENCE_TTL, NOTE_LIVES, NOTE_TOLD = {}, '{}', {NOTE_LIVES}, {NOTE_TOLD}\n{}",
                 max_ttl.as_millis(),
-                FENCE_TTL.as_millis()
+                FENCE_TTL.as_millis(),
+                script.source()
             );
             Command::words(out, &["SCRIPT", "LOAD", &source]);
         }
-        SETS[set].clone()
+        set.scripts()
     }
 
     /// Whether the scripts check the generation marker.
@@ -94,10 +92,10 @@ impl Scripts {
     }
 
     /// The set that this connection must load before it can run the request; `None` if nothing is missing.
-    pub(super) fn lacks(&self, request: &Request) -> Option<usize> {
-        let script = self.script(request)? as usize;
-        let missing = self.shas[script].is_empty();
-        missing.then(|| SETS.iter().position(|set| set.contains(&script)))?
+    pub(super) fn lacks(&self, request: &Request) -> Option<Set> {
+        let script = self.script(request)?;
+        let missing = self.shas[script as usize].is_empty();
+        missing.then(|| script.row().set)
     }
 
     /// The script that a request runs on this connection. An acquire without a fencing token is a plain command, unless
@@ -107,27 +105,21 @@ impl Scripts {
         Script::of(request).or(classic.then_some(Script::Classic))
     }
 
-    /// Whether a script handles many requests in one call.
-    pub(super) fn is_of_many(script: usize) -> bool {
-        SETS[Self::MANY].contains(&script)
-    }
-
     /// Whether this connection has loaded a set.
-    pub(super) fn has(&self, set: usize) -> bool {
-        self.shas[SETS[set].clone()]
-            .iter()
-            .all(|sha| !sha.is_empty())
+    pub(super) fn has(&self, set: Set) -> bool {
+        set.scripts()
+            .all(|script| !self.shas[script as usize].is_empty())
     }
 
     /// The sets that this connection has loaded.
-    pub(super) fn loaded_sets(&self) -> impl Iterator<Item = usize> {
-        (0..SETS.len()).filter(|set| self.has(*set))
+    pub(super) fn loaded_sets(&self) -> impl Iterator<Item = Set> {
+        Set::ALL.into_iter().filter(|set| self.has(*set))
     }
 
     /// Reads one reply to a command that [`load`](Self::load) wrote.
-    pub(super) fn loaded(&mut self, index: usize, reply: &Value<'_>) -> Result<(), Fault> {
+    pub(super) fn loaded(&mut self, script: Script, reply: &Value<'_>) -> Result<(), Fault> {
         match reply {
-            Value::Bulk(sha) if sha.len() == 40 => self.shas[index] = sha.to_vec(),
+            Value::Bulk(sha) if sha.len() == 40 => self.shas[script as usize] = sha.to_vec(),
             Value::Error(error) => return Err(server_fault(error)),
             _ => return Err(Fault::Server("no name for a script that was loaded".into())),
         }
@@ -142,6 +134,10 @@ impl Scripts {
         args: usize,
         out: &'a mut Vec<u8>,
     ) -> Command<'a> {
+        debug_assert!(
+            script.takes(keys, args),
+            "{script:?}: {keys} keys, {args} arguments"
+        );
         let mut command = Command::of(out, 3 + keys + args);
         command
             .arg("EVALSHA")
@@ -157,34 +153,31 @@ mod tests {
     use crate::protocol::mark::Fingerprint;
 
     #[test]
-    fn scripts_that_vote_or_write_look_at_the_mark_first_while_masters_change_and_never_else() {
+    fn scripts_check_the_generation_marker_only_while_masters_are_replaced() {
         let print = |name| Fingerprint::of([name]);
         let loaded = |configuration: Configuration| {
             let (scripts, mut out) = (Scripts::of(configuration), Vec::new());
-            for set in 0..SETS.len() {
-                scripts.load(set, Duration::from_secs(30), &mut out);
+            for set in Set::ALL {
+                let _ = scripts.load(set, Duration::from_secs(30), &mut out);
             }
             String::from_utf8(out).expect("text")
         };
         let never = loaded(Configuration::new(0, print("a"), None));
         assert!(!never.contains(MASTERS), "{never}");
+        let all = Script::ALL.into_iter();
+        let checked = all.filter(|script| script.checks_marker()).count();
+        assert_eq!(checked, 11);
         let both = loaded(Configuration::new(0, print("a"), Some(print("b"))));
-        assert_eq!(
-            both.matches("if mark and mark ~= '0 ").count(),
-            MARKED.len()
-        );
+        assert_eq!(both.matches("if mark and mark ~= '0 ").count(), checked);
         let next = loaded(Configuration::new(1, print("b"), None));
-        assert_eq!(
-            next.matches("if true and mark ~= '2 ").count(),
-            MARKED.len()
-        );
+        assert_eq!(next.matches("if true and mark ~= '2 ").count(), checked);
     }
 
     #[test]
-    fn every_part_of_a_script_is_put_in() {
+    fn loaded_scripts_contain_no_placeholder() {
         let mut out = Vec::new();
-        for set in 0..SETS.len() {
-            Scripts::default().load(set, Duration::from_secs(30), &mut out);
+        for set in Set::ALL {
+            let _ = Scripts::default().load(set, Duration::from_secs(30), &mut out);
         }
         let text = String::from_utf8(out).expect("text");
         assert!(!text.contains("--+"), "{text}");
@@ -193,6 +186,5 @@ mod tests {
             !text.contains("{fence}") && !text.contains("{shared}"),
             "{text}"
         );
-        assert!(SETS.iter().flat_map(Clone::clone).eq(0..SOURCES.len()));
     }
 }

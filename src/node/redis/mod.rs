@@ -6,10 +6,12 @@
 mod actor;
 mod address;
 mod buffers;
+mod call;
 mod change;
 mod conversation;
 mod decode;
 mod deletion;
+mod denied;
 mod dial;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod driver;
@@ -20,15 +22,16 @@ mod link;
 mod loaded;
 mod lookup;
 mod many;
-pub(crate) mod needs;
+mod needs;
 mod online;
 mod raised;
 mod refusal;
 mod resp;
 mod runs;
-mod script;
+pub(crate) mod script;
 mod shared;
 mod socket;
+mod source;
 
 pub(crate) use address::{Address, MasterSource};
 pub(crate) use shared::NodeOptions;

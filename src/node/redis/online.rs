@@ -12,6 +12,7 @@ use super::many::{Each, decode_many};
 use super::refusal::{is_denied_key, is_noscript, not_admitted};
 use super::resp::{Command, Value};
 use super::runs::{Placed, Runs};
+use super::script::{Script, Set};
 use super::shared::Shared;
 use crate::keys::{LEADER, MASTERS};
 use crate::node::actor::mailbox::Queued;
@@ -61,7 +62,7 @@ pub(super) struct Online {
     /// all others.
     again: Vec<Queued>,
     /// The sets of scripts to be loaded for them.
-    wanted: Vec<usize>,
+    wanted: Vec<Set>,
     /// Requests that could not be executed together with others, or by a command that is not available. They are sent
     /// by themselves and go first.
     apart: Vec<Queued>,
@@ -95,7 +96,7 @@ impl Sent {
 enum What {
     Request(Queued),
     /// A script that is being loaded again.
-    Script(usize),
+    Script(Script),
     Ping,
     /// The generation marker, restored on a master without one.
     Mark,
@@ -209,9 +210,9 @@ impl Online {
                 settle(shared, owed, queued, answer, is_noscript(value), now);
             }
             // Without the scripts for many requests each request is sent by itself.
-            What::Script(index)
-                if Scripts::is_of_many(index) && matches!(value, Value::Error(_)) => {}
-            What::Script(index) => self.scripts.loaded(index, value)?,
+            What::Script(script)
+                if script.row().set == Set::Many && matches!(value, Value::Error(_)) => {}
+            What::Script(script) => self.scripts.loaded(script, value)?,
             What::Ping => match value {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
                 _ => return Err(Fault::Down("an odd answer to PING".into())),
@@ -331,7 +332,7 @@ impl Online {
             if !self.wanted.is_empty() {
                 // Scripts that are loaded again keep their names, so requests that need them can follow at once. The
                 // name of a script that is loaded for the first time comes with the answer.
-                let known: Vec<usize> = self.scripts.loaded_sets().collect();
+                let known: Vec<Set> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in std::mem::take(&mut self.wanted) {
                     self.load(set, shared, out, now);
@@ -382,13 +383,13 @@ impl Online {
     /// Writes the arranged requests.
     fn write(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let mut placed = std::mem::take(&mut self.placed);
-        if !self.scripts.has(Scripts::MANY) && placed.iter().any(|one| one.along > 0) {
+        if placed.iter().any(|one| one.along > 0) && !self.scripts.has(Set::Many) {
             // Do not wait for the scripts: until they are loaded each request is sent by itself.
             for one in &mut placed {
                 one.along = 0;
             }
             if !std::mem::replace(&mut self.many_wanted, true) {
-                self.load(Scripts::MANY, shared, out, now);
+                self.load(Set::Many, shared, out, now);
             }
         }
         let mut at = 0;
@@ -423,9 +424,9 @@ impl Online {
     }
 
     /// Asks the master to load a set of scripts.
-    fn load(&mut self, set: usize, shared: &Shared, out: &mut Output, now: Instant) {
+    fn load(&mut self, set: Set, shared: &Shared, out: &mut Output, now: Instant) {
         let scripts = (self.scripts).load(set, shared.options.max_ttl, out.commands());
-        let load = |index| Sent::alone(What::Script(index), now);
+        let load = |script| Sent::alone(What::Script(script), now);
         self.under_way.extend(scripts.map(load));
     }
 

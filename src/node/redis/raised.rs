@@ -1,6 +1,7 @@
 //! Errors raised by a script: the text, the line, and the missing right.
 
-use super::needs::{Call, Denied};
+use super::call::Call;
+use super::denied::Denied;
 use crate::keys::{Family, WAKE};
 
 /// An error that a script raised, without the text that its server adds.

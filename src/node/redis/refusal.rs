@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::needs::Denied;
+use super::denied::Denied;
 use super::raised::Raised;
 use super::resp::Value;
-use super::script::{Script, sources};
+use super::script::Script;
 use crate::node::Fault;
 use crate::node::inspection::plain;
 use crate::protocol::mark::{Admission, Configuration, Mark};
@@ -43,7 +43,7 @@ pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
         _ if is_denied_key(error) => {
             Fault::Denied(brief(&format!("no right to use the lock key: {text}")))
         }
-        script => by_code(&text, script.map(|script| &*sources()[script as usize])),
+        script => by_code(&text, script.map(Script::source)),
     }
 }
 

@@ -1,108 +1,333 @@
-//! The scripts: their Lua sources, which of them are loaded together, and which one a request runs.
+//! The scripts, one row each. All other lists of scripts are derived from these rows.
+//!
+//! The rows are in the order in which the scripts are loaded. A row without one of its fields does not compile. After a
+//! new row the compiler names the `match` in the simulated server that has to decode the script; the tests below compare
+//! KEYS and ARGV with the Lua source, and the tests of `needs.rs` compare the purposes with its calls.
 
-use std::ops::Range;
 use std::sync::LazyLock;
 
-use crate::keys;
+use super::source::with_parts;
+use crate::node::right::Purpose::{
+    self, Crowds, Elections, Fencing, Groups, Locking, Notes, Operating, Order, Semaphores, Values,
+    WakeUps,
+};
 use crate::node::{Claim, ExtendItem, Fairness, Request};
 
-/// The scripts, in the order of [`Script`].
-pub(super) const SOURCES: [&str; 20] = [
-    include_str!("../../scripts/acquire.lua"),
-    include_str!("../../scripts/confirm.lua"),
-    include_str!("../../scripts/release.lua"),
-    include_str!("../../scripts/extend.lua"),
-    include_str!("../../scripts/look.lua"),
-    include_str!("../../scripts/break.lua"),
-    include_str!("../../scripts/acquire_fair.lua"),
-    include_str!("../../scripts/release_fair.lua"),
-    include_str!("../../scripts/claim.lua"),
-    include_str!("../../scripts/confirm_group.lua"),
-    include_str!("../../scripts/unclaim.lua"),
-    include_str!("../../scripts/keep.lua"),
-    include_str!("../../scripts/read.lua"),
-    include_str!("../../scripts/write.lua"),
-    include_str!("../../scripts/permit.lua"),
-    include_str!("../../scripts/release_permit.lua"),
-    include_str!("../../scripts/note.lua"),
-    include_str!("../../scripts/classic.lua"),
-    include_str!("../../scripts/acquire_many.lua"),
-    include_str!("../../scripts/release_many.lua"),
-];
+/// What there is to know about one script.
+pub(super) struct Row {
+    /// The Lua source, before shared parts and names of keys are inserted.
+    pub(super) source: &'static str,
+    pub(super) set: Set,
+    /// Whether the script checks the generation marker first. Every script whose reply is a vote does, and the script that
+    /// writes a value.
+    pub(super) checks_marker: bool,
+    /// What its calls are for. A user needs the rights of these purposes to run it.
+    #[cfg_attr(not(test), allow(dead_code, reason = "for the tests of the rights"))]
+    pub(super) purposes: &'static [Purpose],
+    pub(super) keys: Keys,
+    pub(super) args: Args,
+}
 
-macro_rules! part {
-    ($name:literal) => {
-        (
-            concat!("--+ ", $name, "\n"),
-            include_str!(concat!("../../scripts/", $name)),
-        )
+/// Scripts that are loaded together. Every handshake loads [`Set::Plain`]; any other set is loaded when a request first
+/// needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Set {
+    /// Locks on one key, and looking at them.
+    Plain,
+    /// Locks on several keys, readers and owners.
+    Groups,
+    Values,
+    Semaphores,
+    Notes,
+    /// Locks without a fencing token while the masters are replaced.
+    Classic,
+    /// Many requests in one call.
+    Many,
+}
+
+/// What KEYS holds, in the words of the script's header.
+#[cfg_attr(not(test), allow(dead_code, reason = "tests compare the words"))]
+pub(super) enum Keys {
+    One(&'static str),
+    /// Any number of keys.
+    Many(&'static str),
+}
+
+/// What ARGV holds, in the words of the script's header.
+pub(super) struct Args {
+    /// These come first, once.
+    pub(super) first: &'static [&'static str],
+    /// These come next, once for each key.
+    pub(super) each: &'static [&'static str],
+    /// These come last, once. Any number of them may be missing at the end.
+    pub(super) last: &'static [&'static str],
+}
+
+/// Declares [`Script`] from the rows.
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $script:ident: $row:expr,)*) => {
+        /// One of the scripts that a master runs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(unreachable_pub, reason = "public with the feature testing")]
+        pub enum Script {
+            $($(#[$doc])* $script,)*
+        }
+
+        impl Script {
+            /// All scripts, in the order in which they are loaded.
+            #[allow(unreachable_pub, reason = "public with the feature testing")]
+            pub const ALL: [Self; ROWS.len()] = [$(Self::$script),*];
+        }
+
+        static ROWS: [Row; [$(stringify!($script)),*].len()] = [$($row),*];
     };
 }
 
-/// Lua code that several scripts share. A part replaces the line that names it, because calling a Lua function would make
-/// every run of the script slower.
-const PARTS: [(&str, &str); 20] = [
-    part!("fence/read.lua"),
-    part!("fence/again.lua"),
-    // Contains another part, which must follow in this list.
-    part!("fence/raise.lua"),
-    part!("fence/next.lua"),
-    part!("fence/lives.lua"),
-    part!("line/join.lua"),
-    // Contains another part, which must follow in this list.
-    part!("line/first.lua"),
-    part!("line/purge.lua"),
-    // Contains another part, which must follow in this list.
-    part!("line/refused.lua"),
-    // Returns the number of waiters ahead of this one, or of all waiters if this one is not queued.
-    part!("line/ahead.lua"),
-    part!("many/call.lua"),
-    part!("many/each.lua"),
-    part!("many/lines.lua"),
-    part!("many/seen.lua"),
-    part!("mark/has.lua"),
-    part!("mark/class.lua"),
-    part!("note/forget.lua"),
-    part!("note/said.lua"),
-    part!("wake/readers.lua"),
-    part!("value/read.lua"),
-];
+scripts! {
+    /// Takes a free lock, with a fencing token.
+    Acquire: Row {
+        source: include_str!("../../scripts/acquire.lua"),
+        set: Set::Plain,
+        checks_marker: true,
+        purposes: &[Locking, Fencing],
+        keys: Keys::One("lock"),
+        args: Args { first: &["value", "ttl ms", "proposal us"], each: &[], last: &[] },
+    },
 
-/// The sources with their parts inserted, in the order of [`Script`].
-pub(super) fn sources() -> &'static [String; SOURCES.len()] {
-    static WHOLE: LazyLock<[String; SOURCES.len()]> = LazyLock::new(|| SOURCES.map(with_parts));
-    &WHOLE
+    /// Agrees on the fencing token of a granted lock.
+    Confirm: Row {
+        source: include_str!("../../scripts/confirm.lua"),
+        set: Set::Plain,
+        checks_marker: true,
+        purposes: &[Locking, Fencing],
+        keys: Keys::One("lock"),
+        args: Args { first: &["value", "token"], each: &[], last: &[] },
+    },
+
+    /// Deletes a lock that is still the caller's.
+    Release: Row {
+        source: include_str!("../../scripts/release.lua"),
+        set: Set::Plain,
+        checks_marker: false,
+        purposes: &[Locking, Notes],
+        keys: Keys::One("lock"),
+        args: Args { first: &["value"], each: &[], last: &["note"] },
+    },
+
+    /// Extends many locks, each on one key.
+    Extend: Row {
+        source: include_str!("../../scripts/extend.lua"),
+        set: Set::Plain,
+        checks_marker: true,
+        purposes: &[Locking, Notes],
+        keys: Keys::Many("locks"),
+        args: Args { first: &[], each: &["value", "ttl ms"], last: &[] },
+    },
+
+    /// Reads the state of a lock.
+    Look: Row {
+        source: include_str!("../../scripts/look.lua"),
+        set: Set::Plain,
+        checks_marker: false,
+        purposes: &[Operating],
+        keys: Keys::One("lock"),
+        args: Args { first: &[], each: &[], last: &["queue"] },
+    },
+
+    /// Force-releases a lock.
+    Break: Row {
+        source: include_str!("../../scripts/break.lua"),
+        set: Set::Plain,
+        checks_marker: false,
+        purposes: &[Operating, WakeUps],
+        keys: Keys::One("lock"),
+        args: Args { first: &[], each: &[], last: &["queue"] },
+    },
+
+    /// Takes a free lock for the first waiter of its queue, and joins the queue.
+    AcquireFair: Row {
+        source: include_str!("../../scripts/acquire_fair.lua"),
+        set: Set::Plain,
+        checks_marker: true,
+        purposes: &[Locking, Fencing, Order, Notes],
+        keys: Keys::One("lock"),
+        args: Args { first: &["value", "ttl ms", "proposal us"], each: &[], last: &["id", "ticket", "heartbeat ms"] },
+    },
+
+    /// Deletes a lock that is still the caller's, leaves its queue, and wakes the next waiter.
+    ReleaseFair: Row {
+        source: include_str!("../../scripts/release_fair.lua"),
+        set: Set::Plain,
+        checks_marker: false,
+        purposes: &[Locking, Order, WakeUps, Notes],
+        keys: Keys::One("lock"),
+        args: Args { first: &["value"], each: &[], last: &["id", "leave", "note"] },
+    },
+
+    /// Takes several locks or a hold next to others of its class, all or none.
+    Claim: Row {
+        source: include_str!("../../scripts/claim.lua"),
+        set: Set::Groups,
+        checks_marker: true,
+        purposes: &[Locking, Fencing, Order, Groups, WakeUps, Notes],
+        keys: Keys::Many("lock keys"),
+        args: Args {
+            first: &["value", "ttl ms", "proposal us", "value of the lock that this claim replaces", "id", "ticket", "heartbeat ms"],
+            each: &["marker"],
+            last: &[],
+        },
+    },
+
+    /// Agrees on the fencing token of a granted group.
+    ConfirmGroup: Row {
+        source: include_str!("../../scripts/confirm_group.lua"),
+        set: Set::Groups,
+        checks_marker: true,
+        purposes: &[Locking, Fencing, Groups],
+        keys: Keys::Many("lock keys"),
+        args: Args { first: &["value", "number"], each: &["marker"], last: &[] },
+    },
+
+    /// Releases a group, leaves its queues, and wakes the next waiters.
+    Unclaim: Row {
+        source: include_str!("../../scripts/unclaim.lua"),
+        set: Set::Groups,
+        checks_marker: false,
+        purposes: &[Locking, Order, Groups, WakeUps, Notes],
+        keys: Keys::Many("lock keys"),
+        args: Args { first: &["value", "id", "leave"], each: &["marker"], last: &[] },
+    },
+
+    /// Extends many locks, some of which are groups.
+    Keep: Row {
+        source: include_str!("../../scripts/keep.lua"),
+        set: Set::Groups,
+        checks_marker: true,
+        purposes: &[Locking, Fencing, Groups],
+        keys: Keys::Many("lock keys"),
+        args: Args { first: &[], each: &["value", "ttl ms", "marker", "number"], last: &[] },
+    },
+
+    /// Reads the value under a lock.
+    Read: Row {
+        source: include_str!("../../scripts/read.lua"),
+        set: Set::Values,
+        checks_marker: false,
+        purposes: &[Values],
+        keys: Keys::One("lock"),
+        args: Args { first: &["value", "token"], each: &[], last: &[] },
+    },
+
+    /// Writes the value under a lock.
+    Write: Row {
+        source: include_str!("../../scripts/write.lua"),
+        set: Set::Values,
+        checks_marker: true,
+        purposes: &[Values],
+        keys: Keys::One("lock"),
+        args: Args { first: &["token", "run"], each: &[], last: &["bytes"] },
+    },
+
+    /// Takes a slot of a semaphore.
+    Permit: Row {
+        source: include_str!("../../scripts/permit.lua"),
+        set: Set::Semaphores,
+        checks_marker: true,
+        purposes: &[Locking, Fencing, Order, Semaphores],
+        keys: Keys::One("the lock key that the semaphore's name would have"),
+        args: Args {
+            first: &["value", "ttl ms", "proposal us", "slot", "number of slots"],
+            each: &[],
+            last: &["id", "ticket", "heartbeat ms"],
+        },
+    },
+
+    /// Releases a slot of a semaphore, leaves its queue, and wakes the next waiter.
+    ReleasePermit: Row {
+        source: include_str!("../../scripts/release_permit.lua"),
+        set: Set::Semaphores,
+        checks_marker: false,
+        purposes: &[Locking, Order, WakeUps, Notes],
+        keys: Keys::One("the lock key that the semaphore's name would have"),
+        args: Args { first: &["value", "slot"], each: &[], last: &["id", "leave", "note"] },
+    },
+
+    /// Writes the notes of many locks.
+    Note: Row {
+        source: include_str!("../../scripts/note.lua"),
+        set: Set::Notes,
+        checks_marker: false,
+        purposes: &[Notes, Elections, Groups, Fencing],
+        keys: Keys::Many("locks"),
+        args: Args { first: &[], each: &["value", "note", "announce"], last: &[] },
+    },
+
+    /// Takes a free lock without a fencing token, after the check of the generation marker.
+    Classic: Row {
+        source: include_str!("../../scripts/classic.lua"),
+        set: Set::Classic,
+        checks_marker: true,
+        purposes: &[Locking],
+        keys: Keys::One("lock"),
+        args: Args { first: &["value", "ttl ms"], each: &[], last: &[] },
+    },
+
+    /// Takes many free locks, each for itself.
+    AcquireMany: Row {
+        source: include_str!("../../scripts/acquire_many.lua"),
+        set: Set::Many,
+        checks_marker: true,
+        purposes: &[Locking, Fencing, Order, Notes, Crowds],
+        keys: Keys::Many("locks"),
+        args: Args { first: &["ttl ms", "queues"], each: &["value", "proposal us"], last: &[] },
+    },
+
+    /// Releases many locks, each for itself.
+    ReleaseMany: Row {
+        source: include_str!("../../scripts/release_many.lua"),
+        set: Set::Many,
+        checks_marker: false,
+        purposes: &[Locking, Order, WakeUps, Crowds],
+        keys: Keys::Many("locks"),
+        args: Args { first: &[], each: &["value"], last: &["queues"] },
+    },
 }
 
-/// A Lua source with its parts and the names of keys inserted.
-pub(super) fn with_parts(source: &str) -> String {
-    let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
-    keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))
-}
+#[allow(unreachable_pub, reason = "public with the feature testing")]
+impl Script {
+    pub(super) fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
 
-/// A script, as an index into the lists above.
-#[derive(Clone, Copy)]
-pub(super) enum Script {
-    Acquire,
-    Confirm,
-    Release,
-    Extend,
-    Look,
-    Break,
-    AcquireFair,
-    ReleaseFair,
-    Claim,
-    ConfirmGroup,
-    Unclaim,
-    Keep,
-    Read,
-    Write,
-    Permit,
-    ReleasePermit,
-    Note,
-    Classic,
-    AcquireMany,
-    ReleaseMany,
+    /// The Lua source as it is loaded, behind the line with the deployment's constants.
+    pub fn source(self) -> &'static str {
+        static WHOLE: LazyLock<[String; ROWS.len()]> =
+            LazyLock::new(|| Script::ALL.map(|script| with_parts(script.row().source)));
+        &WHOLE[self as usize]
+    }
+
+    /// The script with this source; `None` if the text is no script of the library.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn of_source(text: &[u8]) -> Option<Self> {
+        let same = |script: &Self| script.source().as_bytes() == text;
+        Self::ALL.into_iter().find(same)
+    }
+
+    /// Whether the script checks the generation marker of the masters first.
+    pub fn checks_marker(self) -> bool {
+        self.row().checks_marker
+    }
+
+    /// Whether the script can be called with this number of keys and of arguments.
+    pub fn takes(self, keys: usize, args: usize) -> bool {
+        let row = self.row();
+        let counted = match row.keys {
+            Keys::One(_) => keys == 1,
+            Keys::Many(_) => true,
+        };
+        let least = row.args.first.len() + keys * row.args.each.len();
+        counted && (least..=least + row.args.last.len()).contains(&args)
+    }
 }
 
 impl Script {
@@ -134,34 +359,28 @@ impl Script {
     }
 }
 
-/// The scripts that check the generation marker first: every script whose reply is a vote, and the one that writes a value.
-pub(super) const MARKED: [usize; 11] = [
-    Script::Acquire as usize,
-    Script::Confirm as usize,
-    Script::Extend as usize,
-    Script::AcquireFair as usize,
-    Script::Claim as usize,
-    Script::ConfirmGroup as usize,
-    Script::Keep as usize,
-    Script::Permit as usize,
-    Script::Classic as usize,
-    Script::AcquireMany as usize,
-    Script::Write as usize,
-];
+impl Set {
+    pub(super) const ALL: [Self; 7] = [
+        Self::Plain,
+        Self::Groups,
+        Self::Values,
+        Self::Semaphores,
+        Self::Notes,
+        Self::Classic,
+        Self::Many,
+    ];
 
-/// The sets of scripts that are loaded together, as ranges of [`Script`]. The first set is loaded by every handshake, any
-/// other set when a request first needs it.
-pub(super) const SETS: [Range<usize>; 7] = [
-    0..8,
-    8..12,
-    12..14,
-    14..16,
-    16..17,
-    17..18,
-    18..SOURCES.len(),
-];
+    /// The scripts of this set, in the order in which they are loaded.
+    pub(super) fn scripts(self) -> impl Iterator<Item = Script> {
+        let all = Script::ALL.into_iter();
+        all.filter(move |script| script.row().set == self)
+    }
+}
 
 /// Whether any of these extensions is for a lock that is not one key held exclusively.
 pub(super) fn has_groups(items: &[ExtendItem]) -> bool {
     items.iter().any(|item| item.claim.group().is_some())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! The command that a line of a script calls, because some servers name only the line in an error.
+
+use crate::keys::Family;
+
+/// The command that one line of a script calls.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Call<'a> {
+    /// The name of the command, as the script writes it.
+    pub(super) command: &'a str,
+    /// The family of keys that the call touches, if the line shows it.
+    pub(super) family: Option<Family>,
+}
+
+impl<'a> Call<'a> {
+    /// The call in one line of a script. No line has two calls (`every_call_of_a_script_is_in_the_table_under_a_purpose_of_the_script`).
+    pub(super) fn read(line: &'a str) -> Option<Self> {
+        let (_, rest) = line.split_once("call('")?;
+        let (command, rest) = rest.split_once('\'')?;
+        let first = rest.trim_start_matches([',', ' ']);
+        let starts = |word: &str| {
+            let rest = first.strip_prefix(word);
+            rest.is_some_and(|rest| rest.starts_with([',', ')', ' ']))
+        };
+        let family = Family::ALL.into_iter().find(|family| match family {
+            Family::Lock => starts("key") || first.starts_with("KEYS["),
+            family => {
+                let quoted = first.strip_prefix('\'');
+                starts(family.place().trim_matches(['{', '}']))
+                    || quoted.is_some_and(|name| name.starts_with(family.before()))
+            }
+        });
+        Some(Self { command, family })
+    }
+}

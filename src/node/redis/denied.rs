@@ -1,0 +1,59 @@
+//! What a refusal for missing rights is about: a command, a key or a channel.
+
+/// What a refusal for missing rights is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Denied {
+    Command,
+    Key,
+    Channel,
+}
+
+impl Denied {
+    /// Reads the kind of refusal from the error, whose words differ from version to version.
+    pub(super) fn of(text: &str) -> Self {
+        // The name of the user may be any text, but it comes before these words.
+        if text.contains("to run the '") || text.contains("can't run this command") {
+            Self::Command
+        } else if text.contains("access a key") || text.contains("one of the keys") {
+            Self::Key
+        } else if text.contains("access a channel")
+            || text.contains("one of the channels")
+            || text.contains("publish to the channel")
+        {
+            Self::Channel
+        } else {
+            Self::Command
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_of_every_server_version_are_recognised() {
+        for (text, denied) in [
+            (
+                "NOPERM this user has no permissions to run the 'del' command or its subcommand",
+                Denied::Command,
+            ),
+            (
+                "NOPERM User one of the keys has no permissions to run the 'del' command",
+                Denied::Command,
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                Denied::Key,
+            ),
+            ("NOPERM No permissions to access a key", Denied::Key),
+            (
+                "NOPERM this user has no permissions to access one of the channels used as arguments",
+                Denied::Channel,
+            ),
+            ("NOPERM No permissions to access a channel", Denied::Channel),
+        ] {
+            assert_eq!(Denied::of(text), denied, "{text}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::*;
+use crate::node::redis::call::Call;
+use crate::node::redis::script::Script;
+
+/// The purposes for which the line `ACL SETUSER` on the page grants rights: all defaults, and what operators use.
+const DEFAULTS: [Purpose; 14] = [
+    Purpose::Locking,
+    Purpose::RestartGuard,
+    Purpose::Fencing,
+    Purpose::Order,
+    Purpose::WakeUps,
+    Purpose::Notes,
+    Purpose::Elections,
+    Purpose::Crowds,
+    Purpose::Reconnecting,
+    Purpose::Operating,
+    Purpose::Groups,
+    Purpose::Values,
+    Purpose::Semaphores,
+    Purpose::Masters,
+];
+
+/// The words of `ACL SETUSER`, after the name of the user, that grant the rights for the `wanted` purposes.
+fn rules(prefix: &str, wanted: &[Purpose]) -> String {
+    let needs = needs(wanted.iter().copied());
+    let mut keys = BTreeSet::new();
+    let mut commands: Vec<String> = Vec::new();
+    for need in &needs {
+        keys.extend(need.family());
+        let command = need.command();
+        if !commands.contains(&command) {
+            commands.push(command);
+        }
+    }
+    let mut words = String::from("reset on >PASSWORD");
+    for family in keys {
+        let _ = write!(words, " ~{}", pattern(family, prefix));
+    }
+    let channels: BTreeSet<_> = needs.iter().filter_map(Need::channels).collect();
+    if !channels.is_empty() {
+        words += " resetchannels";
+    }
+    for channel in channels {
+        let _ = write!(words, " &{channel}*");
+    }
+    for command in commands {
+        let _ = write!(words, " +{command}");
+    }
+    words
+}
+
+/// The last column of the page: what fails without the rights of a purpose.
+fn without(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Locking
+        | Purpose::RestartGuard
+        | Purpose::Fencing
+        | Purpose::Order
+        | Purpose::Database => "no lock",
+        Purpose::WakeUps => "waiters use only timers",
+        Purpose::Reconnecting => "what a broken connection had sent may still run, until its ttl",
+        Purpose::Operating => "these commands fail",
+        Purpose::Persistence => "`doctor` warns that it cannot check it",
+        Purpose::Naming => "connections have no name",
+        Purpose::Releases => "releases use the script: more work for the master",
+        Purpose::Groups => "these kinds of locks fail",
+        Purpose::Values => "these fail, but locks work",
+        Purpose::Semaphores => "semaphores fail",
+        Purpose::Notes => "no notes",
+        Purpose::Elections => "observers use only timers",
+        Purpose::Crowds => "each lock by itself: more work for the master",
+        Purpose::Masters => {
+            "clients do not learn that masters are replaced, and lost markers are not restored: grant it before"
+        }
+    }
+}
+
+/// The first column of the page.
+fn when(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Locking => "taking, renewing, releasing",
+        Purpose::RestartGuard => "restart guard, unless it is off",
+        Purpose::Fencing => "fencing tokens, unless they are off",
+        Purpose::Order => "waiting in order, unless `unordered`",
+        Purpose::Database => "a database number in the URL",
+        Purpose::WakeUps => "wake-ups",
+        Purpose::Reconnecting => "clean reconnects",
+        Purpose::Operating => "`status`, `list`, `break`, `doctor`",
+        Purpose::Persistence => "`doctor`, with the restart guard off",
+        Purpose::Groups => "several resources, readers, owners",
+        Purpose::Values => "quotas, once per period",
+        Purpose::Semaphores => "semaphores",
+        Purpose::Naming => "names in `CLIENT LIST` (the library's: Redis 7.2, Valkey)",
+        Purpose::Releases => "cheaper releases of locks without waiters (Valkey 9)",
+        Purpose::Notes => "notes of who holds a lock",
+        Purpose::Elections => "notices of new leaders",
+        Purpose::Masters => "replacing masters",
+        Purpose::Crowds => "many locks at once",
+    }
+}
+
+/// The part of the page that is printed from the table.
+fn page() -> String {
+    let mut page = String::from("```\nACL SETUSER quorate ");
+    page += &rules("lock:", &DEFAULTS);
+    page += "\n```\n\n| for | commands | keys and channels | without it |\n|---|---|---|---|\n";
+    for purpose in Purpose::ALL {
+        let needs = needs(std::iter::once(purpose));
+        let mut commands: Vec<String> = Vec::new();
+        let mut objects: Vec<String> = Vec::new();
+        for need in &needs {
+            let command = format!("`{}`", need.command());
+            let family = need.family().map(|family| match family {
+                Family::Lock => "the lock key".to_owned(),
+                family => format!("`{}`", family.before()),
+            });
+            let channel = need.channels().map(|channels| format!("`{channels}`"));
+            if !commands.contains(&command) {
+                commands.push(command);
+            }
+            for object in family.into_iter().chain(channel) {
+                if !objects.contains(&object) {
+                    objects.push(object);
+                }
+            }
+        }
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} | {} |",
+            when(purpose),
+            commands.join(" ").replace('|', "\\|"),
+            objects.join(" "),
+            without(purpose)
+        );
+    }
+    page
+}
+
+#[test]
+fn page_for_operators_prints_the_table_of_rights() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+    let text = std::fs::read_to_string(path).expect("the page");
+    assert!(
+        text.contains(&page()),
+        "docs/operations.md does not print what the table says:\n{}",
+        page()
+    );
+}
+
+#[test]
+fn every_call_of_a_script_is_in_the_table_under_a_purpose_of_the_script() {
+    for script in Script::ALL {
+        for line in script
+            .source()
+            .lines()
+            .filter(|line| line.contains("call('"))
+        {
+            assert_eq!(line.matches("call('").count(), 1, "one call a line: {line}");
+            let call = Call::read(line).expect("a call");
+            let name = call.command.to_ascii_lowercase();
+            let listed = needs(script.row().purposes.iter().copied());
+            let known = listed.iter().any(|need| {
+                need.command() == name && (call.family.is_none() || need.family() == call.family)
+            });
+            assert!(known, "not in the table: {line} {call:?}");
+            // A call without a family has no key, or its key is a variable of a loop.
+            assert!(
+                call.family.is_some()
+                    || ["time", "publish"].contains(&name.as_str())
+                    || line.contains(", name")
+                    || line.contains(", unpack("),
+                "{line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_line_of_the_table_is_used_by_a_script_or_the_driver() {
+    // Commands that the driver sends without a script.
+    let direct = [
+        "evalsha",
+        "script|load",
+        "info",
+        "subscribe",
+        "unsubscribe",
+        "scan",
+        "ping",
+        "select",
+        "delifeq",
+    ];
+    for need in needs(Purpose::ALL.into_iter()) {
+        let called = Script::ALL.into_iter().any(|script| {
+            script.source().lines().filter_map(Call::read).any(|call| {
+                let same = call.command.eq_ignore_ascii_case(&need.command());
+                same && (call.family.is_none() || call.family == need.family())
+            })
+        });
+        let name = need.command();
+        let driver = direct.contains(&name.as_str())
+            || need.family() == Some(Family::Masters)
+            || name.starts_with("client|")
+            || name == "config|get";
+        assert!(called || driver, "nobody needs {need:?}");
+    }
+}
+
+#[test]
+fn prefix_with_wildcards_is_escaped_in_the_pattern_of_its_keys() {
+    assert_eq!(
+        pattern(Family::Fence, "a*[b]?\\"),
+        "quorate:fence:a\\*\\[b\\]\\?\\\\*"
+    );
+    assert_eq!(pattern(Family::Lock, ""), "*");
+}
+
+#[test]
+fn settings_that_are_off_need_no_rights() {
+    let classic = Scope {
+        prefix: "".into(),
+        fencing: false,
+        fair: false,
+        unheard_of: "x".into(),
+    };
+    let wanted: Vec<_> = purposes(&classic, true, false).collect();
+    assert!(!wanted.contains(&Purpose::Order) && !wanted.contains(&Purpose::Fencing));
+    let listed = needs(wanted.into_iter());
+    assert!(!listed.iter().any(|need| need.command() == "zadd"));
+    assert!(
+        listed
+            .iter()
+            .all(|need| need.family() != Some(Family::Ticket))
+    );
+}
