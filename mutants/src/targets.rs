@@ -39,6 +39,8 @@ const DECIDING: &[&str] = &[
     "src/node/redis/change.rs",
     "src/node/redis/link.rs",
     "src/node/redis/online.rs",
+    "src/node/redis/settle.rs",
+    "src/node/redis/votes.rs",
     "src/node/redis/runs.rs",
     "src/node/redis/many.rs",
     "src/node/redis/handshake.rs",

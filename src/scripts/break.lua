@@ -2,7 +2,8 @@
 -- fence counter stays. A marker stays for longer than the holder can still renew: without the marker, the
 -- holder's next renewal would restore the key. Markers of earlier breaks are kept. A lock key of another type
 -- is never touched, because GET fails first.
--- KEYS: lock. ARGV: the name of its queue, as for LOOK. Reply: the state before the break, as LOOK but without the queue. Also deletes the note.
+-- KEYS: lock. ARGV: the name of its queue, as for LOOK. Also deletes the note.
+-- Reply: the state before the break, as LOOK but without the queue.
 local held = redis.call('GET', KEYS[1])
 local left = redis.call('PTTL', KEYS[1])
 local time = redis.call('TIME')

@@ -29,9 +29,12 @@ mod refusal;
 mod resp;
 mod runs;
 pub(crate) mod script;
+mod sent;
+mod settle;
 mod shared;
 mod socket;
 mod source;
+mod votes;
 
 pub(crate) use address::{Address, MasterSource};
 pub(crate) use shared::NodeOptions;

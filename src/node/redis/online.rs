@@ -9,22 +9,21 @@ use super::deletion::Deletion;
 use super::handshake::Negotiated;
 use super::loaded::Scripts;
 use super::many::{Each, decode_many};
-use super::refusal::{is_denied_key, is_noscript, not_admitted};
+use super::refusal::{is_denied_key, is_noscript};
 use super::resp::{Command, Value};
 use super::runs::{Placed, Runs};
-use super::script::{Script, Set};
+use super::script::Set;
+use super::sent::{Sent, What};
+use super::settle::settle;
 use super::shared::Shared;
-use crate::keys::{LEADER, MASTERS};
+use super::votes::Votes;
+use crate::keys::LEADER;
 use crate::node::actor::mailbox::Queued;
-use crate::node::actor::marks::Missed;
 use crate::node::actor::owed::Owed;
 use crate::node::actor::trust::Memory;
 use crate::node::actor::window::Window;
-use crate::node::{Answer, Fault, Request, Subscriber};
+use crate::node::{Fault, Request, Subscriber};
 use crate::protocol::instant::Instant;
-use crate::protocol::mark::{Admission, Mark, RESTORED};
-use crate::protocol::restart::guarded_for;
-use crate::settings::RestartGuard;
 
 /// The largest number of requests that are taken at a time.
 const BATCH: usize = 512;
@@ -43,16 +42,8 @@ pub(super) struct Online {
     scripts: Scripts,
     /// How single releases are written.
     deletion: Deletion,
-    quarantined_until: Instant,
     memory: Memory,
-    /// Why this master gives no votes to this client, if that is permanent for the connection.
-    refused: Option<Fault>,
-    /// Since when the master is known to have no generation marker.
-    unmarked: Option<Instant>,
-    /// Whether its marker was found to be missing on this connection.
-    missed: bool,
-    /// Until when its votes do not count because it has lost its marker.
-    doubted_until: Option<Instant>,
+    votes: Votes,
     since: Instant,
     /// When the master last sent something.
     heard: Instant,
@@ -79,44 +70,13 @@ pub(super) struct Online {
     window: Window,
 }
 
-/// A message to the master without an answer so far.
-struct Sent {
-    what: What,
-    at: Instant,
-    /// How many requests after it have their answers in the same reply.
-    along: usize,
-}
-
-impl Sent {
-    fn alone(what: What, at: Instant) -> Self {
-        Self { what, at, along: 0 }
-    }
-}
-
-enum What {
-    Request(Queued),
-    /// A script that is being loaded again.
-    Script(Script),
-    Ping,
-    /// The generation marker, restored on a master without one.
-    Mark,
-    /// The expiry of the marker after it was restored.
-    MarkLeft,
-    /// The server's command that compares and deletes.
-    Trial,
-}
-
 impl Online {
     pub(super) fn new(negotiated: Negotiated, shared: &Shared, now: Instant) -> Self {
         Self {
+            votes: Votes::new(&negotiated, now),
             scripts: negotiated.scripts,
             deletion: negotiated.deletion,
-            quarantined_until: negotiated.quarantined_until,
             memory: negotiated.memory,
-            refused: negotiated.refused,
-            unmarked: negotiated.unmarked,
-            missed: false,
-            doubted_until: negotiated.restored.map(|left| now + left),
             since: now,
             heard: now,
             under_way: VecDeque::new(),
@@ -219,7 +179,7 @@ impl Online {
             },
             // The marker was written, or another client wrote it, or it is not permitted: the next handshake reads it.
             What::Mark => {}
-            What::MarkLeft => self.hear_mark_left(shared, value, now),
+            What::MarkLeft => self.votes.hear_mark_left(shared, value, now),
             What::Trial => self.deletion.tried(value),
         }
         Ok(())
@@ -357,11 +317,11 @@ impl Online {
         // the queue was never empty (`every_request_is_answered_once`).
         let took = !batch.is_empty();
         if took {
-            self.miss_mark(shared, out, now);
+            (self.votes).miss_mark(shared, out, &mut self.under_way, now);
         }
-        let quarantine = self.quarantine(shared, now);
+        let quarantine = self.votes.quarantine(shared, now);
         for queued in batch.drain(..) {
-            if let Some(fault) = self.withheld(&queued.request, quarantine) {
+            if let Some(fault) = self.votes.withheld(&queued.request, quarantine) {
                 queued.answer(Err(fault));
             } else if let Some(set) = self.scripts.lacks(&queued.request) {
                 if !self.wanted.contains(&set) {
@@ -430,94 +390,6 @@ impl Online {
         self.under_way.extend(scripts.map(load));
     }
 
-    /// Why a request must not be sent; `None` if it may be.
-    fn withheld(&self, request: &Request, quarantine: Duration) -> Option<Fault> {
-        match &self.refused {
-            Some(fault) if request.is_for_current_masters() => Some(fault.clone()),
-            _ if quarantine.is_zero() || !request.rests_on_memory() => None,
-            _ => Some(Fault::Quarantined(quarantine)),
-        }
-    }
-
-    /// Handles a master without a marker while another master has one: it has forgotten its data, or is another server
-    /// than before. It is guarded like a restarted master, and its marker is restored, so that no client is admitted
-    /// that was closed out. The expiry of the restored marker makes clients guard the master that connect later.
-    fn miss_mark(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
-        let options = &shared.options;
-        let Some(since) = self.unmarked else {
-            return;
-        };
-        let mark = match options.marks.missed() {
-            Missed::Nothing => return,
-            // Restored later, when the markers of more masters have been seen.
-            Missed::Unknown => None,
-            Missed::Known(mark) => Some(mark),
-        };
-        if mark.is_some() {
-            self.unmarked = None;
-        }
-        // The operator who prepares a replacement writes the first marker on the next masters. A client with wrong
-        // masters in its configuration would otherwise shut out the users of a foreign master.
-        let may_restore = |mark: &Mark| {
-            let prepared = mark.number > options.configuration.first_mark()
-                || !options.configuration.has_next()
-                || options.marks.is_old(shared.address.name());
-            prepared && options.configuration.admission(Some(*mark)) == Admission::Admitted
-        };
-        if let Some(mark) = mark.filter(may_restore) {
-            let mark = mark.to_string();
-            let lifetime = RESTORED.as_millis().to_string();
-            let restored = ["SET", MASTERS, &mark, "NX", "PX", &lifetime];
-            // If the guard has ended here it has ended for all clients: the marker needs no expiry.
-            let guarded = now < since + options.max_ttl;
-            let words = if guarded { &restored } else { &restored[..4] };
-            Command::words(out.commands(), words);
-            self.under_way.push_back(Sent::alone(What::Mark, now));
-        }
-        if options.restart_guard != RestartGuard::Off && !self.missed {
-            self.missed = true;
-            self.doubted_until = Some(since + options.max_ttl);
-            Command::words(out.commands(), &["PTTL", MASTERS]);
-            self.under_way.push_back(Sent::alone(What::MarkLeft, now));
-        }
-    }
-
-    /// Handles the expiry of a marker that was missing at the handshake.
-    fn hear_mark_left(&mut self, shared: &Shared, value: &Value<'_>, now: Instant) {
-        let (options, node) = (&shared.options, shared.address.name());
-        let Value::Int(left) = value else {
-            return;
-        };
-        match left {
-            // It was marked since then together with the other masters, on the server of this connection: nothing was
-            // lost.
-            -1 => self.trust(shared),
-            0.. => self.doubted_until = Some(now + guarded_for(*left, options.max_ttl)),
-            _ => {}
-        }
-        if self.doubted_until.is_some_and(|until| until > now) {
-            tracing::warn!(
-                %node,
-                "master has lost its generation marker and does not vote for a while"
-            );
-        }
-    }
-
-    /// How much longer its votes do not count.
-    fn quarantine(&mut self, shared: &Shared, now: Instant) -> Duration {
-        if self.doubted_until.is_some_and(|until| until <= now) {
-            self.trust(shared);
-        }
-        let until = self.doubted_until.max(Some(self.quarantined_until));
-        until.map_or(Duration::ZERO, |until| until.saturating_since(now))
-    }
-
-    /// Records that the marker was not lost, or that every forgotten lock has expired.
-    fn trust(&mut self, shared: &Shared) {
-        self.doubted_until = None;
-        shared.options.marks.trusts(shared.address.name());
-    }
-
     /// When [`tick`](Self::tick) is needed.
     pub(super) fn wake_at(&self, owed: &Owed, limit: Duration) -> Instant {
         match (self.stalled_since, self.under_way.front()) {
@@ -582,33 +454,6 @@ impl Online {
     }
 }
 
-/// Delivers an answer.
-fn settle(
-    shared: &Shared,
-    owed: &mut Owed,
-    queued: Queued,
-    answer: Result<Answer, Fault>,
-    noscript: bool,
-    now: Instant,
-) {
-    let answer = match answer {
-        Err(Fault::OtherMasters(mark)) => {
-            let mark = Mark::read(mark.as_bytes());
-            let fault = not_admitted(shared.options.configuration, mark);
-            Err(fault.unwrap_or(Fault::Server("a mark that admits us".into())))
-        }
-        answer => answer,
-    };
-    match &answer {
-        Err(fault) if noscript || passes(fault) => {
-            owed.postpone(&queued, shared.options.max_ttl, now);
-        }
-        Ok(Answer::Released(_)) => owed.delivered(),
-        _ => {}
-    }
-    queued.answer(answer);
-}
-
 /// Handles a wake-up: the message is the key that may be free, or that has a new leader.
 fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
     if let (Some(subscriber), [kind, channel, key]) = (subscriber, push)
@@ -621,12 +466,4 @@ fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
             subscriber.sink.woken(subscriber.node, key);
         }
     }
-}
-
-/// Whether a master with this answer may well answer differently a while later.
-fn passes(fault: &Fault) -> bool {
-    matches!(
-        fault,
-        Fault::Loading | Fault::ReadOnly | Fault::OutOfMemory | Fault::Misconf | Fault::Busy
-    )
 }

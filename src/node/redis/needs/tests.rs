@@ -61,7 +61,9 @@ fn without(purpose: Purpose) -> &'static str {
         | Purpose::Order
         | Purpose::Database => "no lock",
         Purpose::WakeUps => "waiters use only timers",
-        Purpose::Reconnecting => "what a broken connection had sent may still run, until its ttl",
+        Purpose::Reconnecting => {
+            "requests of a broken connection may still be executed, until their TTL"
+        }
         Purpose::Operating => "these commands fail",
         Purpose::Persistence => "`doctor` warns that it cannot check it",
         Purpose::Naming => "connections have no name",

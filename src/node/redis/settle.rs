@@ -1,0 +1,44 @@
+//! Hands the answer of a master to the request, and keeps a release that has to be sent again.
+
+use super::refusal::not_admitted;
+use super::shared::Shared;
+use crate::node::actor::mailbox::Queued;
+use crate::node::actor::owed::Owed;
+use crate::node::{Answer, Fault};
+use crate::protocol::instant::Instant;
+use crate::protocol::mark::Mark;
+
+/// Delivers an answer.
+pub(super) fn settle(
+    shared: &Shared,
+    owed: &mut Owed,
+    queued: Queued,
+    answer: Result<Answer, Fault>,
+    noscript: bool,
+    now: Instant,
+) {
+    let answer = match answer {
+        Err(Fault::OtherMasters(mark)) => {
+            let mark = Mark::read(mark.as_bytes());
+            let fault = not_admitted(shared.options.configuration, mark);
+            Err(fault.unwrap_or(Fault::Server("a mark that admits us".into())))
+        }
+        answer => answer,
+    };
+    match &answer {
+        Err(fault) if noscript || passes(fault) => {
+            owed.postpone(&queued, shared.options.max_ttl, now);
+        }
+        Ok(Answer::Released(_)) => owed.delivered(),
+        _ => {}
+    }
+    queued.answer(answer);
+}
+
+/// Whether a master with this answer may well answer differently a while later.
+fn passes(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::Loading | Fault::ReadOnly | Fault::OutOfMemory | Fault::Misconf | Fault::Busy
+    )
+}

@@ -1,0 +1,137 @@
+//! Whether the votes of the master count on one connection: its restart guard and its generation marker decide.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::buffers::Output;
+use super::handshake::Negotiated;
+use super::resp::{Command, Value};
+use super::sent::{Sent, What};
+use super::shared::Shared;
+use crate::keys::MASTERS;
+use crate::node::actor::marks::Missed;
+use crate::node::{Fault, Request};
+use crate::protocol::instant::Instant;
+use crate::protocol::mark::{Admission, Mark, RESTORED};
+use crate::protocol::restart::guarded_for;
+use crate::settings::RestartGuard;
+
+pub(super) struct Votes {
+    /// Until when the votes do not count because the master may have restarted.
+    quarantined_until: Instant,
+    /// Why this master gives no votes to this client, if that is permanent for the connection.
+    refused: Option<Fault>,
+    /// Since when the master is known to have no generation marker.
+    unmarked: Option<Instant>,
+    /// Whether its marker was found to be missing on this connection.
+    missed: bool,
+    /// Until when its votes do not count because it has lost its marker.
+    doubted_until: Option<Instant>,
+}
+
+impl Votes {
+    /// Begins with the findings of the handshake.
+    pub(super) fn new(negotiated: &Negotiated, now: Instant) -> Self {
+        Self {
+            quarantined_until: negotiated.quarantined_until,
+            refused: negotiated.refused.clone(),
+            unmarked: negotiated.unmarked,
+            missed: false,
+            doubted_until: negotiated.restored.map(|left| now + left),
+        }
+    }
+
+    /// Why a request must not be sent; `None` if it may be.
+    pub(super) fn withheld(&self, request: &Request, quarantine: Duration) -> Option<Fault> {
+        match &self.refused {
+            Some(fault) if request.is_for_current_masters() => Some(fault.clone()),
+            _ if quarantine.is_zero() || !request.rests_on_memory() => None,
+            _ => Some(Fault::Quarantined(quarantine)),
+        }
+    }
+
+    /// Handles a master without a marker while another master has one: it has forgotten its data, or is another server
+    /// than before. It is guarded like a restarted master, and its marker is restored, so that no client is admitted
+    /// that was closed out. The expiry of the restored marker makes clients guard the master that connect later.
+    pub(super) fn miss_mark(
+        &mut self,
+        shared: &Shared,
+        out: &mut Output,
+        sent: &mut VecDeque<Sent>,
+        now: Instant,
+    ) {
+        let options = &shared.options;
+        let Some(since) = self.unmarked else {
+            return;
+        };
+        let mark = match options.marks.missed() {
+            Missed::Nothing => return,
+            // Restored later, when the markers of more masters have been seen.
+            Missed::Unknown => None,
+            Missed::Known(mark) => Some(mark),
+        };
+        if mark.is_some() {
+            self.unmarked = None;
+        }
+        // The operator who prepares a replacement writes the first marker on the next masters. A client with wrong
+        // masters in its configuration would otherwise shut out the users of a foreign master.
+        let may_restore = |mark: &Mark| {
+            let prepared = mark.number > options.configuration.first_mark()
+                || !options.configuration.has_next()
+                || options.marks.is_old(shared.address.name());
+            prepared && options.configuration.admission(Some(*mark)) == Admission::Admitted
+        };
+        if let Some(mark) = mark.filter(may_restore) {
+            let mark = mark.to_string();
+            let lifetime = RESTORED.as_millis().to_string();
+            let restored = ["SET", MASTERS, &mark, "NX", "PX", &lifetime];
+            // If the guard has ended here it has ended for all clients: the marker needs no expiry.
+            let guarded = now < since + options.max_ttl;
+            let words = if guarded { &restored } else { &restored[..4] };
+            Command::words(out.commands(), words);
+            sent.push_back(Sent::alone(What::Mark, now));
+        }
+        if options.restart_guard != RestartGuard::Off && !self.missed {
+            self.missed = true;
+            self.doubted_until = Some(since + options.max_ttl);
+            Command::words(out.commands(), &["PTTL", MASTERS]);
+            sent.push_back(Sent::alone(What::MarkLeft, now));
+        }
+    }
+
+    /// Handles the expiry of a marker that was missing at the handshake.
+    pub(super) fn hear_mark_left(&mut self, shared: &Shared, value: &Value<'_>, now: Instant) {
+        let (options, node) = (&shared.options, shared.address.name());
+        let Value::Int(left) = value else {
+            return;
+        };
+        match left {
+            // It was marked since then together with the other masters, on the server of this connection: nothing was
+            // lost.
+            -1 => self.trust(shared),
+            0.. => self.doubted_until = Some(now + guarded_for(*left, options.max_ttl)),
+            _ => {}
+        }
+        if self.doubted_until.is_some_and(|until| until > now) {
+            tracing::warn!(
+                %node,
+                "master has lost its generation marker and does not vote for a while"
+            );
+        }
+    }
+
+    /// How much longer its votes do not count.
+    pub(super) fn quarantine(&mut self, shared: &Shared, now: Instant) -> Duration {
+        if self.doubted_until.is_some_and(|until| until <= now) {
+            self.trust(shared);
+        }
+        let until = self.doubted_until.max(Some(self.quarantined_until));
+        until.map_or(Duration::ZERO, |until| until.saturating_since(now))
+    }
+
+    /// Records that the marker was not lost, or that every forgotten lock has expired.
+    fn trust(&mut self, shared: &Shared) {
+        self.doubted_until = None;
+        shared.options.marks.trusts(shared.address.name());
+    }
+}
