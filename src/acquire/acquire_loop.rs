@@ -1,8 +1,8 @@
-//! Taking one lock, from the first attempt to the last: the only loop of an acquire.
+//! Acquires one lock, from the first attempt to the last: the only loop of an acquire.
 //!
-//! In order (the default): wait for the local turn, try; if somebody else has it or stands before
-//! us, draw a ticket and stand in line on every master, and attempt again when woken, or when the
-//! timer underneath says so. Unordered: attempt again after jittered pauses, with no queue keys.
+//! In fair order (the default) the loop waits for the local turn and makes an attempt. If another client holds the lock
+//! or is before this one, it draws a ticket and queues on every master. It makes another attempt when woken, or when
+//! its timer fires. Unordered, it makes further attempts after jittered pauses, without queue keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,61 +24,60 @@ use crate::waiting::heard::Heard;
 use crate::waiting::local_line::place::Place;
 use crate::waiting::own::Asked;
 
-/// How far an attempt that was begun in time may outlast the wait.
+/// How far an attempt that began in time may exceed the wait.
 const LAST_LOOK: Duration = Duration::from_millis(2);
 
-/// So many slots are tried one after the other before somebody waits, or a try ends: in a quiet system two
-/// are enough.
+/// How many slots are tried in a row before the caller waits, or a try ends. Two are enough in a system that is not
+/// busy.
 const SLOTS_IN_A_ROW: u32 = 3;
 
-/// Sees what the waiter sees.
+/// Receives what the waiter observes.
 pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
 
 /// One acquire.
 pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
-    /// Of a semaphore, the slot that is asked for next.
+    /// The keys to acquire; for a semaphore, with the slot to ask for next.
     pub(crate) wanted: Wanted,
-    /// That slot, so that nobody else of this process asks for it.
+    /// The reservation of that slot, so that no other task of this process asks for it.
     pub(crate) asked: Option<Asked>,
     pub(crate) ttl: Duration,
-    /// One attempt only.
+    /// Whether to make only one attempt.
     pub(crate) once: bool,
     pub(crate) deadline: Instant,
     pub(crate) began: Instant,
     pub(crate) observer: Option<&'a Observer>,
 }
 
-/// How often an acquire met holds of its own owner with which it could not agree on a number.
+/// How often an acquire met other holds of its owner with which it could not agree on a number.
 #[derive(Default)]
 struct Meetings(u32);
 
 impl Meetings {
-    /// The longest that it stays away, after an attempt that took so long.
+    /// The longest pause, after an attempt that lasted for `took`.
     fn next(&mut self, took: Duration) -> Duration {
         self.0 = (self.0 + 1).min(8);
         took.saturating_mul(1 << self.0)
     }
 }
 
-/// A lock, with the local turn that goes with it.
+/// An acquired lock, with its place in the local queue.
 pub(crate) struct Acquired {
     pub(crate) won: Won,
     pub(crate) place: Option<Place>,
-    /// The slot of a semaphore that was asked for; to be kept until the lock is known to be held.
+    /// The reservation of the slot; kept until the lock is recorded as held.
     pub(crate) asked: Option<Asked>,
     pub(crate) attempts: u32,
 }
 
-/// Why there is no lock.
+/// Why the lock was not acquired.
 pub(crate) struct NotAcquired {
     pub(crate) failure: Failure,
-    /// The round that proved it, or the last one where none did; none where this process itself
-    /// was in the way.
+    /// The round that proved the reason, or the last one if none did; `None` if this process itself held the lock.
     pub(crate) round: Option<Arc<AcquireRound>>,
-    /// What who stands in the way says of itself.
+    /// The holder's note.
     pub(crate) note: Option<Note>,
-    /// This process holds it itself.
+    /// Whether this process itself holds the lock.
     pub(crate) held_here: bool,
     pub(crate) attempts: u32,
     pub(crate) waited: Duration,
@@ -122,7 +121,7 @@ impl<'a> AcquireLoop<'a> {
             {
                 continue;
             }
-            // Awaited, so that the next attempt does not meet the remains of this one.
+            // Wait for the releases, so that the next attempt does not meet keys of this one.
             if !self.is_over() && self.undone(&missed).await {
                 if self.has_met(&missed) {
                     self.keep_away(&mut met, began).await;
@@ -173,7 +172,7 @@ impl<'a> AcquireLoop<'a> {
             let Some(place) = place.as_mut().filter(|_| !over) else {
                 return Err(self.not_acquired(heard, Some(missed), attempts));
             };
-            // Awaited, or three waiters can chase each other for ever.
+            // Wait for the releases, or three waiters could block each other without end.
             let undone = self.undone(&missed).await && !missed.round.answers().is_hopeless();
             if undone && self.is_first(place).await {
                 let meets = self.has_met(&missed);
@@ -185,8 +184,8 @@ impl<'a> AcquireLoop<'a> {
                         self.wait(place, line, &missed).await;
                     }
                     (_, line) => {
-                        // Waiters that reach only a minority would starve those behind them; and a sign of
-                        // life of who has met others of its owner would be another hold.
+                        // Waiters that reach only a minority of the masters would starve those behind them. And a
+                        // heartbeat of a waiter that has met other holds of its owner would create another hold.
                         if let Some(line) = line {
                             self.until_over().wait(line.step_out()).await;
                         }
@@ -219,7 +218,7 @@ impl<'a> AcquireLoop<'a> {
             // for another.
             place = None;
         } else if let Some(line) = line {
-            // The place stays with the lock and leaves with its release.
+            // The place belongs to the lock now, and is given up with its release.
             line.keep();
         }
         Acquired {
@@ -230,7 +229,7 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// A place in line behind all that were seen there.
+    /// A place in the queue behind all waiters that were seen on the masters.
     fn behind_all(&self, missed: &FailedAttempt) -> InLine<'a> {
         let answers = missed.round.answers();
         let drawn = answers.refusals().map_or(0, |refusals| refusals.ticket);
@@ -272,8 +271,8 @@ impl<'a> AcquireLoop<'a> {
         if self.until_over().wait(place.front()).await.is_some() {
             return Ok(Some(place));
         }
-        // However short the wait, one attempt is made in full: this one's own, or that of the one
-        // before it, which is at its first.
+        // One attempt is made in full, however short the wait: this waiter's own, or the first attempt of the waiter
+        // before it.
         if place.told().is_none() {
             let coordinator = &self.core.coordinator;
             let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
@@ -285,9 +284,9 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Whether the masters show another slot of a semaphore to be free, which is asked for at once: a few times in a
-    /// row, which begins with every wake-up, also by a try. What they said a moment ago tells who comes late where
-    /// none is.
+    /// Whether the masters show another slot of a semaphore as free, which is then asked for at once. This is repeated
+    /// a few times in a row, for each wake-up and for a try. If no slot is free, the masters' recent answers decide for
+    /// late callers.
     async fn asks_for_another_slot(
         &mut self,
         missed: &FailedAttempt,
@@ -350,8 +349,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Who asked for a slot of its own in vain goes back into the local line. Only the first there may wait at the
-    /// masters, for all: another waits until it is, and then asks anew.
+    /// Returns a waiter that asked for a slot without success to the local queue. Only the first waiter there may queue
+    /// on the masters, for all. Any other one waits until it is the first, and then asks again.
     async fn is_first(&mut self, place: &mut Place) -> bool {
         if self.wanted.permit().is_none() {
             return true;
@@ -365,8 +364,8 @@ impl<'a> AcquireLoop<'a> {
         first
     }
 
-    /// One attempt. The first is made in full, however short the wait, and so is each of a try, which goes on to
-    /// another slot; later ones end with the wait.
+    /// Makes one attempt. The first attempt is made in full, however short the wait, and so is each attempt of a try
+    /// that goes on to another slot. Later attempts end with the wait.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 || self.once {
@@ -380,8 +379,8 @@ impl<'a> AcquireLoop<'a> {
             .await
     }
 
-    /// Waits until nothing of an attempt is left on any master; false when the wait is over. What
-    /// a master never acknowledges has expired by itself after the ttl.
+    /// Waits until every master has released the attempt's keys; `false` if the wait is over. A key whose release is
+    /// never acknowledged has expired after the ttl.
     async fn undone(&self, missed: &FailedAttempt) -> bool {
         let expired = self.core.coordinator.now() + self.ttl;
         let runtime = &*self.core.coordinator.runtime;
@@ -390,13 +389,13 @@ impl<'a> AcquireLoop<'a> {
         !self.is_over()
     }
 
-    /// The end of the wait.
+    /// A limit at the end of the wait.
     fn until_over(&self) -> Limit<'_> {
         Limit::new(&*self.core.coordinator.runtime, self.deadline)
     }
 
-    /// Waits for a wake-up, with a timer underneath: when a majority may have become free, when
-    /// the next sign of life is due, or sooner beside a holder that may wake nobody.
+    /// Waits for a wake-up, or until the earliest of three times: when a majority may be free, when the next heartbeat
+    /// is due, and when to ask again because the holder may wake nobody.
     async fn wait(&self, place: &Place, line: &mut InLine<'_>, missed: &FailedAttempt) {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum;
@@ -415,8 +414,8 @@ impl<'a> AcquireLoop<'a> {
         if !coordinator.wakes {
             timer = timer.min(now + line.look_again());
         }
-        // Of ours, whoever holds it after a wait stands in line until the release, which wakes the
-        // next. Nobody before us: then the holder may be a client that knows nothing of the line.
+        // A holder that waited in order is queued until its release, which wakes the next waiter. If no waiter is
+        // before us, the holder may be a client that does not use the queue.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
                 let known = &mut line.stranger;
@@ -448,11 +447,11 @@ impl<'a> AcquireLoop<'a> {
         owned && failed && quorum.is_met_by(granted)
     }
 
-    /// Lets other holds of the same owner go first, because a hold that is alone can agree on a number
-    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If all
-    /// came back at once, one of them would always stand there (the simulation found them at it for ever), so
-    /// each stays away for a random time that grows with every meeting, measured by how long an attempt
-    /// takes; at most the ttl, by which what a crashed hold left is over.
+    /// Pauses, so that other holds of the same owner go first: a hold that is alone can agree on a number
+    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If all returned at once, one of them would
+    /// always be in the way, as the simulation has found. So each pauses for a random time that grows with every
+    /// meeting, based on the duration of an attempt. The maximum is the ttl, by which the keys of a crashed hold have
+    /// expired.
     async fn keep_away(&self, met: &mut Meetings, began: Instant) {
         let coordinator = &self.core.coordinator;
         let now = coordinator.now();
@@ -464,7 +463,7 @@ impl<'a> AcquireLoop<'a> {
         coordinator.runtime.sleep_until(again).await;
     }
 
-    /// The next pause. Their jitter is drawn with the first: most locks are won without one.
+    /// The next pause. The jitter is seeded with the first one, because most locks need no pause.
     async fn pause(&self, delays: &mut Option<Delays>) {
         let delays = delays.get_or_insert_with(|| self.delays());
         let coordinator = &self.core.coordinator;
@@ -524,8 +523,8 @@ impl<'a> AcquireLoop<'a> {
                 masters = waiting.masters,
                 "attempt missed"
             );
-            // Once: what is recorded again does not take the place of what was, it goes beside it,
-            // and a wait may last for days. The events tell how it goes on.
+            // Recorded only once: a repeated value would be added to the span, and a wait may last for days. Events
+            // report the progress.
             if attempts == 1 {
                 let span = tracing::Span::current();
                 if let Some(ahead) = waiting.ahead {
@@ -534,13 +533,13 @@ impl<'a> AcquireLoop<'a> {
                 span.record("answering", waiting.answering);
             }
         }
-        // Outside of the lock: it is the user's code.
+        // Without any mutex held, because this is the user's code.
         if let Some(observer) = self.observer {
             observer(&waiting);
         }
     }
 
-    /// What a waiter behind others of its own process sees.
+    /// What a waiter behind others of its own process observes.
     fn behind(&self, place: &Place) -> Waiting {
         let coordinator = &self.core.coordinator;
         Waiting {
@@ -557,7 +556,7 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Where nothing was proved it is an outage: nobody said that another has it.
+    /// If nothing was proved the reason is an outage: no master reported another holder.
     fn not_acquired(
         &self,
         heard: Option<Heard>,
@@ -587,7 +586,7 @@ impl<'a> AcquireLoop<'a> {
         self.wanted.keys().any(|key| lines.is_held(key))
     }
 
-    /// Seeds the jitter where the user fixed no seed.
+    /// The seed of the jitter if the user set none.
     fn seed(&self) -> u64 {
         let mut seed = [0; 8];
         self.core.coordinator.runtime.random(&mut seed);

@@ -1,4 +1,4 @@
-//! A place in line on the masters.
+//! A place in the queue on the masters.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,38 +11,38 @@ use crate::protocol::instant::Instant;
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::wanted::Wanted;
 
-/// By how much each place further back in line looks later, when only a timer wakes it.
+/// The additional delay for each place further back in the queue, for waiters that only a timer wakes.
 const STAGGER: Duration = Duration::from_millis(10);
 
-/// A sign of life goes out this often within the time that one keeps the place.
+/// How many heartbeats are sent within the time for which one keeps the place.
 const BEATS: u32 = 3;
 
-/// Beside a holder that may wake nobody, at most this part of how long it has been watched is lost
-/// before its release is noticed: so a long hold does not cost more looks than its length is worth.
+/// If the holder may wake nobody, its release is noticed after at most this fraction of the time for which it has been
+/// observed. So long holds are not polled more often than necessary.
 const PATIENCE: u32 = 20;
 
-/// Where fewer than a quorum of the masters wake anybody, a waiter looks so soon, and then less and less often.
+/// The first pause of a waiter if fewer than a quorum of the masters send wake-ups; later pauses are longer.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LONGEST_LOOK: Duration = Duration::from_millis(200);
 
-/// The pauses of one waiter, once it needs one.
+/// The pauses of one waiter, created when the first is needed.
 pub(super) type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
-/// A place in line on the masters. Dropped, it is given up on all of them at once.
+/// A place in the queue on the masters. Dropping it gives the place up on all of them at once.
 pub(super) struct InLine<'a> {
     coordinator: &'a Coordinator,
     pub(super) ticket: Ticket,
-    /// Names the place in releases; it never held anything.
+    /// Identifies the place in releases; this claim never holds a lock.
     claim: Arc<Claim>,
-    /// The holder in front of which only we stand.
+    /// The holder, if no other waiter is before this one.
     pub(super) stranger: Option<Stranger>,
-    /// How often it has looked because nobody wakes it.
+    /// How often this waiter has asked because it is not woken.
     looks: u32,
     kept: bool,
 }
 
-/// A holder without a place in line. It may be a client that knows nothing of the line and whose
-/// release wakes nobody; or one of ours that did not wait, or has outlived its place.
+/// A holder without a place in the queue. It may be a client that does not use queues, so that its release wakes
+/// nobody. Or it is a client of this library that did not wait, or that has outlived its place.
 pub(super) struct Stranger {
     value: Vec<u8>,
     since: Instant,
@@ -50,8 +50,8 @@ pub(super) struct Stranger {
 }
 
 impl Stranger {
-    /// In how long to look at a holder again that may wake nobody: at the pace of the retries,
-    /// beginning anew with each holder, and more rarely once it has been there for long.
+    /// The pause before asking again while the holder may wake nobody: the pauses of the retries, starting again with
+    /// each holder, and longer ones once the holder has been there for long.
     pub(super) fn look_again(
         known: &mut Option<Self>,
         value: Vec<u8>,
@@ -70,8 +70,8 @@ impl Stranger {
     }
 }
 
-/// When a waiter looks again whom nobody wakes: when a majority may have become free, as it was said to be at
-/// `now`, one after the other; or, at the latest, when its next sign of life is due.
+/// When a waiter that is not woken asks again: when a majority may be free, as the masters reported at `now`, with a
+/// delay for each place in the queue; at the latest when its next heartbeat is due.
 pub(super) fn looks_at(
     now: Instant,
     free_in: Option<Duration>,
@@ -86,7 +86,7 @@ pub(super) fn looks_at(
 }
 
 impl<'a> InLine<'a> {
-    /// In how long to look where nobody wakes it.
+    /// The pause before asking again without wake-ups.
     pub(super) fn look_again(&mut self) -> Duration {
         self.looks += 1;
         let pause = FIRST_LOOK * 2u32.pow((self.looks / 4).min(4));
@@ -120,7 +120,8 @@ impl<'a> InLine<'a> {
         self.kept = true;
     }
 
-    /// Leaves the line everywhere and waits for it, to come back with the same ticket later.
+    /// Gives up the place on all masters and waits until that is done; the waiter may return later with the same
+    /// ticket.
     pub(super) fn step_out(&self) -> impl Future<Output = ()> + Send + use<> {
         self.coordinator.leave(&self.claim).done()
     }
@@ -150,10 +151,10 @@ mod tests {
             (Some(ms(90)), 0, ms(30_000), ms(92)),
             (Some(ms(0)), 0, ms(30_000), ms(2)),
             (Some(ms(90)), 3, ms(30_000), ms(122)),
-            // Of a long line most would look too late for any use.
+            // In a long queue most waiters would ask too late to be useful.
             (Some(ms(90)), 100, ms(30_000), ms(1_092)),
             (Some(ms(90)), 5_000, ms(30_000), ms(1_092)),
-            // A sign of life is due before that, or nobody said when.
+            // A heartbeat is due earlier, or no time was reported.
             (Some(ms(90)), 0, ms(240), ms(80)),
             (None, 0, ms(240), ms(80)),
             (None, 7, ms(240), ms(80)),
@@ -171,11 +172,11 @@ mod tests {
             let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;
             Stranger::look_again(&mut known, value.to_vec(), NOW + after, delays)
         };
-        // The pace of the retries, and never faster than one place after the other.
+        // The pauses of the retries, but never shorter than the delay for one place.
         assert_eq!(look(b"a", ms(0)), STAGGER);
         assert_eq!(look(b"a", ms(20)), ms(50));
         assert_eq!(look(b"a", ms(2_000)), ms(100));
-        // Without any pace left.
+        // When no retry pause is left.
         assert_eq!(look(b"a", ms(2_100)), ms(105));
         assert_eq!(look(b"b", ms(9_000)), STAGGER, "another one");
         assert_eq!(look(b"b", ms(9_000)), ms(50));

@@ -1,6 +1,6 @@
-//! What kind of lock is asked for: which keys it takes and how, and whether it can be had at all.
+//! The kinds of locks: which keys each takes, in which mode, and whether the request is valid.
 //!
-//! All kinds go the same way through attempts, renewal and release; a kind only says what is claimed.
+//! All kinds use the same code for attempts, renewal and release; a kind only determines what is claimed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,28 +11,29 @@ use crate::resource::{InvalidResource, MAX_PERMITS, MAX_RESOURCES, check_resourc
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::wanted::Wanted;
 
-/// What kind of lock is asked for.
+/// The kind of lock that is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One resource, alone.
+    /// One resource, held exclusively.
     Exclusive,
-    /// Several, each alone, all or nothing.
+    /// Several resources, each held exclusively, all or nothing.
     Several(Box<[Box<[u8]>]>),
-    /// One, beside other readers.
+    /// One resource, shared with other readers.
     Shared,
-    /// One, beside other holds of this owner.
+    /// One resource, shared with other holds of this owner.
     Owner(Arc<str>),
-    /// One of so many permits.
+    /// One of this number of permits.
     Permit(usize),
-    /// One lock key as it stands on the masters, whatever the key prefix, alone.
+    /// One lock key without a key prefix, held exclusively.
     Key,
-    /// None that there is: readers of this.
+    /// An invalid request: readers of this kind of lock.
     NoReaders(&'static str),
 }
 
 impl Kind {
-    /// The same for readers. Several read together cannot be had: who joins readers everywhere is given the
-    /// largest counter and raises none, so that a later writer of another of them could get a smaller number.
+    /// The same request for readers. Readers of several resources are not supported: a reader that joins others on all
+    /// of them gets the largest counter and raises none, so a later writer of another resource could get a smaller
+    /// number.
     pub(crate) fn shared(self) -> Self {
         match self {
             Self::Exclusive | Self::Shared => Self::Shared,
@@ -45,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// Whether it can be had at all.
+    /// Checks that the request is valid.
     pub(crate) fn check(&self, coordinator: &Coordinator) -> Result<(), AcquireError> {
         let what = match self {
             Self::Exclusive | Self::Key => return Ok(()),
@@ -68,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// What an acquire is to get.
+    /// The keys that the acquire asks for.
     pub(crate) fn wanted(&self, coordinator: &Coordinator, resource: &[u8]) -> Wanted {
         let key = || coordinator.key(resource);
         match self {
@@ -84,7 +85,7 @@ impl Kind {
                 let permits = u8::try_from(*permits).unwrap_or(u8::MAX);
                 let mut start = [0; 8];
                 coordinator.runtime.random(&mut start);
-                // Each begins at a place of its own, or all would ask for the first.
+                // Start at a random slot. Otherwise all clients would ask for the first one.
                 let start = u64::from_le_bytes(start) % u64::from(permits.max(1));
                 let start = u8::try_from(start).unwrap_or(0);
                 Wanted::slot(Permit::new(key(), start, permits))

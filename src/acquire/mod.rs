@@ -1,4 +1,4 @@
-//! Taking a lock: the loop from first attempt to last, and a waiter's place in line on the masters.
+//! Acquiring a lock: the loop from the first attempt to the last, and a waiter's place in the queue on the masters.
 
 pub(crate) mod acquire_loop;
 mod in_line;
