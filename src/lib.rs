@@ -60,7 +60,7 @@
 //! |---|---|---|
 //! | span `acquire` | debug | `resource`, `attempts`, `ahead` and `answering` (as the first attempt found them), `outcome` (`acquired`, `held_by_other`, `held_by_owner`, `no_quorum`, `too_late`), `fencing_token` |
 //! | span `acquire` | debug | `resource`, `attempts`, `ahead` and `answering` (both from the first attempt), `outcome` (`acquired`, `held_by_other`, `held_by_owner`, `no_quorum`, `too_late`), `fencing_token` |
-//! | `standing in line` | debug | `ticket` |
+//! | `queued on the masters` | debug | `ticket` |
 //! | `lock acquired` | debug | `fencing_token` |
 //! | `fencing token confirmed by a second round` | debug | `token` |
 //! | `lock renewed` | trace | `resource` |

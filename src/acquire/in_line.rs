@@ -105,7 +105,7 @@ impl<'a> InLine<'a> {
         let claim = wanted
             .waiter(coordinator)
             .with_fairness(Fairness::Fair(Some(Box::new(ticket.clone()))));
-        tracing::debug!(ticket = ticket.number, "standing in line");
+        tracing::debug!(ticket = ticket.number, "queued on the masters");
         Self {
             coordinator,
             ticket,
