@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::heard::{Heard, Part};
+use crate::choice::{Choice, Part};
 use crate::mutant::Mutant;
 use crate::tree::Built;
 
@@ -86,9 +86,9 @@ pub(crate) enum Fate {
 }
 
 /// The chosen judges, the cheapest first.
-pub(crate) fn judges(built: &Built, heard: &Heard) -> Result<Vec<Judge>> {
+pub(crate) fn judges(built: &Built, choice: &Choice) -> Result<Vec<Judge>> {
     let mut judges = Vec::new();
-    for (name, part) in heard.tests() {
+    for (name, part) in choice.tests() {
         let program = built
             .tests
             .get(*name)
@@ -115,7 +115,7 @@ pub(crate) fn judges(built: &Built, heard: &Heard) -> Result<Vec<Judge>> {
     let Some(simulation) = &built.simulation else {
         return Ok(judges);
     };
-    let most = if heard.quick {
+    let most = if choice.quick {
         QUICKLY_PLAYED
     } else {
         PLAYED.len()

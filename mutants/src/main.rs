@@ -10,8 +10,8 @@
 //! 4. `survivors.txt` lists the mutants that no judge notices, with the reason why they make no difference. A test
 //! keeps the list true and short.
 
+mod choice;
 mod find;
-mod heard;
 mod judge;
 mod lua;
 mod mutant;
@@ -29,7 +29,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
-use heard::Heard;
+use choice::Choice;
 use judge::{Fate, Judge};
 use mutant::Mutant;
 use table::Table;
@@ -38,16 +38,21 @@ use tree::Tree;
 const HELP: &str = "\
 usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--alive]
                        [--quick] [--judges NAME,..] [--keep] [--threads N]
-       scripts/mutants --list [--only FILE]     the mutants, unjudged
-       scripts/mutants --build [--only FILE]    which of them compile
-       scripts/mutants --summary                what earlier runs have found
+       scripts/mutants --list [--only FILE]     lists the mutants
+       scripts/mutants --build [--only FILE]    shows which mutants compile
+       scripts/mutants --summary                shows the results of earlier runs
 
-FILE is a part of a path, or several with commas between; with - in front, those that are left out.
-A sample is drawn with the seed S, which is printed; without --seed by chance. Its table tells of the sample alone.
-What has been judged is kept in target/mutants/table.txt and not judged again: delete it to begin anew, or
-ask with --alive for another look at those alone that lived, with --mutant for one. With --quick only the cheap judges
-are heard, with --judges only these test programs (lib: the unit tests), files of tests/all, or simulation.
-With --keep nothing is built, and no judge is calibrated again: the code must be what it was at the last run.";
+--only FILE     part of a path, or several separated by commas; a leading - excludes files
+--sample K      judges K random mutants, and reports on them only. --seed S draws the same sample again;
+                without it the seed is random. The seed is printed
+--mutant N      judges this mutant again
+--alive         judges again the mutants that survived
+--quick         uses the cheap judges only
+--judges NAME   uses these judges only: test programs (lib: the unit tests), files of tests/all, or simulation
+--threads N     tries N mutants at the same time (default 2)
+--keep          builds and calibrates nothing; the code must be the same as at the last run
+
+Results are kept in target/mutants/table.txt, and a mutant is judged only once. Delete the file to start again.";
 
 struct Options {
     what: What,
@@ -57,7 +62,7 @@ struct Options {
     seed: Option<u64>,
     alive: bool,
     keep: bool,
-    heard: Heard,
+    choice: Choice,
     threads: usize,
 }
 
@@ -78,7 +83,7 @@ fn options() -> Result<Options> {
         seed: None,
         alive: false,
         keep: false,
-        heard: Heard::default(),
+        choice: Choice::default(),
         threads: 2,
     };
     let mut args = std::env::args().skip(1);
@@ -92,9 +97,9 @@ fn options() -> Result<Options> {
             "--threads" => options.threads = value()?.parse()?,
             "--alive" => options.alive = true,
             "--keep" => options.keep = true,
-            "--quick" => options.heard.quick = true,
+            "--quick" => options.choice.quick = true,
             "--judges" => {
-                options.heard.only = value()?.split(',').map(str::to_owned).collect();
+                options.choice.only = value()?.split(',').map(str::to_owned).collect();
             }
             "--list" => options.what = What::List,
             "--build" => options.what = What::Build,
@@ -159,7 +164,7 @@ fn run(options: &Options) -> Result<bool> {
         Tree::built(&root, code)?
     } else {
         let mut tree = Tree::copy(&root, code)?;
-        let built = tree.build(&options.heard)?;
+        let built = tree.build(&options.choice)?;
         (tree, built)
     };
     let mutants: Vec<&Mutant> = tree.mutants().collect();
@@ -177,7 +182,7 @@ fn run(options: &Options) -> Result<bool> {
             .for_each(|mutant| println!("{mutant}"));
         return Ok(true);
     }
-    let mut judges = judge::judges(&built, &options.heard)?;
+    let mut judges = judge::judges(&built, &options.choice)?;
     for test in judge::calibrate(&mut judges, &tree.copy, options.threads, options.keep)? {
         println!("left out, because it fails without a mutant: {test}");
     }
@@ -238,7 +243,7 @@ fn judge_all(
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
                 // A mutant that survived a choice of judges may still be killed by the others.
                 let lives = matches!(fate, Fate::Alive | Fate::Unreached);
-                if !lives || options.heard.only.is_empty() {
+                if !lives || options.choice.only.is_empty() {
                     table.note(mutant, &fate)?;
                 }
                 let (done, of) = (next.load(Ordering::Relaxed).min(chosen.len()), chosen.len());

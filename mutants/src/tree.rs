@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::choice::Choice;
 use crate::find::Code;
-use crate::heard::Heard;
 use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
 use crate::{rust, targets};
@@ -169,7 +169,7 @@ impl Tree {
     }
 
     /// Weaves the mutants, leaves out those that do not compile, and builds the judges.
-    pub(crate) fn build(&mut self, heard: &Heard) -> Result<Built> {
+    pub(crate) fn build(&mut self, choice: &Choice) -> Result<Built> {
         const LIBRARY: &[&str] = &[
             "check",
             "-p",
@@ -217,7 +217,7 @@ impl Tree {
             fs::write(known, names.join("\n"))?;
         }
         let mut words = vec!["test", "--no-run", "-p", "quorate", "--features", "metrics"];
-        for program in heard.programs() {
+        for program in choice.programs() {
             match program {
                 "lib" => words.push("--lib"),
                 name => words.extend(["--test", name]),
@@ -228,7 +228,7 @@ impl Tree {
             bail!("the tests of the copy do not compile: {}", complaint.says);
         }
         let mut simulation = None;
-        if heard.simulation() {
+        if choice.simulation() {
             let build = ["build", "--release", "-p", "quorate-simulation"];
             let (mut programs, complaints) = self.cargo(&build)?;
             if let Some(complaint) = complaints.first() {

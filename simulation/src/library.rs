@@ -43,7 +43,7 @@ impl Library {
         }
     }
 
-    /// A hold of an owner, joined with an existing one of this process.
+    /// Takes a hold of an owner. It joins the hold that the process already has, if there is one.
     async fn counted(&self, id: u8, resource: u8) -> Result<Arc<dyn Hold>, Miss> {
         let place = (id, resource);
         let counted = self.counted.as_ref();

@@ -22,7 +22,7 @@ pub struct Scenario {
     pub masters: Vec<MasterPlan>,
     /// The client processes.
     pub clients: Vec<ClientPlan>,
-    /// The network.
+    /// The behaviour of the network.
     pub net: Net,
     /// The faults.
     pub faults: Vec<Fault>,
@@ -56,7 +56,7 @@ pub struct MasterPlan {
 pub enum Disk {
     /// Nothing.
     None,
-    /// The state of a while before the crash.
+    /// An older state: that of some time before the crash.
     Stale,
     /// Everything.
     Always,

@@ -74,7 +74,8 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     ))
 }
 
-/// Checks holds whose class was followed by another holder, and owners that are refused what they already have.
+/// Checks that no master keeps the hold of an owner, or restores a reader, after another client has held the lock, and
+/// that no owner is refused what it already has.
 fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,

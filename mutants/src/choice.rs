@@ -84,17 +84,17 @@ pub(crate) enum Part {
 /// The number of programs that a quick run uses.
 const QUICK: usize = 35;
 
-/// The choice of judges.
+/// The judges that a run uses.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct Choice {
     /// Only the cheap ones.
     pub(crate) quick: bool,
     /// Only these programs, or these files of the program `all`; empty for all.
     pub(crate) only: Vec<String>,
 }
 
-impl Heard {
-    fn hears(&self, program: &str, part: Part) -> bool {
+impl Choice {
+    fn includes(&self, program: &str, part: Part) -> bool {
         let file = |only: &String| match part {
             Part::Only([name]) => name.strip_suffix("::") == Some(only),
             _ => false,
@@ -108,7 +108,7 @@ impl Heard {
         let most = if self.quick { QUICK } else { TESTS.len() };
         TESTS[..most]
             .iter()
-            .filter(|(name, part)| self.hears(name, *part))
+            .filter(|(name, part)| self.includes(name, *part))
     }
 
     /// The names of the test programs.
@@ -118,7 +118,7 @@ impl Heard {
 
     /// Whether the simulation judges.
     pub(crate) fn simulation(&self) -> bool {
-        self.hears("simulation", Part::All)
+        self.includes("simulation", Part::All)
     }
 }
 
@@ -152,13 +152,13 @@ mod tests {
                 Some((program, file)) => (program, file.trim_end_matches(".rs")),
                 None => (program, program),
             };
-            let heard = Heard {
+            let choice = Choice {
                 only: vec![name.to_owned()],
-                ..Heard::default()
+                ..Choice::default()
             };
-            let known = heard.tests().any(|(judge, _)| *judge == program);
+            let known = choice.tests().any(|(judge, _)| *judge == program);
             let known = known || NO_JUDGES.contains(&name);
-            assert!(known, "name {name} in mutants/src/heard.rs");
+            assert!(known, "name {name} in mutants/src/choice.rs");
         }
         assert!(files.len() > 50, "{files:?}");
     }
