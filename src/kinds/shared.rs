@@ -17,14 +17,12 @@ use crate::rounds::wanted::Wanted;
 pub enum DowngradeError {
     /// The lock had ended, or ended before a majority answered. Nothing is held any more; remaining keys are released
     /// in the background.
-    #[error(
-        "the lock is lost ({0}), so there is nothing to read under: acquire it anew with shared()"
-    )]
+    #[error("the lock is lost ({0}) and cannot be downgraded: acquire it again with shared()")]
     Lost(LossCause),
     /// The lock is not a single resource held exclusively: it is a reader already, or has several resources, of which
     /// none can be converted alone.
     #[error(
-        "only a lock on one resource that is held alone becomes a reader's: release it, and acquire with shared()"
+        "only an exclusive lock on a single resource can be downgraded: release it, and acquire again with shared()"
     )]
     NotAWriter,
     /// Readers need fencing numbers.

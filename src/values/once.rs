@@ -55,7 +55,7 @@ pub struct Once {
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[must_use = "it tells whether the body ran"]
+#[must_use = "the outcome shows whether the body ran"]
 pub enum OnceOutcome<T> {
     /// The body ran, and this period is recorded as done.
     Done(T),
@@ -74,7 +74,7 @@ pub enum OnceOutcome<T> {
 
 /// Whether this period must be done, for a caller that holds the lock; see [`Once::due`].
 #[derive(Debug)]
-#[must_use = "a turn that is not recorded comes again"]
+#[must_use = "a period that is not recorded is done again"]
 pub enum Due<'a> {
     /// It must be done now.
     Now(Turn<'a>),
@@ -92,7 +92,7 @@ enum Looked<'a> {
 }
 
 /// A period that must be done now, by the holder of the lock.
-#[must_use = "a turn that is not recorded comes again"]
+#[must_use = "a period that is not recorded is done again"]
 pub struct Turn<'a> {
     known: Known<'a>,
     done: Vec<u8>,
@@ -271,7 +271,7 @@ impl Once {
 
     async fn read<'a>(&self, guard: &'a LockGuard) -> Result<Known<'a>, ValueError> {
         if !self.value.is_under(guard) {
-            let why = "the lock of this very name is needed, held exclusively and taken by the same Redlock";
+            let why = "the guard must hold the lock with this name exclusively, and must come from the same Redlock";
             return Err(ValueError::Invalid(why));
         }
         Register::under(guard)?.read().await
@@ -332,9 +332,11 @@ impl Once {
         match u64::try_from(self.period.as_millis()) {
             Ok(period @ 1..=LONGEST) => Ok(period),
             Ok(0) => Err(ValueError::Invalid(
-                "a period of nothing has no once: name one of a millisecond at least",
+                "the period is 0: it must be at least 1ms",
             )),
-            _ => Err(ValueError::Invalid("a period of more than ten years")),
+            _ => Err(ValueError::Invalid(
+                "the period is longer than ten years, which is the maximum",
+            )),
         }
     }
 

@@ -75,7 +75,7 @@ async fn unsupported_request_is_one_exact_line_and_sends_nothing() {
         "an owner's id has 1 to 64 bytes, without control characters; this one has 65",
         "an owner's id has 1 to 64 bytes, without control characters; this one has 3",
         "an owner's id of 32 hexadecimal digits looks like the token of a lock: give the owner another id",
-        "a period of nothing has no once: name one of a millisecond at least",
+        "the period is 0: it must be at least 1ms",
         "the slots of a semaphore are 0 to 63, there is no 64",
     ];
     assert_eq!(said, lines);
@@ -93,8 +93,8 @@ async fn downgrade_of_a_lost_writer_reports_the_loss() {
     let error = writer.downgrade().await.expect_err("it is lost");
     assert_eq!(
         error.to_string(),
-        "the lock is lost (a majority of masters says that it is not ours), so there is nothing to read under: \
-         acquire it anew with shared()"
+        "the lock is lost (a majority of masters says that it is not ours) and cannot be downgraded: \
+         acquire it again with shared()"
     );
     redlock.flush().await;
     let status = redlock.status("doc").await.expect("a good name");
