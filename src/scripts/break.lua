@@ -1,4 +1,4 @@
--- BREAK: an operator's last resort. Deletes the lock whoever holds it, and wakes who is next. The
+-- BREAK: an operator's last resort. Deletes the lock whoever holds it, and wakes the first waiter. The
 -- fence counter stays. A marker stays for longer than the holder can still renew: without the marker, the
 -- holder's next renewal would restore the key. Markers of earlier breaks are kept. A lock key of another type
 -- is never touched, because GET fails first.

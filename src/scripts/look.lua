@@ -1,4 +1,4 @@
--- LOOK: the lock as it stands.
+-- LOOK: reads the state of a lock.
 -- KEYS: lock. ARGV: the name of its queue if that is not the lock key (a slot uses its semaphore's queue).
 -- Reply: {first 96 bytes of the value or nil, ttl left ms, counter or nil, waiters in order, ms until each expires,
 -- note}. The note is missing if it does not exist or is not readable. For a class it is a flat list of {value, ms left,

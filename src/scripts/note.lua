@@ -1,4 +1,4 @@
--- NOTE: what the holders of many locks tell those who look. Only the holder writes, while its lock lives,
+-- NOTE: writes the notes of the holders of many locks. Only the holder writes, while its lock lives,
 -- and the note begins with the holder's value. The note may outlive the lock, and is shown only for that
 -- value. Each hold of a class has its own note. A key of another type is never touched.
 -- KEYS: locks. ARGV: for each its value, its note ('' means withdrawn), and 1 to announce the note.

@@ -1,4 +1,5 @@
--- READ of the value under a lock: as CONFIRM, and with the value. Afterwards no smaller number can write.
+-- READ (docs/protocol.md, "Values under a lock"): returns the value, and sets the counter as CONFIRM does. Afterwards
+-- writes with a smaller number are refused.
 -- KEYS: lock. ARGV: value of the attempt, token.
 -- Reply: {text or nil} (the counter equals the token now), 0 (the lock is not ours), or the largest number here if it is
 -- above the token (the counter equals that number now).

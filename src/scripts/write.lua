@@ -1,4 +1,5 @@
--- WRITE of the value under a lock: numbers alone decide, no clock and no holder. It never expires.
+-- WRITE (docs/protocol.md, "Values under a lock"): only fencing numbers decide, not clocks or holders. The value never
+-- expires.
 -- KEYS: lock. ARGV: token, run of this server, bytes; without bytes the value is removed.
 -- Reply: 1 (written), or the largest number here if it is above the token.
 local call, key = redis.call, KEYS[1]

@@ -1,4 +1,4 @@
--- Raises the mark of the masters, and never lowers it (docs/protocol.md, "Replacing masters").
+-- Raises the generation marker, and never lowers it (docs/protocol.md, "Replacing masters").
 -- KEYS: the generation marker. ARGV: number, fingerprint, and the expiry in ms of a marker that replaces a lost one, or 0
 -- when the masters get their first marker.
 -- Reply: the marker that the key holds now.
