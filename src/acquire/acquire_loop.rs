@@ -11,7 +11,7 @@ use super::in_line::{Delays, InLine, Stranger, looks_at};
 use crate::hold::core::Core;
 use crate::limit::Limit;
 use crate::metrics;
-use crate::node::{Class, Fairness, Note};
+use crate::node::{Fairness, LocalTurn, Note, Numbering};
 use crate::outcome::Failure;
 use crate::protocol::instant::Instant;
 use crate::protocol::permits::NextSlot;
@@ -210,9 +210,9 @@ impl<'a> AcquireLoop<'a> {
         line: Option<InLine<'_>>,
         attempts: u32,
     ) -> Acquired {
-        if let Some(permit) = self.wanted.permit() {
+        if let Some(asked) = &self.asked {
             if let Some(place) = &place {
-                place.got(permit.slot());
+                place.got(asked.permit.slot());
             }
             // Who has a slot leaves the line at once, here and on the masters: the next one may come
             // for another.
@@ -239,9 +239,9 @@ impl<'a> AcquireLoop<'a> {
 
     /// Waits for this process' own line. None for a try that the masters are to decide.
     async fn local_turn(&self) -> Result<Option<Place>, NotAcquired> {
-        match self.wanted.class() {
-            None => self.own_line().await,
-            Some(Class::Shared) => {
+        match self.wanted.shape().local_turn() {
+            LocalTurn::Queue => self.own_line().await,
+            LocalTurn::QueueAndShare => {
                 // Who comes after a reader may ask as soon as it does: by arrival, and readers together.
                 let mut place = self.own_line().await?;
                 if let Some(place) = &mut place {
@@ -250,7 +250,7 @@ impl<'a> AcquireLoop<'a> {
                 Ok(place)
             }
             // A further hold passes every waiter.
-            Some(_) => Ok(Some(self.core.lines.ask_beside(&self.wanted))),
+            LocalTurn::Pass => Ok(Some(self.core.lines.ask_beside(&self.wanted))),
         }
     }
 
@@ -293,17 +293,18 @@ impl<'a> AcquireLoop<'a> {
         in_a_row: &mut u32,
         queued: bool,
     ) -> bool {
-        let Some(permit) = self.wanted.permit() else {
+        let Some(asked) = &self.asked else {
             return false;
         };
-        let asked = std::mem::take(in_a_row) + 1;
-        let may = asked < SLOTS_IN_A_ROW && (self.once || !self.is_over());
+        let tried = std::mem::take(in_a_row) + 1;
+        let may = tried < SLOTS_IN_A_ROW && (self.once || !self.is_over());
         if !may || missed.failure != Some(Failure::Contention) {
             return false;
         }
         let coordinator = &self.core.coordinator;
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
-        let (held, others) = self.core.lines.own_slots(permit, self.asked.as_ref());
+        let permit = &asked.permit;
+        let (held, others) = self.core.lines.own_slots(permit, Some(asked));
         // Who waits at the masters for all goes before those of its own process.
         let taken = if queued { held } else { held | others };
         let certain = missed
@@ -314,7 +315,7 @@ impl<'a> AcquireLoop<'a> {
         };
         limit.wait(missed.undo.done()).await;
         self.wanted = Wanted::slot(permit.at(slot));
-        *in_a_row = asked;
+        *in_a_row = tried;
         true
     }
 
@@ -322,7 +323,7 @@ impl<'a> AcquireLoop<'a> {
     /// one. Then the next in the local line may ask for another at the same time; but who waits at the masters keeps
     /// its place before the others.
     fn choose_slot(&mut self, place: Option<&mut Place>, queued: bool) {
-        let Some(permit) = self.wanted.permit() else {
+        let Some(permit) = self.wanted.shape().permit() else {
             return;
         };
         // What it asked for before is in nobody's way any more.
@@ -331,28 +332,28 @@ impl<'a> AcquireLoop<'a> {
         if let (Some(place), true) = (place, asked.alone && !queued) {
             place.step_aside();
         }
-        if asked.slot != permit.slot() {
-            self.wanted = Wanted::slot(permit.at(asked.slot));
+        if asked.permit != *permit {
+            self.wanted = Wanted::slot(asked.permit.clone());
         }
         self.asked = Some(asked);
     }
 
     /// Notes which slots other processes hold, as the masters showed.
     fn learn_slots(&self, place: &Place, missed: &FailedAttempt) {
-        let Some(permit) = self.wanted.permit() else {
+        let Some(asked) = &self.asked else {
             return;
         };
         if let Some(free) = missed.round.answers().free_slots() {
-            let (held, asked) = self.core.lines.own_slots(permit, self.asked.as_ref());
-            let all = u64::MAX >> (64 - permit.permits().clamp(1, 64));
-            place.learn(all & !(free | held | asked));
+            let (held, others) = self.core.lines.own_slots(&asked.permit, Some(asked));
+            let all = u64::MAX >> (64 - asked.permit.permits().clamp(1, 64));
+            place.learn(all & !(free | held | others));
         }
     }
 
     /// Returns a waiter that asked for a slot without success to the local queue. Only the first waiter there may queue
     /// on the masters, for all. Any other one waits until it is the first, and then asks again.
     async fn is_first(&mut self, place: &mut Place) -> bool {
-        if self.wanted.permit().is_none() {
+        if self.asked.is_none() {
             return true;
         }
         place.step_back();
@@ -437,7 +438,7 @@ impl<'a> AcquireLoop<'a> {
     /// Whether it had a majority, and no number: other holds of the same owner stood beside it, and no majority
     /// shows one and the same counter.
     fn has_met(&self, missed: &FailedAttempt) -> bool {
-        let owned = matches!(self.wanted.class(), Some(Class::Owner(_)));
+        let owned = self.wanted.shape().numbering() == Numbering::OfOwner;
         let granted = missed.round.answers().free();
         let quorum = self.core.coordinator.quorum;
         let failed = matches!(

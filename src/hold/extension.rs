@@ -52,7 +52,7 @@ pub(super) async fn extend(
     coordinator.ask_all(&fan_out, Phase::Extend, || Request::Extend {
         items: items.clone(),
     });
-    if held.is_noted() && held.claim.group().is_some() {
+    if held.is_noted() && !held.claim.shape().renewal_keeps_note() {
         // The extension of a group does not renew its notes.
         note_again(coordinator, held);
     }

@@ -16,7 +16,7 @@ use super::released::Released;
 use super::schedule::ScheduleId;
 use crate::error::ExtendError;
 use crate::limit::Limit;
-use crate::node::{Group, Token};
+use crate::node::Token;
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::report::NodeReport;
@@ -132,16 +132,7 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
-        let prefix = self.core.coordinator.prefix.len();
-        let several = self
-            .held
-            .claim
-            .group()
-            .map(Group::parts)
-            .unwrap_or_default();
-        let alone = several.is_empty().then(|| self.resource());
-        let parts = several.iter().map(move |part| &part.key[prefix..]);
-        alone.into_iter().chain(parts)
+        self.held.claim.resources()
     }
 
     /// The number of this permit of a semaphore, from 0; `None` for other locks.

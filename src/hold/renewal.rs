@@ -118,18 +118,15 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
         }
         let keeps = what != What::Note && held.keeps_note();
         // The renewal of a plain lock also renews its note; that of a group does not.
-        let grouped = held.claim.group().is_some();
-        if what == What::Note || !held.is_noted() || (keeps && grouped) {
+        let with_note = held.claim.shape().renewal_keeps_note();
+        if what == What::Note || !held.is_noted() || (keeps && !with_note) {
             notes.extend(held.note(false, now, wall));
         }
         if !held.renews() || what == What::Note {
             continue;
         }
-        if held.claim.group().is_none() {
-            plain.add(coordinator, held, id, keeps);
-        } else {
-            groups.add(coordinator, held, id, false);
-        }
+        let batch = if with_note { &mut plain } else { &mut groups };
+        batch.add(coordinator, held, id, keeps && with_note);
     }
     for batch in [plain, groups] {
         batch.send(renewal, coordinator, now);

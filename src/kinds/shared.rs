@@ -60,7 +60,7 @@ impl LockGuard {
     /// ```
     pub async fn downgrade(self) -> Result<LockGuard, DowngradeError> {
         let (core, old) = (self.core.clone(), self.held.clone());
-        if old.claim.group().is_some() || old.claim.permit().is_some() {
+        if !old.claim.shape().is_plain() {
             return Err(DowngradeError::NotAWriter);
         }
         if !old.claim.fenced() {

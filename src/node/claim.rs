@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::shape::{Group, Permit};
+use super::shape::{Group, Permit, Shape};
 use super::token::Token;
 
 /// A waiter's place in the queue: the same ticket on every master, from the first message to the last.
@@ -28,13 +28,6 @@ pub enum Fairness {
     Unordered,
 }
 
-/// What a claim is beside one key that is held exclusively.
-#[derive(Debug)]
-enum Beside {
-    Group(Group),
-    Permit(Permit),
-}
-
 /// One attempt on one lock: what every message about it names.
 #[derive(Debug)]
 pub struct Claim {
@@ -44,7 +37,8 @@ pub struct Claim {
     fenced: bool,
     fairness: Fairness,
     withdrawn: AtomicBool,
-    beside: Option<Box<Beside>>,
+    /// The shape; `None` for the plain lock, which has nothing to say.
+    shape: Option<Box<Shape>>,
     noted: AtomicBool,
 }
 
@@ -64,46 +58,74 @@ impl Claim {
             fenced,
             fairness: Fairness::Unordered,
             withdrawn: AtomicBool::new(false),
-            beside: None,
+            shape: None,
             noted: AtomicBool::new(false),
         }
+    }
+
+    /// The same claim, of this shape.
+    #[must_use]
+    pub(crate) fn with_shape(mut self, shape: &Shape) -> Self {
+        self.shape = (!shape.is_plain()).then(|| Box::new(shape.clone()));
+        self
     }
 
     /// The same claim on these keys; the first of them is the claim's own key.
     #[must_use]
     pub fn with_group(mut self, group: Group) -> Self {
-        self.beside = Some(Box::new(Beside::Group(group)));
+        self.shape = Some(Box::new(Shape::Group(group)));
         self
     }
 
     /// The same claim on a slot of a semaphore; the key of the slot is the claim's own key.
     #[must_use]
     pub fn with_permit(mut self, permit: Permit) -> Self {
-        self.beside = Some(Box::new(Beside::Permit(permit)));
+        self.shape = Some(Box::new(Shape::Permit(permit)));
         self
+    }
+
+    /// What the claim asks for in addition to its own key.
+    pub(crate) fn shape(&self) -> &Shape {
+        self.shape.as_deref().unwrap_or(Shape::plain())
     }
 
     /// The slot, if the claim is on a semaphore.
     pub fn permit(&self) -> Option<&Permit> {
-        match self.beside.as_deref() {
-            Some(Beside::Permit(permit)) => Some(permit),
-            _ => None,
+        self.shape().permit()
+    }
+
+    /// The keys and modes, if the claim is on several keys or on a shared one.
+    pub fn group(&self) -> Option<&Group> {
+        match self.shape() {
+            Shape::Group(group) => Some(group),
+            Shape::Plain | Shape::Permit(_) => None,
         }
     }
 
-    /// The keys and modes, if the claim is not on one key held exclusively.
-    pub fn group(&self) -> Option<&Group> {
-        match self.beside.as_deref() {
-            Some(Beside::Group(group)) => Some(group),
-            _ => None,
+    /// Remembers the agreed fencing number, if a renewal of this claim needs it to restore the lock.
+    pub(crate) fn agreed(&self, number: Option<u64>) {
+        if let (Shape::Group(group), Some(number)) = (self.shape(), number) {
+            group.agreed(number);
         }
     }
 
     /// All lock keys of the claim.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
-        let parts = self.group().map_or(&[][..], Group::parts);
-        let alone = self.group().is_none().then_some(&self.key);
+        let (alone, parts) = match self.shape() {
+            Shape::Group(group) => (None, group.parts()),
+            Shape::Plain | Shape::Permit(_) => (Some(&self.key), &[][..]),
+        };
         alone.into_iter().chain(parts.iter().map(|part| &part.key))
+    }
+
+    /// All resources of the claim: its lock keys without the prefix. A slot of a semaphore has the name of the
+    /// semaphore.
+    pub(crate) fn resources(&self) -> impl Iterator<Item = &[u8]> {
+        let parts = self.shape().parts();
+        let alone = parts.is_empty().then(|| self.resource());
+        let prefix = usize::from(self.prefix);
+        let parts = parts.iter().map(move |part| &part.key[prefix..]);
+        alone.into_iter().chain(parts)
     }
 
     /// The same claim with this fairness.

@@ -22,7 +22,7 @@ mod reply;
 mod request;
 pub(crate) mod right;
 mod scope;
-mod shape;
+pub(crate) mod shape;
 #[cfg(any(test, feature = "node"))]
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
@@ -44,6 +44,7 @@ pub use reply::{Phase, Reply, ReplySink};
 pub use request::{ExtendItem, NoteItem, Page, Request};
 pub use scope::Scope;
 pub use shape::{Class, Group, Mode, Part, Permit};
+pub(crate) use shape::{LocalTurn, Numbering, Shape};
 #[cfg(any(test, feature = "testing"))]
 pub use stream::{Dial, Stream};
 pub use token::Token;

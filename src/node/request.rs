@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::claim::Claim;
+use super::shape::Shape;
 use super::value::{NewValue, ServerRun};
 use crate::protocol::instant::Instant;
 
@@ -124,6 +125,28 @@ pub enum Request {
 }
 
 impl Request {
+    /// The shape of the claim that is asked about, which decides the words of the message. The locks of an extension
+    /// are asked about in the words of groups as soon as one of them is a group. Everything else is plain.
+    pub(crate) fn shape(&self) -> &Shape {
+        let is_group = |shape: &&Shape| matches!(shape, Shape::Group(_));
+        match self {
+            Self::Acquire { claim, .. }
+            | Self::Confirm { claim, .. }
+            | Self::Release { claim, .. }
+            | Self::Read { claim, .. }
+            | Self::Write { claim, .. } => claim.shape(),
+            Self::Extend { items } => {
+                let mut shapes = items.iter().map(|item| item.claim.shape());
+                shapes.find(is_group).unwrap_or(Shape::plain())
+            }
+            Self::Look { .. }
+            | Self::Break { .. }
+            | Self::Note { .. }
+            | Self::List { .. }
+            | Self::Watch { .. } => Shape::plain(),
+        }
+    }
+
     /// Whether the caller has withdrawn this request. Releases are never withdrawn.
     pub fn is_withdrawn(&self) -> bool {
         match self {

@@ -1,10 +1,116 @@
-//! What a claim asks for: which keys, and how each of them is held.
+//! What a claim asks for: its keys, how each of them is held, and what follows from that for the verbs.
+//!
+//! Every kind of lock is one [`Shape`]. A verb (acquire, confirm, extend, release) matches on the shape once, or asks
+//! for one of the facts in this file: so a new kind is described here and in `src/acquire/kind.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::token::Token;
 use crate::keys;
+
+/// What a claim asks for in addition to its own key.
+#[derive(Clone, Debug)]
+pub(crate) enum Shape {
+    /// Nothing: one key, held exclusively. This is the plain lock.
+    Plain,
+    /// Several keys, or a key that is shared with other holds of a class.
+    Group(Group),
+    /// One slot of a semaphore.
+    Permit(Permit),
+}
+
+/// How a task of this process takes its turn among the other tasks of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LocalTurn {
+    /// It queues, and keeps the turn for as long as it holds the lock.
+    Queue,
+    /// It queues, and passes the turn on as soon as it asks the masters: readers ask together.
+    QueueAndShare,
+    /// It passes every waiter: the owner holds the lock already, or the masters refuse.
+    Pass,
+}
+
+/// How the fencing number of a claim is found once a majority has granted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Numbering {
+    /// The claim raises the counters: its number is larger than every earlier one.
+    Raised,
+    /// The claim may be given the number of holds that share its key.
+    Joined,
+    /// The claim must have the number of the other holds of its owner. All answers are awaited, because the number
+    /// must be known before any other number is written.
+    OfOwner,
+}
+
+static PLAIN: Shape = Shape::Plain;
+
+impl Shape {
+    /// The shape of a plain lock.
+    pub(crate) fn plain() -> &'static Self {
+        &PLAIN
+    }
+
+    /// Whether this is a plain lock.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain)
+    }
+
+    /// The keys and modes, if they are not one key held exclusively.
+    pub(crate) fn parts(&self) -> &[Part] {
+        match self {
+            Self::Group(group) => group.parts(),
+            Self::Plain | Self::Permit(_) => &[],
+        }
+    }
+
+    /// The slot, if this is one of a semaphore.
+    pub(crate) fn permit(&self) -> Option<&Permit> {
+        match self {
+            Self::Permit(permit) => Some(permit),
+            Self::Plain | Self::Group(_) => None,
+        }
+    }
+
+    /// How a task takes its turn within this process.
+    pub(crate) fn local_turn(&self) -> LocalTurn {
+        match self.parts().first().and_then(Part::class) {
+            None => LocalTurn::Queue,
+            Some(Class::Shared) => LocalTurn::QueueAndShare,
+            Some(Class::Owner(_)) => LocalTurn::Pass,
+        }
+    }
+
+    /// How the fencing number is found.
+    pub(crate) fn numbering(&self) -> Numbering {
+        let number = |part: &Part| match part.class()? {
+            Class::Shared => Some(Numbering::Joined),
+            Class::Owner(_) => Some(Numbering::OfOwner),
+        };
+        let most = self.parts().iter().filter_map(number).max();
+        most.unwrap_or(Numbering::Raised)
+    }
+
+    /// Whether one of the keys can be shared with other holds.
+    pub(crate) fn shares_keys(&self) -> bool {
+        self.parts().iter().any(|part| part.class().is_some())
+    }
+
+    /// Whether the message that renews this lock also keeps its note. If not, the note needs a message of its own.
+    pub(crate) fn renewal_keeps_note(&self) -> bool {
+        !matches!(self, Self::Group(_))
+    }
+}
+
+/// The suffix of a reader's id in the queue of a key.
+#[cfg(any(test, feature = "testing", feature = "node"))]
+const READER: &str = ":r";
+
+/// Whether this id in the queue of a key is a reader's.
+#[cfg(any(test, feature = "testing", feature = "node"))]
+pub(crate) fn is_reader(place: &str) -> bool {
+    place.ends_with(READER)
+}
 
 /// How a lock holds one of its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +120,34 @@ pub enum Mode {
     /// Only holds of the same class can hold the key at the same time. The key holds the marker of the class,
     /// and a second key lists each hold.
     Class(Class),
+}
+
+impl Mode {
+    /// The class, if the key can be shared.
+    pub(crate) fn class(&self) -> Option<&Class> {
+        match self {
+            Self::Exclusive => None,
+            Self::Class(class) => Some(class),
+        }
+    }
+
+    /// The value of the lock key while the attempt with this value holds it in this mode.
+    #[cfg(any(test, feature = "testing", feature = "node"))]
+    pub(crate) fn holder(&self, value: &[u8; 32]) -> Vec<u8> {
+        match self {
+            Self::Exclusive => value.to_vec(),
+            Self::Class(class) => class.marker(),
+        }
+    }
+
+    /// The id under which a waiter is queued for a key in this mode: the id of a reader has a suffix.
+    #[cfg(any(test, feature = "testing", feature = "node"))]
+    pub(crate) fn place(&self, waiter: &Arc<str>) -> Arc<str> {
+        match self {
+            Self::Class(Class::Shared) => format!("{waiter}{READER}").into(),
+            Self::Exclusive | Self::Class(Class::Owner(_)) => waiter.clone(),
+        }
+    }
 }
 
 /// Which holds can share a lock key.
@@ -45,10 +179,17 @@ pub struct Part {
     pub mode: Mode,
 }
 
+impl Part {
+    /// The class, if the key can be shared.
+    pub(crate) fn class(&self) -> Option<&Class> {
+        self.mode.class()
+    }
+}
+
 /// The keys of a claim that takes several keys, or shares one key with other holds of a class.
 #[derive(Debug)]
 pub struct Group {
-    parts: Box<[Part]>,
+    parts: Arc<[Part]>,
     /// The lock to be replaced: the lock key may hold this value instead of being free. A writer that becomes a
     /// reader gives its own value here.
     instead: Option<Token>,
@@ -78,18 +219,6 @@ impl Group {
         &self.parts
     }
 
-    /// Whether one of the keys can be shared with other holds.
-    pub(crate) fn has_class(&self) -> bool {
-        let class = |part: &Part| matches!(part.mode, Mode::Class(_));
-        self.parts.iter().any(class)
-    }
-
-    /// Whether one of the keys can be shared with other holds of an owner.
-    pub(crate) fn is_owned(&self) -> bool {
-        let owned = |part: &Part| matches!(part.mode, Mode::Class(Class::Owner(_)));
-        self.parts.iter().any(owned)
-    }
-
     /// The value of the lock to be replaced.
     pub fn instead(&self) -> Option<Token> {
         self.instead
@@ -103,6 +232,16 @@ impl Group {
     /// Remembers the agreed fencing token. A renewal needs it to restore the lock on a master that lost it.
     pub fn agreed(&self, number: u64) {
         self.number.store(number, Ordering::Relaxed);
+    }
+}
+
+impl Clone for Group {
+    fn clone(&self) -> Self {
+        Self {
+            parts: self.parts.clone(),
+            instead: self.instead,
+            number: AtomicU64::new(self.number()),
+        }
     }
 }
 

@@ -94,9 +94,7 @@ impl Coordinator {
                 // The clock is read after the last round, so that its time is deducted.
                 Ok(fencing) if self.now() < most => {
                     cleanup.armed = false;
-                    if let (Some(group), Some(number)) = (claim.group(), fencing) {
-                        group.agreed(number);
-                    }
+                    claim.agreed(fencing);
                     metrics::round(None);
                     return Ok(Won {
                         claim,

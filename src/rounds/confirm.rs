@@ -9,7 +9,7 @@ use super::coordinator::Coordinator;
 use super::fan_out::{Collect, FanOut, From};
 use crate::limit::Limit;
 use crate::metrics;
-use crate::node::{Answer, Claim, Fault, Group, Phase, Reply, Request};
+use crate::node::{Answer, Claim, Fault, Numbering, Phase, Reply, Request};
 use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset, agree};
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
@@ -31,19 +31,19 @@ impl Coordinator {
         if !claim.fenced() {
             return Ok(None);
         }
-        let agreement = if claim.group().is_some_and(Group::is_owned) {
-            self.agreement_of_all(round).await
-        } else {
-            round.answers().round.agreement()
+        let numbering = claim.shape().numbering();
+        let agreement = match numbering {
+            Numbering::Raised | Numbering::Joined => round.answers().round.agreement(),
+            Numbering::OfOwner => self.agreement_of_all(round).await,
         };
         let mut token = match agreement {
             Agreement::Agreed(token) => {
-                self.learn(claim, offset, wall, token);
+                self.learn(numbering, offset, wall, token);
                 return Ok(Some(token));
             }
             Agreement::WriteBack(largest) => largest,
         };
-        self.learn(claim, offset, wall, token);
+        self.learn(numbering, offset, wall, token);
         metrics::confirmation();
         for _ in 0..CONFIRM_ROUNDS {
             // New answers for each number: confirmations of another number do not count.
@@ -135,9 +135,8 @@ impl Coordinator {
     /// Updates the estimate of the masters' clocks. A hold that joins others gets their older number, which says
     /// nothing about clocks. Taken for a number that the masters had lowered, it would move all proposals a second
     /// back.
-    fn learn(&self, claim: &Claim, offset: ClockOffset, wall: u64, granted: u64) {
-        let joins = claim.group().is_some_and(Group::has_class);
-        if joins && granted < offset.proposal(wall) {
+    fn learn(&self, numbering: Numbering, offset: ClockOffset, wall: u64, granted: u64) {
+        if numbering != Numbering::Raised && granted < offset.proposal(wall) {
             return;
         }
         let learned = offset.learn(wall, granted);

@@ -3,30 +3,23 @@
 use std::sync::Arc;
 
 use super::coordinator::Coordinator;
-use crate::node::{Claim, Class, Group, Mode, Part, Permit, Token};
+use crate::node::{Claim, Class, Group, Mode, Part, Permit, Shape, Token};
 
 /// The keys that an acquire asks for, with their modes.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// The lock key, or the first of several.
+    /// The key for which waiters queue in this process: the lock key, or the first of several; for a semaphore, the
+    /// name of its queue.
     key: Arc<[u8]>,
-    /// All keys with their modes; empty for a single exclusive key.
-    parts: Box<[Part]>,
-    /// The value of the lock that this one replaces.
-    instead: Option<Token>,
-    /// The slot, for a semaphore.
-    permit: Option<Permit>,
+    /// What is asked for in addition.
+    shape: Shape,
 }
 
 impl Wanted {
     /// One key, held exclusively.
     pub(crate) fn exclusive(key: Arc<[u8]>) -> Self {
-        Self {
-            key,
-            parts: Box::default(),
-            instead: None,
-            permit: None,
-        }
+        let shape = Shape::Plain;
+        Self { key, shape }
     }
 
     /// A slot of a semaphore.
@@ -34,103 +27,86 @@ impl Wanted {
         Self {
             // Waiters queue for the semaphore, in this process and on the masters.
             key: permit.line(),
-            parts: Box::default(),
-            instead: None,
-            permit: Some(permit),
+            shape: Shape::Permit(permit),
         }
-    }
-
-    /// The slot, for a semaphore.
-    pub(crate) fn permit(&self) -> Option<&Permit> {
-        self.permit.as_ref()
     }
 
     /// Several keys, each held exclusively, all or nothing.
     pub(crate) fn several(keys: Vec<Arc<[u8]>>) -> Self {
-        let part = |key: &Arc<[u8]>| Part {
-            key: key.clone(),
-            mode: Mode::Exclusive,
+        let mode = Mode::Exclusive;
+        let part = |key| Part {
+            key,
+            mode: mode.clone(),
         };
-        let parts: Box<[Part]> = keys.iter().map(part).collect();
-        let key = keys.into_iter().next().unwrap_or_default();
-        // A single key is a plain lock, which is cheaper.
-        match parts.len() {
-            0 | 1 => Self::exclusive(key),
-            _ => Self {
-                key,
-                parts,
-                instead: None,
-                permit: None,
-            },
-        }
+        Self::group(keys.into_iter().map(part).collect())
     }
 
     /// One key, shared with others of this class.
     pub(crate) fn of_class(key: Arc<[u8]>, class: Class) -> Self {
-        let part = Part {
-            key: key.clone(),
-            mode: Mode::Class(class),
-        };
-        Self {
-            key,
-            parts: [part].into(),
-            instead: None,
-            permit: None,
-        }
+        let mode = Mode::Class(class);
+        Self::group(vec![Part { key, mode }])
     }
 
-    /// The same, as a replacement for a lock that the caller holds.
+    /// These keys in these modes, all or nothing.
+    pub(crate) fn group(parts: Vec<Part>) -> Self {
+        let first = parts.first().map(|part| part.key.clone());
+        let key = first.unwrap_or_default();
+        // A single exclusive key is a plain lock, which is cheaper.
+        if parts.len() < 2 && parts.iter().all(|part| part.class().is_none()) {
+            return Self::exclusive(key);
+        }
+        let shape = Shape::Group(Group::new(parts));
+        Self { key, shape }
+    }
+
+    /// The same keys, as a replacement for a lock that the caller holds.
     pub(crate) fn instead_of(mut self, token: Token) -> Self {
-        self.instead = Some(token);
+        if let Shape::Group(group) = self.shape {
+            self.shape = Shape::Group(group.instead_of(token));
+        }
         self
     }
 
-    /// The lock key, or the first of several.
+    /// The key for which waiters queue in this process: the lock key, or the first of several; for a semaphore, the
+    /// name of its queue.
     pub(crate) fn key(&self) -> &Arc<[u8]> {
         &self.key
     }
 
-    /// All lock keys.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
-        let alone = self.parts.is_empty().then_some(&self.key);
-        alone
-            .into_iter()
-            .chain(self.parts.iter().map(|part| &part.key))
+    /// What is asked for in addition to the key.
+    pub(crate) fn shape(&self) -> &Shape {
+        &self.shape
     }
 
-    /// The class, if the key is shared.
-    pub(crate) fn class(&self) -> Option<&Class> {
-        match self.parts.first().map(|part| &part.mode) {
-            Some(Mode::Class(class)) => Some(class),
-            _ => None,
-        }
+    /// All keys for which waiters queue in this process.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
+        let parts = self.shape.parts();
+        let alone = parts.is_empty().then_some(&self.key);
+        alone.into_iter().chain(parts.iter().map(|part| &part.key))
     }
 
     /// The claim that represents the waiter in the queues on the masters. Its token never holds a lock.
     pub(crate) fn waiter(&self, coordinator: &Coordinator) -> Claim {
         let token = Token::from_bytes([0; 16]);
-        match &self.permit {
-            None => self.claim(coordinator, token),
-            Some(_) => coordinator.claim(&self.key, token),
+        let claim = coordinator.claim(&self.key, token);
+        match &self.shape {
+            // A semaphore's queue is left as that of a plain lock of its name.
+            Shape::Plain | Shape::Permit(_) => claim,
+            Shape::Group(_) => claim.with_shape(&self.shape),
         }
     }
 
     /// A claim with this token.
     pub(crate) fn claim(&self, coordinator: &Coordinator, token: Token) -> Claim {
-        if let Some(permit) = &self.permit {
-            let key = permit.key();
-            // The resource is the semaphore's name.
-            let before = key.len() - permit.name().len() + coordinator.prefix.len();
-            return Claim::on(key, before, token, coordinator.fencing).with_permit(permit.clone());
-        }
-        let claim = coordinator.claim(&self.key, token);
-        if self.parts.is_empty() {
-            return claim;
-        }
-        let group = Group::new(self.parts.to_vec());
-        claim.with_group(match self.instead {
-            Some(instead) => group.instead_of(instead),
-            None => group,
-        })
+        let claim = match &self.shape {
+            Shape::Plain | Shape::Group(_) => coordinator.claim(&self.key, token),
+            Shape::Permit(permit) => {
+                let key = permit.key();
+                // The resource is the semaphore's name.
+                let before = key.len() - permit.name().len() + coordinator.prefix.len();
+                Claim::on(key, before, token, coordinator.fencing)
+            }
+        };
+        claim.with_shape(&self.shape)
     }
 }

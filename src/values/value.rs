@@ -35,7 +35,7 @@ impl NamedValue {
     /// exclusively.
     pub(crate) fn is_under(&self, guard: &LockGuard) -> bool {
         let claim = &guard.held.claim;
-        let alone = claim.group().is_none() && claim.permit().is_none();
+        let alone = claim.shape().is_plain();
         alone && claim.resource() == &*self.name && Arc::ptr_eq(&guard.core, &self.redlock.core)
     }
 

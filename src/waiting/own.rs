@@ -84,7 +84,7 @@ impl OwnLocks {
         Asked {
             own: self.clone(),
             key,
-            slot,
+            permit: permit.at(slot),
             alone: hope == Hope::Free,
         }
     }
@@ -127,7 +127,8 @@ enum Hope {
 pub(crate) struct Asked {
     own: Arc<OwnLocks>,
     key: Arc<[u8]>,
-    pub(crate) slot: u8,
+    /// The slot, with its semaphore.
+    pub(crate) permit: Permit,
     /// Whether nothing is known to block the slot.
     pub(crate) alone: bool,
 }
@@ -162,37 +163,41 @@ mod tests {
         let own = holding(&[2]);
         let one = asks(&own, 2, 0);
         assert_eq!(
-            (one.slot, one.alone),
+            (one.permit.slot(), one.alone),
             (3, true),
             "slot 2 is held by this process"
         );
         let two = asks(&own, 3, 0b0001);
         assert_eq!(
-            (two.slot, two.alone),
+            (two.permit.slot(), two.alone),
             (1, true),
             "slot 3 is asked for, and slot 0 is held by another process"
         );
         drop(one);
         let one = asks(&own, 0, 0b0001);
-        assert_eq!((one.slot, one.alone), (3, true), "slot 3 was given up");
+        assert_eq!(
+            (one.permit.slot(), one.alone),
+            (3, true),
+            "slot 3 was given up"
+        );
     }
 
     #[test]
     fn slot_most_likely_to_become_free_is_asked_for() {
         let own = holding(&[0]);
         let one = asks(&own, 0, 0b1100);
-        assert_eq!((one.slot, one.alone), (1, true));
+        assert_eq!((one.permit.slot(), one.alone), (1, true));
         let two = asks(&own, 1, 0b1100);
         assert_eq!(
-            (two.slot, two.alone),
+            (two.permit.slot(), two.alone),
             (2, false),
             "another process may have released slot 2"
         );
         let three = asks(&own, 1, 0b1100);
-        assert_eq!(three.slot, 3);
+        assert_eq!(three.permit.slot(), 3);
         let four = asks(&own, 3, 0b1100);
         assert_eq!(
-            (four.slot, four.alone),
+            (four.permit.slot(), four.alone),
             (3, false),
             "slot 3 is asked for a second time"
         );
@@ -201,7 +206,7 @@ mod tests {
         let all = holding(&[0, 1, 2, 3]);
         let none = asks(&all, 2, 0);
         assert_eq!(
-            (none.slot, none.alone),
+            (none.permit.slot(), none.alone),
             (2, false),
             "if all slots are held here the masters decide"
         );
@@ -212,9 +217,9 @@ mod tests {
         let own = holding(&[0]);
         let _others = [asks(&own, 1, 0), asks(&own, 2, 0)];
         let passing = own.ask(&api(0), 0b1000, true);
-        assert_eq!(passing.slot, 1);
+        assert_eq!(passing.permit.slot(), 1);
         let passing = own.ask(&api(2), 0b1000, true);
-        assert_eq!(passing.slot, 2);
+        assert_eq!(passing.permit.slot(), 2);
     }
 
     #[test]
@@ -229,7 +234,7 @@ mod tests {
             own.slots(&api(0), Some(&mine)),
             (0b0010, 0b1100),
             "{}",
-            twice.slot
+            twice.permit.slot()
         );
         own.let_go(&api(1).key());
         drop((mine, other, twice));
@@ -244,7 +249,7 @@ mod tests {
             let permit = Permit::new(Arc::from(&b"api"[..]), slot, permits);
             let asked = own.ask(&permit, 0, false);
             assert!(
-                asked.alone && asked.slot < permits.max(1),
+                asked.alone && asked.permit.slot() < permits.max(1),
                 "{slot} of {permits}"
             );
             drop(asked);

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use super::master::{Master, Member, Outcome, granted_before, raised, shown_of, told};
 use crate::keys;
+use crate::node::shape::is_reader;
 use crate::node::{
-    Answer, Claim, Class, Extended, Group, Hold, Mode, Note, Part, QueueInfo, Ticket, Token,
+    Answer, Claim, Class, Extended, Group, Hold, Note, Part, QueueInfo, Ticket, Token,
 };
-
-/// The suffix of a reader's id in a queue.
-const READER: &str = ":r";
 
 /// The largest number of processes that are woken at once.
 const WOKEN: usize = 64;
@@ -34,26 +32,16 @@ fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     instead.is_some_and(|instead| held == Some(&instead[..]))
 }
 
-fn is_shared(mode: &Mode) -> bool {
-    *mode == Mode::Class(Class::Shared)
+/// Whether a key with the value `held` is held by the class that this part joins.
+fn joins(part: &Part, held: Option<&[u8]>) -> bool {
+    let class = part.class();
+    class.is_some_and(|class| held == Some(&class.marker()[..]))
 }
 
-/// The id of a waiter in the queue of a key.
-fn id(waiter: &Arc<str>, mode: &Mode) -> Arc<str> {
-    if is_shared(mode) {
-        format!("{waiter}{READER}").into()
-    } else {
-        waiter.clone()
-    }
-}
-
-/// Whether all keys, with these values, are held by the classes that the claim joins.
-fn joins(group: &Group, held: &[Option<Vec<u8>>]) -> bool {
-    let stands = |(part, held): (&Part, &Option<Vec<u8>>)| match &part.mode {
-        Mode::Exclusive => false,
-        Mode::Class(class) => *held == Some(class.marker()),
-    };
-    group.parts().iter().zip(held).all(stands)
+/// Whether a claim joins the holds of every key; `held` has the values of the keys.
+fn joins_all(group: &Group, held: &[Option<Vec<u8>>]) -> bool {
+    let mut keys = group.parts().iter().zip(held);
+    keys.all(|(part, held)| joins(part, held.as_deref()))
 }
 
 impl Master {
@@ -101,7 +89,7 @@ impl Master {
                 line: Some(Box::new(line)),
             });
         }
-        if counter == 0 && joins(group, &held) {
+        if counter == 0 && joins_all(group, &held) {
             return granted_before(claim.key(), counter);
         }
         let number = self.grant_all(now, claim, group, &held, (ttl, proposal, counter));
@@ -119,7 +107,7 @@ impl Master {
         (ttl, proposal, counter): (Duration, u64, u64),
     ) -> u64 {
         let value = claim.token().to_hex();
-        let joins = joins(group, held);
+        let joins = joins_all(group, held);
         let number = if joins {
             counter
         } else {
@@ -129,8 +117,7 @@ impl Master {
             if !joins {
                 self.set_counter(now, &part.key, number);
             }
-            let replaced =
-                matches!(part.mode, Mode::Class(_)) && is_replaced(group, held.as_deref());
+            let replaced = part.class().is_some() && is_replaced(group, held.as_deref());
             if replaced {
                 self.drop_note(now, &part.key);
             }
@@ -147,7 +134,7 @@ impl Master {
     /// Renews the heartbeat in one queue.
     fn stand_again(&mut self, now: u64, part: &Part, ticket: Option<&Ticket>) {
         if let Some(ticket) = ticket {
-            let waiter = id(&ticket.waiter, &part.mode);
+            let waiter = part.mode.place(&ticket.waiter);
             let ticket = Ticket {
                 waiter,
                 ..ticket.clone()
@@ -166,7 +153,7 @@ impl Master {
         seen: &mut QueueInfo,
     ) -> Option<Obstacle> {
         let ms = now / 1000;
-        let me = ticket.map(|ticket| id(&ticket.waiter, &part.mode));
+        let me = ticket.map(|ticket| part.mode.place(&ticket.waiter));
         let line = self.line(ms, &part.key);
         if let (Some(ticket), Some(me)) = (ticket, &me) {
             let ticket = Ticket {
@@ -179,15 +166,12 @@ impl Master {
         seen.ticket = seen.ticket.max(line.ticket);
         let before: Vec<Arc<str>> = line.before(me.as_ref()).cloned().collect();
         seen.ahead = seen.ahead.max(before.len() as u64);
-        let passes = match &part.mode {
-            Mode::Class(Class::Shared) => None,
-            Mode::Class(class) => Some(held == Some(&class.marker()[..])),
-            Mode::Exclusive => Some(false),
-        };
-        let other = match passes {
-            Some(true) => None,
-            Some(false) => before.first(),
-            None => before.iter().find(|other| !other.ends_with(READER)),
+        let other = match part.class() {
+            // Neighbouring readers enter together.
+            Some(Class::Shared) => before.iter().find(|other| !is_reader(other)),
+            // A further hold of the owner passes every waiter.
+            Some(Class::Owner(_)) if joins(part, held) => None,
+            Some(Class::Owner(_)) | None => before.first(),
         };
         let lives = other.and_then(|other| line.alive.get(other)).copied();
         let left = lives.unwrap_or(ms).saturating_sub(ms);
@@ -201,12 +185,8 @@ impl Master {
 
     /// Whether a key, with this value, is held by the attempt with this value.
     fn is_ours_in(&self, now: u64, part: &Part, held: Option<&[u8]>, value: [u8; 32]) -> bool {
-        match &part.mode {
-            Mode::Exclusive => held == Some(&value[..]),
-            Mode::Class(class) => {
-                held == Some(&class.marker()[..]) && self.is_member(now, &part.key, value)
-            }
-        }
+        let is_member = || part.class().is_none() || self.is_member(now, &part.key, value);
+        held == Some(&part.mode.holder(&value)[..]) && is_member()
     }
 
     /// The reason why this claim cannot have a key.
@@ -221,7 +201,7 @@ impl Master {
         let free = held.is_none_or(|holder| {
             holder == claim.token().to_hex()
                 || is_replaced(group, held)
-                || matches!(&part.mode, Mode::Class(class) if holder == class.marker())
+                || joins(part, Some(holder))
         });
         let left = if free {
             let instead = group.instead().filter(|_| !is_replaced(group, held));
@@ -252,7 +232,7 @@ impl Master {
         ttl: Duration,
     ) {
         let key = &part.key;
-        let Mode::Class(class) = &part.mode else {
+        let Some(class) = part.class() else {
             return self.set(now, key, value.to_vec(), Some(ttl));
         };
         let first = held != Some(&class.marker()[..]);
@@ -287,7 +267,7 @@ impl Master {
             if !self.is_ours_in(now, part, held.as_deref(), value) {
                 return Ok(Answer::NotOurs);
             }
-            if matches!(part.mode, Mode::Class(Class::Owner(_))) {
+            if matches!(part.class(), Some(Class::Owner(_))) {
                 let live = self.members(now, &part.key).count();
                 if live > 1 {
                     return Ok(Answer::NotAlone);
@@ -321,24 +301,22 @@ impl Master {
         for (part, held) in group.parts().iter().zip(held) {
             let key = &part.key;
             let (mut mine, mut free) = (false, held.is_none());
-            match &part.mode {
-                Mode::Exclusive if held.as_deref() == Some(&value[..]) => {
+            if held == Some(part.mode.holder(&value)) {
+                if part.class().is_some() {
+                    if claim.is_noted() {
+                        self.remove(&keys::hold(&value, key));
+                    }
+                    (mine, free) = self.leave_class(now, key, value);
+                } else {
                     self.remove(key);
                     if claim.is_noted() {
                         self.drop_note(now, key);
                     }
                     (mine, free) = (true, true);
                 }
-                Mode::Class(class) if held == Some(class.marker()) => {
-                    if claim.is_noted() {
-                        self.remove(&keys::hold(&value, key));
-                    }
-                    (mine, free) = self.leave_class(now, key, value);
-                }
-                _ => {}
             }
             ours += usize::from(mine);
-            let me = claim.ticket().map(|ticket| id(&ticket.waiter, &part.mode));
+            let me = claim.ticket().map(|ticket| part.mode.place(&ticket.waiter));
             let line = self.line(ms, key);
             let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
             if mine && free || left {
@@ -405,10 +383,7 @@ impl Master {
         if claim.is_withdrawn() {
             return Ok(Extended::Withdrawn);
         }
-        let ours = match &part.mode {
-            Mode::Exclusive => value.to_vec(),
-            Mode::Class(class) => class.marker(),
-        };
+        let ours = part.mode.holder(&value);
         let held = match self.text(now, key) {
             Err(_) => return Ok(Extended::NotOurs),
             Ok(held) => held.map(<[u8]>::to_vec),
@@ -416,24 +391,22 @@ impl Master {
         if held.as_ref().is_some_and(|held| *held != ours) {
             return Ok(Extended::NotOurs);
         }
-        let known = held.is_some() && (part.mode == Mode::Exclusive || self.has_name(key, value));
-        // Check the break even if other holds of the class have come since: this one was broken, they were not.
-        let broken = !known
-            && match part.mode {
-                Mode::Exclusive => self.is_broken(now, key, &ours)?,
-                Mode::Class(_) => self.is_hold_broken(now, key, &ours, (&value, number))?,
-            };
-        if broken {
-            return Ok(Extended::NotOurs);
-        }
-        let Mode::Class(class) = &part.mode else {
+        let Some(class) = part.class() else {
             if held.is_none() {
+                if self.is_broken(now, key, &ours)? {
+                    return Ok(Extended::NotOurs);
+                }
                 self.set(now, key, ours, Some(ttl));
                 return Ok(Extended::Restored);
             }
             self.raise_expiry(now, key, ttl);
             return Ok(Extended::Kept);
         };
+        let known = held.is_some() && self.has_name(key, value);
+        // If this hold was force-released, it is not restored, even if other holds of its class exist by now.
+        if !known && self.is_hold_broken(now, key, &ours, (&value, number))? {
+            return Ok(Extended::NotOurs);
+        }
         let counter = self.counter(now, key)?;
         if *class != Class::Shared && counter > number {
             return Ok(Extended::NotOurs);
@@ -553,7 +526,7 @@ impl Master {
         };
         let mut woken: Vec<Arc<str>> = Vec::new();
         for (at, (_, other)) in line.queue.iter().take(LOOKED_AT).enumerate() {
-            let reads = other.ends_with(READER);
+            let reads = is_reader(other);
             if !reads && at > 0 {
                 break;
             }

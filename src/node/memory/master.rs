@@ -9,7 +9,7 @@ use crate::keys::{self, Family};
 use crate::node::note::{NOTE_LIVES, NOTE_TOLD, dated};
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, Note, NoteItem, QueueInfo,
-    Request, ServerRun, StoredValue, Ticket, Token, Waiter,
+    Request, ServerRun, Shape, StoredValue, Ticket, Token, Waiter,
 };
 use crate::protocol::fencing::PROPOSAL_SLACK_US;
 
@@ -140,22 +140,34 @@ impl Master {
     ///
     /// The fault that a real master would report, for example [`Fault::WrongType`].
     pub fn apply(&mut self, now: u64, request: &Request) -> Outcome<Answer> {
+        let shape = request.shape();
         match request {
             Request::Acquire {
                 claim,
                 ttl,
                 proposal,
-            } => self.acquire(now, claim, *ttl, *proposal),
-            Request::Confirm { claim, token } => self.confirm(now, claim, *token),
-            Request::Release { claim, leave } => self.release(now, claim, *leave),
+            } => match shape {
+                Shape::Plain => self.acquire(now, claim, *ttl, *proposal),
+                Shape::Group(group) => self.claim(now, claim, group, *ttl, *proposal),
+                Shape::Permit(permit) => self.permit(now, claim, permit, *ttl, *proposal),
+            },
+            Request::Confirm { claim, token } => match shape {
+                Shape::Plain | Shape::Permit(_) => self.confirm(now, claim, *token),
+                Shape::Group(group) => self.confirm_group(now, claim, group, *token),
+            },
+            Request::Release { claim, leave } => match shape {
+                Shape::Plain => self.release(now, claim, *leave),
+                Shape::Group(group) => self.unclaim(now, claim, group, *leave),
+                Shape::Permit(permit) => self.release_permit(now, claim, permit, *leave),
+            },
             Request::Extend { items } => {
-                // If groups are among them another script is used, which does not renew notes.
-                let noted = items.iter().all(|item| item.claim.group().is_none());
+                // The script of groups does not look at the notes of plain locks in the same message.
+                let noted = shape.renewal_keeps_note();
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
-                    match item.claim.group() {
-                        None => said.push(self.extend(now, item, noted)),
-                        Some(group) => {
+                    match item.claim.shape() {
+                        Shape::Plain | Shape::Permit(_) => said.push(self.extend(now, item, noted)),
+                        Shape::Group(group) => {
                             said.extend(self.keep(now, &item.claim, group, item.ttl));
                         }
                     }
@@ -272,12 +284,6 @@ impl Master {
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
-        if let Some(permit) = claim.permit() {
-            return self.permit(now, claim, permit, ttl, proposal);
-        }
-        if let Some(group) = claim.group() {
-            return self.claim(now, claim, group, ttl, proposal);
-        }
         if let Fairness::Fair(ticket) = claim.fairness() {
             return self.acquire_fair(now, claim, ticket.as_deref(), ttl, proposal);
         }
@@ -398,9 +404,6 @@ impl Master {
     }
 
     fn confirm(&mut self, now: u64, claim: &Claim, token: u64) -> Outcome<Answer> {
-        if let Some(group) = claim.group() {
-            return self.confirm_group(now, claim, group, token);
-        }
         if !self.is_ours(now, claim)? {
             return Ok(Answer::NotOurs);
         }
@@ -490,12 +493,6 @@ impl Master {
     }
 
     fn release(&mut self, now: u64, claim: &Claim, leave: bool) -> Outcome<Answer> {
-        if let Some(permit) = claim.permit() {
-            return self.release_permit(now, claim, permit, leave);
-        }
-        if let Some(group) = claim.group() {
-            return self.unclaim(now, claim, group, leave);
-        }
         let ours = self.is_ours(now, claim)?;
         if ours {
             if claim.is_noted() {

@@ -12,7 +12,7 @@ use super::time::StoreTime;
 use crate::node::actor::mailbox::Queued;
 use crate::node::memory::items::{DAY_US, Id, Item, Kind};
 use crate::node::memory::{Dates, Master};
-use crate::node::{Answer, Claim, Fault, Group, Request, ServerRun};
+use crate::node::{Answer, Claim, Fault, Request, ServerRun};
 use crate::protocol::instant::Instant;
 
 /// How long a process is notified of new leaders without asking again.
@@ -43,7 +43,7 @@ impl Asked {
     fn promises(&self, now: u64) -> Vec<Promised> {
         let extended = matches!(self.queued.request, Request::Extend { .. });
         let of = |claim: &Claim, ttl: Duration| -> Vec<Promised> {
-            let from_now = extended || claim.group().is_some_and(Group::has_class);
+            let from_now = extended || claim.shape().shares_keys();
             let promised = |key: &Name| Promised {
                 key: key.clone(),
                 value: claim.token().to_hex(),

@@ -372,7 +372,7 @@ fn slots_held_elsewhere_are_passed_on_without_acquired_ones() {
     drop(first);
     let asked = lines.ask(&permit, Some(&second), false);
     assert_eq!(
-        (asked.slot, asked.alone),
+        (asked.permit.slot(), asked.alone),
         (1, true),
         "the other two slots are held"
     );
