@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::shape::{Group, Permit, Shape};
+use super::shape::{Group, Mode, Permit, Shape};
 use super::token::Token;
 
 /// A waiter's place in the queue: the same ticket on every master, from the first message to the last.
@@ -116,6 +116,23 @@ impl Claim {
             Shape::Plain | Shape::Permit(_) => (Some(&self.key), &[][..]),
         };
         alone.into_iter().chain(parts.iter().map(|part| &part.key))
+    }
+
+    /// How each of the keys is held, in the order of [`keys`](Self::keys).
+    pub(crate) fn modes(&self) -> impl Iterator<Item = &Mode> {
+        let (alone, parts) = match self.shape() {
+            Shape::Group(group) => (None, group.parts()),
+            Shape::Plain | Shape::Permit(_) => (Some(&Mode::Exclusive), &[][..]),
+        };
+        alone.into_iter().chain(parts.iter().map(|part| &part.mode))
+    }
+
+    /// The agreed fencing number, if a renewal of this claim needs it to restore the lock; otherwise 0.
+    pub(crate) fn number(&self) -> u64 {
+        match self.shape() {
+            Shape::Group(group) => group.number(),
+            Shape::Plain | Shape::Permit(_) => 0,
+        }
     }
 
     /// All resources of the claim: its lock keys without the prefix. A slot of a semaphore has the name of the

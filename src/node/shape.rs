@@ -131,6 +131,14 @@ impl Mode {
         }
     }
 
+    /// The mode as messages write it: `x`, or the marker of the class.
+    pub(crate) fn word(&self) -> Vec<u8> {
+        match self {
+            Self::Exclusive => b"x".to_vec(),
+            Self::Class(class) => class.marker(),
+        }
+    }
+
     /// The value of the lock key while the attempt with this value holds it in this mode.
     #[cfg(any(test, feature = "testing", feature = "node"))]
     pub(crate) fn holder(&self, value: &[u8; 32]) -> Vec<u8> {

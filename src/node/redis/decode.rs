@@ -9,7 +9,7 @@ use crate::node::actor::trust::Memory;
 use crate::node::inspection::plain;
 use crate::node::{
     Answer, Claim, Extended, Fairness, Fault, Hold, KeyState, Note, NoteItem, Permit, QueueInfo,
-    Request, StoredValue, Waiter,
+    Request, Shape, StoredValue, Waiter,
 };
 
 /// Why a reply has no answer for its request.
@@ -39,11 +39,20 @@ pub(super) fn decode(
     if let Value::Error(error) = value {
         return Err(NoAnswer::Fault(refused(Script::of(request), error)));
     }
+    let shape = match request {
+        // Each of its locks has the same form of reply: do not look at all of them.
+        Request::Extend { .. } => Shape::plain(),
+        _ => request.shape(),
+    };
     Ok(match (request, value) {
-        (Request::Acquire { claim, .. }, value) => acquired(claim, value)?,
+        (Request::Acquire { claim, .. }, value) => match shape {
+            Shape::Plain => acquired(claim, value)?,
+            Shape::Group(_) => claimed(value)?,
+            Shape::Permit(permit) => permitted(permit, value)?,
+        },
         (Request::Confirm { .. } | Request::Read { .. }, Value::Int(0)) => Answer::NotOurs,
         (Request::Confirm { .. }, Value::Int(1)) => Answer::Confirmed,
-        (Request::Confirm { claim, .. }, Value::Int(-1)) if claim.group().is_some() => {
+        (Request::Confirm { .. }, Value::Int(-1)) if matches!(shape, Shape::Group(_)) => {
             Answer::NotAlone
         }
         (Request::Confirm { .. }, Value::Int(above)) => Answer::CounterAbove(counter(*above)?),
@@ -93,15 +102,9 @@ pub(super) fn decode(
     })
 }
 
-/// The answer to an acquire. Each kind of claim has its own form of reply.
+/// The answer to an acquire of a plain lock.
 pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     let in_line = matches!(claim.fairness(), Fairness::Fair(_));
-    if let Some(permit) = claim.permit() {
-        return permitted(permit, value);
-    }
-    if claim.group().is_some() {
-        return claimed(value);
-    }
     match value {
         Value::Int(granted) if claim.fenced() || in_line => {
             let counter = Some(counter(*granted)?);

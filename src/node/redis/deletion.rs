@@ -5,7 +5,8 @@
 //! its key is already deleted. So no release depends on a command that has not yet worked on this connection.
 
 use super::resp::{Command, Value};
-use crate::node::{Claim, Fairness, Request};
+use super::script::Script;
+use crate::node::{Claim, Request};
 
 /// The way to compare and delete on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +69,7 @@ impl Deletion {
 
 fn write(request: &Request, out: &mut Vec<u8>) -> bool {
     match request {
-        Request::Release { claim, .. } if is_all(claim) => {
+        Request::Release { claim, .. } if is_all(request, claim) => {
             let mut command = Command::of(out, 3);
             command.arg("DELIFEQ").arg(claim.key());
             command.arg(claim.token().to_hex());
@@ -81,10 +82,9 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
 /// Whether this release consists of comparing and deleting only. It does not if an attempt of the claim may still be
 /// sent again after the master has lost its scripts: the release must fail in the same way then, or it would overtake
 /// the attempt.
-fn is_all(claim: &Claim) -> bool {
-    let alone = claim.group().is_none() && claim.permit().is_none();
-    let unordered = matches!(claim.fairness(), Fairness::Unordered);
-    alone && unordered && !claim.is_noted() && claim.is_withdrawn()
+fn is_all(release: &Request, claim: &Claim) -> bool {
+    let by_script = matches!(Script::of(release), Some(Script::Release));
+    by_script && !claim.is_noted() && claim.is_withdrawn()
 }
 
 #[cfg(test)]
@@ -93,7 +93,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::node::{Class, Group, Mode, Part, Ticket, Token};
+    use crate::node::{Class, Fairness, Group, Mode, Part, Ticket, Token};
 
     #[test]
     fn delete_command_is_used_from_valkey_9_on_only() {

@@ -5,33 +5,40 @@ use std::time::Duration;
 
 use super::loaded::Scripts;
 use super::resp::Command;
-use super::script::{Script, has_groups};
+use super::script::Script;
 use crate::keys::{self, LEADER};
 use crate::node::note::dated;
 use crate::node::{
-    Claim, ExtendItem, Fairness, Group, Mode, NoteItem, Page, Permit, Request, ServerRun, Ticket,
+    Claim, ExtendItem, Fairness, Group, NoteItem, Page, Permit, Request, ServerRun, Shape, Ticket,
 };
 
 impl Scripts {
     /// Writes one request as one command. A value is stored with `run`, the run of the server.
     pub(super) fn encode(&self, request: &Request, run: &ServerRun, out: &mut Vec<u8>) {
+        let shape = request.shape();
         match request {
             Request::Acquire {
                 claim,
                 ttl,
                 proposal,
-            } => self.acquire(claim, *ttl, *proposal, out),
-            Request::Confirm { claim, token } => {
-                if let Some(group) = claim.group() {
-                    return self.confirm_group(claim, group, *token, out);
-                }
-                let mut command = self.call(Script::Confirm, 1, 2, out);
-                command.arg(claim.key()).arg(claim.token().to_hex());
-                command.number(*token);
-            }
-            Request::Release { claim, leave } => self.release(claim, *leave, out),
-            Request::Extend { items } if has_groups(items) => self.keep(items, out),
-            Request::Extend { items } => self.extend(items, out),
+            } => match shape {
+                Shape::Plain => self.acquire(claim, *ttl, *proposal, out),
+                Shape::Group(group) => self.claim(claim, group, *ttl, *proposal, out),
+                Shape::Permit(permit) => self.permit(claim, permit, *ttl, *proposal, out),
+            },
+            Request::Confirm { claim, token } => match shape {
+                Shape::Plain | Shape::Permit(_) => self.confirm(claim, *token, out),
+                Shape::Group(group) => self.confirm_group(claim, group, *token, out),
+            },
+            Request::Release { claim, leave } => match shape {
+                Shape::Plain => self.release(claim, *leave, out),
+                Shape::Group(group) => self.unclaim(claim, group, *leave, out),
+                Shape::Permit(permit) => self.release_permit(claim, permit, *leave, out),
+            },
+            Request::Extend { items } => match shape {
+                Shape::Plain | Shape::Permit(_) => self.extend(items, out),
+                Shape::Group(_) => self.keep(items, out),
+            },
             Request::Look { key } => self.look(Script::Look, key, out),
             Request::Break { key } => self.look(Script::Break, key, out),
             Request::Read { claim, token } => {
@@ -59,11 +66,7 @@ impl Scripts {
     }
 
     fn acquire(&self, claim: &Claim, ttl: Duration, proposal: u64, out: &mut Vec<u8>) {
-        if let Some(permit) = claim.permit() {
-            self.permit(claim, permit, ttl, proposal, out);
-        } else if let Some(group) = claim.group() {
-            self.claim(claim, group, ttl, proposal, out);
-        } else if let Fairness::Fair(ticket) = claim.fairness() {
+        if let Fairness::Fair(ticket) = claim.fairness() {
             self.acquire_fair(claim, ticket.as_deref(), ttl, proposal, out);
         } else if claim.fenced() {
             let mut command = self.call(Script::Acquire, 1, 3, out);
@@ -78,6 +81,12 @@ impl Scripts {
             command.arg(claim.token().to_hex());
             command.arg("NX").arg("PX").number(millis(ttl));
         }
+    }
+
+    fn confirm(&self, claim: &Claim, token: u64, out: &mut Vec<u8>) {
+        let mut command = self.call(Script::Confirm, 1, 2, out);
+        command.arg(claim.key()).arg(claim.token().to_hex());
+        command.number(token);
     }
 
     fn write(
@@ -172,13 +181,9 @@ impl Scripts {
             } else {
                 millis(item.ttl)
             };
-            let group = claim.group();
-            let number = group.map_or(0, Group::number);
-            let parts = group.map_or(&[][..], Group::parts);
-            let modes = parts.iter().map(|part| mode(&part.mode));
-            for mode in modes.chain(group.is_none().then(|| b"x".to_vec())) {
+            for mode in claim.modes() {
                 command.arg(claim.token().to_hex()).number(ttl);
-                command.arg(mode).number(number);
+                command.arg(mode.word()).number(claim.number());
             }
         }
     }
@@ -223,12 +228,6 @@ impl Scripts {
     }
 
     fn release(&self, claim: &Claim, leave: bool, out: &mut Vec<u8>) {
-        if let Some(permit) = claim.permit() {
-            return self.release_permit(claim, permit, leave, out);
-        }
-        if let Some(group) = claim.group() {
-            return self.unclaim(claim, group, leave, out);
-        }
         let (script, ticket) = match claim.fairness() {
             Fairness::Fair(ticket) => (Script::ReleaseFair, Some(ticket.as_deref())),
             Fairness::Unordered => (Script::Release, None),
@@ -318,15 +317,7 @@ fn stand<'a, 'b>(command: &'a mut Command<'b>, ticket: &Ticket) -> &'a mut Comma
 /// Writes the mode of each key of a group.
 fn modes(command: &mut Command<'_>, group: &Group) {
     for part in group.parts() {
-        command.arg(mode(&part.mode));
-    }
-}
-
-/// A mode as scripts write it: `x`, or the marker of a class.
-fn mode(mode: &Mode) -> Vec<u8> {
-    match mode {
-        Mode::Exclusive => b"x".to_vec(),
-        Mode::Class(class) => class.marker(),
+        command.arg(part.mode.word());
     }
 }
 

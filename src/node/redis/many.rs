@@ -23,46 +23,49 @@ pub(super) fn least_acquires(version: Option<&str>) -> usize {
     }
 }
 
-/// Whether a claim is on a lock with a line; none where its script is not one of those that do many.
+/// The claim of a request, if it is on a plain lock. No script handles many claims of another kind.
+fn plain(request: &Request) -> Option<&Claim> {
+    match request {
+        Request::Acquire { claim, .. }
+        | Request::Confirm { claim, .. }
+        | Request::Release { claim, .. }
+        | Request::Read { claim, .. }
+        | Request::Write { claim, .. } => claim.shape().is_plain().then_some(claim),
+        Request::Extend { .. }
+        | Request::Look { .. }
+        | Request::Break { .. }
+        | Request::Note { .. }
+        | Request::List { .. }
+        | Request::Watch { .. } => None,
+    }
+}
+
+/// Whether the plain lock of this claim has a queue. `None` if no script handles many claims like this one.
 fn lines(claim: &Claim) -> Option<bool> {
-    let alone = claim.group().is_none() && claim.permit().is_none();
     match claim.fairness() {
-        Fairness::Fair(None) if alone => Some(true),
-        Fairness::Unordered if alone && claim.fenced() => Some(false),
-        _ => None,
+        Fairness::Fair(None) => Some(true),
+        Fairness::Unordered if claim.fenced() => Some(false),
+        Fairness::Fair(Some(_)) | Fairness::Unordered => None,
     }
 }
 
 impl Member for Queued {
     fn kind(&self) -> Kind {
+        let claim = plain(&self.request).filter(|_| !self.apart);
+        let Some(lines) = claim.and_then(lines) else {
+            return Kind::Single;
+        };
         match &self.request {
-            _ if self.apart => Kind::Single,
-            Request::Acquire { claim, ttl, .. } => lines(claim).map_or(Kind::Single, |lines| {
-                let ttl = *ttl;
-                Kind::Acquire { lines, ttl }
-            }),
-            Request::Release { claim, .. } if !claim.is_noted() => {
-                lines(claim).map_or(Kind::Single, |lines| Kind::Release { lines })
-            }
+            Request::Acquire { ttl, .. } => Kind::Acquire { lines, ttl: *ttl },
+            Request::Release { claim, .. } if !claim.is_noted() => Kind::Release { lines },
             _ => Kind::Single,
         }
     }
 
     fn key(&self) -> Option<&[u8]> {
         match &self.request {
-            Request::Acquire { claim, .. }
-            | Request::Confirm { claim, .. }
-            | Request::Release { claim, .. }
-            | Request::Read { claim, .. }
-            | Request::Write { claim, .. } => {
-                let one = claim.group().is_none() && claim.permit().is_none();
-                one.then(|| claim.key())
-            }
             Request::Look { key } | Request::Break { key } => Some(key),
-            Request::Extend { .. }
-            | Request::Note { .. }
-            | Request::List { .. }
-            | Request::Watch { .. } => None,
+            request => plain(request).map(Claim::key),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::node::right::Purpose::{
     self, Crowds, Elections, Fencing, Groups, Locking, Notes, Operating, Order, Semaphores, Values,
     WakeUps,
 };
-use crate::node::{Claim, ExtendItem, Fairness, Request};
+use crate::node::{Claim, Fairness, Request, Shape};
 
 /// What there is to know about one script.
 pub(super) struct Row {
@@ -335,26 +335,26 @@ impl Script {
     /// the server do these.
     pub(super) fn of(request: &Request) -> Option<Self> {
         let fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
-        let grouped = |claim: &Claim| claim.group().is_some();
-        Some(match request {
-            Request::Acquire { claim, .. } if claim.permit().is_some() => Self::Permit,
-            Request::Release { claim, .. } if claim.permit().is_some() => Self::ReleasePermit,
-            Request::Acquire { claim, .. } if grouped(claim) => Self::Claim,
-            Request::Confirm { claim, .. } if grouped(claim) => Self::ConfirmGroup,
-            Request::Release { claim, .. } if grouped(claim) => Self::Unclaim,
-            Request::Extend { items } if has_groups(items) => Self::Keep,
-            Request::Acquire { claim, .. } if fair(claim) => Self::AcquireFair,
-            Request::Acquire { claim, .. } if claim.fenced() => Self::Acquire,
-            Request::Acquire { .. } | Request::List { .. } | Request::Watch { .. } => return None,
-            Request::Confirm { .. } => Self::Confirm,
-            Request::Release { claim, .. } if fair(claim) => Self::ReleaseFair,
-            Request::Release { .. } => Self::Release,
-            Request::Extend { .. } => Self::Extend,
-            Request::Look { .. } => Self::Look,
-            Request::Break { .. } => Self::Break,
-            Request::Read { .. } => Self::Read,
-            Request::Write { .. } => Self::Write,
-            Request::Note { .. } => Self::Note,
+        Some(match (request, request.shape()) {
+            (Request::Acquire { claim, .. }, Shape::Plain) if fair(claim) => Self::AcquireFair,
+            (Request::Acquire { claim, .. }, Shape::Plain) if claim.fenced() => Self::Acquire,
+            (Request::Acquire { .. }, Shape::Group(_)) => Self::Claim,
+            (Request::Acquire { .. }, Shape::Permit(_)) => Self::Permit,
+            (Request::Confirm { .. }, Shape::Plain | Shape::Permit(_)) => Self::Confirm,
+            (Request::Confirm { .. }, Shape::Group(_)) => Self::ConfirmGroup,
+            (Request::Release { claim, .. }, Shape::Plain) if fair(claim) => Self::ReleaseFair,
+            (Request::Release { .. }, Shape::Plain) => Self::Release,
+            (Request::Release { .. }, Shape::Group(_)) => Self::Unclaim,
+            (Request::Release { .. }, Shape::Permit(_)) => Self::ReleasePermit,
+            (Request::Extend { .. }, Shape::Plain | Shape::Permit(_)) => Self::Extend,
+            (Request::Extend { .. }, Shape::Group(_)) => Self::Keep,
+            (Request::Look { .. }, _) => Self::Look,
+            (Request::Break { .. }, _) => Self::Break,
+            (Request::Read { .. }, _) => Self::Read,
+            (Request::Write { .. }, _) => Self::Write,
+            (Request::Note { .. }, _) => Self::Note,
+            (Request::Acquire { .. }, Shape::Plain)
+            | (Request::List { .. } | Request::Watch { .. }, _) => return None,
         })
     }
 }
@@ -375,11 +375,6 @@ impl Set {
         let all = Script::ALL.into_iter();
         all.filter(move |script| script.row().set == self)
     }
-}
-
-/// Whether any of these extensions is for a lock that is not one key held exclusively.
-pub(super) fn has_groups(items: &[ExtendItem]) -> bool {
-    items.iter().any(|item| item.claim.group().is_some())
 }
 
 #[cfg(test)]
