@@ -6,7 +6,7 @@ use crate::hold::guard::LockGuard;
 use crate::hold::held::{Held, Holding};
 use crate::hold::renewal;
 use crate::hold::schedule::ScheduleId;
-use crate::node::{Class, Fairness};
+use crate::node::Fairness;
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::rounds::wanted::Wanted;
@@ -60,9 +60,9 @@ impl LockGuard {
     /// ```
     pub async fn downgrade(self) -> Result<LockGuard, DowngradeError> {
         let (core, old) = (self.core.clone(), self.held.clone());
-        if !old.claim.shape().is_plain() {
+        let Some(wanted) = Wanted::readers_instead_of(&old.claim) else {
             return Err(DowngradeError::NotAWriter);
-        }
+        };
         if !old.claim.fenced() {
             return Err(DowngradeError::NeedsFencing);
         }
@@ -73,8 +73,6 @@ impl LockGuard {
         // A renewal from now on would restore the writer's lock.
         core.renewal.forget(&self.id);
         let limit = old.valid_until();
-        let wanted = Wanted::of_class(old.claim.shared_key().clone(), Class::Shared)
-            .instead_of(old.claim.token());
         // With the writer's ticket, so that its place in the queue is removed in the same step.
         let fairness = match old.claim.fairness() {
             Fairness::Fair(ticket) => Fairness::Fair(ticket.clone()),

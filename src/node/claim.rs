@@ -180,6 +180,11 @@ impl Claim {
         self.key.get(usize::from(self.prefix)..).unwrap_or_default()
     }
 
+    /// Whether this is a claim on the plain lock of `resource`.
+    pub(crate) fn is_plain_on(&self, resource: &[u8]) -> bool {
+        self.shape().is_plain() && self.resource() == resource
+    }
+
     /// The random value of this attempt.
     pub fn token(&self) -> Token {
         self.token

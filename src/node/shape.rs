@@ -23,11 +23,11 @@ pub(crate) enum Shape {
 /// How a task of this process takes its turn among the other tasks of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalTurn {
-    /// It queues, and keeps the turn for as long as it holds the lock.
+    /// It queues. A lock with a single holder keeps the turn until its release.
     Queue,
     /// It queues, and passes the turn on as soon as it asks the masters: readers ask together.
     QueueAndShare,
-    /// It passes every waiter: the owner holds the lock already, or the masters refuse.
+    /// It passes every waiter, because another hold of the same owner may be held.
     Pass,
 }
 

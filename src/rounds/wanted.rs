@@ -59,12 +59,20 @@ impl Wanted {
         Self { key, shape }
     }
 
-    /// The same keys, as a replacement for a lock that the caller holds.
-    pub(crate) fn instead_of(mut self, token: Token) -> Self {
-        if let Shape::Group(group) = self.shape {
-            self.shape = Shape::Group(group.instead_of(token));
-        }
-        self
+    /// The key of this claim for a reader, as a replacement for the claim. `None` if the claim is not on a plain lock: a
+    /// writer alone can become a reader.
+    pub(crate) fn readers_instead_of(claim: &Claim) -> Option<Self> {
+        let key = claim
+            .shape()
+            .is_plain()
+            .then(|| claim.shared_key().clone())?;
+        let mode = Mode::Class(Class::Shared);
+        let group = Group::new(vec![Part {
+            key: key.clone(),
+            mode,
+        }]);
+        let shape = Shape::Group(group.instead_of(claim.token()));
+        Some(Self { key, shape })
     }
 
     /// The key for which waiters queue in this process: the lock key, or the first of several; for a semaphore, the

@@ -35,8 +35,7 @@ impl NamedValue {
     /// exclusively.
     pub(crate) fn is_under(&self, guard: &LockGuard) -> bool {
         let claim = &guard.held.claim;
-        let alone = claim.shape().is_plain();
-        alone && claim.resource() == &*self.name && Arc::ptr_eq(&guard.core, &self.redlock.core)
+        claim.is_plain_on(&self.name) && Arc::ptr_eq(&guard.core, &self.redlock.core)
     }
 
     /// The name, as text.
