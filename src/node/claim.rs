@@ -84,7 +84,7 @@ impl Claim {
         self
     }
 
-    /// What the claim asks for in addition to its own key.
+    /// The keys or the slot that the claim asks for in addition to its own key.
     pub(crate) fn shape(&self) -> &Shape {
         self.shape.as_deref().unwrap_or(Shape::plain())
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::token::Token;
 use crate::keys;
 
-/// What a claim asks for in addition to its own key.
+/// The keys or the slot that a claim asks for in addition to its own key.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
     /// Nothing: one key, held exclusively. This is the plain lock.

@@ -11,7 +11,7 @@ pub(crate) struct Wanted {
     /// The key for which waiters queue in this process: the lock key, or the first of several; for a semaphore, the
     /// name of its queue.
     key: Arc<[u8]>,
-    /// What is asked for in addition.
+    /// The keys or the slot that are asked for in addition.
     shape: Shape,
 }
 
@@ -81,7 +81,7 @@ impl Wanted {
         &self.key
     }
 
-    /// What is asked for in addition to the key.
+    /// The keys or the slot that are asked for in addition to the key.
     pub(crate) fn shape(&self) -> &Shape {
         &self.shape
     }
