@@ -59,7 +59,7 @@ pub enum BuildError {
     #[error("key prefix {0:?} is reserved: keys that begin with {RESERVED:?} are quorate's own")]
     ReservedPrefix(String),
     /// A kind of lock that needs fencing numbers, on a `Redlock` built with `fencing(false)`.
-    #[error("{0} need fencing numbers: leave `fencing(false)` out of this Redlock")]
+    #[error("{0} need fencing tokens: remove fencing(false) from the builder")]
     NeedsFencing(&'static str),
     /// The key prefix is longer than a resource name may be.
     #[error("the key prefix is {0} bytes long, at most {max} are allowed", max = crate::resource::MAX_RESOURCE_LEN)]
@@ -162,6 +162,47 @@ impl Missed {
         self.majority.possible_without(lasting)
     }
 
+    /// "no quorum for .. : 2 of 5 masters can vote, 3 are needed", and the rest.
+    fn write_no_quorum(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let can_vote = self
+            .reports
+            .iter()
+            .filter(|report| report.is_vote())
+            .count();
+        let needed = self.majority.size();
+        write!(f, "no quorum for {:?}: ", self.resource)?;
+        if self.majority.is_joint() {
+            f.write_str("a majority of both masters and next_masters is needed")?;
+        } else if can_vote < needed && !self.reports.is_empty() {
+            let of = self.majority.nodes();
+            write!(
+                f,
+                "{can_vote} of {of} masters can vote, {needed} are needed"
+            )?;
+        } else {
+            f.write_str("no majority of the masters can vote")?;
+        }
+        if !self.passes_by_itself() {
+            f.write_str(", and this does not pass by itself")?;
+        }
+        self.write_rest(f)
+    }
+
+    /// How long was tried, that nothing is held, and what each master replied.
+    fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waited = Duration::from_millis(self.waited.as_millis() as u64);
+        let waited = humantime::format_duration(waited);
+        write!(f, " (waited {waited}, attempts: {})", self.attempts)?;
+        if !self.held_here {
+            f.write_str("; nothing is held")?;
+        }
+        let line = OneLine(&self.reports).to_string();
+        if line.is_empty() {
+            return Ok(());
+        }
+        write!(f, " [{line}]")
+    }
+
     /// Whether this client cannot get a majority because too many masters are at another generation.
     pub(crate) fn is_outdated(&self) -> bool {
         let other = failed_with(&self.reports, |fault| {
@@ -205,41 +246,18 @@ impl fmt::Display for AcquireError {
                 "cannot be acquired with this configuration: other masters are in force; \
                  correct masters and masters_generation, because this does not pass by itself",
             ),
-            Self::NoQuorum(missed) if !missed.passes_by_itself() => (
-                missed,
-                "could not be decided: no majority of the masters can vote, \
-                 and that does not pass by itself",
-            ),
-            Self::NoQuorum(missed) => (
-                missed,
-                "could not be decided: no majority of the masters could vote",
-            ),
+            Self::NoQuorum(missed) => return missed.write_no_quorum(f),
             Self::TooLate(missed) => (missed, "was granted too slowly: no validity was left"),
             Self::InvalidResource(why) => return why.fmt(f),
             Self::InvalidOptions(why) => return why.fmt(f),
             #[cfg(feature = "blocking")]
             Self::CannotBlock(why) => return why.fmt(f),
         };
-        let waited = Duration::from_millis(missed.waited.as_millis() as u64);
         let named = matches!(self, Self::HeldByOther(missed) if !missed.held_here);
         let holder = missed.note.as_ref().filter(|_| named);
         let holder = holder.map_or_else(String::new, |note| format!(", {note}"));
-        write!(
-            f,
-            "lock {:?} {what}{holder} (waited {}, attempts: {})",
-            missed.resource,
-            humantime::format_duration(waited),
-            missed.attempts
-        )?;
-        if !missed.held_here {
-            f.write_str("; nothing is held")?;
-        }
-        let line = OneLine(&missed.reports).to_string();
-        if line.is_empty() {
-            Ok(())
-        } else {
-            write!(f, " [{line}]")
-        }
+        write!(f, "lock {:?} {what}{holder}", missed.resource)?;
+        missed.write_rest(f)
     }
 }
 

@@ -57,8 +57,22 @@ impl NodeOutcome {
 
 impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.node)?;
-        match (&self.outcome, self.phase) {
+        write!(f, "{}: {}", self.node, Reply(self))
+    }
+}
+
+/// The reply of a master without its name.
+struct Reply<'a>(&'a NodeReport);
+
+impl fmt::Display for Reply<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NodeReport {
+            outcome,
+            phase,
+            late,
+            ..
+        } = self.0;
+        match (outcome, phase) {
             (NodeOutcome::Silent, _) => f.write_str("no answer yet")?,
             (NodeOutcome::Yes, Phase::Acquire) => f.write_str("granted")?,
             (NodeOutcome::No, Phase::Acquire) => f.write_str("held by another")?,
@@ -71,7 +85,7 @@ impl fmt::Display for NodeReport {
             (NodeOutcome::No, _) => f.write_str("not ours")?,
             (NodeOutcome::Fault(fault), _) => write!(f, "{fault}")?,
         }
-        if self.late {
+        if *late {
             f.write_str(" (late)")
         } else {
             Ok(())
@@ -250,6 +264,11 @@ impl NodeReport {
         matches!(&self.outcome, NodeOutcome::Fault(fault) if *fault != Fault::Withdrawn)
     }
 
+    /// A grant or a refusal.
+    pub(crate) fn is_vote(&self) -> bool {
+        !self.failed() && !self.unheard()
+    }
+
     /// Whether there is no reply, or the request was withdrawn.
     fn unheard(&self) -> bool {
         matches!(
@@ -259,8 +278,8 @@ impl NodeReport {
     }
 }
 
-/// Reports in one line, for error messages. Masters that answered yes are left out. If the others decided the result,
-/// masters that had not answered are left out, too.
+/// Reports on one line, for error texts. Masters with the same reply are listed together, once. A plain yes is left
+/// out, and so is a missing reply once the other replies had decided the round.
 pub(crate) struct OneLine<'a>(pub(crate) &'a [NodeReport]);
 
 impl OneLine<'_> {
@@ -270,7 +289,7 @@ impl OneLine<'_> {
             let those = self.0.iter().enumerate().filter(|(_, report)| is(report));
             those.map(|(node, _)| node).collect()
         };
-        let said = those(|report| !report.failed() && !report.unheard());
+        let said = those(NodeReport::is_vote);
         quorum.is_met_by(said) || !quorum.possible_without(those(NodeReport::failed))
     }
 }
@@ -278,14 +297,23 @@ impl OneLine<'_> {
 impl fmt::Display for OneLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decided = self.decided();
-        let mut rest = self
+        let shown = self
             .0
             .iter()
             .filter(|report| report.outcome != NodeOutcome::Yes && !(decided && report.unheard()));
-        if let Some(first) = rest.next() {
-            write!(f, "{first}")?;
+        let mut replies: Vec<(Vec<&str>, String)> = Vec::new();
+        for report in shown {
+            let reply = Reply(report).to_string();
+            match replies.iter_mut().find(|(_, known)| *known == reply) {
+                Some((nodes, _)) => nodes.push(report.node.as_str()),
+                None => replies.push((vec![report.node.as_str()], reply)),
+            }
         }
-        rest.try_for_each(|report| write!(f, "; {report}"))
+        for (n, (nodes, reply)) in replies.iter().enumerate() {
+            let separator = if n > 0 { "; " } else { "" };
+            write!(f, "{separator}{}: {reply}", nodes.join(", "))?;
+        }
+        Ok(())
     }
 }
 
@@ -332,15 +360,9 @@ mod tests {
         let down = || Failed(Fault::Stalled);
         let gone = || Failed(Fault::Withdrawn);
         for (said, line) in [
-            (
-                vec![No, No, Silent],
-                "m0: held by another; m1: held by another",
-            ),
+            (vec![No, No, Silent], "m0, m1: held by another"),
             (vec![No, gone(), Yes], "m0: held by another"),
-            (
-                vec![down(), Silent, down()],
-                "m0: not answering; m2: not answering",
-            ),
+            (vec![down(), Silent, down()], "m0, m2: not answering"),
             (
                 vec![No, down(), Silent],
                 "m0: held by another; m1: not answering; m2: no answer yet",

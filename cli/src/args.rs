@@ -20,10 +20,10 @@ use crate::{
     name = "quorate",
     version,
     long_about = "Run commands under a lock that a majority of independent masters agrees on: Redis, Valkey, MySQL, ZooKeeper.\n\n\
-        The lock holds while any majority of the masters lives; it is renewed while the command runs; \
-        and the command is stopped before the lock ends, never after. What the command writes to should \
-        refuse smaller fencing tokens than it has seen: that protects even against a machine that stood still.",
-    after_help = "Try it with nothing prepared:  quorate demo\n\nThe common case:               quorate run nightly-report -- ./report.sh",
+        The lock survives as long as any majority of the masters is up. quorate renews it while the command runs, \
+        and stops the command before the lock expires, never after. The resource that the command writes to should \
+        reject fencing tokens smaller than the largest it has seen: that protects even if the machine was paused.",
+    after_help = "Try it without any setup:  quorate demo\n\nMost common use:           quorate run nightly-report -- ./report.sh",
     after_long_help = manual::after_help(),
     arg_required_else_help = true,
     disable_help_subcommand = true
@@ -39,38 +39,38 @@ struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Take a lock, run a command, give the lock back
+    /// Take a lock, run a command, release the lock
     #[command(
         override_usage = "quorate run [OPTIONS] <RESOURCE> [--] <COMMAND>...\n       quorate run [OPTIONS] <RESOURCE> --shell <LINE>",
         after_help = exit::table_of(&run::CODES),
         after_long_help = exit::below(run::AFTER_HELP, &run::CODES)
     )]
     Run(run::RunArgs),
-    /// Take a lock and hold it until Ctrl-C, a signal, or the end of the input
+    /// Take a lock and hold it until Ctrl-C, a signal, or the end of standard input
     #[command(after_help = exit::table_of(&hold::CODES), after_long_help = exit::below(hold::AFTER_HELP, &hold::CODES))]
     Hold(hold::HoldArgs),
     /// Show who holds a lock, master by master
     #[command(after_help = exit::table_of(&status::CODES), after_long_help = exit::below(status::AFTER_HELP, &status::CODES))]
     Status(status::StatusArgs),
-    /// Delete a lock everywhere, whoever holds it: the last resort
+    /// Delete a lock on all masters, whoever holds it (last resort)
     #[command(after_help = exit::table_of(&break_::CODES), after_long_help = exit::below(break_::AFTER_HELP, &break_::CODES))]
     Break(break_::BreakArgs),
     /// Check whether the masters are fit to hold locks
     #[command(after_help = exit::table_of(&doctor::CODES), after_long_help = exit::below(doctor::AFTER_HELP, &doctor::CODES))]
     Doctor(doctor::DoctorArgs),
-    /// Make on a MySQL or ZooKeeper server what its locks need
+    /// Create the tables or the path that locks need on a MySQL or ZooKeeper server
     #[command(after_help = exit::table_of(&prepare::CODES), after_long_help = exit::below(prepare::AFTER_HELP, &prepare::CODES))]
     Prepare(prepare::PrepareArgs),
-    /// See it work: workers share one lock while masters die
+    /// Watch it work: workers share one lock while masters are killed
     #[command(after_help = exit::below(demo::AFTER_HELP, &demo::CODES))]
     Demo(demo::DemoArgs),
-    /// Measure what a quorum costs by size or kind, on your masters or on spawned ones
+    /// Measure the cost of a quorum by size or kind, on your masters or on servers started for it
     #[command(after_help = exit::below(bench::AFTER_HELP, &bench::CODES))]
     Bench(bench::BenchArgs),
-    /// Hand out so many pieces and no more: create, take, left, drop
+    /// Hand out at most N units across all machines: create, take, left, drop
     #[command(after_help = exit::table_of(&quota::CODES), after_long_help = exit::below(quota::AFTER_HELP, &quota::CODES))]
     Quota(quota::QuotaArgs),
-    /// Run a command once a period over all machines, at most or at least
+    /// Run a command at most (or at least) once per period across all machines
     #[command(
         override_usage = "quorate once --per <TIME> <RESOURCE> -- <COMMAND>...\n       quorate once --create|--drop <RESOURCE>",
         after_help = exit::table_of(&once::CODES),
@@ -78,20 +78,20 @@ pub(crate) enum Command {
         mut_arg("command", |command| command.required(false).required_unless_present_any(["create", "drop", "shell"]))
     )]
     Once(once::OnceArgs),
-    /// Run a command whenever this machine leads, and campaign again after a loss
+    /// Run a command while this machine is the leader, and campaign again after losing leadership
     #[command(
         override_usage = "quorate lead [OPTIONS] <NAME> [--] <COMMAND>...",
         after_help = exit::table_of(&lead::CODES),
         after_long_help = exit::below(lead::AFTER_HELP, &lead::CODES)
     )]
     Lead(lead::LeadArgs),
-    /// Tell who leads, and each change
+    /// Print who leads, and every change of the leader
     #[command(after_help = exit::table_of(&watch::CODES), after_long_help = exit::below(watch::AFTER_HELP, &watch::CODES))]
     Watch(watch::WatchArgs),
-    /// Show what is locked now, by whom, and who waits
+    /// List the locks that are held, with holder and number of waiters
     #[command(after_help = exit::table_of(&list::CODES), after_long_help = exit::below(list::AFTER_HELP, &list::CODES))]
     List(list::ListArgs),
-    /// Replace the masters while they are in use: status, prepare, close, open, finish, back-out
+    /// Replace the masters while they are in use: status, mark, prepare, close, open, finish, back-out
     #[command(after_help = exit::table_of(&change::CODES), after_long_help = exit::below(change::AFTER_HELP, &change::CODES))]
     Masters(change::ChangeArgs),
     /// Print a completion script for a shell
@@ -134,7 +134,7 @@ pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
         mut command,
         mut talk,
     } = Cli::from_arg_matches(&matches)?;
-    let words = "-q says less and -v says more: give one of them";
+    let words = "--quiet and --verbose exclude each other: give only one of them";
     if second_stands(&matches, ["quiet", "verbose"], words)? {
         talk.quiet = false;
     }
@@ -148,7 +148,7 @@ pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
         _ => None,
     };
     if let (Some(lock), Some((_, matches))) = (waits, matches.subcommand()) {
-        let words = "--try does not wait and --wait does: give one of them";
+        let words = "--try and --wait exclude each other: --try is --wait none";
         if second_stands(matches, ["try_once", "wait"], words)? {
             lock.do_wait();
         }

@@ -15,11 +15,11 @@ use crate::status::{ResourceStatus, holder_lines, no_quorum, wrong_name};
 
 /// What stands below `quorate break --help`.
 pub(crate) const AFTER_HELP: &str = "\
-The holder is not asked. It learns of its loss with its next renewal, within a third of its ttl;
-until then two may believe to hold the lock, and only the fencing token protects what they write.
-A lock whose holder is dead needs no breaking: it is free after its ttl.
+The holder is not notified. It notices the loss at its next renewal, within a third of its ttl. Until then two
+clients may believe that they hold the lock, and only the fencing token protects what they write.
+If the holder is dead, there is no need to break its lock: the lock expires after its ttl.
 
-A permit of a semaphore is broken with --slot: a semaphore has other keys than the plain lock of its name.
+To break a permit of a semaphore, give its --slot: a semaphore and the plain lock of the same name are separate.
 
 The fencing counter is kept, so tokens keep rising. A key of another type is never deleted.
 
@@ -28,14 +28,14 @@ Examples:
     quorate break nightly-report --yes
     quorate break api --slot 3 --yes
 
-JSON fields (stable): as one element of status --json, describing what was there before.";
+JSON fields (stable): those of one element of resources[] of status --json, as it was before the break.";
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 4] = [
     ("0", "a majority of masters was reached"),
     (
         "64",
-        "wrong usage, or --yes is missing; nothing was touched",
+        "wrong usage, or --yes is missing; nothing was deleted",
     ),
     ("69", "no quorum of masters: the lock may still be held"),
     ("78", ""),
@@ -44,14 +44,14 @@ pub(crate) const CODES: [Meaning; 4] = [
 /// Arguments of `break`.
 #[derive(Debug, Args)]
 pub(crate) struct BreakArgs {
-    /// The resource whose lock to delete
+    /// The name of the lock to delete
     resource: OsString,
 
-    /// Only the permit in this slot of the semaphore of that name, as `quorate status` shows it
+    /// Delete only the permit in this slot of the semaphore of that name (see `quorate status`)
     #[arg(long, value_name = "SLOT")]
     slot: Option<usize>,
 
-    /// Yes, delete it, whoever holds it
+    /// Confirm: delete the lock, whoever holds it
     #[arg(long)]
     yes: bool,
 
@@ -68,7 +68,7 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
     let name = args.resource.as_bytes();
     if !args.yes {
         return Err(Failure::usage(format!(
-            "breaking '{}' takes the lock from whoever holds it: say --yes if that is what you want \
+            "refusing to break the lock '{}' without --yes, because its holder is not notified \
              (quorate status shows the holder)",
             output::bytes(name)
         )));
@@ -115,7 +115,7 @@ fn page(before: &ResourceStatus) -> String {
                 format!("deleted {token} ({left})")
             }
             (None, Some(error)) => format!("not reached: {error}"),
-            (None, None) => "nothing was there".to_owned(),
+            (None, None) => "no key".to_owned(),
         };
         text += &format!("{}: {words}\n", master.master);
     }

@@ -19,29 +19,30 @@ use crate::run::leaving_nothing;
 /// locked for no longer.
 const LOCKED: Duration = Duration::from_secs(5);
 
-const CUT_SHORT: &str = "the step may be done in part: take it again";
+const CUT_SHORT: &str = "the step may be half done: run it again";
 
 /// What stands below `quorate masters --help`.
 pub(crate) const AFTER_HELP: &str = "\
-Masters are replaced while clients use them, all or some of them, also more or fewer of them:
+Replace some or all masters while clients use them; the new set may be larger or smaller:
 
-    1  start the new servers, and name them as next_masters beside masters, here:
+    1  start the new servers, set next_masters to the complete new set here (keep masters), and run
        quorate masters prepare
-    2  give all clients next_masters as well. They lock on a majority of each set. Clients without may go on.
-       quorate masters status         names the clients that are still without
-    3  quorate masters close          from here on the masters refuse clients without next_masters
-    4  quorate masters open           waits until all that these had is over, carries values and fencing numbers, opens
-    5  give all clients the next masters as masters, no next_masters, and masters_generation one higher
-    6  quorate masters finish         from here on the masters refuse clients that still have next_masters
-    7  stop the servers that are left over, for good
+    2  set next_masters for all clients as well. They then lock on a majority of both sets; the other clients go on.
+       quorate masters status         names the clients that do not have next_masters yet
+    3  quorate masters close          from now on the masters refuse clients without next_masters
+    4  quorate masters open           waits until the locks of refused clients have expired, copies values and fencing
+       counters to the next masters, and opens these
+    5  for all clients: set masters to the next masters, remove next_masters, set masters_generation one higher
+    6  quorate masters finish         from now on the masters refuse clients that still have next_masters
+    7  stop the servers that were replaced, for good
 
-Once, when masters are set up, and before any change:
+Once, after the masters have been set up and before any change:
 
-    quorate masters mark           writes the generation marker on all of them. Another server behind the address of one
-                                   is known by its missing mark, and its votes are left out for the longest ttl
+    quorate masters mark           writes a generation marker to all masters. A different server at the address of a
+                                   master lacks the marker, and its votes are ignored for max_ttl
 
-Each step can be taken again, and says what it saw and what is missing; it does nothing that is not safe. Before 3 the
-change can be left again. Step 4 carries the values under locks (quota, once) to the next masters, one line for each.
+Each step can be repeated, prints what it saw and what is missing, and does nothing unsafe. Before step 3 the change
+can be abandoned. Step 4 copies the values under locks (quota, once) to the next masters and prints a line for each.
 
 Examples:
     quorate masters status --masters redis://a,redis://b,redis://c --next-masters redis://a,redis://b,redis://d
@@ -49,8 +50,11 @@ Examples:
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 5] = [
-    ("0", "the step is done (status: it was told)"),
-    ("1", ""),
+    ("0", "the step is done (status: the state was printed)"),
+    (
+        "1",
+        "the step was not done: the messages say what is missing",
+    ),
     ("64", ""),
     ("69", ""),
     ("70", ""),
@@ -67,29 +71,29 @@ pub(crate) struct ChangeArgs {
 /// The steps.
 #[derive(Debug, Subcommand)]
 enum Step {
-    /// Show how far the change is, and who is connected
+    /// Show the state of the change and the connected clients
     Status(StepArgs),
-    /// Write the generation marker on masters that are not being changed
+    /// Write the generation marker to all masters; not while they are being replaced
     Mark(StepArgs),
-    /// Check the next masters, and tell all masters of the change
+    /// Check the next masters, and record the change on all masters
     Prepare(StepArgs),
-    /// Refuse clients that know only the old masters
+    /// Refuse clients without next_masters
     Close(StepArgs),
-    /// Wait until all that those had is over, and open the next masters
+    /// Wait until the locks of refused clients have expired, and open the next masters
     Open(StepArgs),
-    /// Refuse clients that know both
+    /// Refuse clients that still have next_masters
     Finish(StepArgs),
-    /// Tell how the change can be left
+    /// Show how to abandon the change
     BackOut(StepArgs),
 }
 
 /// What every step takes.
 #[derive(Debug, Args)]
 struct StepArgs {
-    /// Others who run scripts or set keys on these servers are known to take none of these locks
+    /// Continue although unknown clients run scripts or set keys on these servers: none of them takes these locks
     ///
-    /// Without this, close and open stop at every client that runs scripts or sets keys and has no name of ours: it may be another
-    /// Redlock client, which knows of no change.
+    /// Without this option, close and open stop if a client that is not quorate runs scripts or sets keys: it may be
+    /// another Redlock client, which does not take part in the change.
     #[arg(long, env = "QUORATE_STRANGERS_PASS", value_parser = clap::builder::BoolishValueParser::new())]
     strangers_pass: bool,
 
@@ -155,14 +159,14 @@ async fn marked(redlock: &Redlock) -> Outcome {
     match redlock.mark_masters().await {
         Ok(survey) => {
             show(&survey)?;
-            done("marked: each RUN ID and UPTIME above has to be that of the server that you mean")
+            done("marked: check that each RUN ID and UPTIME above is that of the intended server")
         }
         Err(ChangeError::Missing(missing)) => {
             show(&redlock.survey().await.map_err(Failure::usage)?)?;
             refused(&missing)
         }
         Err(_) => Err(Failure::usage(
-            "only Redis and Valkey masters keep marks, and only where all masters are of these kinds",
+            "generation markers are supported only if all masters are Redis or Valkey servers",
         )),
     }
 }
@@ -171,7 +175,7 @@ async fn prepared(change: &MastersChange<'_>) -> Outcome {
     let survey = taken(change, change.prepare().await).await?;
     show(&survey)?;
     show_values(&survey)?;
-    done("prepared: give all clients next_masters, then close")
+    done("prepared: set next_masters for all clients, then run quorate masters close")
 }
 
 async fn closed(change: &MastersChange<'_>) -> Outcome {
@@ -180,7 +184,7 @@ async fn closed(change: &MastersChange<'_>) -> Outcome {
     show_values(&survey)?;
     let ended: usize = survey.masters.iter().map(|master| master.seen.ended).sum();
     done(&format!(
-        "closed: clients without next_masters are refused from now on ({ended} connections ended); then open"
+        "closed: clients without next_masters are refused from now on ({ended} connections closed); next, run quorate masters open"
     ))
 }
 
@@ -189,7 +193,9 @@ async fn opened(change: &MastersChange<'_>) -> Outcome {
         // Again, for masters that were not reached.
         let survey = taken(change, change.open_again().await).await?;
         show(&survey)?;
-        return done("open already: give all clients the next masters alone, then finish");
+        return done(
+            "already open: for all clients, set masters to the next masters, remove next_masters, and set masters_generation one higher; then run quorate masters finish",
+        );
     }
     let before = taken(change, change.closed().await).await?;
     wait(change.wait()).await;
@@ -197,7 +203,7 @@ async fn opened(change: &MastersChange<'_>) -> Outcome {
     show(&survey)?;
     show_values(&survey)?;
     done(
-        "open: give all clients the next masters alone, with masters_generation one higher; then finish",
+        "open: for all clients, set masters to the next masters, remove next_masters, and set masters_generation one higher; then run quorate masters finish",
     )
 }
 
@@ -211,22 +217,25 @@ async fn finished(change: &MastersChange<'_>) -> Outcome {
         .map(|master| master.node.to_string())
         .collect();
     if !left.is_empty() {
-        output::print(&format!("stop for good: {}\n", left.join(", ")))?;
+        output::print(&format!(
+            "stop these servers for good: {}\n",
+            left.join(", ")
+        ))?;
     }
-    done("finished: the next masters are the masters")
+    done("finished: the next masters are now the masters")
 }
 
 async fn left(change: &MastersChange<'_>) -> Outcome {
     let survey = change.look().await;
     show(&survey)?;
     match survey.stage() {
-        ChangeStage::Untouched | ChangeStage::Prepared => done(
-            "nothing has been closed: take next_masters away from all clients again, and the change is left",
-        ),
+        ChangeStage::Untouched | ChangeStage::Prepared => {
+            done("no master is closed: to abandon the change, remove next_masters from all clients")
+        }
         _ => Err(Failure::new(
             exit::FINDINGS,
-            "masters have been closed, and that is not taken back: go on to finish, and then change back to the masters \
-             of before as to any others",
+            "masters are closed, which cannot be undone: continue until finish, and then change back to the old masters \
+             in a second change",
         )),
     }
 }
@@ -253,7 +262,7 @@ fn refused<T>(missing: &[String]) -> Result<T, Failure> {
     }
     Err(Failure::new(
         exit::FINDINGS,
-        "not done: see above what is missing",
+        "not done: the messages above say what is missing",
     ))
 }
 
@@ -266,7 +275,7 @@ async fn wait(time: Duration) {
             return;
         }
         output::mention(format!(
-            "waiting {} until all that clients of the old masters had is over",
+            "waiting {} until all locks of clients without next_masters have expired",
             human(left)
         ));
         tokio::time::sleep(left.min(Duration::from_secs(5))).await;
@@ -280,24 +289,28 @@ fn done(line: &str) -> Outcome {
 
 fn what_next(survey: &Survey) -> &'static str {
     if !survey.is_change() && survey.refuses() {
-        return "these masters have no votes for who names them so: name those in force, and their generation";
+        return "these masters refuse this configuration: set masters and masters_generation to the current ones";
     }
     if !survey.is_change() && !survey.is_marked() {
-        return "no next_masters are named: nothing is being changed here; not all masters are marked: quorate masters mark";
+        return "next_masters is not set: no change in progress here; not all masters have a generation marker: run quorate masters mark";
     }
     if !survey.is_change() {
-        return "no next_masters are named: nothing is being changed here";
+        return "next_masters is not set: no change in progress here";
     }
     match survey.stage() {
-        ChangeStage::Untouched => "not prepared: the next step is prepare",
+        ChangeStage::Untouched => "not prepared: next, run quorate masters prepare",
         ChangeStage::Prepared => {
-            "prepared: give all clients next_masters; when none at the old step is left, or they may be refused, close"
+            "prepared: set next_masters for all clients; once all have it, or the others may be refused, run quorate masters close"
         }
-        ChangeStage::PartlyClosed => "closed on too few of the old masters: close again",
-        ChangeStage::Closed => "closed: the next step is open",
-        ChangeStage::Open => "open: give all clients the next masters alone; then finish",
+        ChangeStage::PartlyClosed => {
+            "closed on too few of the old masters: run quorate masters close again"
+        }
+        ChangeStage::Closed => "closed: next, run quorate masters open",
+        ChangeStage::Open => {
+            "open: for all clients, set masters to the next masters, remove next_masters, and set masters_generation one higher; then run quorate masters finish"
+        }
         ChangeStage::Finished => {
-            "finished: name the next masters as masters, with masters_generation one higher"
+            "finished: set masters to the next masters, remove next_masters, and set masters_generation one higher"
         }
         _ => "unknown",
     }

@@ -8,7 +8,7 @@ use crate::output;
 
 /// What stands below `quorate completions --help`.
 pub(crate) const AFTER_HELP: &str = "\
-Behind -- the words of the command are completed as they would be without quorate.
+After --, words are completed as they would be for the command alone.
 
 Examples:
     quorate completions bash > ~/.local/share/bash-completion/completions/quorate

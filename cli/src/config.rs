@@ -38,10 +38,10 @@ pub(crate) struct MasterOptions {
     #[command(flatten)]
     given: MasterSettings,
 
-    /// A TOML file with settings [default: quorate.toml, when it exists]
+    /// TOML file with settings [default: quorate.toml, if it exists]
     ///
-    /// Its keys are the settings of the masters, and ttl, wait, max_hold, note, keep_for and grace: the long options
-    /// with underscores: masters = ["redis://a", ..], ttl = "10s".
+    /// It may set all options about masters, and ttl, wait, max_hold, note, keep_for and grace. The keys are the long
+    /// options with underscores: masters = ["redis://a", ..], ttl = "10s".
     #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
     config: Option<PathBuf>,
 }
@@ -64,7 +64,7 @@ impl MasterOptions {
         let settings = self.settings();
         if settings.masters.iter().all(String::is_empty) {
             return Err(Failure::usage(
-                "no masters: name them with --masters URL,URL,.. or QUORATE_MASTERS \
+                "no masters: set --masters URL,URL,.. or QUORATE_MASTERS \
                  or masters = [..] in quorate.toml, for example --masters redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3",
             ));
         }
@@ -98,7 +98,7 @@ fn none_empty(what: &str, urls: &[String]) -> Result<(), Failure> {
     match urls.iter().position(String::is_empty) {
         None => Ok(()),
         Some(at) => Err(Failure::usage(format!(
-            "{what} {} of {} is empty: remove the comma too many, or fill in its URL",
+            "{what} {} of {} is empty: remove the extra comma, or fill in the URL",
             at + 1,
             urls.len()
         ))),

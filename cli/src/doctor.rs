@@ -20,24 +20,24 @@ use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 /// What stands below `quorate doctor --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Checks (errors and warnings make the exit code 1, notes do not):
-    quorum, reachable    enough masters can be used by a lock; each can
-    login, version       they take our user and password; their version is one that is tested
-    masters              their number is odd and more than one
+    quorum, reachable    enough masters can be used for locks; each master can be reached
+    login, version       user and password are accepted; the version is a tested one
+    masters              the number of masters is odd and more than one
     run_id               no server is listed twice
-    role, cluster        none is a replica, read-only, or a node of a cluster (Redis Cluster, Galera)
+    role, cluster        no master is a replica, read-only, or a node of a cluster (Redis Cluster, Galera)
     eviction             maxmemory-policy is noeviction
-    prepared             tables or path are there, in the form that this version knows
-    binlog, session      a database logs rows and not statements; a ZooKeeper keeps sessions long enough
-    connections, latency there is room for clients; answers come well within the time that they have
+    prepared             tables or path exist, in the form that this version needs
+    binlog, session      a database logs rows, not statements; ZooKeeper keeps sessions long enough
+    connections, latency there is room for more clients; replies arrive well before the node timeout
     acl                  the user may use the commands, keys and channels that these locks need
-    clock                the masters' clocks agree
-    uptime               none restarted so lately that it does not vote yet
-    marked               all bear the marker that tells them from other servers
+    clock                the clocks of the masters agree
+    uptime               no master restarted so recently that it does not vote yet
+    marked               all masters have the generation marker, which tells them from other servers
     persistence          what a restart would lose, and whether the restart guard covers it
-    unseen               what could not be looked at, and the right that it takes
+    unseen               settings that could not be read, and the right that reading them needs
 
-Nothing on the masters is changed. Which keys a user needs follows from --prefix; give what the names of your
-locks begin with, also where it is a part of the resource names.
+doctor changes nothing on the masters. Which keys a user needs depends on --prefix: give the text with which the
+names of your locks begin, even if it is part of the resource names.
 
 Examples:
     quorate doctor
@@ -45,13 +45,18 @@ Examples:
     quorate doctor --json | jq -r '.findings[] | select(.severity == \"error\") | .advice'
 
 JSON fields (stable): well, findings[]: severity (error, warning, note), check, master, finding, advice;
-masters[]: master, reachable (and of use to a lock), error, connect_ms, latency_ms, server, version, role,
-run_id, uptime_s, votes_in_s (restart guard), marked, clock_offset_ms (against the middle of all), appendonly,
-appendfsync, snapshots, maxmemory_policy, wake_ups, denied[], grant[] (what ACL SETUSER needs to
-be told), settings (what databases and ZooKeeper say, by their own names), unseen[]. Absent values are null.";
+masters[]: master, reachable (and usable for locks), error, connect_ms, latency_ms, server, version, role,
+run_id, uptime_s, votes_in_s (restart guard), marked, clock_offset_ms (from the median of all masters), appendonly,
+appendfsync, snapshots, maxmemory_policy, wake_ups, denied[], grant[] (the rules for ACL
+SETUSER), settings (of databases and ZooKeeper, by their own names), unseen[]. Absent values are null.";
 
 /// What it ends with.
-pub(crate) const CODES: [Meaning; 4] = [("0", "all is well"), ("1", ""), ("64", ""), ("69", "")];
+pub(crate) const CODES: [Meaning; 4] = [
+    ("0", "no errors or warnings"),
+    ("1", "errors or warnings were found"),
+    ("64", ""),
+    ("69", ""),
+];
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]

@@ -1,18 +1,37 @@
 //! The library's errors as ways to exit.
 
-use quorate::{AcquireError, ValueError};
+use quorate::{AcquireError, BuildError, ValueError};
 
 use crate::exit::{self, Failure};
 
 /// Contention, outage and wrong names are different exits.
 pub(crate) fn not_acquired(error: AcquireError) -> Failure {
     let is_usual = matches!(error, AcquireError::HeldByOther(_));
-    let failure = Failure::new(code_of(&error), error);
+    let code = code_of(&error);
+    let failure = match error {
+        AcquireError::InvalidOptions(BuildError::NeedsFencing(what)) => {
+            Failure::new(code, needs_fencing(what))
+        }
+        error => Failure::new(code, error),
+    };
     if is_usual { failure.usual() } else { failure }
 }
 
-/// A value under a lock that was not read or not written.
-pub(crate) fn no_value(error: ValueError) -> Failure {
+fn needs_fencing(what: &str) -> String {
+    format!("{what} need fencing tokens: do not use --fencing off")
+}
+
+/// The failure of an access to a quota.
+pub(crate) fn no_quota(error: ValueError) -> Failure {
+    no_value(error, "quota", "quorate quota create NAME N")
+}
+
+/// The failure of an access to the record of a command that runs once a period.
+pub(crate) fn no_record(error: ValueError) -> Failure {
+    no_value(error, "record", "quorate once --create NAME")
+}
+
+fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
     let code = match error {
         ValueError::NotAcquired(error) => return not_acquired(error),
         ValueError::NoFencing
@@ -23,12 +42,25 @@ pub(crate) fn no_value(error: ValueError) -> Failure {
         ValueError::LockLost(_) | ValueError::Stopped { .. } => exit::LOST,
         _ => exit::UNAVAILABLE,
     };
-    Failure::new(code, error)
+    match error {
+        ValueError::Missing(missing) => {
+            let name = missing.name;
+            let create = create.replace("NAME", &name);
+            Failure::new(
+                code,
+                format!(
+                    "no {what} '{name}' on the masters; for a first use, run {create} (if it was created before, \
+                     the masters have lost it)"
+                ),
+            )
+        }
+        ValueError::NoFencing => Failure::new(code, needs_fencing("quotas and records")),
+        error => Failure::new(code, error),
+    }
 }
 
 /// What is said where a signal cuts short what reads or writes a value under its lock.
-pub(crate) const VALUE_CUT_SHORT: &str =
-    "nothing is held; if it was past the wait for the lock, it may have been done or not";
+pub(crate) const VALUE_CUT_SHORT: &str = "no lock is held; if the lock had been acquired already, the change may or may not have been made";
 
 fn code_of(error: &AcquireError) -> u8 {
     match error {

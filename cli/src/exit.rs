@@ -30,19 +30,19 @@ pub(crate) type Meaning = (&'static str, &'static str);
 
 /// What every code means. All help texts are made of it, and the pages are compared with it.
 const TABLE: [Meaning; 11] = [
-    ("0", "success (run: the command's own code, whatever it is)"),
-    ("1", "something is to be put right"),
+    ("0", "success (run: the command's own exit code)"),
+    ("1", "the check or step found a problem"),
     (
         "64",
-        "wrong usage: an argument, a variable, the configuration file",
+        "wrong usage: an argument, a variable, or the configuration file",
     ),
     ("69", "no quorum of masters"),
     ("70", "an internal failure"),
     ("74", "the lock was lost while the command ran"),
-    ("75", "held by another until the wait was over"),
+    ("75", "another client held the lock for the whole wait"),
     (
         "78",
-        "outdated configuration: the masters have been changed",
+        "outdated configuration: the masters have been replaced",
     ),
     ("126", "the command cannot be executed"),
     ("127", "the command was not found"),

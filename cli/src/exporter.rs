@@ -20,14 +20,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Where the figures of a run go.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ExporterArgs {
-    /// Write what the run came to into this file, for Prometheus
+    /// Write metrics of the run to this file, for Prometheus
     ///
-    /// As the textfile collector of the node exporter reads it: name it *.prom in the collector's directory. It is
-    /// replaced as a whole, when the command begins and when all is over.
+    /// For the textfile collector of the node exporter: name the file *.prom, in the directory of the collector. The
+    /// file is replaced atomically, when the command starts and when the run has ended.
     #[arg(long, value_name = "FILE", env = "QUORATE_METRICS_FILE")]
     metrics_file: Option<PathBuf>,
 
-    /// Send what the run came to to this statsd, over UDP
+    /// Send metrics of the run to this statsd server, over UDP
     #[arg(long, value_name = "HOST:PORT", env = "QUORATE_STATSD")]
     statsd: Option<String>,
 }
@@ -111,7 +111,9 @@ impl Exporter {
         if let Some(Handed { figures, done }) = self.thread {
             drop(figures);
             if done.recv_timeout(2 * PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                output::mention("what the run came to could not be handed over in time");
+                output::mention(
+                    "warning: the metrics of the run were not written or sent in time (--metrics-file, --statsd)",
+                );
             }
         }
     }
@@ -149,9 +151,7 @@ impl Handed {
 
 fn say(what: &str, error: &io::Error) {
     if !output::is_quiet() {
-        output::say_in_passing(format!(
-            "warning: what the run came to was not told to {what}: {error}"
-        ));
+        output::say_in_passing(format!("warning: cannot write metrics to {what}: {error}"));
     }
 }
 
@@ -179,9 +179,7 @@ fn try_out(path: &Path) -> Result<(), Failure> {
 fn check_kind(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-        Ok(found) if !found.is_file() => Err(io::Error::other(
-            "it is no regular file, and would be replaced by one",
-        )),
+        Ok(found) if !found.is_file() => Err(io::Error::other("it is not a regular file")),
         _ => Ok(()),
     }
 }
@@ -215,7 +213,7 @@ fn check(address: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "--statsd '{address}' is no address: HOST:PORT, for example 127.0.0.1:8125"
+        "--statsd '{address}' is not an address: give HOST:PORT, for example 127.0.0.1:8125"
     )))
 }
 
@@ -231,7 +229,12 @@ fn resolve(address: String) -> Receiver<io::Result<SocketAddr>> {
 }
 
 fn send(address: &Receiver<io::Result<SocketAddr>>, text: &str) -> io::Result<()> {
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "its name is not found yet");
+    let late = |_| {
+        io::Error::new(
+            io::ErrorKind::TimedOut,
+            "its host name was not resolved in time",
+        )
+    };
     let address = address.recv_timeout(PATIENCE).map_err(late)??;
     let own: SocketAddr = match address {
         SocketAddr::V4(_) => ([0; 4], 0).into(),

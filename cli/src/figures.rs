@@ -67,12 +67,12 @@ impl Figures {
         };
         metric(
             "quorate_run_running",
-            "Whether the command of the last run runs under the lock now; of several at once, of the one that wrote last",
+            "1 while the command of the last run is running under the lock; of several runs at once, the one that wrote last",
             &one(Some(f64::from(u8::from(self.is_running)))),
         );
         metric(
             "quorate_run_start_time_seconds",
-            "When the last run began to ask for the lock",
+            "When the last run started to wait for the lock",
             &one(Some(self.began)),
         );
         metric(
@@ -87,7 +87,7 @@ impl Figures {
         );
         metric(
             "quorate_run_fencing_number",
-            "The fencing number of the last run",
+            "The fencing token of the last run",
             &one(self.number.map(|number| number as f64)),
         );
         let end = self.end.as_ref();
@@ -97,7 +97,7 @@ impl Figures {
         });
         metric(
             "quorate_run_outcome",
-            "How the last run ended: 1 for what it came to",
+            "How the last run ended: 1 for its outcome, 0 for the others",
             outcomes.as_ref().map_or(&[], |all| &all[..]),
         );
         metric(
@@ -112,7 +112,7 @@ impl Figures {
         );
         metric(
             LAST_SUCCESS,
-            "When a run on this machine has last ended with 0",
+            "When the last successful run on this machine ended (exit code 0)",
             &one(self.last_success),
         );
         text

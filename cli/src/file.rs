@@ -41,12 +41,13 @@ impl FileOptions {
     pub(crate) fn load(path: &Path, source: Source) -> Result<Self, Failure> {
         let text = read(path, source).map_err(|error| {
             Failure::usage(format!(
-                "cannot read the configuration {}: {error}",
+                "cannot read the configuration file {}: {error}",
                 path.display()
             ))
         })?;
-        Self::parse(&text)
-            .map_err(|what| Failure::usage(format!("configuration {}: {what}", path.display())))
+        Self::parse(&text).map_err(|what| {
+            Failure::usage(format!("configuration file {}: {what}", path.display()))
+        })
     }
 
     /// Parses the file. The error is one line with the line number and the key, and shows no other value of the file.
@@ -96,11 +97,11 @@ fn read(path: &Path, source: Source) -> io::Result<String> {
             () if kind.is_fifo() => "a pipe",
             () => "a device",
         };
-        return Err(io::Error::other(format!("it is {what} and not a file")));
+        return Err(io::Error::other(format!("it is {what}, not a file")));
     }
     let mut text = String::new();
     if file.take(LARGEST_FILE).read_to_string(&mut text)? as u64 == LARGEST_FILE {
-        return Err(io::Error::other("it is far too large for a configuration"));
+        return Err(io::Error::other("it is larger than 1 MiB"));
     }
     Ok(text)
 }

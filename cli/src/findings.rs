@@ -59,13 +59,13 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
     let (check, what, advice) = match fault {
         Fault::Denied(_) if master.missing.is_empty() => (
             "login",
-            format!("refuses us: {why}"),
+            format!("refuses the login: {why}"),
             "correct the user and the password in its URL",
         ),
         Fault::Denied(_) => (
             "acl",
-            format!("refuses the connection of a lock: {why}"),
-            "grant what the next finding says",
+            format!("refuses a connection for locks: {why}"),
+            "grant the rights that the next finding names",
         ),
         Fault::Unsupported(_) => (
             "version",
@@ -75,12 +75,12 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         Fault::Unprepared(_) => (
             "prepared",
             format!("cannot be used: {why}"),
-            "say `quorate prepare URL` with a user who may create tables or znodes",
+            "run `quorate prepare URL` with an account that may create tables or znodes",
         ),
         Fault::SameServer(_) => (
             "run_id",
             format!("cannot be used: {why}"),
-            "list every server once; another database or address of the same server is no other master",
+            "list every server once; another database or address of the same server is not another master",
         ),
         Fault::ReadOnly => (
             "role",
@@ -89,18 +89,18 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         ),
         Fault::Timeout(_) => (
             "reachable",
-            format!("answers too late: {why}"),
+            format!("replies too late: {why}"),
             "find out what keeps it busy, or raise --node-timeout",
         ),
         Fault::Down(_) => (
             "reachable",
-            format!("gives no answer: {why}"),
+            format!("does not reply: {why}"),
             "start it, or correct its URL, firewall or certificate",
         ),
         _ => (
             "reachable",
             format!("cannot be used: {why}"),
-            "find out what it is at: its own log says more",
+            "check what the server is doing: its log says more",
         ),
     };
     add(Severity::Error, check, what, advice);
@@ -123,13 +123,16 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
     let grant = |missing: &[&MissingRight]| {
         let rules: Vec<&str> = missing.iter().map(|one| one.rule()).collect();
         match rules.join(" ").trim() {
-            "" => "give these commands their names back (rename-command)".to_owned(),
+            "" => "restore the names of these commands (rename-command)".to_owned(),
             rules => format!("ACL SETUSER <user> {rules}"),
         }
     };
     let needed = some(&|one| one.is_needed() && !unclear(one));
     if !needed.is_empty() {
-        let what = format!("no lock: its user may not use {}", list(&needed));
+        let what = format!(
+            "cannot be used for locks: its user may not use {}",
+            list(&needed)
+        );
         add(Severity::Error, "acl", what, &grant(&needed));
     }
     let wanted = some(&|one| !one.is_needed() && !unclear(one));
@@ -142,7 +145,7 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
             }
         }
         let what = format!(
-            "its user may not use {}, which is for {}",
+            "its user may not use {}, which is needed for {}",
             list(&wanted),
             purposes.join(", ")
         );
@@ -153,9 +156,9 @@ fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
         add(
             Severity::Warning,
             "acl",
-            "its user may not use keys of every name, and without a prefix a lock may have any"
+            "its user may not use keys of every name, but without --prefix a lock may have any name"
                 .to_owned(),
-            "say what the names of your locks begin with, to have that checked: --prefix lock:",
+            "give the text with which the names of your locks begin, so that it can be checked: --prefix lock:",
         );
     }
 }
@@ -178,23 +181,23 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             Severity::Error,
             "quorum",
             format!(
-                "{usable} of {n} masters take the connection of a lock and {quorum} are needed: no lock can be taken"
+                "{usable} of {n} masters accept connections for locks, {quorum} are needed: no lock can be taken"
             ),
-            "put masters right until a majority does: the other findings say how",
+            "repair masters until a majority can be used: the other findings say how",
         );
     }
     if n == 1 && !records::survives_alone(&masters[0]) {
         add(
             Severity::Warning,
             "masters",
-            "there is only one master: when it is down nobody gets a lock".to_owned(),
+            "there is only one master: while it is down, no lock can be taken".to_owned(),
             "use three or five independent masters",
         );
     } else if n > 1 && n.is_multiple_of(2) {
         add(
             Severity::Warning,
             "masters",
-            format!("{n} masters survive no more failures than {}", n - 1),
+            format!("{n} masters survive no more failures than {} do", n - 1),
             "use an odd number of masters",
         );
     }
@@ -219,7 +222,7 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             "clock",
             format!("the masters' clocks are {} apart", human(apart_time)),
             &format!(
-                "synchronise them (chrony, ntpd): beyond {} fencing tokens may fall when all masters lose their data",
+                "synchronise them (chrony, ntpd): with more than {}, fencing tokens may decrease if all masters lose their data",
                 human(limit)
             ),
         );
@@ -234,15 +237,15 @@ fn marked(masters: &[Inspection], add: &mut impl Add) {
         return;
     }
     let what = if masters.iter().any(|m| m.marked == Some(true)) {
-        "some masters have no mark: clients leave their votes out for a while where they see the mark of another"
+        "some masters have no generation marker: clients that see the marker of another master ignore their votes for max_ttl"
     } else {
-        "the masters are not marked: if the address of one led to another server that is already running, that would vote at once"
+        "the masters have no generation marker: if the address of one led to another running server, that server would vote at once"
     };
     add(
         Severity::Note,
         "marked",
         what.to_owned(),
-        "quorate masters mark, once, while all of them are there",
+        "run quorate masters mark once, while all masters are up",
     );
 }
 
@@ -267,7 +270,7 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
         add(
             Severity::Error,
             "cluster",
-            "is a node of a cluster: it refuses keys of other slots, and the nodes are not independent".to_owned(),
+            "is a node of a cluster: it refuses keys of other hash slots, and the nodes are not independent".to_owned(),
             "use a server with cluster-enabled no",
         );
     }
@@ -277,12 +280,12 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
             Severity::Error,
             "eviction",
             format!("maxmemory-policy is {policy}: it can evict a lock while it is held"),
-            "CONFIG SET maxmemory-policy noeviction, and put it into the configuration file",
+            "run CONFIG SET maxmemory-policy noeviction, and set it in the configuration file",
         ),
         None => add(
             Severity::Warning,
             "eviction",
-            "does not say its maxmemory-policy".to_owned(),
+            "does not report its maxmemory-policy".to_owned(),
             "make sure that it is noeviction, or let the user run INFO",
         ),
     }
@@ -304,10 +307,10 @@ fn untested(server: &str, version: &str, add: &mut impl Add) {
             Severity::Note,
             "version",
             format!(
-                "{server} {version} is not tested; tested are {}",
+                "{server} {version} is not tested; tested versions are {}",
                 list.join(", ")
             ),
-            "try it with scripts/versions, or use one that is tested",
+            "test it with scripts/versions, or use a tested version",
         );
     }
 }
@@ -323,13 +326,13 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
         let (severity, what, advice) = match durable {
             None => (
                 Severity::Warning,
-                "does not say whether it can forget a lock in a restart",
-                "turn the restart guard on, or let its user look: +info +config|get",
+                "does not report whether a restart can lose locks",
+                "use --restart-guard on, or let its user read the settings: +info +config|get",
             ),
             Some(_) => (
                 Severity::Error,
-                "can forget a lock in a restart",
-                "turn the restart guard on, or run the master with appendonly yes and appendfsync always",
+                "can lose locks in a restart",
+                "use --restart-guard on, or run the master with appendonly yes and appendfsync always",
             ),
         };
         add(
@@ -355,7 +358,7 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
             "persistence",
             format!("{kept} in a restart; the restart guard covers that"),
             &format!(
-                "nothing to do: its votes are left out for {} after a restart",
+                "nothing to do: its votes are ignored for {} after a restart",
                 human(rules.max_ttl)
             ),
         );
@@ -367,7 +370,7 @@ fn just_started(master: &Inspection, add: &mut impl Add) {
     if let Some(left) = master.quarantined {
         let started = match master.uptime {
             Some(uptime) => format!("started {} ago", human(uptime)),
-            None => "started lately".to_owned(),
+            None => "started recently".to_owned(),
         };
         // As the next whole second: "0s" would be no time to wait.
         let left = Duration::from_secs(left.as_secs() + 1);
@@ -375,10 +378,10 @@ fn just_started(master: &Inspection, add: &mut impl Add) {
             Severity::Warning,
             "uptime",
             format!(
-                "{started}: its votes are left out for another {}",
+                "{started}: its votes are ignored for another {}",
                 human(left)
             ),
-            "wait; no need to act unless it restarts again and again",
+            "wait; act only if it restarts again and again",
         );
     }
 }

@@ -18,32 +18,29 @@ use crate::run::leaving_nothing;
 
 /// What stands below `quorate hold --help`.
 pub(crate) const AFTER_HELP: &str = "\
-For what is no single command: a console session, a step of a pipeline, a script that goes on while it holds. As \
-soon as the lock is held, one line on stdout says its fencing number (\"-\" with --fencing off): larger than every \
-earlier holder's; hand it to what you write to. From then on it holds until Ctrl-C, another signal, or the end of its \
-standard input, and gives the lock back.
+For work that is not a single command: a console session, a step of a pipeline, a script that continues while the \
+lock is held. As soon as the lock is held, quorate prints its fencing token on one line of stdout (\"-\" with \
+--fencing off): a number larger than that of every earlier holder, to pass to the resource that you write to. It \
+then holds the lock until Ctrl-C, another signal, or the end of its standard input, and releases it.
 
-/dev/null is what shells give to background jobs and systemd to services: it is no standard input that ends, and only \
-a signal or the loss of the lock ends a hold with it.
+Shells give /dev/null to background jobs, and systemd gives it to services. It does not count as an input that ends: \
+with it, only a signal or the loss of the lock ends the hold.
 
-When the lock is lost, it says so and ends with 74, before the validity is over. Nothing is stopped by that: whoever \
-relies on the lock has to watch this process. Where it is one command that needs the lock, quorate run does that.
+When the lock is lost, quorate reports it and exits with 74, before the lock expires. It stops no other process: \
+whoever relies on the lock has to watch this one. If a single command needs the lock, use quorate run.
 
 Examples:
     quorate hold deploy:web
         Until Ctrl-C or Ctrl-D.
     coproc quorate hold db:migrate && read -r number <&\"${COPROC[0]}\"
-        In bash, for all that follows: it ends with the script, however that ends.
+        In bash: holds the lock until the script ends, however it ends.
     eval \"exec ${COPROC[1]}>&-\"
-        Gives it back before.";
+        Releases the lock earlier.";
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 7] = [
-    (
-        "0",
-        "its standard input has ended, and the lock was given back",
-    ),
-    ("64", "wrong usage; nothing was touched"),
+    ("0", "standard input ended, and the lock was released"),
+    ("64", "wrong usage; nothing was locked"),
     ("69", ""),
     ("70", ""),
     ("74", "the lock was lost while it was held"),
@@ -105,7 +102,12 @@ async fn hold(
     let mut is_told = false;
     loop {
         let Some(nap) = nap(guard, lock) else {
-            return Err(lost(guard, lock, began, "no majority renewed it in time"));
+            return Err(lost(
+                guard,
+                lock,
+                began,
+                "no majority of the masters renewed it in time",
+            ));
         };
         tokio::select! {
             cause = guard.lost() => return Err(lost(guard, lock, began, &cause.to_string())),
@@ -131,7 +133,7 @@ fn still_held(
     if guard.is_valid() {
         return Ok(end);
     }
-    let why = "it was not renewed while quorate stood still";
+    let why = "it expired while quorate was suspended";
     Err(lost(guard, lock, began, why))
 }
 
@@ -148,7 +150,7 @@ fn lost(guard: &LockGuard, lock: &Lock, began: Instant, cause: &str) -> Failure 
     let said = said(guard);
     let deadline = Deadline::new(lock.room(), Duration::ZERO);
     let why = match lock.max_hold_over(began.elapsed(), deadline) {
-        Some(most) => format!("was held for its maximum of {}", output::human(most)),
+        Some(most) => format!("reached --max-hold {}", output::human(most)),
         None => format!("was lost: {cause}{said}"),
     };
     Failure::new(exit::LOST, format!("the lock on '{name}' {why}"))

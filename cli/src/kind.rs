@@ -20,23 +20,23 @@ const OWNER: &str = "QUORATE_OWNER";
 /// Arguments of `run` about the kind of lock.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct KindArgs {
-    /// Lock this as well, all or nothing (may be given up to 15 times)
+    /// Lock this resource as well, all or none (may be given up to 15 times)
     #[arg(long, value_name = "RESOURCE", conflicts_with_all = ["shared", "permits", "owner", "reenter"])]
     also: Vec<OsString>,
 
-    /// Hold it as a reader: beside other readers, with no writer beside them
+    /// Take a read lock: several readers can hold it at a time, but no writer together with them
     #[arg(long, conflicts_with_all = ["permits", "owner", "reenter"])]
     shared: bool,
 
-    /// Take one of so many permits of a semaphore of this name
+    /// Take one of the N permits of the semaphore of this name
     #[arg(long, value_name = "N", conflicts_with_all = ["owner", "reenter"])]
     permits: Option<usize>,
 
-    /// Hold it as this owner: runs of the same owner hold it beside each other
+    /// Take the lock as this owner: all runs with the same owner can hold it at a time
     #[arg(long, value_name = "ID", conflicts_with = "reenter")]
     owner: Option<String>,
 
-    /// Join the owner of the quorate that this one runs under
+    /// Take the lock as the owner of the quorate process that this one runs under
     #[arg(long)]
     reenter: bool,
 }
@@ -76,8 +76,8 @@ impl KindArgs {
             let holder = Held::by_ancestors().holder(&place);
             Some(holder.or_else(nearest_owner).ok_or_else(|| {
                 Failure::usage(
-                    "--reenter joins the owner of the quorate that this one runs under, and there is none: \
-                     give that one an --owner ID",
+                    "--reenter needs a quorate process with an owner that this one runs under, and there is none: \
+                     start that one with --owner ID",
                 )
             })?)
         } else {
@@ -156,8 +156,7 @@ impl Kind {
         let held = Held::by_ancestors();
         for wanted in self.resources(resource) {
             if !self.goes_beside(held.of(&place.of(wanted))) {
-                let instead =
-                    "give that one an --owner ID and this one --reenter, or name another resource";
+                let instead = "start that one with --owner ID and this one with --reenter, or use another name";
                 return Err(refused(wanted, instead));
             }
         }
@@ -235,7 +234,7 @@ pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<()
     if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
         return Ok(());
     }
-    let instead = "it stands under the lock of that name; ask before or after that one, or give its lock another name";
+    let instead = "a quota or a record needs the lock of its name; run this one before or after that one, or use another name";
     Err(refused(name, instead))
 }
 
@@ -243,7 +242,7 @@ fn refused(resource: &OsStr, instead: &str) -> Failure {
     Failure::new(
         exit::HELD,
         format!(
-            "the quorate that this one runs under holds '{}' itself, and waits for this one to end: {instead}",
+            "'{}' is held by the quorate process that this one runs under, which waits for this one to end: {instead}",
             output::bytes(resource.as_bytes())
         ),
     )
@@ -290,6 +289,15 @@ impl Held {
     /// The owner that holds what is in this place.
     fn holder(&self, place: &str) -> Option<String> {
         self.of(place).find_map(|hold| hold.owner())
+    }
+}
+
+/// The words for what a lock key holds: readers, an owner, or the value of a single holder.
+pub(crate) fn holder_words(key: &str) -> String {
+    match key.strip_prefix("quorate:owner:") {
+        Some(owner) => format!("owner '{owner}'"),
+        None if key == "quorate:shared" => "readers".to_owned(),
+        None => key.to_owned(),
     }
 }
 
@@ -378,6 +386,13 @@ fn unprintable(mut text: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn readers_and_owners_are_shown_in_words() {
+        assert_eq!(holder_words("quorate:shared"), "readers");
+        assert_eq!(holder_words("quorate:owner:me"), "owner 'me'");
+        assert_eq!(holder_words("0a1b"), "0a1b");
+    }
 
     #[test]
     fn what_is_made_printable_comes_back_as_it_was() {

@@ -16,26 +16,27 @@ use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::kind::{Kind, Place};
 use crate::lock::said;
 use crate::output::{self, human};
-use crate::process::{self, Ended, Job, Members, Signals};
+use crate::process::{self, Ended, Fate, Job, Signals};
 use crate::run::{DEFAULT_GRACE, leaving_nothing};
 use crate::settings;
 use crate::waiting::WaitDisplay;
 
 /// What stands below `quorate lead --help`.
 pub(crate) const AFTER_HELP: &str = "\
-One machine of all that run this leads at a time, and runs the command; the others wait, first come, first
-served. The command sees QUORATE_RESOURCE and QUORATE_FENCING_TOKEN, the term: a number larger than every
-earlier leader's. Hand it to what you write to, and let that refuse smaller ones.
+Of all machines that run this, one is the leader at a time and runs the command. The others wait, first come,
+first served. The environment of the command has QUORATE_RESOURCE and QUORATE_FENCING_TOKEN, the term: a number
+larger than that of every earlier leader. Pass it to the resource that the command writes to, which should reject
+smaller numbers.
 
-When the leadership is lost the command is stopped, as `quorate run` stops it, and the machine campaigns
-again. A command that fails gives the leadership back, so that another machine can try, and after a
-second this one campaigns again. It is over when the command ends with 0, or, with any code,
-after SIGTERM, SIGINT or SIGQUIT came to quorate; the command gets them too.
+When leadership is lost, quorate stops the command as `quorate run` does, and campaigns again. When the command
+fails, quorate resigns, so that another machine can lead, and campaigns again after a second. quorate ends when
+the command exits with 0, or with any exit code after quorate received SIGTERM, SIGINT or SIGQUIT; these
+signals are forwarded to the command.
 
-A quorate that runs under this one and wants that lock is refused at once (QUORATE_HELD), as is this one under
-a quorate that holds it: it would wait for itself.
+A quorate that runs under this one and asks for the same lock would wait for itself, so it is refused at once
+(QUORATE_HELD). The same holds for this one under a quorate that holds the lock.
 
-It is the lock of that name: `quorate status` shows it, `quorate watch` tells each change.
+The leader holds the exclusive lock of that name: `quorate status` shows it, `quorate watch` prints each change.
 
 Examples:
     quorate lead scheduler --note \"$(hostname):9000\" -- ./scheduler
@@ -43,15 +44,18 @@ Examples:
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 9] = [
-    ("0", "the command has ended with 0 while this machine led"),
-    ("64", "wrong usage; nothing was touched"),
+    (
+        "0",
+        "the command exited with 0 while this machine was the leader",
+    ),
+    ("64", "wrong usage; nothing was locked"),
     ("69", ""),
     ("70", ""),
     (
         "74",
-        "the leadership was lost, and the command could not be stopped",
+        "leadership was lost, and the command could not be stopped",
     ),
-    ("75", "held by the quorate that this one runs under"),
+    ("75", "held by the quorate process that this one runs under"),
     ("126", ""),
     ("127", ""),
     (
@@ -66,12 +70,12 @@ const RESPITE: Duration = Duration::from_secs(1);
 /// Arguments of `lead`.
 #[derive(Debug, Args)]
 pub(crate) struct LeadArgs {
-    /// The election: any text that all parties agree on
+    /// The name of the election: any text that all candidates agree on
     name: OsString,
 
     /// The command to run while this machine leads, with its arguments
     ///
-    /// Behind `--`, which may be left out where no argument of the command is `--` or an option of quorate as well.
+    /// Put `--` before it. The `--` is optional if no argument of the command is `--` or also an option of quorate.
     #[arg(
         trailing_var_arg = true,
         required = true,
@@ -80,19 +84,19 @@ pub(crate) struct LeadArgs {
     )]
     command: Vec<OsString>,
 
-    /// What observers see of the leader, an address for example: at most 1 KiB
+    /// Text that observers see for the leader, for example an address; at most 1 KiB
     #[arg(long, value_name = "TEXT", env = "QUORATE_NOTE")]
     note: Option<String>,
 
-    /// How long a leader that has died is still taken for one [default: 10s]
+    /// How long a dead leader still counts as leader [default: 10s]
     #[arg(long, value_name = "TIME", env = "QUORATE_TTL", value_parser = config::duration)]
     ttl: Option<Duration>,
 
-    /// The time between SIGTERM and SIGKILL when the leadership ends [default: 5s, or what fits the ttl]
+    /// Time between SIGTERM and SIGKILL when leadership ends [default: 5s, but less than half of the ttl]
     #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = config::duration)]
     grace: Option<Duration>,
 
-    /// Do not hand QUORATE_MASTERS, with the passwords in it, on to the command
+    /// Remove QUORATE_MASTERS and QUORATE_NEXT_MASTERS, which may contain passwords, from the command's environment
     #[arg(long, env = "QUORATE_HIDE_MASTERS", value_parser = clap::builder::BoolishValueParser::new())]
     hide_masters: bool,
 
@@ -151,7 +155,7 @@ async fn lead(
 ) -> Result<WayOut, Failure> {
     let mut signals = Signals::hear_and_reap().map_err(Failure::internal)?;
     loop {
-        let cut_short = "waited to lead; nothing is held";
+        let cut_short = "stopped while waiting to become leader; nothing is held";
         let leads = tokio::select! {
             leads = campaign(redlock, args) => leads?,
             sig = signals.next_that_ends() => return Err(Failure::cut_short(sig, cut_short)),
@@ -218,8 +222,8 @@ async fn command(
         Ok(Ended::ByItself { code, signal, left }) => {
             if let Some(left) = left {
                 output::say(format!(
-                    "the command has ended, and {left} of its group {} without the leadership",
-                    left.verb("goes on", "go on")
+                    "the command has ended, but {left} of its group {} still running, without leadership",
+                    left.verb("is", "are")
                 ));
             }
             Ok(match signal {
@@ -227,9 +231,7 @@ async fn command(
                 None => ended_with(code, signals.asked_to_end().is_some()),
             })
         }
-        Ok(Ended::Lost { cause, survivors }) => {
-            lost(guard, &cause, survivors.as_ref(), signals.asked_to_end())
-        }
+        Ok(Ended::Lost { cause, fate }) => lost(guard, &cause, &fate, signals.asked_to_end()),
         Err(error) if error.kind() == std::io::ErrorKind::ArgumentListTooLong => {
             Err(Failure::new(exit::NOT_EXECUTABLE, error))
         }
@@ -246,7 +248,7 @@ fn ended_with(code: u8, asked_to_end: bool) -> Term {
         return Term::Last(WayOut::Code(code));
     }
     output::say(format!(
-        "the command failed with {code}; others may lead, campaigning again in {}",
+        "the command failed with exit code {code}; resigned, campaigning again in {}",
         human(RESPITE)
     ));
     Term::Failed
@@ -256,25 +258,20 @@ fn ended_with(code: u8, asked_to_end: bool) -> Term {
 fn lost(
     guard: &LockGuard,
     cause: &str,
-    survivors: Option<&Members>,
+    fate: &Fate,
     asked_to_end: Option<Signal>,
 ) -> Result<Term, Failure> {
     let said = said(guard);
-    if let Some(survivors) = survivors {
+    if let Fate::StillRunning(_) = fate {
         return Err(Failure::new(
             exit::LOST,
-            format!(
-                "the leadership was lost: {cause}; the command could NOT be stopped: {survivors} {} without it{said}",
-                survivors.verb("goes on", "go on")
-            ),
+            format!("leadership was lost: {cause}; {fate} without it{said}"),
         ));
     }
     let next = match asked_to_end {
         None => ", campaigning again".to_owned(),
-        Some(sig) => format!("; {sig} came before, and this is the end"),
+        Some(sig) => format!("; ending, because {sig} was received before"),
     };
-    output::say(format!(
-        "the leadership was lost: {cause}; the command was stopped{next}{said}"
-    ));
+    output::say(format!("leadership was lost: {cause}; {fate}{next}{said}"));
     Ok(asked_to_end.map_or(Term::Lost, |sig| Term::Last(WayOut::Signal(sig))))
 }

@@ -13,20 +13,20 @@ use crate::status::{ResourceStatus, unanswered};
 
 /// What stands below `quorate list --help`.
 pub(crate) const AFTER_HELP: &str = "\
-At most 1000 locks, within about 5s: what was cut short says so. Whatever is a string under the key prefix
-counts as a lock. Without a majority of the masters a lock that is not listed may be held all the same; a master
-that restarted and does not vote yet is not asked. Locks that are held for less than about 100ms have no note, and neither have those of
-other Redlock clients.
+Lists at most 1000 locks and takes about 5s at most; a line says if the list is incomplete. Every string under
+the key prefix counts as a lock. If no majority of the masters answers, a lock that is not listed may still be
+held. A restarted master that does not vote yet is not asked. Locks that have been held for less than about
+100ms have no note; nor have the locks of other Redlock clients.
 
 Examples:
     quorate list
     quorate list deploy: --json | jq -r '.locks[] | [.resource, .note.host] | @tsv'
 
-JSON fields (stable): locks[], each as in status --json, a permit of a semaphore with its slot; complete; not_asked[] (master, error, error_kind).";
+JSON fields (stable): locks[], each as in status --json, and for a permit its slot; complete; not_asked[] (master, error, error_kind).";
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 4] = [
-    ("0", "a majority of masters answered, whatever is locked"),
+    ("0", "a majority of masters answered"),
     ("64", ""),
     ("69", ""),
     ("78", ""),
@@ -35,7 +35,7 @@ pub(crate) const CODES: [Meaning; 4] = [
 /// Arguments of `list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Only resources that begin with this
+    /// List only locks whose names begin with this
     #[arg(value_name = "PREFIX", default_value = "")]
     beginning: OsString,
 
@@ -88,7 +88,7 @@ fn page(listing: &Listing, locks: &[ResourceStatus]) -> String {
         output::table(&["RESOURCE", "TTL LEFT", "WAITING", "HOLDER"], &rows)
     };
     if !listing.complete {
-        text += "cut short: there may be more (name what they begin with)\n";
+        text += "incomplete: there may be more locks (give a PREFIX to list fewer)\n";
     }
     for (master, fault) in &listing.faults {
         text += &format!(

@@ -24,17 +24,17 @@ const SLACK: Duration = Duration::from_millis(300);
 /// Arguments about the lock.
 #[derive(Debug, Args)]
 pub(crate) struct LockArgs {
-    /// What to lock: any text that all parties agree on
+    /// The name of the lock: any text that all clients agree on
     resource: OsString,
 
-    /// Do not wait: exit with 75 when somebody else holds the lock; the same as --wait none
+    /// Do not wait: exit with 75 if another client holds the lock; same as --wait none
     #[arg(long = "try", env = "QUORATE_TRY", value_parser = clap::builder::BoolishValueParser::new())]
     try_once: bool,
 
     #[command(flatten)]
     given: LockSettings,
 
-    /// The exit code when somebody else holds the lock until the wait is over [default: 75]
+    /// Exit code if another client holds the lock for the whole wait [default: 75]
     #[arg(
         short = 'E',
         long,
@@ -95,7 +95,7 @@ impl LockArgs {
         let ttl = settings.ttl.unwrap_or(DEFAULT_TTL.min(most));
         if ttl.is_zero() {
             return Err(Failure::usage(
-                "a ttl of 0s leaves no validity: write --ttl 10s, for example",
+                "--ttl 0s: the lock would expire at once; use for example --ttl 10s",
             ));
         }
         let redlock = config::redlock(&masters, Some(ttl))?;
@@ -156,7 +156,7 @@ impl Lock {
         tokio::select! {
             guard = self.acquire() => guard,
             sig = signals.next_that_ends() => {
-                Err(Failure::cut_short(sig, "waited for the lock; nothing is held"))
+                Err(Failure::cut_short(sig, "stopped while waiting for the lock; nothing is held"))
             }
         }
     }
@@ -182,7 +182,7 @@ impl Lock {
             if failure.code != exit::HELD || !self.is_read_above() {
                 return failure;
             }
-            failure.with("; the quorate that this one runs under reads it, and a writer waits for that one to end")
+            failure.with("; the quorate process that this one runs under holds it as a reader, and a waiting writer goes first")
         })
     }
 }

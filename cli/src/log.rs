@@ -20,11 +20,11 @@ use crate::waiting;
 /// How much to say beside the answer itself. Every command takes these.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Talk {
-    /// Say nothing on stderr but what went wrong in the end
+    /// Print nothing on stderr except the final error
     #[arg(short, long, global = true, env = "QUORATE_QUIET", value_parser = clap::builder::BoolishValueParser::new())]
     pub(crate) quiet: bool,
 
-    /// Say more of what happens: -v for each step, -vv for every renewal (or RUST_LOG=quorate=debug)
+    /// Print more on stderr: -v for each step, -vv for every renewal (or RUST_LOG=quorate=debug)
     #[arg(short, long, global = true, action = ArgAction::Count, env = "QUORATE_VERBOSE")]
     pub(crate) verbose: u8,
 }
@@ -59,7 +59,7 @@ fn from_environment() -> Option<Targets> {
         Ok(targets) => Some(targets),
         Err(why) => {
             output::say(format!(
-                "RUST_LOG is left aside: {why}; RUST_LOG=quorate=debug would be right"
+                "ignoring RUST_LOG: {why}; a valid value is RUST_LOG=quorate=debug"
             ));
             None
         }

@@ -15,22 +15,22 @@ use crate::variables::TOLD;
 const AFTER_HELP: &str = "\
 Examples:
     quorate demo
-        See it work, with nothing prepared.
+        Watch it work, without any setup.
     export QUORATE_MASTERS=redis://a,redis://b,redis://c
     quorate doctor
-        Are these masters fit to hold locks?
+        Check whether these masters are fit to hold locks.
     quorate run nightly-report -- ./report.sh --full
-        Run the report, on one machine at a time.
+        Run the report on one machine at a time.
     quorate run --try --keep-for 30s cron:rotate -- rotate-logs
         From cron on many machines: one of them rotates, the others exit with 75.
     quorate once --per 24h nightly-report -- ./report.sh
-        From cron on many machines: one of them runs it, once a day.
+        From cron on many machines: one of them runs it, at most once a day.
     quorate status nightly-report
-        Who holds it, and for how long?
+        Show who holds the lock, and for how long.
 
-Configuration: flags win over QUORATE_* variables, which win over the file that --config or
-QUORATE_CONFIG names, or quorate.toml in the working directory. Durations are written with a unit:
-500ms, 10s, 5m, 1h 30m. Data goes to stdout, talk to stderr. NO_COLOR turns colours off.";
+Configuration: flags override QUORATE_* variables, which override the file that --config or QUORATE_CONFIG
+names, or else quorate.toml in the working directory. Durations need a unit: 500ms, 10s, 5m, 1h 30m.
+Results go to stdout, messages to stderr. NO_COLOR turns colours off.";
 
 /// What stands below `quorate --help`.
 pub(crate) fn after_help() -> String {
@@ -41,10 +41,13 @@ pub(crate) fn after_help() -> String {
 const OTHERS: [(&str, &str); 3] = [
     (
         "RUST_LOG",
-        "which events of the library are said on stderr, where neither -q nor -v is given: quorate=debug",
+        "which events of the library are printed on stderr if neither -q nor -v is given, for example quorate=debug",
     ),
-    ("NO_COLOR", "no colours, where it is set"),
-    ("COLUMNS", "how wide help is, where stdout is no terminal"),
+    ("NO_COLOR", "turns colours off if set"),
+    (
+        "COLUMNS",
+        "the width of help texts if stdout is not a terminal",
+    ),
 ];
 
 /// Those that servers are started by.
@@ -175,7 +178,7 @@ fn environment(command: &clap::Command) -> String {
     });
     let mut text: String = options.collect();
     if command.has_subcommands() {
-        text.push_str(".PP\nOf every option of a command its page names the variable.\n");
+        text.push_str(".PP\nThe page of each command lists the variables of its options.\n");
     }
     text.extend(OTHERS.map(|(name, words)| pair(name, words)));
     if matches!(command.get_name(), "quorate" | "bench" | "demo") {
@@ -183,7 +186,7 @@ fn environment(command: &clap::Command) -> String {
     }
     let runs = |arg: &clap::Arg| arg.get_id() == "command";
     if command.get_arguments().any(runs) {
-        text.push_str(".PP\nThe command is told:\n");
+        text.push_str(".PP\nThe environment of the command contains:\n");
         text.extend(TOLD.map(|(name, words)| pair(name, words)));
     }
     text

@@ -82,7 +82,7 @@ fn zookeeper(_: RedlockBuilder, _: &str) -> Result<RedlockBuilder, Failure> {
 #[cfg(not(all(feature = "mysql", feature = "zookeeper")))]
 pub(crate) fn unknown(name: &str, feature: &str) -> Failure {
     Failure::usage(format!(
-        "this build knows no {name} masters: build it with --features {feature}"
+        "this build does not support {name} masters: rebuild it with --features {feature}"
     ))
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use quorate::Once;
 
 use crate::config;
-use crate::errors::{VALUE_CUT_SHORT, no_value};
+use crate::errors::{VALUE_CUT_SHORT, no_record};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::kind::{Place, check_ancestors_of_value};
 use crate::output;
@@ -17,18 +17,20 @@ use crate::run::{self, RunArgs, leaving_nothing};
 
 /// What stands below `quorate once --help`.
 pub(crate) const AFTER_HELP: &str = "\
-The right tool for cron on many machines: which period was done last is kept on the masters, not a lock
-that ends with its ttl. Periods lie on a grid from 1970, UTC: a period of 24h begins at midnight UTC.
+For cron jobs on several machines: the masters record which period was done last. Periods are counted from
+1970-01-01 UTC: a period of 24h begins at midnight UTC.
 
-At most once (as it is): first it is written down that this period is done, then the command runs. A
-crash in between leaves the period out; a command that is not there or not executable does not, nor does a script whose interpreter is not. With --at-least the command runs first, and the period is done
-when it has ended with 0: after a failure or a crash it runs again, so it must bear that.
+By default the command runs at most once per period: the period is first recorded as done, then the command
+runs. After a crash in between, or if the command fails, it does not run again in this period. A command that
+does not exist or is not executable does not use up the period; neither does a script without its interpreter.
+With --at-least the command runs first, and the period is recorded as done once the command has exited with 0.
+After a failure or a crash the command runs again, so it must be safe to repeat.
 
-The record is created once, by hand, while all masters are there: quorate once --create NAME. A
-record that is missing is never taken for a new one. Where too many masters have lost it, nothing runs:
-quorate once --drop NAME removes what is left, and it can be created anew.
+Create the record once, by hand, while all masters are up: quorate once --create NAME. A missing record is
+never treated as a new one. If too many masters have lost it, nothing runs: quorate once --drop NAME removes
+what is left, and then the record can be created again.
 
-The command runs under the lock of the same name, held alone, and everything else is as for quorate run.
+The command runs under the exclusive lock of the same name. Everything else is as for quorate run.
 
 Examples:
     quorate once --create nightly-report
@@ -39,11 +41,11 @@ Examples:
 pub(crate) const CODES: [Meaning; 9] = [
     (
         "n",
-        "the command's own code; 0 also where this period was done before",
+        "the command's own exit code; 0 also if this period was done before",
     ),
     (
         "64",
-        "wrong usage, or there is no record yet; the command did not run",
+        "wrong usage, or the record does not exist; the command did not run",
     ),
     (
         "69",
@@ -52,32 +54,32 @@ pub(crate) const CODES: [Meaning; 9] = [
     ("70", ""),
     (
         "74",
-        "the lock was lost; the command was stopped, or it is said that it could not be",
+        "the lock was lost; the command was stopped, or a message says that it could not be",
     ),
     (
         "75",
-        "held by another until the wait was over; the command did not run",
+        "another client held the lock for the whole wait; the command did not run",
     ),
     ("126", ""),
     ("127", ""),
     (
         "128+n",
-        "signal n ended the command, the wait for the lock, or the work on the record",
+        "signal n ended the command, the wait for the lock, or the access to the record",
     ),
 ];
 
 /// Arguments of `once`.
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
-    /// How long a period is
+    /// Length of a period
     #[arg(long, value_name = "TIME", env = "QUORATE_PER", value_parser = config::duration, required_unless_present_any = ["create", "drop"])]
     per: Option<Duration>,
 
-    /// Run again after a failure or a crash, until the command has ended with 0 once in the period
+    /// Run again after a failure or a crash, until the command has exited with 0 in this period
     #[arg(long, env = "QUORATE_AT_LEAST", value_parser = clap::builder::BoolishValueParser::new())]
     at_least: bool,
 
-    /// Create the record, with no period done; every master must be there
+    /// Create the record; all masters must be reachable
     #[arg(long, conflicts_with_all = ["drop", "command", "shell"])]
     create: bool,
 
@@ -108,7 +110,7 @@ const SOME: Duration = Duration::from_secs(1);
 pub(crate) fn run(args: OnceArgs) -> Outcome {
     if let Some(option) = args.run.lock.kind().asks_for_another() {
         return Err(Failure::usage(format!(
-            "{option} is for quorate run: what is done once is done under the lock of its name, held alone"
+            "{option} is not supported by quorate once, which takes the exclusive lock of its name: use quorate run"
         )));
     }
     if args.create || args.drop {
@@ -116,12 +118,12 @@ pub(crate) fn run(args: OnceArgs) -> Outcome {
     }
     let Some(per) = args.per else {
         return Err(Failure::usage(
-            "how long is a period? --per 24h, for example",
+            "--per is missing: give the length of a period, for example --per 24h",
         ));
     };
     if per < Duration::from_millis(1) {
         return Err(Failure::usage(
-            "a period of nothing has no once: --per 24h, for example",
+            "--per is below 1ms: give the length of a period, for example --per 24h",
         ));
     }
     let at_least = args.at_least;
@@ -150,7 +152,7 @@ async fn look_after(once: &Once, create: bool) -> Result<(), Failure> {
     } else {
         once.drop_record().await
     };
-    done.map_err(no_value)
+    done.map_err(no_record)
 }
 
 fn bytes(name: &OsString) -> &[u8] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quorate::{Due, LockGuard, Once, Turn};
 
-use crate::errors::no_value;
+use crate::errors::no_record;
 use crate::exit::Failure;
 use crate::output::{self, human};
 use crate::process::{self, Signals};
@@ -40,14 +40,19 @@ impl<'a> Unrecorded<'a> {
         signals: &mut Signals,
     ) -> Result<Option<Self>, Failure> {
         let due = unless_signalled(once.due(guard), signals).await?;
-        match due.map_err(no_value)? {
+        match due.map_err(no_record)? {
             Due::AlreadyDone { next } => {
                 let refilled = unless_signalled(once.refill(guard), signals).await?;
                 if let Err(error) = refilled {
-                    tracing::debug!(%error, "the record was not given to those that have lost it");
+                    tracing::debug!(%error, "cannot restore the record on masters that have lost it");
                 }
+                let done = if at_least {
+                    "already done in this period (--at-least)"
+                } else {
+                    "already started in this period (at most once per period)"
+                };
                 output::mention(format!(
-                    "'{name}' has been done in this period; the next begins in {}",
+                    "'{name}': {done}; the next period begins in {}",
                     human(next)
                 ));
                 Ok(None)
@@ -58,7 +63,7 @@ impl<'a> Unrecorded<'a> {
                 process::look_for(program)?;
                 // The runtime looks for signals while a task yields.
                 unless_signalled(tokio::task::yield_now(), signals).await?;
-                turn.record().await.map_err(no_value)?;
+                turn.record().await.map_err(no_record)?;
                 Ok(Some(Self(None)))
             }
         }
@@ -70,7 +75,7 @@ impl<'a> Unrecorded<'a> {
             && let Err(error) = turn.record().await
         {
             output::say(format!(
-                "the command has ended well, and that was not written down; it may run again in this period: {error}"
+                "the command succeeded, but this could not be recorded; it may run again in this period: {error}"
             ));
         }
     }
@@ -84,7 +89,7 @@ async fn unless_signalled<T>(
     tokio::select! {
         biased;
         sig = signals.next_that_ends() => {
-            let line = "the command did not run; nothing is recorded, and nothing is held";
+            let line = "the command did not run; nothing is recorded, and no lock is held";
             Err(Failure::cut_short(sig, line))
         }
         done = work => Ok(done),

@@ -9,12 +9,13 @@ use crate::output;
 
 /// What stands below `quorate prepare --help`.
 pub(crate) const AFTER_HELP: &str = "\
-MySQL and MariaDB need four tables, ZooKeeper a path; Redis and Valkey need nothing. What is there already stays as it
-is, so this can be said again at any time, also while locks are held; an older form is brought up to date, and a table that
-is missing or has another engine is repaired. Where the records had to be made, the server's votes count after max_ttl.
+MySQL and MariaDB need four tables, ZooKeeper needs a path; Redis and Valkey need nothing. Existing tables and paths
+are kept, so this command can be run at any time, even while locks are held. Tables of an older version are upgraded,
+and a table that is missing or has the wrong engine is repaired. If the records had to be created, the server's
+votes count only after max_ttl.
 
-It is said with a user who may create tables (or znodes), and the locks are then taken with one who may not: the
-grants that this one needs are printed.
+Use an account that may create tables (or znodes). The locks can then use an account that may not: the grants that
+it needs are printed.
 
 Examples:
     quorate prepare mysql://admin:secret@db1.example/locks
@@ -22,7 +23,7 @@ Examples:
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 4] = [
-    ("0", "it is prepared"),
+    ("0", "the server is prepared"),
     ("64", ""),
     ("69", "the server could not be prepared: the line says why"),
     ("70", ""),
@@ -31,7 +32,7 @@ pub(crate) const CODES: [Meaning; 4] = [
 /// Arguments of `prepare`.
 #[derive(Debug, Args)]
 pub(crate) struct PrepareArgs {
-    /// The server
+    /// The URL of the server
     #[arg(value_name = "URL", required = true)]
     urls: Vec<String>,
 }
@@ -40,7 +41,7 @@ pub(crate) fn run(args: PrepareArgs) -> Outcome {
     for url in &args.urls {
         let Some(said) = config::block_on(one(url))? else {
             return Err(Failure::usage(
-                "a Redis or Valkey master needs nothing prepared: mysql:// and zk:// do",
+                "Redis and Valkey masters need no preparation: give a mysql:// or zk:// URL",
             ));
         };
         output::print(&said)?;
@@ -72,14 +73,16 @@ async fn mysql(url: &str) -> Result<String, Failure> {
         if report.made {
             "prepared"
         } else {
-            "was prepared already"
+            "was already prepared"
         }
     );
     for repaired in &report.repaired {
         text.push_str(&format!("  repaired: {repaired}\n"));
     }
     for grant in &report.grants {
-        text.push_str(&format!("  the locks' user needs: {grant}\n"));
+        text.push_str(&format!(
+            "  grant for the account that takes locks: {grant}\n"
+        ));
     }
     Ok(text)
 }
@@ -95,7 +98,7 @@ async fn zookeeper(url: &str) -> Result<String, Failure> {
     let how = if prepared.made {
         "prepared"
     } else {
-        "was prepared already"
+        "was already prepared"
     };
     Ok(format!("{}: {how}\n", prepared.path))
 }

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use quorate::{Quota, Take, Wait};
 
 use crate::config::{self, MasterOptions};
-use crate::errors::{VALUE_CUT_SHORT, no_value};
+use crate::errors::{VALUE_CUT_SHORT, no_quota};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::kind::{Place, check_ancestors_of_value};
 use crate::output;
@@ -16,15 +16,15 @@ use crate::run::leaving_nothing;
 
 /// What stands below `quorate quota --help`.
 pub(crate) const AFTER_HELP: &str = "\
-What is left stands on the masters, under the lock of the same name. Never more are taken than were
-created, whatever clocks, crashes and late messages do, and if masters lose their memory one after another
-with a take in between. If a majority loses it before that, the quota is lost and nothing is taken:
-drop it, and create it anew with what is left by your own books.
+The masters record how many units are left; every change takes the lock of the same name. Never more units are
+taken than were created, whatever clocks, crashes and late messages do, even if masters lose their data one after
+another with a take in between. If a majority loses its data before the next take, the quota is lost and nothing
+can be taken: drop it, and create it again with the number left according to your own records.
 
-A take that exits with 69 and says that it may have been written or not has taken nothing for you, and
-may have wasted a piece.
+If take exits with 69 and says that the change may have been written or not, you got no unit, and one unit may be
+wasted.
 
-With a database of your own, one statement there is simpler and better:
+If you have a database, one statement there is simpler and better:
 UPDATE prizes SET stock = stock - 1 WHERE stock > 0.
 
 Examples:
@@ -33,38 +33,38 @@ Examples:
     quorate quota left prizes
     quorate quota drop prizes --yes
 
-take and left print how many are left. JSON fields (stable): quota, taken, left.";
+take and left print how many units are left. JSON fields (stable): quota, taken, left.";
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 8] = [
     (
         "0",
-        "done: what was asked for is taken, created, dropped or printed",
+        "done: the quota was created or dropped, the units were taken, or the number left was printed",
     ),
     (
         "1",
-        "sold out: fewer are left than were asked for; none was taken",
+        "fewer units are left than were asked for; nothing was taken",
     ),
     (
         "64",
-        "wrong usage: also a quota that is not there, or is there already; nothing was touched",
+        "wrong usage, or the quota does not exist or already exists; nothing was changed",
     ),
     (
         "69",
-        "no quorum of masters, or too many have lost it; nothing is handed out",
+        "no quorum of masters, or too many have lost the quota; nothing was taken for you",
     ),
     (
         "70",
-        "an internal failure, or the answer could not be printed: a take may have taken",
+        "an internal failure, or the result could not be printed: units may have been taken",
     ),
     ("74", "the lock was lost before anything was written"),
     (
         "75",
-        "somebody else held its lock until the wait was over, or the quorate that it runs under does",
+        "another client held its lock for the whole wait, or the quorate process that it runs under holds it",
     ),
     (
         "128+n",
-        "signal n ended it: nothing is taken for you, and a piece may be wasted",
+        "signal n ended it: nothing was taken for you, and units may be wasted",
     ),
 ];
 
@@ -77,32 +77,32 @@ pub(crate) struct QuotaArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Create it with so many pieces; every master must be there, and have none
+    /// Create the quota with N units; all masters must be reachable, and none may have it
     Create {
         #[command(flatten)]
         of: Of,
-        /// How many pieces
+        /// Number of units
         #[arg(value_name = "N")]
         pieces: u64,
     },
-    /// Take pieces, all or none
+    /// Take units, all or none
     Take {
         #[command(flatten)]
         of: Of,
-        /// How many pieces
+        /// Number of units
         #[arg(value_name = "N", default_value_t = 1)]
         pieces: u64,
     },
-    /// Print how many are left
+    /// Print how many units are left
     Left {
         #[command(flatten)]
         of: Of,
     },
-    /// Remove it from every master, with all that is left
+    /// Remove the quota from every master, with all units that are left
     Drop {
         #[command(flatten)]
         of: Of,
-        /// Yes, remove it
+        /// Confirm: remove the quota
         #[arg(long)]
         yes: bool,
     },
@@ -130,7 +130,8 @@ struct Of {
 struct Count {
     taken: u64,
     left: Option<u64>,
-    sold_out: bool,
+    /// How many units were asked for, if fewer are left.
+    too_many: Option<u64>,
 }
 
 impl Count {
@@ -138,7 +139,7 @@ impl Count {
         Self {
             taken: 0,
             left,
-            sold_out: false,
+            too_many: None,
         }
     }
 }
@@ -147,17 +148,17 @@ impl Count {
 pub(crate) fn run(args: QuotaArgs) -> Outcome {
     if let Verb::Drop { of, yes: false } = &args.verb {
         return Err(Failure::usage(format!(
-            "dropping '{}' forgets how many are left: say --yes if that is what you want",
+            "refusing to drop the quota '{}' without --yes, because the number of units left would be lost",
             output::bytes(of.name.as_bytes())
         )));
     }
     match args.verb {
         Verb::Create { of, pieces } => of.with(async |quota| {
-            quota.create(pieces).await.map_err(no_value)?;
+            quota.create(pieces).await.map_err(no_quota)?;
             Ok(Count::done(Some(pieces)))
         }),
         Verb::Take { of, pieces } => of.with(async |quota| {
-            let take = quota.take(pieces).await.map_err(no_value)?;
+            let take = quota.take(pieces).await.map_err(no_quota)?;
             let (taken, left) = match take {
                 Take::Taken { left } => (pieces, left),
                 Take::SoldOut { left } => (0, left),
@@ -165,14 +166,14 @@ pub(crate) fn run(args: QuotaArgs) -> Outcome {
             Ok(Count {
                 taken,
                 left: Some(left),
-                sold_out: taken == 0,
+                too_many: (taken == 0).then_some(pieces),
             })
         }),
         Verb::Left { of } => {
-            of.with(async |quota| Ok(Count::done(Some(quota.left().await.map_err(no_value)?))))
+            of.with(async |quota| Ok(Count::done(Some(quota.left().await.map_err(no_quota)?))))
         }
         Verb::Drop { of, .. } => of.with(async |quota| {
-            quota.drop_quota().await.map_err(no_value)?;
+            quota.drop_quota().await.map_err(no_quota)?;
             Ok(Count::done(None))
         }),
     }
@@ -200,9 +201,9 @@ impl Of {
         } else if let Some(left) = count.left {
             output::print(&format!("{left}\n"))?;
         }
-        if count.sold_out {
+        if let Some(asked) = count.too_many {
             output::mention(format!(
-                "'{name}' is sold out: {} left",
+                "'{name}': asked for {asked}, {} left; nothing taken",
                 count.left.unwrap_or(0)
             ));
             return Ok(exit::FINDINGS);

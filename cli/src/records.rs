@@ -14,33 +14,33 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
     let (check, advice) = match fault {
         Fault::Denied(_) if zookeeper => (
             "acl",
-            "name a user in its URL (zk://user:password@host/path) whom the path lets in, or change its ACL (setAcl)",
+            "name a user with access to the path in its URL (zk://user:password@host/path), or change the ACL (setAcl)",
         ),
         // It has let us in and told what it is.
         Fault::Denied(_) if master.server.is_some() => (
             "acl",
-            "say `quorate prepare URL` with an administrator's user: it prints the grants that are needed",
+            "run `quorate prepare URL` with an administrator account: it prints the grants that are needed",
         ),
         Fault::Denied(_) => (
             "login",
-            "correct the user, the password and the database in its URL, or grant what `quorate prepare URL` prints",
+            "correct the user, the password and the database in its URL, or make the grants that `quorate prepare URL` prints",
         ),
         Fault::Unsupported(why) if why.contains("binlog_format") => (
             "binlog",
-            "SET GLOBAL binlog_format = ROW, and in its configuration; connections that are open keep the old one",
+            "run SET GLOBAL binlog_format = ROW, and set it in the configuration; open connections keep the old format",
         ),
         Fault::Unsupported(why) if why.contains("maxSessionTimeout") => (
             "session",
-            "raise maxSessionTimeout in its zoo.cfg, or give its URL a shorter ?timeout=",
+            "raise maxSessionTimeout in its zoo.cfg, or lower ?timeout= in its URL",
         ),
         Fault::ReadOnly if zookeeper => (
             "role",
-            "start members until they have a majority: this one serves reads alone",
+            "start members until they have a majority: without one, this member serves only reads",
         ),
         Fault::ReadOnly => ("role", READ_ONLY),
         Fault::Timeout(_) => (
             "reachable",
-            "find out what keeps it busy, or give its URL a longer ?timeout=",
+            "find out what keeps it busy, or raise ?timeout= in its URL",
         ),
         _ => return false,
     };
@@ -53,7 +53,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
     true
 }
 
-const READ_ONLY: &str = "list its source instead, or SET GLOBAL read_only = 0";
+const READ_ONLY: &str = "list its source instead, or run SET GLOBAL read_only = 0";
 
 /// Judges one that a lock can use.
 pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
@@ -66,8 +66,8 @@ pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
         add(
             Severity::Error,
             "binlog",
-            "writes a binary log of statements (binlog_format = STATEMENT): it refuses what a lock writes".to_owned(),
-            "SET GLOBAL binlog_format = ROW, and in its configuration",
+            "writes a binary log of statements (binlog_format = STATEMENT), and refuses the writes of locks".to_owned(),
+            "run SET GLOBAL binlog_format = ROW, and set it in the configuration",
         );
     }
     if master.uptime.is_some() {
@@ -78,8 +78,8 @@ pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     for unseen in &master.unseen {
         let (what, advice) = unseen
             .split_once(": ")
-            .unwrap_or((unseen, "see for yourself"));
-        let what = format!("does not say {what}");
+            .unwrap_or((unseen, "check it by hand"));
+        let what = format!("does not report {what}");
         add(Severity::Note, "unseen", what, advice);
     }
 }
@@ -113,7 +113,7 @@ fn role(master: &Inspection, add: &mut impl Add) {
             add(
                 Severity::Error,
                 "role",
-                format!("is a replica of {source}: what is written there is written here"),
+                format!("is a replica of {source}: writes there are copied here"),
                 "list its source instead, or keep the database of the locks out of it (replicate-ignore-db)",
             );
         }
@@ -143,9 +143,9 @@ fn together_with_others(master: &Inspection, add: &mut impl Add) {
             Severity::Warning,
             "cluster",
             format!(
-                "is a member of {what}, whose members are one master together; nobody has tried locks there"
+                "is a member of {what}, whose members together are one master; this is not tested"
             ),
-            "use servers that are independent of each other; of a cluster name one member, the same everywhere",
+            "use independent servers; of a cluster, list one member only, the same for all clients",
         );
     }
 }
@@ -161,8 +161,8 @@ fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
         return add(
             Severity::Warning,
             "persistence",
-            "does not say what a crash would lose".to_owned(),
-            "leave the restart guard on",
+            "does not report what a crash would lose".to_owned(),
+            "keep --restart-guard on",
         );
     };
     if flush == "1" && binlog == "1" {
@@ -179,7 +179,7 @@ fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
     };
     if rules.restart_guard {
         let advice = format!(
-            "nothing to do: its votes are left out for {} after a restart",
+            "nothing to do: its votes are ignored for {} after a restart",
             human(rules.max_ttl)
         );
         let what = format!("{lost}; the restart guard covers that");
@@ -189,7 +189,7 @@ fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
             Severity::Error,
             "persistence",
             format!("{lost}, and the restart guard is off"),
-            "turn the restart guard on, or set innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 with a binary log",
+            "use --restart-guard on, or set innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 with a binary log",
         );
     }
 }
@@ -205,9 +205,9 @@ fn room(master: &Inspection, add: &mut impl Add) {
             Severity::Warning,
             "connections",
             format!(
-                "has room for {left} more connections of {most}, and a client of a lock takes five"
+                "has room for {left} more connections (max_connections {most}), and each client that locks needs five"
             ),
-            "raise max_connections, or give its URL fewer ?lanes=",
+            "raise max_connections, or use fewer sessions per client (?lanes= in its URL)",
         );
     }
 }
@@ -222,11 +222,11 @@ fn pace(master: &Inspection, add: &mut impl Add) {
             Severity::Warning,
             "latency",
             format!(
-                "takes {} to answer where it has {}: its votes will often come too late",
+                "takes {} to reply, and the timeout is {}: its votes will often come too late",
                 human(trip),
                 human(timeout)
             ),
-            "find out what keeps it or its disk busy, or give its URL a longer ?timeout=",
+            "find out what keeps it or its disk busy, or raise ?timeout= in its URL",
         );
     }
 }
@@ -402,7 +402,7 @@ mod tests {
         stranger.server = None;
         let denied = Fault::Denied("no (1045)".into());
         assert!(advice(&stranger, &denied).starts_with("login: correct the user"));
-        assert!(advice(&database(&[]), &denied).contains("acl: say `quorate prepare"));
+        assert!(advice(&database(&[]), &denied).contains("acl: run `quorate prepare"));
         assert!(zookeeper(&denied).contains("setAcl"));
         assert!(advice(&database(&[]), &Fault::ReadOnly).contains("read_only = 0"));
         let binlog = Fault::Unsupported("binlog_format=STATEMENT".into());

@@ -18,34 +18,35 @@ use crate::exporter::{Exporter, ExporterArgs};
 use crate::lock::{Lock, LockArgs, said};
 use crate::output::{self, human};
 use crate::period::{Period, Unrecorded};
-use crate::process::{self, Ended, Job, Lease, Members, Signals};
+use crate::process::{self, Ended, Fate, Job, Lease, Signals};
 use crate::settings;
 
 /// What stands below `quorate run --help`.
 pub(crate) const AFTER_HELP: &str = "\
-The command sees QUORATE_RESOURCE, QUORATE_TOKEN (the value of the lock key on the masters) and
-QUORATE_FENCING_TOKEN (a number larger than every earlier holder's: hand it to what you write to, and
-let that refuse smaller ones). All other variables are handed on as they are, QUORATE_MASTERS with the
-passwords in it among them, so that the command can call quorate itself. A command that is not to know
-them: --hide-masters, or name the masters in a file that it may not read (--config).
+The environment of the command has QUORATE_RESOURCE, QUORATE_TOKEN (the value of the lock key on the masters) and
+QUORATE_FENCING_TOKEN (a number larger than that of every earlier holder: pass it to the resource that the
+command writes to, which should reject smaller numbers). All other variables are passed on unchanged, including
+QUORATE_MASTERS with its passwords, so that the command can call quorate itself. To hide the masters from the
+command, use --hide-masters, or name the masters in a file that it cannot read (--config).
 
-Beside one lock that is held alone there are others: --also NAME locks several at once, all or nothing;
---shared holds it as a reader, beside other readers; --permits N takes one of N permits (QUORATE_SLOT says
-which); --owner ID holds it beside all runs of the same owner. A quorate that runs under another one and wants
-what that one holds would wait for itself: it is refused at once (QUORATE_HELD says what is held, and by which
-process), unless the outer one has an --owner and the inner one joins it with --reenter (QUORATE_OWNER).
+By default the lock is exclusive. --also NAME locks several resources at once, all or none. --shared takes a
+read lock, which several readers can hold at a time. --permits N takes one of N permits of a semaphore
+(QUORATE_SLOT is its number). --owner ID takes a lock that all runs with the same ID can hold at a time. A
+quorate that runs under another one and asks for a lock which that one holds would wait forever, so it is
+refused at once (QUORATE_HELD lists the held locks and their processes). To allow it, give --owner to the outer
+one and --reenter to the inner one (QUORATE_OWNER).
 
-The command runs without a shell (--shell LINE runs a line with one: sh -c LINE, whose exit code is that of the
-last command), in a process group of its own; signals are passed on to the group.
-The command must be ours to signal: write `sudo quorate run .. -- command`, not
-`quorate run .. -- sudo command`. What could not be stopped is named, with its pid, and so is what the
-command leaves running in its group when it ends.
+The command runs without a shell, in a process group of its own; signals that quorate receives are forwarded to
+the group. --shell LINE runs sh -c LINE instead; the exit code is that of the last command in LINE. quorate must
+be allowed to signal the command: write `sudo quorate run .. -- command`, not `quorate run .. -- sudo command`.
+quorate names every process of the group, with its pid, that it could not stop or that is still running when
+the command ends.
 
-When the lock cannot be renewed, the group gets SIGTERM a grace period before the lock ends and SIGKILL
-just before; when a majority of masters says that the lock is gone, SIGKILL at once. If quorate itself
-is killed or stopped, the group is ended as well. Processes that leave the group are on their own.
-A signal that comes to quorate and ends the command or the wait also ends quorate, as a shell expects:
-Ctrl-C ends the loop around it as well.
+If the lock cannot be renewed, the group gets SIGTERM a grace period before the lock expires, and SIGKILL just
+before. If a majority of masters reports that the lock is gone, the group gets SIGKILL at once. If quorate
+itself is killed or stopped, the group is killed as well. Processes that leave the group are not stopped.
+If a signal to quorate ends the command or the wait, quorate dies of the same signal, as shells expect:
+Ctrl-C also ends a loop around quorate.
 
 Examples:
     quorate run nightly-report -- ./report.sh --full
@@ -59,17 +60,17 @@ Examples:
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 9] = [
-    ("n", "the command's own code"),
-    ("64", "wrong usage; nothing was touched"),
+    ("n", "the command's own exit code"),
+    ("64", "wrong usage; nothing was locked"),
     ("69", "no quorum of masters; the command did not run"),
     ("70", ""),
     (
         "74",
-        "the lock was lost; the command was stopped, or it is said that it could not be",
+        "the lock was lost; the command was stopped, or a message says that it could not be",
     ),
     (
         "75",
-        "held by another until the wait was over; the command did not run (-E N: N instead)",
+        "another client held the lock for the whole wait; the command did not run (-E N: exit with N)",
     ),
     ("126", ""),
     ("127", ""),
@@ -87,7 +88,7 @@ pub(crate) struct RunArgs {
 
     /// The command to run, with its arguments
     ///
-    /// Behind `--`, which may be left out where no argument of the command is `--` or an option of quorate as well.
+    /// Put `--` before it. The `--` is optional if no argument of the command is `--` or also an option of quorate.
     #[arg(
         trailing_var_arg = true,
         required_unless_present = "shell",
@@ -97,23 +98,23 @@ pub(crate) struct RunArgs {
     )]
     command: Vec<OsString>,
 
-    /// Run this line with `sh -c`, instead of a command: 'a | b' (not on Windows, as quorate itself)
+    /// Run this line with `sh -c` instead of a command: 'a | b'
     ///
-    /// Whether what the line names is there only the shell knows: under `once` the period is done all the same.
+    /// quorate cannot check that the programs in LINE exist. With `once` the period is used up even if they do not.
     #[arg(long, value_name = "LINE")]
     shell: Option<OsString>,
 
-    /// Keep the lock at least this long, however short the command
+    /// Keep the lock for at least this long, even if the command ends earlier
     ///
-    /// Machines whose clocks differ by less than this do not run a cron job twice.
+    /// If the clocks of several machines differ by less than this, they do not run a cron job twice.
     #[arg(long, value_name = "TIME", env = "QUORATE_KEEP_FOR", value_parser = config::duration)]
     keep_for: Option<Duration>,
 
-    /// The time between SIGTERM and SIGKILL when the lock ends [default: 5s, or what fits the ttl]
+    /// Time between SIGTERM and SIGKILL when the lock ends [default: 5s, but less than half of the ttl]
     #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = config::duration)]
     grace: Option<Duration>,
 
-    /// Do not hand QUORATE_MASTERS, with the passwords in it, on to the command
+    /// Remove QUORATE_MASTERS and QUORATE_NEXT_MASTERS, which may contain passwords, from the command's environment
     #[arg(long, env = "QUORATE_HIDE_MASTERS", value_parser = clap::builder::BoolishValueParser::new())]
     hide_masters: bool,
 
@@ -151,18 +152,17 @@ struct Plan {
 impl Plan {
     /// Says why the lock is gone, and what became of the command: the end of `max_hold` is seen coming,
     /// so that the library's own word for it comes too late.
-    fn why_lost(&self, held_for: Duration, cause: &str, survivors: Option<&Members>) -> String {
-        let fate = match survivors {
-            None => "the command was stopped".to_owned(),
-            Some(survivors) => format!(
-                "the command could NOT be stopped: {survivors} {} without the lock \
-                 (to be able to stop what another user runs: sudo quorate run ..)",
-                survivors.verb("goes on", "go on")
-            ),
+    fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
+        let advice = match fate {
+            Fate::StillRunning(_) => {
+                " without the lock (to stop processes of another user, start quorate as that user: \
+                 sudo quorate run ..)"
+            }
+            Fate::EndedOnSigterm | Fate::Killed => "",
         };
         match self.lock.max_hold_over(held_for, self.deadline) {
-            Some(most) => format!("was held for its maximum of {}; {fate}", human(most)),
-            None => format!("was lost: {cause}; {fate}"),
+            Some(most) => format!("reached --max-hold {}; {fate}{advice}", human(most)),
+            None => format!("was lost: {cause}; {fate}{advice}"),
         }
     }
 }
@@ -209,12 +209,12 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
     let fits = plan.deadline.grace();
     if fits < grace && args.grace.is_some() {
         output::mention(format!(
-            "a grace of {} does not fit into a {} of {}: using {}",
+            "--grace {} does not fit into {} {}: using {}",
             human(grace),
             if room < plan.lock.ttl {
-                "longest hold"
+                "--max-hold"
             } else {
-                "ttl"
+                "--ttl"
             },
             human(room),
             human(fits)
@@ -278,8 +278,8 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
         Ok(Ended::ByItself { code, signal, left }) => {
             if let Some(left) = left {
                 output::say(format!(
-                    "the command has ended, and {left} of its group {} without the lock",
-                    left.verb("goes on", "go on")
+                    "the command has ended, but {left} of its group {} still running, without the lock",
+                    left.verb("is", "are")
                 ));
             }
             unrecorded
@@ -289,12 +289,12 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
             let typed = keep(&guard, rest, &mut signals).await;
             Ok(signal.or(typed).map_or(WayOut::Code(code), WayOut::Signal))
         }
-        Ok(Ended::Lost { cause, survivors }) => Err(Failure::new(
+        Ok(Ended::Lost { cause, fate }) => Err(Failure::new(
             exit::LOST,
             format!(
                 "the lock on '{}' {}{}",
                 output::bytes(plan.lock.resource.as_bytes()),
-                plan.why_lost(since.elapsed(), &cause, survivors.as_ref()),
+                plan.why_lost(since.elapsed(), &cause, &fate),
                 said(&guard)
             ),
         )),
@@ -355,13 +355,13 @@ async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Optio
         return None;
     }
     output::mention(format!(
-        "the command has ended; keeping the lock for another {}",
+        "the command has ended; keeping the lock for another {} (--keep-for)",
         human(rest)
     ));
     tokio::select! {
         () = tokio::time::sleep(rest) => None,
         sig = signals.next_that_ends() => {
-            output::say(format!("{sig}: giving the lock back now"));
+            output::say(format!("{sig}: releasing the lock now"));
             matches!(sig, Signal::SIGINT | Signal::SIGQUIT).then_some(sig)
         }
         cause = guard.lost() => {

@@ -30,14 +30,14 @@ pub(crate) fn check(
         Some(at) if at + 1 == head.len() => return Ok(()),
         Some(at) if head[at + 1].as_bytes().starts_with(b"-") => {
             return Err(format!(
-                "{}: the name of a lock that a command runs under cannot begin with '-'",
+                "{}: the name of a lock must not begin with '-'",
                 shown(&head[at + 1])
             ));
         }
         Some(at) => {
             let before = &head[..at];
             return Err(format!(
-                "<RESOURCE> is missing: the name of the lock stands before {SEPARATOR}: {}",
+                "<RESOURCE> is missing: put the name of the lock before {SEPARATOR}: {}",
                 line(&[before, &["RESOURCE".into()]].concat(), &typed[at + 1..])
             ));
         }
@@ -54,11 +54,11 @@ pub(crate) fn check(
     let right = line(head, command);
     Err(if arguments[at] == SEPARATOR {
         format!(
-            "the command may begin with {program} or behind the {SEPARATOR}: write {right} for the first"
+            "the command could begin with {program} or after the {SEPARATOR}: if with {program}, write {right}"
         )
     } else {
         format!(
-            "{word} may be meant for quorate or for {program}: write {right} to give it to the command, \
+            "{word} could be an option of quorate or of {program}: write {right} to pass it to the command, \
              or put it before the name of the lock"
         )
     })
@@ -116,7 +116,7 @@ mod tests {
             ("run -- -x | true", "-x: the name of a lock"),
             (
                 "run x | ./a --ttl 5s",
-                "--ttl may be meant for quorate or for ./a: write `quorate run x -- ./a --ttl 5s`",
+                "--ttl could be an option of quorate or of ./a: write `quorate run x -- ./a --ttl 5s`",
             ),
             (
                 "run x | grep -q it's",
@@ -124,12 +124,12 @@ mod tests {
             ),
             (
                 "run x | git log -- file",
-                "write `quorate run x -- git log -- file` for the first",
+                "if with git, write `quorate run x -- git log -- file`",
             ),
             ("run a | b -- make", "`quorate run a -- b -- make`"),
             (
                 "run -- ./a | -f",
-                "the name of the lock stands before --: `quorate run RESOURCE -- ./a -f`",
+                "put the name of the lock before --: `quorate run RESOURCE -- ./a -f`",
             ),
         ] {
             let error = said(line).expect_err(line);

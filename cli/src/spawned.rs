@@ -19,7 +19,7 @@ impl Spawned {
     pub(crate) fn missing(kind: Scheme) -> Option<String> {
         match kind {
             Scheme::Redis if quorate_testbed::available().is_none() => Some(
-                "no redis-server or valkey-server on the PATH: install one, or name it in QUORATE_SERVER"
+                "no redis-server or valkey-server on the PATH: install one, or set QUORATE_SERVER to its path"
                     .to_owned(),
             ),
             Scheme::MySql if cfg!(not(feature = "mysql")) => Some(unknown("mysql")),
@@ -122,5 +122,5 @@ fn program(kind: Scheme) -> String {
 }
 
 fn unknown(feature: &str) -> String {
-    format!("this build knows no such masters: build it with --features {feature}")
+    format!("this build does not support {feature} masters: rebuild it with --features {feature}")
 }

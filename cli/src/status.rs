@@ -15,34 +15,38 @@ use serde::Serialize;
 
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::kind::holder_words;
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 
 /// What stands below `quorate status --help`.
 pub(crate) const AFTER_HELP: &str = "\
 The verdict over the quorum is one of
-    held       a majority names the same holder
-    free       so many masters are free that somebody could take it
-    split      keys are left, but no holder has a majority: they expire with their ttl
+    held       a majority of the masters reports the same holder
+    free       enough masters are free for a client to take the lock
+    split      some masters have a key, but no holder has a majority: the keys expire with their ttl
     unknown    fewer than a majority answered
-A master that restarted and does not vote yet is not asked: it may have forgotten the lock.
+A restarted master that does not vote yet is not asked: it may have lost the lock.
 
-Where readers hold it, or an owner does, every hold is shown with its note. A semaphore has other keys than
-the plain lock of its name: where a permit of it is held, or somebody waits for one, both are shown.
+If readers or an owner hold the lock, every hold is shown with its note. A semaphore and the plain lock of the
+same name are separate locks: if a permit is held, or a client waits for one, both are shown.
 
 Examples:
     quorate status nightly-report
     quorate status --json deploy:web deploy:api | jq '.resources[].verdict'
 
-JSON fields (stable): resources[]: resource, resource_hex (only for names that are no UTF-8), verdict,
+JSON fields (stable): resources[]: resource, resource_hex (only if the name is not UTF-8), verdict,
 holder, note (host, pid, process, since, text), quorum, answered, masters[]: master, state (held, free, error), token, ttl_left_ms,
 fencing_counter, waiting[] (id, lives_ms), latency_ms, error, error_kind. Absent values are null.
-Only where there are some: holds[] (token, ttl_left_ms, note) of readers and owners; permits[], each with slot
-and as a resource, of the semaphore of that name; permit_line[] (master, waiting[]), who waits for a permit of it;
-permits_error, why no majority let it be read.";
+Only if there are any: holds[] (token, ttl_left_ms, note) of readers and owners; permits[] of the semaphore of
+that name, each with slot and the fields of a resource; permit_line[] (master, waiting[]), the clients that wait
+for a permit; permits_error, why the semaphore could not be read on a majority.";
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 4] = [
-    ("0", "a majority of masters answered, whatever they said"),
+    (
+        "0",
+        "a majority of masters answered, whether the lock is held or free",
+    ),
     ("64", ""),
     ("69", "no quorum of masters for at least one resource"),
     ("78", ""),
@@ -51,7 +55,7 @@ pub(crate) const CODES: [Meaning; 4] = [
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// The resources to look at
+    /// The names of the locks to show
     #[arg(required = true)]
     resource: Vec<OsString>,
 
@@ -253,7 +257,7 @@ pub(crate) fn wrong_name(name: &OsString, why: impl std::fmt::Display) -> Failur
     if shown.chars().count() > 40 {
         shown = shown.chars().take(40).chain(['…']).collect();
     }
-    Failure::usage(format!("cannot lock '{shown}': {why}"))
+    Failure::usage(format!("cannot use '{shown}' as the name of a lock: {why}"))
 }
 
 /// The failure for a look without a majority.
@@ -274,16 +278,16 @@ pub(crate) fn unanswered<'a>(
     let needed = if answered < needed {
         format!("{needed} are needed")
     } else {
-        "but no majority of each set (masters and next_masters)".to_owned()
+        "but not a majority of both masters and next_masters".to_owned()
     };
     let said = format!("no quorum: {answered} of {of} masters answered, {needed}");
     let kinds: Vec<&str> = kinds.collect();
     if kinds.contains(&Fault::OtherMasters("".into()).kind()) {
-        let why = "outdated configuration: the masters have been changed, and what these show is not what is locked now";
+        let why = "outdated configuration: the masters have been replaced, and these do not show the current locks; set masters and masters_generation to the current ones";
         return Failure::new(exit::CONFIG, format!("{said}; {why}"));
     }
     if kinds.contains(&Fault::Quarantined(Duration::ZERO).kind()) {
-        let why = "masters that have just started, or have lost their mark, may have forgotten what is locked: they are asked once they may vote";
+        let why = "masters that have just started, or have lost their generation marker, may have lost locks and are not asked until they vote again; try again after max_ttl";
         return Failure::new(exit::UNAVAILABLE, format!("{said}; {why}"));
     }
     Failure::new(exit::UNAVAILABLE, said)
@@ -344,7 +348,7 @@ impl ResourceStatus {
         match (holders.is_empty(), &self.holder) {
             (false, _) if silent > 0 => format!("{}; and {silent} more", holders.join("; ")),
             (false, _) => holders.join("; "),
-            (true, Some(holder)) => holder.clone(),
+            (true, Some(holder)) => holder_words(holder),
             (true, None) => self.verdict.to_owned(),
         }
     }
@@ -438,15 +442,21 @@ impl MasterStatus {
 /// One resource for people: the verdict, then a table.
 fn page(status: &ResourceStatus) -> String {
     let (style, words) = match (status.verdict, &status.holder) {
-        ("held", Some(holder)) => (YELLOW, format!("held by {holder}")),
+        ("held", Some(holder)) => (YELLOW, format!("held by {}", holder_words(holder))),
         ("free", _) => (GREEN, "free".to_owned()),
         ("split", _) => (YELLOW, "split: no holder has a majority".to_owned()),
         _ => (RED, "unknown: no majority answered".to_owned()),
     };
     let rows: Vec<Vec<Cell>> = status.masters.iter().map(MasterStatus::row).collect();
     let notes: String = holder_lines(status);
+    let (plain, semaphore) = match (status.permits.len(), waiting_for_permits(status)) {
+        (0, 0) => ("", String::new()),
+        (0, waiting) => ("plain lock ", format!("; {waiting} waiting for a permit")),
+        (1, _) => ("plain lock ", "; 1 permit held".to_owned()),
+        (held, _) => ("plain lock ", format!("; {held} permits held")),
+    };
     format!(
-        "{}: {style}{words}{style:#} ({} of {} masters answered, {} are a majority)\n{notes}{}{}",
+        "{}: {plain}{style}{words}{style:#}{semaphore} ({} of {} masters answered, {} are a majority)\n{notes}{}{}",
         status.resource,
         status.answered,
         status.masters.len(),
@@ -470,15 +480,20 @@ pub(crate) fn holder_lines(status: &ResourceStatus) -> String {
     lines
 }
 
+/// How many clients wait for a permit, as the master with the longest queue reports it.
+fn waiting_for_permits(status: &ResourceStatus) -> usize {
+    let queues = status.permit_line.iter().map(|line| line.waiting.len());
+    queues.max().unwrap_or(0)
+}
+
 /// The permits of the semaphore of the same name, and who waits for one; nothing where there are none.
 fn permits(status: &ResourceStatus) -> String {
-    const WHICH: &str = "the semaphore of that name, which is another lock";
+    const WHICH: &str = "semaphore of the same name (a separate lock)";
     let permits = &status.permits;
     if let Some(why) = &status.permits_error {
-        return format!("{WHICH}: its permits could not be read: {why}\n");
+        return format!("{WHICH}: cannot read its permits: {why}\n");
     }
-    let lines = status.permit_line.iter().map(|line| line.waiting.len());
-    let waiting = lines.max().unwrap_or(0);
+    let waiting = waiting_for_permits(status);
     if permits.is_empty() && waiting == 0 {
         return String::new();
     }

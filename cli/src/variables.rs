@@ -13,11 +13,14 @@ pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_TOKEN", "the value of the lock key on the masters"),
     (
         "QUORATE_FENCING_TOKEN",
-        "a number larger than every earlier holder's",
+        "a number larger than that of every earlier holder",
     ),
-    ("QUORATE_SLOT", "which of the permits it is, with --permits"),
-    ("QUORATE_HELD", "what is held, and by which process"),
-    ("QUORATE_OWNER", "whose it is, with --owner"),
+    ("QUORATE_SLOT", "the number of the permit, with --permits"),
+    (
+        "QUORATE_HELD",
+        "the locks that are held, and by which processes",
+    ),
+    ("QUORATE_OWNER", "the owner of the lock, with --owner"),
 ];
 
 /// What `demo` and `bench` go by when they start servers.
@@ -47,12 +50,10 @@ pub(crate) fn warn_of_unknown(commands: &clap::Command) {
     let names = set.filter_map(|(name, _)| name.into_string().ok());
     for name in names.filter(|name| is_unknown(name, &known)) {
         let meant = match nearest(&name, &known) {
-            Some(meant) => format!("{meant} may be meant"),
-            None => "it changes nothing".to_owned(),
+            Some(meant) => format!("did you mean {meant}?"),
+            None => "it has no effect".to_owned(),
         };
-        output::mention(format!(
-            "warning: {name} is no variable of quorate: {meant}"
-        ));
+        output::mention(format!("warning: quorate has no variable {name}: {meant}"));
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use quorate::Waiting;
 
+use crate::kind::holder_words;
 use crate::output::{self, human};
 
 /// Short waits are not worth a line.
@@ -109,22 +110,27 @@ fn key(seen: &Waiting) -> String {
 fn describe(resource: &str, seen: &Waiting, ours: bool) -> String {
     let mut text = format!("waiting for '{resource}'");
     match seen.ahead {
-        Some(0) => text.push_str(", next in line"),
-        Some(ahead) => text.push_str(&format!(", {ahead} ahead in line")),
+        Some(0) => text.push_str(", next in the queue"),
+        Some(ahead) => text.push_str(&format!(", {ahead} ahead in the queue")),
         None => {}
     }
     if seen.held_here {
         text.push_str(", held by this process");
     } else if ours {
         text.push_str(
-            ", held by the quorate run that this one was started by: it waits for itself",
+            ", held by the quorate process that this one runs under: it waits for itself",
         );
     } else if let Some(note) = &seen.note {
         text.push_str(&format!(", held by {note}"));
     } else if let Some(holder) = &seen.holder {
         let holder = output::bytes(holder);
-        let brief: String = holder.chars().take(8).collect();
-        text.push_str(&format!(", held by {brief}.."));
+        let words = holder_words(&holder);
+        if words == holder {
+            let brief: String = holder.chars().take(8).collect();
+            text.push_str(&format!(", held by {brief}.."));
+        } else {
+            text.push_str(&format!(", held by {words}"));
+        }
     }
     if let (Some(_), Some(left)) = (&seen.holder, seen.ttl_left) {
         text.push_str(&format!(" (ttl left {})", human(left)));
@@ -168,7 +174,7 @@ mod tests {
         let lines = lines.lock().expect("not poisoned");
         assert_eq!(
             lines[0],
-            "waiting for 'x', 1 ahead in line, held by this process"
+            "waiting for 'x', 1 ahead in the queue, held by this process"
         );
     }
 }

@@ -13,8 +13,8 @@ use crate::status::{NoteStatus, wrong_name};
 
 /// What stands below `quorate watch --help`.
 pub(crate) const AFTER_HELP: &str = "\
-What it says is a hint, out of date when it comes: act on the term, which never falls, and not on who
-leads. It hears of a new leader at once, and looks three times within a ttl all the same.
+The output is a hint and may be out of date when it arrives: rely on the term, which never decreases, and not on
+the name of the leader. A new leader is reported at once; quorate also asks the masters three times per ttl.
 
 Examples:
     quorate watch scheduler
@@ -25,7 +25,7 @@ process, since, text). Absent values are null.";
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 3] = [
-    ("0", "nobody reads what it prints any more"),
+    ("0", "the reader of its output has gone away"),
     ("64", ""),
     ("128+n", "signal n ended it"),
 ];
@@ -33,7 +33,7 @@ pub(crate) const CODES: [Meaning; 3] = [
 /// Arguments of `watch`.
 #[derive(Debug, Args)]
 pub(crate) struct WatchArgs {
-    /// The election
+    /// The name of the election
     name: OsString,
 
     /// Print JSON, one object a line

@@ -208,76 +208,77 @@ settings! {
         change: "always: name an odd number of independent servers",
         option: Masters "URL,URL,..",
         help: "The masters, separated by commas: redis://, rediss://, unix://, mysql://, mysqls:// or zk:// URLs",
-        more: "Every URL names one independent master, never a replica or a node of a cluster. Use an odd \
-            number of them; kinds may be mixed. mysql://user:password@host/database and zk://host+host/path \
-            are made ready by `quorate prepare`. A user, a password and a database number may be part of the URL: \
-            redis://user:password@host:6379/0. A password typed here is visible in the list of processes: \
-            prefer the variable or the file. What `run` starts inherits the variable.",
+        more: "Each URL names one independent master, never a replica or a node of a cluster. Use an odd number of \
+            masters; different kinds may be mixed. Masters of the form mysql://user:password@host/database and \
+            zk://host+host/path need `quorate prepare` once. A URL may contain a user, a password and a database \
+            number: redis://user:password@host:6379/0. A password on the command line is visible in the list of \
+            processes: prefer the variable or the file. A command started by quorate inherits the variable, unless \
+            --hide-masters is given.",
     }
     next_masters: Vec<String> {
         variable: "QUORATE_NEXT_MASTERS",
         default: "none",
         change: "masters are being replaced while in use",
         option: Masters "URL,URL,..",
-        help: "The masters that are to take their place, while masters are replaced: all of them, also those that stay",
-        more: "While both are named, locks are taken on a majority of each. See `quorate masters`.",
+        help: "While masters are being replaced: the complete new set, including masters that stay",
+        more: "With this option every lock needs a majority of both sets. See `quorate masters`.",
     }
     masters_generation: Option<u64> {
         variable: "QUORATE_MASTERS_GENERATION",
         default: "0",
         change: "the masters have been replaced before",
         option: Masters "N",
-        help: "How often the masters have been replaced up to these",
+        help: "How many times the masters have been replaced so far",
     }
     node_timeout: Option<Duration> {
         variable: "QUORATE_NODE_TIMEOUT",
         default: "50ms, at most a tenth of the ttl",
         change: "masters are more than 20 ms away",
         option: Masters "TIME",
-        help: "How long a master may take to answer before its vote is left out",
+        help: "How long to wait for the reply of a master before its vote is ignored",
     }
     connect_timeout: Option<Duration> {
         variable: "QUORATE_CONNECT_TIMEOUT",
         default: "500ms",
         change: "TLS over slow lines",
         option: Masters "TIME",
-        help: "How long connecting to a master may take",
+        help: "How long to wait for a connection to a master",
     }
     max_ttl: Option<Duration> {
         variable: "QUORATE_MAX_TTL",
         default: "30s",
         change: "you need longer leases; the same on every client",
         option: Masters "TIME",
-        help: "The longest ttl that any client of these masters uses; the same on every client",
+        help: "The longest ttl that any client uses on these masters; must be the same for all clients",
     }
     prefix: Option<String> {
         variable: "QUORATE_PREFIX",
         default: "none",
         change: "several deployments share masters",
         option: Masters "TEXT",
-        help: "Text in front of every resource name in the key on the masters",
+        help: "Prefix of the key of every lock on the masters",
     }
     restart_guard: Option<RestartGuard> {
         variable: "QUORATE_RESTART_GUARD",
         default: "on",
         change: "masters with `appendfsync always`",
         option: Masters "MODE",
-        help: "Whether a master that restarted does not vote until the longest ttl has passed",
+        help: "Whether the votes of a restarted master are ignored until max_ttl has passed",
     }
     fencing: Option<bool> {
         variable: "QUORATE_FENCING",
         default: "on",
         change: "you want literally `SET key value NX PX ttl`",
         option: Masters "on|off",
-        help: "Whether every acquisition gets a fencing token",
-        more: "`off` is the classic algorithm: SET key value NX PX ttl and nothing else.",
+        help: "Whether each acquisition gets a fencing token",
+        more: "`off` is the classic Redlock algorithm: SET key value NX PX ttl and nothing else.",
     }
     order: Option<Order> {
         variable: "QUORATE_ORDER",
         default: "fair",
         change: "you want raw Redlock with jittered retries",
         option: Masters "ORDER",
-        help: "Which waiter is next when the lock is free",
+        help: "Which waiter gets the lock next",
     }
     ca_file: Option<PathBuf> {
         variable: "QUORATE_CA_FILE",
@@ -291,14 +292,14 @@ settings! {
         default: "none",
         change: "masters want a certificate of the client",
         option: Masters "FILE",
-        help: "For rediss://: present this certificate (PEM) to the masters",
+        help: "For rediss://: client certificate to present to the masters (PEM)",
     }
     client_key: Option<PathBuf> {
         variable: "QUORATE_CLIENT_KEY",
         default: "none",
         change: "with `client_cert`",
         option: Masters "FILE",
-        help: "For rediss://: the private key (PEM) of the client certificate",
+        help: "For rediss://: private key of the client certificate (PEM)",
     }
     wait: Option<Wait> {
         variable: "QUORATE_WAIT",
@@ -312,21 +313,21 @@ settings! {
         default: "10s, at most max_ttl",
         change: "a crashed holder must be replaced sooner, or masters are far away",
         option: Lock "TIME",
-        help: "How long the masters keep a lock without renewal; it is renewed at a third of this",
+        help: "How long the lock lasts without renewal; it is renewed after a third of this time",
     }
     max_hold: Option<Duration> {
         variable: "QUORATE_MAX_HOLD",
         default: "none",
         change: "a stuck holder must not hold for ever",
         option: Lock "TIME",
-        help: "The longest that the lock is held, renewals included; after that it counts as lost",
+        help: "Longest time to hold the lock; after that it counts as lost",
     }
     note: Option<String> {
         variable: "QUORATE_NOTE",
         default: "none",
         change: "operators should see more of a holder than host, pid and process",
         option: Lock "TEXT",
-        help: "What `status` and waiters see of the holder, next to host, pid and since when: at most 1 KiB",
+        help: "Text that `status` and waiters show for this holder, next to host, pid and start time; at most 1 KiB",
     }
 }
 

@@ -151,7 +151,7 @@ impl Value for Order {
     const CHOICES: &'static [Choice] = &[
         (
             "fair",
-            "First come, first served, over all machines; waiters queue on the masters",
+            "First come, first served across all machines; the masters keep the queue",
         ),
         (
             "unordered",
@@ -172,7 +172,7 @@ impl Value for RestartGuard {
     const CHOICES: &'static [Choice] = &[
         (
             "on",
-            "Not before the longest ttl has passed since the master started",
+            "A restarted master votes once max_ttl has passed since its start",
         ),
         (
             "after-first-contact",
@@ -180,7 +180,7 @@ impl Value for RestartGuard {
         ),
         (
             "off",
-            "At once: only for masters that lose nothing (appendfsync always)",
+            "A restarted master votes at once: only for masters that lose no data (appendfsync always)",
         ),
     ];
 

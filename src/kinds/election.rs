@@ -58,7 +58,7 @@ pub struct Election {
 }
 
 impl Election {
-    /// How long a leader that has died still counts as leader. Default: the builder's ttl.
+    /// How long a dead leader still counts as leader. Default: the builder's ttl.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);

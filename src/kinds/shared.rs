@@ -26,7 +26,7 @@ pub enum DowngradeError {
     )]
     NotAWriter,
     /// Readers need fencing numbers.
-    #[error("readers need fencing numbers: leave `fencing(false)` out of this Redlock")]
+    #[error("readers need fencing tokens: remove fencing(false) from the builder")]
     NeedsFencing,
     /// The call was made on a thread of a Tokio runtime.
     #[cfg(feature = "blocking")]

@@ -74,6 +74,11 @@ impl Quorum {
         Self { sets: [old, next] }
     }
 
+    /// Whether masters are being replaced: the old and the next set differ.
+    pub(crate) fn is_joint(self) -> bool {
+        self.sets[0] != self.sets[1]
+    }
+
     /// The quorum of the old masters alone.
     pub(crate) const fn old_only(self) -> Self {
         Self::joint(self.sets[0], self.sets[0])

@@ -112,7 +112,8 @@ impl ValueError {
             ),
             Self::Missing(trouble) => (
                 trouble,
-                "is on no master that answered: create it, once; or all of them have lost it",
+                "does not exist on the masters that answered: create it first; if it was created before, \
+                 all of these masters have lost it",
             ),
             Self::Lost(trouble) => (
                 trouble,
@@ -143,7 +144,7 @@ impl fmt::Display for ValueError {
         match self {
             Self::NotAcquired(error) => error.fmt(f),
             Self::NoFencing => f.write_str(
-                "a value under a lock needs fencing numbers: build the Redlock without fencing(false)",
+                "quotas and records need fencing tokens: remove fencing(false) from the builder",
             ),
             Self::Invalid(why) => f.write_str(why),
             Self::OtherKind {
@@ -265,7 +266,7 @@ mod tests {
             "lost before anything was written",
         );
         says(ValueError::NoQuorum(none()), "no majority");
-        says(ValueError::Missing(none()), "is on no master");
+        says(ValueError::Missing(none()), "does not exist");
         says(ValueError::Lost(none()), "is lost");
         says(ValueError::Incomplete(none()), "an answer of every master");
         says(ValueError::Unknown(none()), "may have been written or not");

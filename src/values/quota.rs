@@ -102,7 +102,7 @@ impl Quota {
     /// If the future is dropped, the quota may or may not have been created.
     pub async fn create(&self, pieces: u64) -> Result<(), ValueError> {
         if pieces == 0 {
-            let why = "a quota of no pieces hands out nothing: create it with one at least";
+            let why = "0 units: create the quota with at least 1 unit";
             return Err(ValueError::Invalid(why));
         }
         self.0.create(&pieces.to_string()).await
@@ -121,7 +121,7 @@ impl Quota {
     /// If the future is dropped, the units may be wasted. They are never handed out twice.
     pub async fn take(&self, pieces: u64) -> Result<Take, ValueError> {
         if pieces == 0 {
-            return Err(ValueError::Invalid("take one piece at least"));
+            return Err(ValueError::Invalid("0 units: take at least 1 unit"));
         }
         let take = |bytes: &[u8]| {
             let left = self.pieces(bytes)?;

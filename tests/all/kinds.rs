@@ -119,8 +119,7 @@ async fn every_kind_that_needs_fencing_is_refused_without_it() {
         let error = kind.request(&redlock, &owner).acquire().await;
         said.push(error.expect_err("no numbers").to_string());
     }
-    let line =
-        |what| format!("{what} need fencing numbers: leave `fencing(false)` out of this Redlock");
+    let line = |what| format!("{what} need fencing tokens: remove fencing(false) from the builder");
     let words = [
         "several resources in one lock",
         "readers",

@@ -89,7 +89,7 @@ async fn permanent_refusal_by_a_majority_ends_a_wait_after_one_look() {
             let error = outcome.expect("ends").map(drop).expect_err("refused");
             let said = error.to_string();
             assert!(said.contains("does not pass by itself"), "{said}");
-            assert!(said.contains(&format!("a: {fault}")), "{said}");
+            assert!(said.contains(&format!("a, b: {fault}")), "{said}");
             let AcquireError::NoQuorum(missed) = error else {
                 panic!("{error}");
             };

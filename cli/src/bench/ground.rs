@@ -42,7 +42,7 @@ impl Ground {
         let most = sizes.iter().copied().max().unwrap_or(1).max(least);
         let program = quorate_testbed::available().ok_or_else(|| {
             Failure::internal(
-                "no redis-server or valkey-server on the PATH: install one, or name it in QUORATE_SERVER",
+                "no redis-server or valkey-server on the PATH: install one, or set QUORATE_SERVER to its path",
             )
         })?;
         let masters = Masters::start(most)
@@ -102,7 +102,7 @@ impl Ground {
     /// sizes up to their number.
     pub(super) fn find(sizes: Option<Vec<usize>>, masters: MasterOptions) -> Result<Self, Failure> {
         let (options, _) = masters.complete().map_err(|failure| {
-            failure.with("; or start some for the measurement: quorate bench --spawn")
+            failure.with("; or use --spawn to start servers for the measurement")
         })?;
         let urls = options.settings().masters.clone();
         let kinds = Party::each_kind(&urls);
@@ -111,7 +111,7 @@ impl Ground {
         check(&sizes)?;
         if let Some(size) = sizes.iter().find(|size| **size > urls.len()) {
             return Err(Failure::usage(format!(
-                "--sizes {size}: more than the masters that are named ({})",
+                "--sizes {size} is more than the number of masters, which is {}",
                 urls.len()
             )));
         }
@@ -203,7 +203,7 @@ fn by_size(sizes: &[usize], urls: &[String]) -> Vec<Party> {
 fn check(sizes: &[usize]) -> Result<(), Failure> {
     match sizes.iter().find(|size| !(1..=64).contains(*size)) {
         Some(size) => Err(Failure::usage(format!(
-            "--sizes {size}: a quorum has between 1 and 64 masters"
+            "--sizes {size}: a quorum has 1 to 64 masters"
         ))),
         None => Ok(()),
     }

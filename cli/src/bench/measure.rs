@@ -54,7 +54,7 @@ pub(super) async fn warm_up(redlock: &Redlock, name: &str) -> Result<(), Failure
         }
         Err(error @ AcquireError::HeldByOther(_)) => Err(Failure::new(
             exit::HELD,
-            format!("another benchmark runs on these masters: {error}"),
+            format!("another benchmark is running on these masters: {error}"),
         )),
         Err(error) => Err(Failure::new(exit::UNAVAILABLE, error)),
     }

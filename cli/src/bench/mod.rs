@@ -33,32 +33,32 @@ use results::{Results, Row, Wide};
 
 /// What stands below `quorate bench --help`.
 pub(crate) const AFTER_HELP: &str = "\
-Three settings are measured at every size: classic (--fencing off), fenced (--order unordered) and the
-default (fenced, first come first served); --fencing and --order are therefore not used. With --masters
-a size of n takes the first n of them, and odd sizes up to their number are the default; where they are of
-several kinds, each kind alone and all together are. Locks are named quorate-bench:.. and given back; a
-fencing counter for each is left for a day.
+Three settings are measured for every size: classic (--fencing off), fenced (--order unordered) and the default
+(fenced, first come first served). --fencing and --order themselves are ignored. With --masters, size n uses the
+first n masters; the default is all odd sizes up to their number, or, if the masters are of several kinds, each kind
+alone and all together. The locks are named quorate-bench:.. and are released; the fencing counter of each stays for
+a day.
 
-Every setting is measured in three rounds, in turns. APART says how far apart their medians lie, over the middle one.
-Where that is more than 25 % for half of the settings, or other processes had more than 10 % of the processor time
-(which can be told with --spawn), a warning says so: figures of a noisy machine are worth little.
+Every setting is measured in three rounds, in turns. APART is the difference between the largest and the smallest
+median of the rounds, as a share of the middle one. A warning says if it is more than 25 % for half of the settings,
+or if other processes used more than 10 % of the processor time (known only with --spawn): numbers from a busy
+machine are not reliable.
 
 Examples:
     quorate bench --spawn --out bench
-        Everything on servers that are started for it; open bench/report.html, or show bench/*.svg.
+        Measure on servers that are started for it; then open bench/report.html, or show bench/*.svg.
     quorate bench --masters redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 --time 1m
-        What your own masters cost.
+        Measure your own masters.
     quorate bench --spawn --kinds --sizes 5
-        What readers, several resources, permits and owners cost beside the plain lock.
+        Compare readers, several resources, permits and owners with the plain lock.
     quorate bench --nodes redis,redis,redis --nodes redis,redis,mysql --nodes zookeeper
-        Kinds of masters side by side, on servers that are started for it.
+        Compare kinds of masters, on servers that are started for it.
 
-JSON fields (stable): version, when, server, spawned, processors, tasks, took_ms; noise: others (share of the processor time; null
-where it cannot be told), apart (share), noisy; sizes[]: masters,
-kinds (null where sizes are compared), setting (classic, fenced, default; with --kinds default,
+JSON fields (stable): version, when, server, spawned, processors, tasks, took_ms; noise: others (share of the processor time of
+other processes; null if unknown), apart (share), noisy; sizes[]: masters, kinds (null if sizes are compared), setting (classic, fenced, default; with --kinds default,
 reader, two, four, permit, owner), acquire_us, release_us, cycle_us (each p50, p99, p999, samples),
-rounds_us (the median cycle of the rounds: least, most, share), cycles_per_s, client_cpu_us, server_cpu_us (null where it cannot be seen), over_classic (null with --kinds, and over_lock in its place), over_first,
-failed; wide (null where there is one master only, and where kinds are compared): round_trips_ms[], simulated, sizes[]: masters, theory_ms,
+rounds_us (the median cycle of the rounds: least, most, share), cycles_per_s, client_cpu_us, server_cpu_us (null if unknown), over_classic (null with --kinds, which has over_lock instead), over_first,
+failed; wide (null with one master, and if kinds are compared): round_trips_ms[], simulated, sizes[]: masters, theory_ms,
 measured[]: setting, acquire_ms.";
 
 /// What it ends with.
@@ -68,9 +68,12 @@ pub(crate) const CODES: [Meaning; 5] = [
     ("69", ""),
     (
         "70",
-        "the masters could not be started, or the report not be written",
+        "the masters could not be started, or the report could not be written",
     ),
-    ("128+n", "signal n cut it short; its locks are given back"),
+    (
+        "128+n",
+        "signal n ended the measurement; its locks are released",
+    ),
 ];
 
 /// Arguments of `bench`.
@@ -89,9 +92,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, env = "QUORATE_SPAWN", value_parser = clap::builder::BoolishValueParser::new())]
     spawn: bool,
 
-    /// Start a quorum of servers of these kinds; given several times, they are compared
+    /// Start a quorum of servers of these kinds; give it several times to compare quorums
     ///
-    /// redis, mysql and zookeeper, separated by commas; in the variable several quorums are separated by blanks.
+    /// Kinds are redis, mysql and zookeeper, separated by commas. In the variable, separate several quorums by spaces.
     #[arg(
         long,
         value_name = "KIND,KIND,..",
@@ -105,11 +108,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, env = "QUORATE_KINDS", value_parser = clap::builder::BoolishValueParser::new())]
     kinds: bool,
 
-    /// How long to measure, all in all
+    /// Total time of the measurement
     #[arg(long, value_name = "TIME", env = "QUORATE_TIME", default_value = "30s", value_parser = config::duration)]
     time: Duration,
 
-    /// How many tasks share the client for the throughput
+    /// Number of tasks that share the client when throughput is measured
     #[arg(long, value_name = "N", env = "QUORATE_TASKS", default_value_t = 64)]
     tasks: usize,
 
@@ -117,7 +120,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
     json: bool,
 
-    /// Write report.html, its plots as SVG files and result.json into this directory
+    /// Write report.html, its plots as SVG files, and result.json to this directory
     #[arg(long, value_name = "DIR", env = "QUORATE_OUT")]
     out: Option<PathBuf>,
 
@@ -129,11 +132,11 @@ pub(crate) struct BenchArgs {
 pub(crate) fn run(args: BenchArgs) -> Outcome {
     let began = Instant::now();
     if args.tasks == 0 {
-        return Err(Failure::usage("--tasks 0: at least one task is needed"));
+        return Err(Failure::usage("--tasks 0: give at least 1"));
     }
     if args.time < Duration::from_secs(1) {
         return Err(Failure::usage(
-            "--time is below 1s: nothing could be measured in it",
+            "--time is below 1s, too short to measure anything: give for example --time 30s",
         ));
     }
     if let Some(dir) = &args.out {
@@ -199,7 +202,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     let sizes = ground.parties.iter().map(|party| party.urls.len());
     for size in sizes.filter(|size| !ground.is_by_kind() && size % 2 == 0) {
         output::say(format!(
-            "{size} masters bear no more failures than {}: an even size only costs",
+            "{size} masters survive no more failures than {} do: an even size only costs more",
             size - 1
         ));
     }
@@ -226,7 +229,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     let measured = tokio::select! {
         measured = all => measured,
         sig = signals.next_that_ends() => {
-            Err(Failure::cut_short(sig, "the measurement was cut short"))
+            Err(Failure::cut_short(sig, "the measurement was interrupted; its locks are released"))
         }
     };
     progress.finish();

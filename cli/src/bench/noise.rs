@@ -82,14 +82,14 @@ impl Noise {
         let others = self.others.filter(|share| *share > OTHERS);
         let others = others.map(|share| {
             format!(
-                "other processes had {} % of the processor time, ",
+                "other processes used {} % of the processor time, ",
                 percent(share)
             )
         });
         self.noisy.then(|| {
             format!(
-                "a noisy machine: {}the rounds of one and the same setting lie {} % apart; trust the ratios and not \
-                 the times, or measure longer (--time) where nothing else runs",
+                "a noisy machine: {}the rounds of the same setting differ by {} %; rely on the ratios, not on the \
+                 times, or measure longer (--time) while nothing else runs",
                 others.unwrap_or_default(),
                 percent(self.apart)
             )
@@ -129,14 +129,14 @@ mod tests {
         assert_eq!(Noise::of(None, vec![]).warning(), None);
         let busy = Noise::of(Some(0.4), vec![0.1]).warning().expect("said");
         assert!(
-            busy.contains("other processes had 40 %") && busy.contains("10 % apart"),
+            busy.contains("other processes used 40 %") && busy.contains("differ by 10 %"),
             "{busy}"
         );
         let jumpy = Noise::of(Some(0.0), vec![0.3, 0.4, 0.1])
             .warning()
             .expect("said");
         assert!(
-            !jumpy.contains("other processes") && jumpy.contains("30 % apart"),
+            !jumpy.contains("other processes") && jumpy.contains("differ by 30 %"),
             "{jumpy}"
         );
     }

@@ -72,12 +72,12 @@ impl FromStr for Kinds {
             .split(',')
             .map(|name| {
                 Scheme::from_str(name.trim(), true)
-                    .map_err(|_| format!("{name:?} is neither redis, mysql nor zookeeper"))
+                    .map_err(|_| format!("{name:?} is not redis, mysql or zookeeper"))
             })
             .collect();
         let kinds = kinds?;
         if kinds.len() > 9 {
-            return Err("a quorum of more than 9 masters is not started for this".to_owned());
+            return Err("more than 9 masters in one quorum: give at most 9".to_owned());
         }
         Ok(Self(kinds))
     }

@@ -48,8 +48,8 @@ pub(super) fn html(results: &Results) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>quorate: what a quorum costs</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
          <h1>What a quorum costs</h1>\n\
-         <p class=\"soft\">quorate {}, {}; {}; {} processors; measured in {} s, every size and setting in \
-         turn, three rounds. Compare within this page: absolute times are of this machine and this minute.</p>\n",
+         <p class=\"soft\">quorate {}, {}; {}; {} processors; measured in {} s, in three rounds, each \
+         with every size and setting in turn. Compare only within this page: absolute times depend on the machine and its load.</p>\n",
         results.version,
         results.when,
         escape(&results.server),
@@ -68,9 +68,9 @@ pub(super) fn html(results: &Results) -> String {
         page += &section(figure.title, &figure.words, &body);
     }
     page += &section("All numbers", "Times in microseconds.", &table(results));
-    page + "<p class=\"soft\">classic: literally SET NX PX; fenced: with fencing tokens; default: with fencing \
-            tokens, first come first served; reader, two and four resources in one lock, one of four permits, and the \
-            hold of an owner: as the default.</p>\n</body>\n</html>\n"
+    page + "<p class=\"soft\">classic: SET NX PX only; fenced: with fencing tokens; default: with fencing \
+            tokens, first come first served; reader, two, four (resources in one lock), permit (one of four) and owner: \
+            with the settings of default.</p>\n</body>\n</html>\n"
 }
 
 /// One plot and what is said about it.
@@ -153,9 +153,9 @@ fn latency(results: &Results, places: &[String]) -> Figure {
         } else {
             "Latency by quorum size"
         },
-        caption: "one client, one cycle: median, and the band up to p99; logarithmic".to_owned(),
-        words: "One client takes and gives back one lock after the other. Line: the median cycle; band: up to \
-                the 99th percentile. Logarithmic."
+        caption: "one client, acquire and release: median, with a band up to p99; logarithmic".to_owned(),
+        words: "One client acquires and releases one lock after another. Line: median of such a cycle; band: up to \
+                the 99th percentile. Logarithmic scale."
             .to_owned(),
         series: all,
         svg,
@@ -202,8 +202,8 @@ fn cost(results: &Results, places: &[String]) -> Figure {
     let svg = bars(places, &all, "masters", "microseconds", what);
     let (caption, words) = if stacked {
         (
-            "processor time: full colour the client, pale on top all servers together",
-            "Processor time of one acquire and release: full colour the client, pale on top all servers together.",
+            "processor time: client (full colour) and all servers together (pale, on top)",
+            "Processor time of one acquire and release: client (full colour) and all servers together (pale, on top).",
         )
     } else {
         (
@@ -250,18 +250,17 @@ fn far(results: &Results) -> Option<Figure> {
     let what = "Acquire against the round trip of the q-th fastest master";
     let svg = lines(Scale::Linear, &places, &all, &title, "milliseconds", what);
     let words = format!(
-        "An acquire waits for the q-th fastest master and for nobody behind it: that is the theory. {}",
+        "In theory an acquire waits for the q-th fastest master and for no slower one (q: the size of a majority). {}",
         if wide.simulated {
-            "Proxies delay the answers of spawned masters."
+            "Proxies delay the replies of the masters that were started."
         } else {
-            "The round trips are median acquires on each master alone."
+            "The round trips are the medians of acquires on each master alone."
         }
     );
     Some(Figure {
         file: "wide",
         title: "Masters far apart",
-        caption: "an acquire waits for the q-th fastest master, and for nobody behind it"
-            .to_owned(),
+        caption: "an acquire waits for the q-th fastest master, and for no slower one".to_owned(),
         words,
         series: all,
         svg,

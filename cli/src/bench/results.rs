@@ -197,7 +197,7 @@ impl Results {
                 .map(|ms| plot::trim(*ms))
                 .collect();
             text += &format!(
-                "\nMasters {} ms away, the first so many of them; an acquire waits for the q-th fastest:\n",
+                "\nMasters {} ms away; each row uses the first MASTERS of them. THEORY is the round trip of the q-th fastest (q: a majority):\n",
                 trips.join(", ")
             );
             let mut heading = vec!["MASTERS", "THEORY ms"];

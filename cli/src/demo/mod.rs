@@ -24,28 +24,33 @@ use stage::Stage;
 
 /// What stands below `quorate demo --help`.
 pub(crate) const AFTER_HELP: &str = "\
-Five masters are started on free ports, with redis-server or valkey-server if one is on the PATH (or
-named by QUORATE_SERVER); otherwise they live in memory. With --nodes there are as many masters as kinds are
-named, one in memory for each whose server is not installed, which is said. They vanish with the demo. Nothing
-else is touched, and QUORATE_MASTERS is not used.
+Eight workers sell ten prizes under one lock, while masters are killed and come back.
+
+The demo starts five masters on free ports, with redis-server or valkey-server if one is on the PATH (or is named
+by QUORATE_SERVER), and otherwise in memory. With --nodes it starts one master for each kind in the list; if a
+server is not installed, a message says so and that master runs in memory. All masters are stopped at the end. The
+demo changes nothing else and does not use QUORATE_MASTERS.
 
 Examples:
     quorate demo
     quorate demo --nodes redis,redis,mysql
 
-JSON fields (stable): masters (redis-server, valkey-server, mariadbd, zookeeper or memory; all of them,
-separated by commas, where they differ), prizes_sold, acquisitions, overlaps, stale_writes_refused,
+JSON fields (stable): masters (redis-server, valkey-server, mariadbd, zookeeper or memory; a list
+separated by commas if they differ), prizes_sold, acquisitions, overlaps, stale_writes_refused,
 fencing_tokens[], tokens_rising, longest_gap_ms, took_ms.";
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 4] = [
     (
         "0",
-        "exactly ten prizes were sold, never two workers at once, the tokens rose",
+        "ten prizes were sold, never by two workers at once, and the fencing tokens increased",
     ),
     ("64", ""),
-    ("70", "they were not, or the masters could not be started"),
-    ("128+n", "signal n cut it short; its masters are gone"),
+    (
+        "70",
+        "the demo found an error, or the masters could not be started",
+    ),
+    ("128+n", "signal n ended the demo; its masters are stopped"),
 ];
 
 const WORKERS: usize = 8;
@@ -120,7 +125,7 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
         let mut signals = Signals::hear().map_err(Failure::internal)?;
         tokio::select! {
             summary = sell_out(&stage, &progress) => summary,
-            sig = signals.next_that_ends() => Err(Failure::cut_short(sig, "the demo was cut short")),
+            sig = signals.next_that_ends() => Err(Failure::cut_short(sig, "the demo was interrupted; its masters are stopped")),
         }
     })?;
     progress.finish();
@@ -133,7 +138,7 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
         Ok(exit::OK)
     } else {
         Err(Failure::internal(
-            "the demo went wrong: this should not happen, please report it",
+            "the demo failed: the result above must not happen; please report it",
         ))
     }
 }
@@ -251,7 +256,9 @@ impl Shop {
         let mut sales = self.sales.lock().await;
         if sales.last().is_some_and(|last| last.token >= token) {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            progress.line(&self.stamp(&format!("worker {worker} came too late: refused")));
+            progress.line(&self.stamp(&format!(
+                "worker {worker}: write refused, a later holder has already written"
+            )));
             return;
         }
         *self.left.lock().await = left;
@@ -321,9 +328,9 @@ impl Summary {
                 ok(
                     self.tokens_rising,
                     if self.tokens_rising {
-                        "rising, every one larger than the last"
+                        "increasing"
                     } else {
-                        "NOT RISING"
+                        "NOT INCREASING"
                     }
                     .to_owned(),
                 ),
@@ -336,7 +343,7 @@ impl Summary {
             ]);
         }
         rows.push(vec![
-            "longest time without service".into(),
+            "longest time without a holder".into(),
             ms(self.longest_gap_ms).into(),
         ]);
         rows.push(vec!["took".into(), ms(self.took_ms).into()]);

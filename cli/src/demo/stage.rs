@@ -50,7 +50,8 @@ impl Stage {
         let named = kinds.unwrap_or(&usual);
         if !(1..=MOST).contains(&named.len()) {
             return Err(Failure::usage(format!(
-                "--nodes: a demo has between 1 and {MOST} masters"
+                "--nodes names {} masters: give between 1 and {MOST}",
+                named.len()
             )));
         }
         if kinds.is_none() && Spawned::missing(Scheme::Redis).is_some() {
@@ -62,7 +63,7 @@ impl Stage {
             if let Some(why) = why {
                 let (n, kind) = (n + 1, kind.name());
                 output::say(format!(
-                    "master {n} is played in memory, there is no {kind} here: {why}"
+                    "master {n} runs in memory instead of {kind}: {why}"
                 ));
             }
         }
@@ -112,7 +113,7 @@ impl Stage {
         let fate = match self.0.len() {
             MASTERS.. => "2 killed, 1 came back",
             3.. => "1 killed, and came back",
-            _ => "none killed: the others would be no majority",
+            _ => "none killed, because the others would not be a majority",
         };
         format!("{}, {fate}", kinds.join(", "))
     }
@@ -183,10 +184,10 @@ impl Stage {
         let words = match (&self.0[event.master], event.up) {
             (_, false) => "is killed",
             (Actor::Real(Spawned::Redis(_)), true) => {
-                "comes back empty: it sits out until nothing it forgot can still count"
+                "comes back empty: it does not vote until every lock that it lost has expired"
             }
             (Actor::Real(Spawned::MariaDb(_)), true) => {
-                "comes back: it sits out until nothing that its crash lost can still count"
+                "comes back: it does not vote until every lock that its crash may have lost has expired"
             }
             (Actor::Real(Spawned::ZooKeeper(_)) | Actor::Memory(_), true) => "comes back",
         };

@@ -23,7 +23,7 @@ pub(super) fn own() -> Command {
 pub(crate) fn ready() -> io::Result<()> {
     if cfg!(target_os = "linux") && !Path::new(OWN_BINARY).exists() {
         return Err(io::Error::other(format!(
-            "{OWN_BINARY} is not there: /proc is not mounted, and without it no command can be watched; \
+            "{OWN_BINARY} does not exist: /proc is not mounted, and quorate needs it to supervise a command; \
              mount it (mount -t proc proc /proc)"
         )));
     }

@@ -71,7 +71,11 @@ impl fmt::Display for Members {
         }
         match self.seen.len().saturating_sub(NAMED) {
             0 if self.seen.is_empty() => {
-                write!(f, "processes of group {} that cannot be seen", self.group)
+                write!(
+                    f,
+                    "processes of group {} that this user cannot see",
+                    self.group
+                )
             }
             0 => Ok(()),
             more => write!(f, " and {more} more of group {}", self.group),
@@ -169,7 +173,7 @@ mod tests {
             "{many}"
         );
         let unseen = of(Vec::new()).to_string();
-        assert_eq!(unseen, "processes of group 40 that cannot be seen");
+        assert_eq!(unseen, "processes of group 40 that this user cannot see");
     }
 
     #[test]

@@ -92,7 +92,9 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     };
     #[cfg(target_os = "linux")]
     if let Err(error) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
-        output::complain(&format!("cannot tie the command to its parent: {error}"));
+        output::complain(&format!(
+            "cannot set the parent-death signal of the command: {error}"
+        ));
         return ExitCode::from(exit::SOFTWARE);
     }
     // A parent that died before the line above sends no signal any more.

@@ -34,6 +34,7 @@ mod signals;
 mod terminal;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
@@ -95,9 +96,41 @@ pub(crate) enum Ended {
     Lost {
         /// Why there is no lock any more.
         cause: String,
-        /// Who of its group could not be stopped.
-        survivors: Option<Members>,
+        /// What became of the command.
+        fate: Fate,
     },
+}
+
+/// What became of a command whose lock was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It ended in time after `SIGTERM`.
+    EndedOnSigterm,
+    /// It was killed.
+    Killed,
+    /// These processes of its group could not be stopped.
+    StillRunning(Members),
+}
+
+impl Fate {
+    /// The fate of a command after [`Watch::stop`].
+    fn of(survivors: Option<Members>) -> Self {
+        survivors.map_or(Self::Killed, Self::StillRunning)
+    }
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EndedOnSigterm => f.write_str("the command ended on SIGTERM"),
+            Self::Killed => f.write_str("the command was stopped"),
+            Self::StillRunning(survivors) => write!(
+                f,
+                "the command could NOT be stopped: {survivors} {} still running",
+                survivors.verb("is", "are")
+            ),
+        }
+    }
 }
 
 /// Runs `job` for as long as `lease` lasts.
@@ -134,7 +167,7 @@ pub(crate) async fn supervise(
         None => error,
         Some(survivors) => io::Error::new(
             error.kind(),
-            format!("{error}; and it could NOT be stopped: {survivors}"),
+            format!("{error}; the command could NOT be stopped: {survivors}"),
         ),
     })
 }
@@ -204,17 +237,17 @@ impl Watch {
                 return Ok(ended);
             }
             let Some(nap) = self.look(lease)? else {
-                let survivors = self.stop();
+                let fate = Fate::of(self.stop());
                 let cause = Self::finish(lost.as_mut()).await;
-                return Ok(Ended::Lost { cause, survivors });
+                return Ok(Ended::Lost { cause, fate });
             };
             for sig in std::mem::take(&mut self.pending) {
                 self.pass_on(sig);
             }
             tokio::select! {
                 cause = &mut lost => {
-                    let survivors = self.stop();
-                    return Ok(Ended::Lost { cause, survivors });
+                    let fate = Fate::of(self.stop());
+                    return Ok(Ended::Lost { cause, fate });
                 }
                 sig = signals.next() => {
                     if sig != Signal::SIGCHLD {
@@ -274,8 +307,8 @@ impl Watch {
         if self.end.is_none() && !self.denied && kill(self.pid, None) == Err(Errno::EPERM) {
             self.denied = true;
             output::say_in_passing(
-                "the command runs as another user now (sudo, su, set-uid): quorate may not stop it, also not \
-                 when the lock ends; start it the other way round: sudo quorate run ..",
+                "the command now runs as another user (sudo, su, set-uid): quorate cannot stop it, not even when \
+                 the lock expires; start quorate as that user instead: sudo quorate run ..",
             );
         }
     }
@@ -284,7 +317,9 @@ impl Watch {
     async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
-            .unwrap_or_else(|_| "no majority renewed it before its validity ended".to_owned())
+            .unwrap_or_else(|_| {
+                "no majority of the masters renewed it before it expired".to_owned()
+            })
     }
 
     /// Whether all is over, and how.
@@ -294,14 +329,19 @@ impl Watch {
         if self.terminated.is_some() {
             // The lock is ending: wait for the rest of the group, which got the SIGTERM as well.
             return self.group.alive().is_none().then(|| Ended::Lost {
-                cause: "it could not be renewed in time; the command ended when asked".to_owned(),
-                survivors: None,
+                cause: "it could not be renewed in time".to_owned(),
+                // The guard may have had to kill it.
+                fate: if code == exit::signalled(Signal::SIGKILL as i32) {
+                    Fate::Killed
+                } else {
+                    Fate::EndedOnSigterm
+                },
             });
         }
         if lease.remaining().is_zero() {
             return Some(Ended::Lost {
-                cause: "it was not renewed while quorate stood still".to_owned(),
-                survivors: self.stop(),
+                cause: "it expired while quorate was suspended".to_owned(),
+                fate: Fate::of(self.stop()),
             });
         }
         let left = self.group.alive();
@@ -406,7 +446,7 @@ impl Watch {
         }
         if self.group.signal(sig).is_err() {
             output::say_in_passing(format!(
-                "{sig} could not be passed on: the command runs as another user; the lock is kept for it"
+                "cannot forward {sig}: the command runs as another user; the lock is still held"
             ));
         }
         if sig == Signal::SIGTSTP {

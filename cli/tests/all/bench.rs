@@ -113,7 +113,7 @@ fn a_machine_that_others_keep_busy_is_called_noisy() {
     }
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(
-        run.err.contains("a noisy machine: other processes had"),
+        run.err.contains("a noisy machine: other processes used"),
         "{run:?}"
     );
     assert!(run.out.contains("APART"), "{run:?}");
@@ -195,8 +195,8 @@ fn kinds_of_masters_are_compared_side_by_side() {
 #[test]
 fn what_cannot_be_measured_is_said_before_anything_is() {
     for (args, words) in [
-        (&["bench"][..], "quorate bench --spawn"),
-        (&["bench", "--spawn", "--sizes", "0"], "between 1 and 64"),
+        (&["bench"][..], "use --spawn"),
+        (&["bench", "--spawn", "--sizes", "0"], "1 to 64 masters"),
         (&["bench", "--spawn", "--time", "10ms"], "below 1s"),
         (&["bench", "--nodes", "redis,oracle"], "oracle"),
         (
@@ -205,7 +205,7 @@ fn what_cannot_be_measured_is_said_before_anything_is() {
         ),
         (
             &["bench", "--masters", "redis://127.0.0.1:1", "--sizes", "3"],
-            "more than the masters that are named (1)",
+            "more than the number of masters, which is 1",
         ),
     ] {
         let run = done(bare().args(args));

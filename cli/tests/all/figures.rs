@@ -168,8 +168,8 @@ fn what_can_never_be_told_is_said_before_anything_runs() {
     let made = Command::new("mkfifo").arg(&pipe).status();
     assert!(made.expect("mkfifo").success());
     let named = pipe.to_str().expect("text");
-    refused(&["--metrics-file", named, "r"], "no regular file");
-    refused(&["--metrics-file", "/dev/null", "r"], "no regular file");
+    refused(&["--metrics-file", named, "r"], "not a regular file");
+    refused(&["--metrics-file", "/dev/null", "r"], "not a regular file");
     // Nobody is there: the run is what counts.
     let ran = done(&mut run(
         &masters,

@@ -207,8 +207,8 @@ fn lead_and_run_are_refused_at_once_what_an_ancestor_holds() {
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let lead = format!("'{quorate}' lead job -- true");
     let refused = |ran: common::Done| {
-        let line = "quorate: the quorate that this one runs under holds 'job' itself, and waits for this one to \
-                    end: give that one an --owner ID and this one --reenter, or name another resource\n";
+        let line = "quorate: 'job' is held by the quorate process that this one runs under, which waits for this one to \
+                    end: start that one with --owner ID and this one with --reenter, or use another name\n";
         assert!(ran.err.contains(line), "{ran:?}");
     };
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
@@ -256,7 +256,7 @@ fn an_ancestors_hold_is_known_with_its_owner_across_others() {
     ] {
         let ran = nested(&masters, &outer, inner);
         assert_eq!(ran.code, Some(code), "{inner}: {ran:?}");
-        let refused = ran.err.contains("runs under holds 'x'");
+        let refused = ran.err.contains("'x' is held by the quorate process");
         assert_eq!(refused, code == 75, "{inner}: {ran:?}");
     }
 }
@@ -268,7 +268,7 @@ fn an_ancestors_hold_is_known_by_its_key_whatever_the_prefix() {
         let inner = "QUORATE_PREFIX=other: Q run --wait 1s x -- true";
         let ran = nested(&masters, &[outer], inner);
         assert_eq!(ran.code, Some(code), "{outer}: {ran:?}");
-        let refused = ran.err.contains("runs under holds 'x'");
+        let refused = ran.err.contains("'x' is held by the quorate process");
         assert_eq!(refused, code == 75, "{outer}: {ran:?}");
     }
 }
@@ -279,7 +279,10 @@ fn a_value_under_the_lock_of_an_ancestor_is_not_waited_for() {
     for inner in ["Q quota take --wait 1s x", "Q once --create x"] {
         let ran = nested(&masters, &["x"], inner);
         assert_eq!(ran.code, Some(75), "{inner}: {ran:?}");
-        assert!(ran.err.contains("runs under holds 'x'"), "{inner}: {ran:?}");
+        assert!(
+            ran.err.contains("'x' is held by the quorate process"),
+            "{inner}: {ran:?}"
+        );
         // Another name, or another kind of lock of that name, is nobody's business.
         for outer in [&["y"][..], &["--permits", "2", "x"]] {
             let beside = nested(&masters, outer, inner);
@@ -303,6 +306,9 @@ fn a_reader_under_a_reader_does_not_wait_for_a_writer_that_waits_for_both() {
     drop(reader.stdin.take());
     let reader = end(reader);
     assert_eq!(reader.code, Some(75), "{reader:?}");
-    assert!(reader.err.contains("runs under reads it"), "{reader:?}");
+    assert!(
+        reader.err.contains("runs under holds it as a reader"),
+        "{reader:?}"
+    );
     assert_eq!(end(writer).code, Some(0));
 }

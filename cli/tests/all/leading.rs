@@ -249,7 +249,7 @@ fn the_end_of_the_command_is_the_end_of_leading_if_all_is_well() {
     let script = format!("test -e {flag} || {{ touch {flag}; exit 3; }}");
     let again = done(&mut lead(&masters, "me", &["sh", "-c", &script]));
     assert_eq!(again.code, Some(0), "{again:?}");
-    assert!(again.err.contains("failed with 3"), "{again:?}");
+    assert!(again.err.contains("failed with exit code 3"), "{again:?}");
     let long = "x".repeat(1025);
     let wrong = done(&mut lead(&masters, &long, &["true"]));
     assert_eq!(wrong.code, Some(64), "{wrong:?}");

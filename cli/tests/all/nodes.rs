@@ -29,12 +29,14 @@ fn a_database_is_prepared_and_then_holds_locks() {
     assert_eq!(early.code, Some(69), "{early:?}");
     assert!(early.err.contains("quorate prepare"), "{early:?}");
 
-    for said in ["prepared", "was prepared already"] {
+    for said in ["prepared", "was already prepared"] {
         let prepared = done(bare().args(["prepare", &url]));
         assert_eq!(prepared.code, Some(0), "{prepared:?}");
         assert!(prepared.out.contains(said), "{prepared:?}");
         assert!(
-            prepared.out.contains("the locks' user needs"),
+            prepared
+                .out
+                .contains("grant for the account that takes locks"),
             "{prepared:?}"
         );
     }
@@ -91,5 +93,5 @@ fn kinds_are_mixed_and_a_master_that_is_none_is_named() {
     }
     let none = done(bare().args(["prepare", "redis://127.0.0.1:1"]));
     assert_eq!(none.code, Some(64), "{none:?}");
-    assert!(none.err.contains("needs nothing prepared"), "{none:?}");
+    assert!(none.err.contains("need no preparation"), "{none:?}");
 }

@@ -295,7 +295,7 @@ fn max_hold_ends_the_command() {
     assert_eq!(run.code, Some(74), "{run:?}");
     assert!(run.took > Duration::from_millis(900), "{run:?}");
     assert!(run.took < Duration::from_secs(2) + START, "{run:?}");
-    assert!(run.err.contains("maximum of 2s"), "{run:?}");
+    assert!(run.err.contains("reached --max-hold 2s"), "{run:?}");
     assert_eq!(alive(&mark), 0);
 }
 

@@ -89,7 +89,7 @@ fn user(server: &MariaDb, prepared: &str, without: &str) -> String {
         .expect("a user");
     let grants = prepared
         .lines()
-        .filter_map(|line| line.split_once("needs: ").map(|(_, grant)| grant));
+        .filter_map(|line| line.split_once("takes locks: ").map(|(_, grant)| grant));
     for grant in grants {
         let grant = grant.replace("TO USER", "TO app").replace(without, "");
         server.sql(&grant).expect("a grant");

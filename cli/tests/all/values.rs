@@ -33,7 +33,10 @@ fn a_quota_is_created_taken_from_looked_at_and_dropped() {
     let masters = masters(3);
     let missing = ask(&masters, &["quota", "take", "prizes"]);
     assert_eq!((missing.code, &*missing.out), (Some(64), ""), "{missing:?}");
-    assert!(missing.err.contains("create it"), "{missing:?}");
+    assert!(
+        missing.err.contains("quorate quota create prizes N"),
+        "{missing:?}"
+    );
     let words = |out: &str| (Some(0), out.to_owned());
     let said = |done: Done| (done.code, done.out);
     assert_eq!(
@@ -54,7 +57,10 @@ fn a_quota_is_created_taken_from_looked_at_and_dropped() {
         (Some(1), "2\n"),
         "{sold_out:?}"
     );
-    assert!(sold_out.err.contains("sold out"), "{sold_out:?}");
+    assert!(
+        sold_out.err.contains("asked for 3, 2 left; nothing taken"),
+        "{sold_out:?}"
+    );
     let json = ask(&masters, &["quota", "take", "--json", "prizes", "2"]);
     let json: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
     assert_eq!(
@@ -121,7 +127,7 @@ fn a_signal_ends_the_wait_for_a_value_and_leaves_no_place_in_line() {
         common::signal(&waits, "TERM");
         let waits = end(waits);
         assert_eq!(waits.died_of, Some(15), "{waits:?}");
-        assert!(waits.err.contains("nothing is held"), "{waits:?}");
+        assert!(waits.err.contains("no lock is held"), "{waits:?}");
         for master in &masters {
             let line = master.command(&["EXISTS", "quorate:queue:r"]);
             assert_eq!(line.expect("alive").int(), Some(0), "{words:?}");
@@ -142,7 +148,10 @@ fn of_many_machines_one_runs_the_command_in_a_period() {
         &["once", "--per", LONG, "nightly", "--", "echo", "ran"],
     );
     assert_eq!((missing.code, &*missing.out), (Some(64), ""), "{missing:?}");
-    assert!(missing.err.contains("create it"), "{missing:?}");
+    assert!(
+        missing.err.contains("quorate once --create nightly"),
+        "{missing:?}"
+    );
     let created = ask(&masters, &["once", "--create", "nightly"]);
     assert_eq!(created.code, Some(0), "{created:?}");
     let start = |_| {
@@ -157,9 +166,10 @@ fn of_many_machines_one_runs_the_command_in_a_period() {
     assert!(said.iter().all(|said| said.code == Some(0)), "{said:?}");
     let ran: String = said.iter().map(|said| &*said.out).collect();
     assert_eq!(ran, "ran\n", "{said:?}");
-    let others = said
-        .iter()
-        .filter(|said| said.err.contains("has been done in this period"));
+    let others = said.iter().filter(|said| {
+        said.err
+            .contains("already started in this period (at most once per period)")
+    });
     assert_eq!(others.count(), 5, "{said:?}");
     assert_tidy(&masters, "nightly");
 }
@@ -290,9 +300,9 @@ fn wrong_usage_is_one_line_with_the_culprit_and_touches_nothing() {
         (&["once", "--create", "--drop", "nightly"], "--create"),
         (&["once", "--create", "nightly", "--", "true"], "--create"),
         (&["quota", "create", "prizes"], "<N>"),
-        (&["quota", "create", "prizes", "0"], "one at least"),
+        (&["quota", "create", "prizes", "0"], "at least 1 unit"),
         (&["quota", "create", "prizes", "-1"], "-1"),
-        (&["quota", "take", "prizes", "0"], "one piece"),
+        (&["quota", "take", "prizes", "0"], "at least 1 unit"),
         (&["quota", "take", "prizes", "many"], "many"),
         (&["quota", "take", ""], "empty"),
         (&["quota", "take", "quorate:x"], "reserved"),
@@ -357,7 +367,7 @@ fn a_take_whose_answer_cannot_be_printed_may_have_taken_and_the_help_says_so() {
     let line = codes.lines().find(|line| line.trim().starts_with("70 "));
     let line = line.expect("the code");
     assert!(
-        line.contains("printed") && line.contains("may have taken"),
+        line.contains("printed") && line.contains("may have been taken"),
         "{line}"
     );
 }

@@ -48,8 +48,7 @@ fn with(name: &str, words: &[&str]) -> Done {
 
 #[test]
 fn a_variable_that_nobody_reads_is_named_with_the_one_that_is_meant() {
-    let line =
-        "quorate: warning: QUORATE_TLL is no variable of quorate: QUORATE_TTL may be meant\n";
+    let line = "quorate: warning: quorate has no variable QUORATE_TLL: did you mean QUORATE_TTL?\n";
     for words in [&["run", "r", "true"][..], &["list"], &["status", "r"]] {
         let said = with("QUORATE_TLL", words);
         assert_eq!((said.code, &*said.err), (Some(0), line), "{said:?}");
@@ -58,7 +57,7 @@ fn a_variable_that_nobody_reads_is_named_with_the_one_that_is_meant() {
     }
     let far = with("QUORATE_SOMETHING", &["list"]);
     assert!(
-        far.err.contains("QUORATE_SOMETHING") && !far.err.contains("may be"),
+        far.err.contains("QUORATE_SOMETHING") && !far.err.contains("did you mean"),
         "{far:?}"
     );
     let quiet = with("QUORATE_TLL", &["list", "--quiet"]);

@@ -203,7 +203,7 @@ fn a_filter_that_cannot_be_read_is_named_and_changes_nothing() {
     }
     let both = done(bare().args(["status", "-q", "-v", "x"]));
     assert_eq!(both.code, Some(64), "{both:?}");
-    assert!(both.err.contains("give one of them"), "{both:?}");
+    assert!(both.err.contains("give only one of them"), "{both:?}");
 }
 
 #[test]

@@ -53,8 +53,13 @@ impl Address {
         } else {
             url.to_owned()
         };
-        // The parser's own message may quote the URL, and with it the password.
-        let unclear = || bad(format!("not understood as a URL: {SCHEMES}[/db]"));
+        // The parser's own message may quote the URL and with it the password.
+        let unclear = || {
+            bad(match port_out_of_range(rest) {
+                Some(port) => format!("port {port} is out of range: use 1 to 65535"),
+                None => format!("not a valid URL: {SCHEMES}[/db]"),
+            })
+        };
         let info = plain.into_connection_info().map_err(|_| unclear())?;
         match name(info.addr()) {
             Some(name) if name.starts_with(':') => Err(bad(format!("no host: {SCHEMES}"))),
@@ -179,6 +184,14 @@ fn is_port(text: &str) -> bool {
     port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+/// The port of an address, if it is a number that no port has.
+fn port_out_of_range(rest: &str) -> Option<&str> {
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    let (_, port) = host.split(['/', '?']).next()?.rsplit_once(':')?;
+    let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number && port.parse::<u16>().is_err()).then_some(port)
+}
+
 /// A master as the user named it.
 #[derive(Clone)]
 pub(crate) enum MasterSource {
@@ -216,6 +229,17 @@ mod tests {
             named("unix:///run/redis.sock?db=2&pass=s3cret"),
             "/run/redis.sock"
         );
+    }
+
+    #[test]
+    fn port_above_65535_is_named_in_the_error() {
+        for url in ["redis://h:175011", "redis://:s3cret@h:175011/2"] {
+            assert_eq!(
+                named(url),
+                "port 175011 is out of range: use 1 to 65535",
+                "{url}"
+            );
+        }
     }
 
     #[test]

@@ -71,23 +71,35 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 
 /// Why a master with this generation marker does not admit this client, and what to do; `None` if it does.
 pub(super) fn not_admitted(configuration: Configuration, mark: Option<Mark>) -> Option<Fault> {
-    let at = match mark {
-        Some(mark) => format!("at mark {}", mark.number),
-        None => "without a mark".to_owned(),
+    // Marker 4g: generation g is in force; up to 4g + 3: it is being replaced by the next one.
+    let there = match mark.map(|mark| (mark.number / 4, mark.number % 4)) {
+        Some((generation, 0)) => format!("{generation} on this master"),
+        Some((generation, _)) => format!(
+            "this master is being changed from {generation} to {}",
+            generation + 1
+        ),
+        None => "this master has no generation marker".to_owned(),
     };
-    let step = configuration.step();
+    let next = if configuration.has_next() {
+        " (with next_masters)"
+    } else {
+        ""
+    };
+    let both = format!(
+        "masters_generation is {}{next} here and {there}",
+        configuration.step() / 2
+    );
     let why = match configuration.admission(mark) {
         Admission::Admitted => return None,
         Admission::Outdated => format!(
-            "the masters have been changed: this one is {at}, and a client at step {step} has no votes there; name the \
-             masters and the generation that are in force, see quorate masters status"
+            "{both}: the masters have been replaced; set masters, next_masters and masters_generation to the current \
+             ones, see quorate masters status"
         ),
         Admission::Early => format!(
-            "these masters are not open yet: this one is {at}, and a client at step {step} has no votes there; \
-             quorate masters open opens them"
+            "{both}: if these are the next masters, run quorate masters open; otherwise correct masters_generation"
         ),
         Admission::Other => format!(
-            "this one is {at} for other masters than this client was told: compare masters, next_masters and \
+            "{both}, but its generation marker is for other masters: compare masters, next_masters and \
              masters_generation"
         ),
     };
