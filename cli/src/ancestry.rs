@@ -1,29 +1,29 @@
-//! Which processes this one runs under, as far as the system tells (Linux, where `/proc` is mounted).
+//! The ancestors of this process. Known on Linux only, if `/proc` is mounted.
 
 use std::os::unix::fs::MetadataExt;
 
-/// The most that are looked at.
+/// Maximum number of ancestors that are read.
 const DEEPEST: usize = 1024;
 
-/// A process, so named that no later one of its number is taken for it.
+/// A process, identified by its pid and its start time, because the kernel reuses pids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: u32,
-    /// When it began, in ticks since the machine did.
+    /// Start time, in clock ticks since the machine booted.
     began: u64,
 }
 
-/// This process and those that it runs under.
+/// This process and its ancestors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ancestry {
-    /// In which numbers of processes mean something.
+    /// Inode of the pid namespace. Pids of another namespace cannot be compared with ours.
     namespace: u64,
-    /// Itself first; up to one that has no parent.
+    /// This process first, up to the one that has no parent.
     line: Vec<Process>,
 }
 
 impl Ancestry {
-    /// None where not all of them can be seen.
+    /// `None` if an ancestor cannot be read.
     pub(crate) fn of_this_process() -> Option<Self> {
         let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
         let (mut line, mut next) = (Vec::new(), "self".to_owned());
@@ -41,13 +41,13 @@ impl Ancestry {
         }
     }
 
-    /// Names this process for those that will run under it.
+    /// The name of this process for its descendants: pid, start time and pid namespace.
     pub(crate) fn name(&self) -> Option<String> {
         let Process { pid, began } = self.line.first()?;
         Some(format!("{pid}.{began}.{}", self.namespace))
     }
 
-    /// Whether the process of this name is certainly none of them: it has ended, or has nothing to do with this one.
+    /// Whether the process of this name is certainly not an ancestor: it has ended, or is unrelated to this process.
     pub(crate) fn is_without(&self, name: &str) -> bool {
         let mut parts = name.split('.');
         let mut part = || parts.next()?.parse::<u64>().ok();
@@ -55,13 +55,13 @@ impl Ancestry {
             return false;
         };
         let is = |process: &Process| u64::from(process.pid) == pid && process.began == began;
-        // Of another namespace the numbers are others, and it may be above this one all the same.
+        // A process of another pid namespace may be an ancestor: pids differ between namespaces.
         namespace == self.namespace && !self.line.iter().any(is)
     }
 }
 
-/// Reads `/proc/PID/stat`: the process, and the number of its parent. The name stands in brackets and may contain
-/// anything, brackets too.
+/// Parses `/proc/PID/stat`: the process and the pid of its parent. The name of the process is in parentheses and may
+/// contain any byte, parentheses included.
 fn parse(stat: &[u8]) -> Option<(Process, u32)> {
     let open = stat.iter().position(|&byte| byte == b'(')?;
     let close = stat.iter().rposition(|&byte| byte == b')')?;
@@ -95,7 +95,7 @@ mod tests {
             ("1.0.3", false),
             ("7.98.3", true),
             ("8.99.3", true),
-            // Where the numbers are others nothing is certain, nor by a name that is none.
+            // Nothing is certain for another namespace or for a malformed name.
             ("8.99.4", false),
             ("8.99", false),
             ("", false),

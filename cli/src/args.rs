@@ -1,4 +1,4 @@
-//! The command line as a whole: the commands and their help.
+//! The command line: all commands and their help.
 
 use std::ffi::{OsStr, OsString};
 
@@ -102,7 +102,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The words of the command that it runs, as they were typed.
+    /// The words of the command to run, as the user typed them.
     fn typed_command(&self) -> &[OsString] {
         match self {
             Self::Run(args) => args.command(),
@@ -112,8 +112,8 @@ impl Command {
         }
     }
 
-    /// What the library says unasked. The others show each master's answer themselves, and the
-    /// demonstration kills masters on purpose.
+    /// The default level of the library's events. The other commands print the reply of each master themselves, and
+    /// the demo kills masters on purpose.
     pub(crate) fn usual(&self) -> LevelFilter {
         match self {
             Self::Run(_) | Self::Hold(_) | Self::Once(_) | Self::Lead(_) => LevelFilter::WARN,
@@ -122,11 +122,11 @@ impl Command {
     }
 }
 
-/// Parses the command line and the variables.
+/// Parses the command line and the `QUORATE_*` variables.
 ///
 /// # Errors
 ///
-/// As the argument parser says; help and version are errors to it as well.
+/// Those of the argument parser. It returns help and version as errors, too.
 pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
     let matches = fitted(without_empty_variables(Cli::command()), fit::page_width());
     let matches = matches.try_get_matches()?;
@@ -156,7 +156,7 @@ pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
     Ok((command, talk))
 }
 
-/// Whether the command begins where it was found.
+/// Checks that the command to run begins where the parser found it.
 fn check_separator(name: &str, command: &[OsString]) -> Result<(), clap::Error> {
     let mut all = Cli::command();
     all.build();
@@ -179,8 +179,8 @@ fn check_separator(name: &str, command: &[OsString]) -> Result<(), clap::Error> 
         .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
-/// Of two options that exclude each other, whether the second was typed and the first was not: what was
-/// typed wins over the variable of the other. An error with these words where both were.
+/// For two options that exclude each other: whether only the second was typed. A typed option wins over the variable
+/// of the other one. If both were typed, this is an error with the text `words`.
 fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bool, clap::Error> {
     match two.map(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
         [true, true] => Err(Cli::command().error(ErrorKind::ArgumentConflict, words)),
@@ -188,7 +188,7 @@ fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bo
     }
 }
 
-/// Lets all help texts fit.
+/// Wraps all help texts at this width.
 fn fitted(command: clap::Command, width: usize) -> clap::Command {
     let fit = |text: &clap::builder::StyledStr| fit::page(&text.to_string(), width);
     let short = command.get_after_help().map(fit);
@@ -205,8 +205,8 @@ fn fitted(command: clap::Command, width: usize) -> clap::Command {
     command
 }
 
-/// Forgets the variables that are empty. They count as unset, whatever their option takes: that is how
-/// people unset a variable in a unit file, a compose file, a pipeline. The parser would take "" for a value.
+/// Ignores variables that are empty. An empty variable counts as unset for every option, because that is how people
+/// unset one in a unit file, a compose file or a pipeline. The parser would use "" as the value.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     command
         .mut_args(|arg| {
@@ -243,16 +243,16 @@ mod tests {
             for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
                 let long = arg.get_long().unwrap_or_default();
                 if matches!(long, "help" | "version" | "yes" | "create" | "drop") {
-                    continue; // consent is given each time
+                    continue; // confirmed on each call
                 }
                 if long == "shell" {
-                    continue; // what is to run is said with its lock
+                    continue; // given with the name of the lock
                 }
                 if matches!(
                     long,
                     "also" | "shared" | "permits" | "slot" | "owner" | "reenter"
                 ) {
-                    continue; // what is locked is said with its name; QUORATE_OWNER is for who runs below
+                    continue; // given with the name of the lock; QUORATE_OWNER is for nested processes
                 }
                 let variable = format!("QUORATE_{}", long.replace('-', "_").to_uppercase());
                 assert_eq!(

@@ -1,7 +1,7 @@
-//! `quorate break`: delete a lock everywhere, whoever holds it, and say what was there.
+//! `quorate break`: deletes a lock on all masters, whoever holds it, and prints its state before the break.
 //!
-//! The operator's last resort, so it asks for consent in so many words. The JSON form is one object
-//! as `status` prints it, with what was there before.
+//! It is the operator's last resort, so it requires `--yes`. The JSON form is one object of `status`, with the state
+//! before the break.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output;
 use crate::status::{ResourceStatus, holder_lines, no_quorum, wrong_name};
 
-/// What stands below `quorate break --help`.
+/// The text below the options of `quorate break --help`.
 pub(crate) const AFTER_HELP: &str = "\
 The holder is not notified. It notices the loss at its next renewal, within a third of its ttl. Until then two
 clients may believe that they hold the lock, and only the fencing token protects what they write.
@@ -30,7 +30,7 @@ Examples:
 
 JSON fields (stable): those of one element of resources[] of status --json, as it was before the break.";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 4] = [
     ("0", "a majority of masters was reached"),
     (

@@ -1,6 +1,6 @@
-//! `quorate masters`: replaces the masters while they are in use, one step after the other.
+//! `quorate masters`: replaces the masters while they are in use, step by step.
 //!
-//! What is safe is decided in the library; this file asks, waits and prints.
+//! The library decides which steps are safe; this file calls it, waits and prints.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 use crate::process;
 use crate::run::leaving_nothing;
 
-/// The ttl of the locks under which values are carried, at most: they are renewed, and an operator that is killed leaves them
-/// locked for no longer.
+/// Longest ttl of the locks under which values are copied. The locks are renewed; if this process is killed, they
+/// expire after this time.
 const LOCKED: Duration = Duration::from_secs(5);
 
 const CUT_SHORT: &str = "the step may be half done: run it again";
 
-/// What stands below `quorate masters --help`.
+/// The text below the options of `quorate masters --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Replace some or all masters while clients use them; the new set may be larger or smaller:
 
@@ -48,7 +48,7 @@ Examples:
     quorate masters status --masters redis://a,redis://b,redis://c --next-masters redis://a,redis://b,redis://d
     quorate masters open --max-ttl 30s";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 5] = [
     ("0", "the step is done (status: the state was printed)"),
     (
@@ -87,7 +87,7 @@ enum Step {
     BackOut(StepArgs),
 }
 
-/// What every step takes.
+/// Options of every step.
 #[derive(Debug, Args)]
 struct StepArgs {
     /// Continue although unknown clients run scripts or set keys on these servers: none of them takes these locks
@@ -101,7 +101,7 @@ struct StepArgs {
     masters: MasterOptions,
 }
 
-/// Takes one step.
+/// Runs one step.
 pub(crate) fn run(args: ChangeArgs) -> Outcome {
     let (Step::Status(step)
     | Step::Mark(step)
@@ -190,7 +190,7 @@ async fn closed(change: &MastersChange<'_>) -> Outcome {
 
 async fn opened(change: &MastersChange<'_>) -> Outcome {
     if change.look().await.stage() >= ChangeStage::Open {
-        // Again, for masters that were not reached.
+        // Repeat the step for masters that were not reached before.
         let survey = taken(change, change.open_again().await).await?;
         show(&survey)?;
         return done(
@@ -240,7 +240,7 @@ async fn left(change: &MastersChange<'_>) -> Outcome {
     }
 }
 
-/// What a step told; where it was not taken, what all masters show first.
+/// The state after a step. If the step was refused, prints the state of all masters first.
 async fn taken(
     change: &MastersChange<'_>,
     step: Result<Survey, ChangeError>,
@@ -255,7 +255,7 @@ async fn taken(
     }
 }
 
-/// Says what keeps a step from being taken.
+/// Prints why a step was refused.
 fn refused<T>(missing: &[String]) -> Result<T, Failure> {
     for missing in missing {
         output::say(missing);
@@ -266,7 +266,7 @@ fn refused<T>(missing: &[String]) -> Result<T, Failure> {
     ))
 }
 
-/// Waits, and shows how long it still takes.
+/// Waits, and prints the remaining time every few seconds.
 async fn wait(time: Duration) {
     let until = Instant::now() + time;
     loop {
@@ -325,7 +325,7 @@ fn show(survey: &Survey) -> Result<(), Failure> {
     ))
 }
 
-/// One line for each value under a lock, and what may be worth a look.
+/// Prints one line for each copied value, and the library's advice.
 fn show_values(survey: &Survey) -> Result<(), Failure> {
     for value in &survey.carried {
         output::print(&format!("{value}\n"))?;
@@ -359,7 +359,7 @@ fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
     ]
 }
 
-/// How many clients there are of each step.
+/// The number of clients at each step.
 fn clients(master: &MasterSeen) -> Cell {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
     for client in &master.seen.clients {

@@ -1,4 +1,4 @@
-//! Completions: made from the description of the command line, and of commands behind `--`.
+//! Completion scripts, generated from the command line. After `--` they complete another command.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -6,7 +6,7 @@ use clap_complete::Shell;
 use crate::exit::{self, Outcome};
 use crate::output;
 
-/// What stands below `quorate completions --help`.
+/// The text below the options of `quorate completions --help`.
 pub(crate) const AFTER_HELP: &str = "\
 After --, words are completed as they would be for the command alone.
 
@@ -15,8 +15,8 @@ Examples:
     quorate completions zsh > ~/.zfunc/_quorate
     quorate completions fish > ~/.config/fish/completions/quorate.fish";
 
-/// Behind the script for bash, whose own way to complete commands of commands (`_command_offset`, of the package
-/// bash-completion) may not be there.
+/// Appended to the bash script. It completes the command after `--` with `_command_offset` of the package
+/// bash-completion, or, if that is not installed, with program and file names.
 const BASH: &str = r#"
 _quorate_or_command() {
     local at
@@ -38,7 +38,7 @@ _quorate_or_command() {
 complete -F _quorate_or_command -o bashdefault -o default quorate
 "#;
 
-/// Behind the script for fish.
+/// Appended to the fish script: completes the command after `--`.
 const FISH: &str = r#"
 function __fish_quorate_command
     set -l words (commandline -opc) (commandline -ct)
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &CompletionArgs, mut commands: clap::Command) -> Outcome
     let more = match args.shell {
         Shell::Bash => BASH,
         Shell::Fish => FISH,
-        // Of zsh the script itself says that a command follows.
+        // The generated zsh script already completes the command.
         _ => "",
     };
     output::print_raw(more.as_bytes())?;

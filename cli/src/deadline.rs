@@ -1,23 +1,23 @@
-//! When a child must be told to stop, and when it must be stopped: a pure decision.
+//! Decides when the command gets `SIGTERM` and when it gets `SIGKILL`.
 //!
-//! The promise of `quorate run` is that the command runs only while the lock is valid. So the last
-//! `SIGKILL` has to land before the validity ends, and the `SIGTERM` that asks politely has to come a
-//! grace period earlier. Nothing here reads a clock or sends a signal; the times are passed in.
+//! `quorate run` promises that the command runs only while the lock is valid. Therefore `SIGKILL` must be sent before
+//! the validity ends, and `SIGTERM` one grace period earlier. This module reads no clock and sends no signal; the
+//! caller passes the times in.
 
 use std::time::Duration;
 
-/// What the supervisor should do now.
+/// What the supervisor has to do now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// The lock is safe; look again no later than after this long.
+    /// The lock is valid for long enough; decide again after at most this time.
     KeepRunning(Duration),
-    /// Too little validity is left: ask the command to end, and look again after this long.
+    /// Little validity is left: send `SIGTERM`, and decide again after this time.
     Terminate(Duration),
-    /// The validity is used up, or the grace is over: end the command by force.
+    /// The validity or the grace period is used up: send `SIGKILL`.
     Kill,
 }
 
-/// The plan for one lock: how long before the end of its validity the signals are due.
+/// How long before the end of the validity the signals are due, for one lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Deadline {
     grace: Duration,
@@ -25,11 +25,12 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// A plan for a lock of this `ttl` (or `max_hold`, if that is shorter) whose holder wants `grace` between `SIGTERM` and `SIGKILL`.
+    /// The deadline for a lock with this `ttl` (or `max_hold`, if that is shorter) and `grace` between `SIGTERM` and
+    /// `SIGKILL`.
     ///
-    /// Renewals are due at a third of the ttl, so a healthy lock falls to two thirds of it and rises
-    /// again. Grace and margin together therefore take at most half of the ttl: one failed renewal and
-    /// its retries fit in before anything is given up. A larger wish is cut to what fits.
+    /// Renewals are due after a third of the ttl, so the validity of a healthy lock varies between two thirds and the
+    /// whole of it. Grace and margin together take at most half of the ttl, so that one failed renewal and its retries
+    /// fit in before the command gets a signal. A longer grace is shortened.
     pub(crate) fn new(ttl: Duration, grace: Duration) -> Self {
         let margin = (ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let fits = (ttl / 2).saturating_sub(margin);
@@ -39,22 +40,21 @@ impl Deadline {
         }
     }
 
-    /// The grace that fits, possibly less than was asked for.
+    /// The grace period in use, which may be shorter than the one asked for.
     pub(crate) fn grace(self) -> Duration {
         self.grace
     }
 
-    /// How long before the end of the validity `SIGTERM` and `SIGKILL` are due at the helper process
-    /// that stands behind the supervisor: a little later than the supervisor's own, so that it acts
-    /// only when the supervisor could not.
+    /// How long before the end of the validity the guard process sends `SIGTERM` and `SIGKILL`. That is a little later
+    /// than the supervisor does, so that the guard acts only if the supervisor could not.
     pub(crate) fn backstop(self) -> (Duration, Duration) {
         (self.grace + self.margin / 2, self.margin / 2)
     }
 
-    /// Decides for `remaining` validity; `terminated_for` says how long ago `SIGTERM` was sent, if it was.
+    /// Decides for the `remaining` validity. `terminated_for` is the time since `SIGTERM`, if it was sent.
     ///
-    /// Once terminated there is no way back: a renewal that succeeds late gives the command the rest of
-    /// its grace, not its life.
+    /// After `SIGTERM` there is no way back: if a late renewal succeeds, the command still gets only the rest of its
+    /// grace period.
     pub(crate) fn decide(self, remaining: Duration, terminated_for: Option<Duration>) -> Action {
         let Some(to_kill) = remaining
             .checked_sub(self.margin)
@@ -106,7 +106,7 @@ mod tests {
         let plan = Deadline::new(ms(10_000), ms(5_000)); // grace 4.8 s, margin 200 ms
         for (remaining, terminated_for, expected) in [
             (9_900, None, KeepRunning(ms(4_900))),
-            (6_600, None, KeepRunning(ms(1_600))), // an ordinary renewal is due here
+            (6_600, None, KeepRunning(ms(1_600))), // a regular renewal is due here
             (5_001, None, KeepRunning(ms(1))),
             (5_000, None, Terminate(ms(4_800))),
             (4_000, None, Terminate(ms(3_800))),
@@ -115,7 +115,7 @@ mod tests {
             (0, None, Kill),
             (4_000, Some(1_000), Terminate(ms(3_800))),
             (4_000, Some(4_700), Terminate(ms(100))),
-            (9_900, Some(1_000), Terminate(ms(3_800))), // renewed too late to be spared
+            (9_900, Some(1_000), Terminate(ms(3_800))), // renewed too late
             (9_900, Some(4_800), Kill),
             (150, Some(10), Kill),
         ] {

@@ -1,7 +1,7 @@
-//! `quorate doctor`: are these masters fit to hold locks? Each finding says what to change.
+//! `quorate doctor`: checks whether the masters are fit to hold locks. Each finding says what to change.
 //!
-//! The library looks, through the very connections of its locks; this file prints, and what was seen
-//! is judged in [`findings`](crate::findings).
+//! The library inspects the masters over the same connections as locks use, [`findings`](crate::findings) judges what
+//! it saw, and this file prints.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::finding::{Finding, Rules, Severity};
 use crate::findings::judge;
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 
-/// What stands below `quorate doctor --help`.
+/// The text below the options of `quorate doctor --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Checks (errors and warnings make the exit code 1, notes do not):
     quorum, reachable    enough masters can be used for locks; each master can be reached
@@ -50,7 +50,7 @@ run_id, uptime_s, votes_in_s (restart guard), marked, clock_offset_ms (from the 
 appendfsync, snapshots, maxmemory_policy, wake_ups, denied[], grant[] (the rules for ACL
 SETUSER), settings (of databases and ZooKeeper, by their own names), unseen[]. Absent values are null.";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 4] = [
     ("0", "no errors or warnings"),
     ("1", "errors or warnings were found"),
@@ -94,21 +94,21 @@ struct MasterReport {
     grant: Vec<String>,
     settings: BTreeMap<String, String>,
     unseen: Vec<String>,
-    /// How the table calls it.
+    /// The word in the table.
     #[serde(skip)]
     state: State,
 }
 
-/// What a lock finds when it comes.
+/// Whether a lock can use the master.
 #[derive(Debug, Clone, Copy)]
 enum State {
     Up,
-    /// It answers, and does not serve us.
+    /// The master replies, but refuses to serve this client.
     Refuses,
     Down,
 }
 
-/// Examines all masters at once.
+/// Inspects all masters concurrently.
 pub(crate) fn run(args: DoctorArgs) -> Outcome {
     let (masters, _) = args.masters.complete()?;
     let redlock = config::redlock(&masters, None)?;
@@ -144,7 +144,7 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
     Ok(if well { exit::OK } else { exit::FINDINGS })
 }
 
-/// The median of the clocks: what offsets are shown against.
+/// The median of the clock offsets; the offsets are shown relative to it.
 fn middle_clock(inspections: &[Inspection]) -> i64 {
     let mut clocks: Vec<i64> = inspections
         .iter()

@@ -1,10 +1,10 @@
-//! The library's errors as ways to exit.
+//! Maps errors of the library to failures with exit codes.
 
 use quorate::{AcquireError, BuildError, ValueError};
 
 use crate::exit::{self, Failure};
 
-/// Contention, outage and wrong names are different exits.
+/// The failure for a lock that was not acquired. Contention, outage and wrong names have different exit codes.
 pub(crate) fn not_acquired(error: AcquireError) -> Failure {
     let is_usual = matches!(error, AcquireError::HeldByOther(_));
     let code = code_of(&error);
@@ -59,7 +59,7 @@ fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
     }
 }
 
-/// What is said where a signal cuts short what reads or writes a value under its lock.
+/// The message if a signal interrupts the access to a value under its lock.
 pub(crate) const VALUE_CUT_SHORT: &str = "no lock is held; if the lock had been acquired already, the change may or may not have been made";
 
 fn code_of(error: &AcquireError) -> u8 {

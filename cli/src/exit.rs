@@ -1,34 +1,34 @@
-//! Exit codes, after `sysexits.h`: what they mean, and what a command that fails hands up.
+//! Exit codes, modelled on `sysexits.h`, and the failure that a command returns.
 
 use std::fmt;
 
 use nix::sys::signal::Signal;
 
-/// Everything is well.
+/// Success.
 pub(crate) const OK: u8 = 0;
-/// `doctor` found something to put right.
+/// `doctor` found something to repair, a step of `masters` was refused, or a quota has too few units.
 pub(crate) const FINDINGS: u8 = 1;
 /// The command line, a variable, the configuration file or the resource name is wrong.
 pub(crate) const USAGE: u8 = 64;
 /// No quorum of masters answered.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// Something failed that should not: a process could not be started, a result could not be written.
+/// An internal failure: a process could not be started, or a result could not be written.
 pub(crate) const SOFTWARE: u8 = 70;
 /// The lock was lost while the command ran.
 pub(crate) const LOST: u8 = 74;
-/// Somebody else held the lock until the wait was over.
+/// Another client held the lock for the whole wait.
 pub(crate) const HELD: u8 = 75;
-/// The masters have been changed, and this configuration names others.
+/// The masters have been replaced, and this configuration names the old ones.
 pub(crate) const CONFIG: u8 = 78;
 /// The command was found and could not be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// The command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// A code as it is shown, and what it means.
+/// An exit code as help texts show it, and its meaning.
 pub(crate) type Meaning = (&'static str, &'static str);
 
-/// What every code means. All help texts are made of it, and the pages are compared with it.
+/// The meaning of every code. All help texts are built from this table, and tests compare the pages with it.
 const TABLE: [Meaning; 11] = [
     ("0", "success (run: the command's own exit code)"),
     ("1", "the check or step found a problem"),
@@ -57,8 +57,8 @@ pub(crate) fn table() -> String {
     table_of(&TABLE)
 }
 
-/// The table of one command: the codes that it ends with, each in its own words, or (`""`) in those of the
-/// whole table.
+/// The table of one command: its exit codes, each with its own text, or with the text of the whole table if its own
+/// is empty.
 pub(crate) fn table_of(codes: &[Meaning]) -> String {
     let mut text = "Exit codes:".to_owned();
     for (code, own) in codes {
@@ -72,24 +72,24 @@ pub(crate) fn table_of(codes: &[Meaning]) -> String {
     text
 }
 
-/// A help text with the table of one command below.
+/// A help text, followed by the table of one command.
 pub(crate) fn below(help: &str, codes: &[Meaning]) -> String {
     format!("{help}\n\n{}", table_of(codes))
 }
 
-/// The code for a process that was ended by signal number `n`.
+/// The exit code for a process that was ended by signal number `n`.
 pub(crate) fn signalled(n: i32) -> u8 {
     u8::try_from(128 + n).unwrap_or(u8::MAX)
 }
 
-/// A failure on its way to `main`: the code to exit with and the line to say.
+/// A failure for `main`: the exit code and the message.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) line: String,
-    /// The signal that cut it short: whoever waits for us is to see that we died of it.
+    /// The signal that ended the command. The process dies of the same signal, so that its parent sees it.
     pub(crate) signal: Option<Signal>,
-    /// Nothing is wrong: `-q` leaves the line out.
+    /// An expected outcome, not an error: `-q` suppresses the message.
     pub(crate) is_usual: bool,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Failure {
 pub(crate) type Outcome = Result<u8, Failure>;
 
 impl Failure {
-    /// A failure with any code. The line names the culprit and what would be right.
+    /// A failure with this code. The message names the cause and the remedy.
     pub(crate) fn new(code: u8, line: impl fmt::Display) -> Self {
         Self {
             code,
@@ -112,13 +112,13 @@ impl Failure {
         Self::new(USAGE, line)
     }
 
-    /// The same, with more to say.
+    /// This failure with `more` appended to the message.
     pub(crate) fn with(mut self, more: &str) -> Self {
         self.line.push_str(more);
         self
     }
 
-    /// The same, where nothing is wrong.
+    /// This failure as an expected outcome.
     pub(crate) fn usual(self) -> Self {
         Self {
             is_usual: true,
@@ -126,7 +126,7 @@ impl Failure {
         }
     }
 
-    /// The same, with another code where the lock is held by another.
+    /// This failure with another code, if the reason is that another client holds the lock.
     pub(crate) fn on_conflict(self, code: u8) -> Self {
         let is_conflict = self.code == HELD;
         Self {
@@ -135,12 +135,12 @@ impl Failure {
         }
     }
 
-    /// A failure of the machinery itself.
+    /// An internal failure.
     pub(crate) fn internal(line: impl fmt::Display) -> Self {
         Self::new(SOFTWARE, line)
     }
 
-    /// A signal came, and all has been put away.
+    /// A signal ended the command, and everything has been cleaned up.
     pub(crate) fn cut_short(signal: Signal, line: impl fmt::Display) -> Self {
         Self {
             signal: Some(signal),
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Of the whole table what `run` ends with: success is the command's own code, and 1 is doctor's.
+    /// The part of the table that applies to `run`, without 0 (the command's own code) and 1 (not used by `run`).
     fn run_codes() -> impl Iterator<Item = &'static Meaning> {
         TABLE.iter().filter(|(code, _)| !matches!(*code, "0" | "1"))
     }

@@ -1,5 +1,5 @@
-//! Hands the figures of a run to a file and to statsd, on a thread of its own: a disk or a name server that
-//! stands still must not keep the lock from being renewed.
+//! Writes the metrics of a run to a file and to statsd, on a thread of its own, because a disk or a name server that
+//! hangs must not delay the renewal of the lock.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,10 +14,10 @@ use crate::exit::{self, Failure};
 use crate::figures::Figures;
 use crate::output;
 
-/// How long the end of a run waits for its figures to be handed over, and for the address of statsd.
+/// How long the end of a run waits for the address of statsd. It waits twice as long for all metrics to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where the figures of a run go.
+/// Options for the metrics of a run.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ExporterArgs {
     /// Write metrics of the run to this file, for Prometheus
@@ -32,7 +32,7 @@ pub(crate) struct ExporterArgs {
     statsd: Option<String>,
 }
 
-/// The figures of one run, and who is told of them.
+/// The metrics of one run, and the thread that writes them.
 pub(crate) struct Exporter {
     figures: Figures,
     began: Instant,
@@ -40,19 +40,19 @@ pub(crate) struct Exporter {
     thread: Option<Handed>,
 }
 
-/// The thread that hands them over.
+/// The thread that writes the metrics.
 struct Handed {
     figures: Sender<Figures>,
-    /// Closed once all is handed over.
+    /// Closed once all metrics have been written.
     done: Receiver<()>,
 }
 
 impl Exporter {
-    /// Of the run that begins now.
+    /// The exporter of a run that starts now.
     ///
     /// # Errors
     ///
-    /// Where nothing can be written to the file, or the address is none.
+    /// If the file cannot be written, or the address is malformed.
     pub(crate) fn begin(args: &ExporterArgs, resource: &str) -> Result<Self, Failure> {
         let figures = Figures {
             resource: resource.to_owned(),
@@ -61,7 +61,7 @@ impl Exporter {
         };
         let mut args = args.clone();
         if let Some(path) = &mut args.metrics_file {
-            // What a link leads to is replaced, and not the link.
+            // Replace the target of a symbolic link, not the link.
             *path = fs::canonicalize(&path).unwrap_or(path.clone());
             try_out(path)?;
         }
@@ -77,20 +77,20 @@ impl Exporter {
         })
     }
 
-    /// The lock is held, with this number.
+    /// Records that the lock is held, with this fencing token.
     pub(crate) fn held(&mut self, number: Option<u64>) {
         self.held = Some(Instant::now());
         self.figures.waited = self.began.elapsed();
         self.figures.number = number;
     }
 
-    /// The command begins.
+    /// Records that the command starts.
     pub(crate) fn running(&mut self) {
         self.figures.is_running = true;
         self.hand_over();
     }
 
-    /// All is over, with this code; waits until that is told, for a while. `ran` says whether there was a command.
+    /// Records the end of the run with this exit code, and waits a bounded time until the metrics are written.
     pub(crate) fn end(mut self, outcome: Result<u8, u8>, conflict: u8) {
         let ran = self.figures.is_running;
         let (label, code) = match outcome {
@@ -160,8 +160,7 @@ fn now() -> f64 {
     since.map_or(0.0, |since| since.as_millis() as f64 / 1e3)
 }
 
-/// Finds out what is wrong with a path while nothing is locked yet. A disk that is full may have room later, and is no
-/// reason not to run.
+/// Checks the path before anything is locked. A full disk is not an error here, because it may have space later.
 fn try_out(path: &Path) -> Result<(), Failure> {
     let beside = beside(path);
     let tried = check_kind(path).and_then(|()| fs::write(&beside, ""));
@@ -175,7 +174,7 @@ fn try_out(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Nothing but a regular file is replaced: a device or a pipe would be gone, and cannot be read at will.
+/// Checks that the path is a regular file or does not exist. Replacing a device or a pipe would remove it.
 fn check_kind(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
@@ -184,8 +183,8 @@ fn check_kind(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The file whose name is not that of a collected one: who looks meanwhile sees the old one as a whole. What another run
-/// has written meanwhile of a success is kept.
+/// Replaces the file atomically: writes a temporary file, whose name the collector ignores, and renames it. The last
+/// success that another run has written in the meantime is kept.
 fn replace(path: &Path, figures: &mut Figures) -> io::Result<()> {
     check_kind(path)?;
     figures.remember(&fs::read_to_string(path).unwrap_or_default());
@@ -217,7 +216,7 @@ fn check(address: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Looks a name up while the run goes on.
+/// Resolves the address in the background.
 fn resolve(address: String) -> Receiver<io::Result<SocketAddr>> {
     let (tell, found) = channel();
     std::thread::spawn(move || {

@@ -1,8 +1,8 @@
-//! What one run came to, as numbers: for the textfile collector of Prometheus' node exporter, and for statsd.
+//! The metrics of one run, for the textfile collector of the Prometheus node exporter and for statsd.
 
 use std::time::Duration;
 
-/// Every way in which a run can end, as a label.
+/// Every outcome of a run, as a label.
 const OUTCOMES: [&str; 7] = [
     OK,
     "failed",
@@ -16,27 +16,27 @@ const OUTCOMES: [&str; 7] = [
 /// The command ran and ended with 0.
 const OK: &str = "ok";
 
-/// The one number that outlives the run after.
+/// The only metric that later runs keep.
 const LAST_SUCCESS: &str = "quorate_run_last_success_time_seconds";
 
-/// What a run has come to so far.
+/// The metrics of a run so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
     pub(crate) resource: String,
-    /// In seconds since 1970, as all times here.
+    /// Start of the run. All times are in seconds since 1970-01-01 UTC.
     pub(crate) began: f64,
     pub(crate) waited: Duration,
-    /// Whether the command runs.
+    /// Whether the command is running.
     pub(crate) is_running: bool,
     pub(crate) number: Option<u64>,
     pub(crate) held: Option<Duration>,
-    /// How it ended, and with which code and when.
+    /// Outcome, exit code and time of the end.
     pub(crate) end: Option<(&'static str, u8, f64)>,
     pub(crate) last_success: Option<f64>,
 }
 
 impl Figures {
-    /// It has ended.
+    /// Records the end of the run.
     pub(crate) fn ended(&mut self, outcome: &'static str, code: u8, at: f64) {
         debug_assert!(OUTCOMES.contains(&outcome), "{outcome} has its series");
         self.is_running = false;
@@ -46,7 +46,7 @@ impl Figures {
         }
     }
 
-    /// As Prometheus reads it.
+    /// The metrics in the text format of Prometheus.
     pub(crate) fn prometheus(&self) -> String {
         let mut text = String::new();
         let resource = format!("resource=\"{}\"", escaped(&self.resource));
@@ -118,7 +118,7 @@ impl Figures {
         text
     }
 
-    /// As statsd reads it, in one datagram.
+    /// The metrics in the format of statsd, for one datagram.
     pub(crate) fn statsd(&self) -> String {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let name = self.resource.replace(|c| !is_plain(c), "_");
@@ -134,7 +134,7 @@ impl Figures {
         lines.join("\n")
     }
 
-    /// When a run of this name has last ended well, by what an earlier one has written.
+    /// Takes over the time of the last success of this resource from the text that an earlier run has written.
     pub(crate) fn remember(&mut self, earlier: &str) {
         let series = format!(
             "{LAST_SUCCESS}{{resource=\"{}\"}} ",
@@ -151,7 +151,7 @@ impl Figures {
     }
 }
 
-/// The value of a label.
+/// Escapes the value of a label.
 fn escaped(text: &str) -> String {
     text.replace('\\', r"\\")
         .replace('"', "\\\"")

@@ -1,49 +1,48 @@
-//! One thing that doctor has to say, and the rules that it goes by.
+//! A finding of `doctor`, and the settings that the checks depend on.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
-    /// Worth knowing; all is well.
+    /// Information only.
     Note,
-    /// Locking works, with less than it could.
+    /// Locks work, with a restriction.
     Warning,
-    /// Locking does not work here, or is not safe.
+    /// Locks do not work on this master, or are not safe.
     Error,
 }
 
-/// One thing that doctor has to say.
+/// One finding of `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// How bad.
     pub(crate) severity: Severity,
-    /// Which check found it; stable.
+    /// The name of the check; stable across versions.
     pub(crate) check: &'static str,
-    /// The master, where it is about one.
+    /// The master, if the finding is about a single one.
     pub(crate) master: Option<String>,
-    /// What is the case.
+    /// What was found.
     #[serde(rename = "finding")]
     pub(crate) what: String,
     /// What to change.
     pub(crate) advice: String,
 }
 
-/// The deployment's rules that facts are judged by.
+/// The settings of the deployment that the checks depend on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// The longest ttl in use.
+    /// The longest ttl that any client uses.
     pub(crate) max_ttl: Duration,
-    /// Whether restarted masters sit out.
+    /// Whether the restart guard is on.
     pub(crate) restart_guard: bool,
-    /// Whether it is said what the names of all lock keys begin with.
+    /// Whether a prefix of all lock keys is set.
     pub(crate) prefix: bool,
 }
 
-/// Takes down one finding about one master: how bad, which check, what is the case, what to change.
+/// Adds a finding about one master: severity, name of the check, what was found, what to change.
 pub(crate) trait Add: FnMut(Severity, &'static str, String, &str) {}
 
 impl<F: FnMut(Severity, &'static str, String, &str)> Add for F {}

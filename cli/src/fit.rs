@@ -1,25 +1,26 @@
-//! Text that fits a width: paragraphs are filled, columns hang, and examples can still be copied.
+//! Wraps help texts at a width, so that columns stay aligned and examples can still be copied.
 //!
-//! Pages are written as blocks between empty lines: a paragraph, or a heading with lines that are indented by four.
-//! Of these, what has two columns keeps them, what is indented by eight is filled, and the rest are commands.
+//! A page consists of blocks, separated by empty lines. A block is a paragraph, or a heading followed by lines that are
+//! indented by four spaces. Such lines have two columns, or they are commands. Lines that are indented by eight spaces
+//! describe the command above.
 
 use std::fs::File;
 use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
-/// Where lines are too long to be read, whatever fits.
+/// Longest line of a help text, because longer lines are hard to read on any terminal.
 const WIDEST: usize = 100;
-/// Where a page could not be read any more.
+/// Smallest width that a page is wrapped at.
 const NARROWEST: usize = 32;
 
-/// A blank at which no line ends.
+/// A space at which no line is broken.
 const HARD: char = '\u{a0}';
 
-/// What stands between two empty lines.
+/// The text between two empty lines.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// A paragraph, or what the lines below are.
+    /// A paragraph, or the heading of the lines below.
     pub(crate) head: String,
     pub(crate) lines: Vec<Line>,
 }
@@ -27,11 +28,11 @@ pub(crate) struct Block {
 /// One line of a block.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// In two columns.
+    /// Two columns.
     Pair(String, String),
-    /// To be copied.
+    /// A command that can be copied.
     Command(String),
-    /// What the command above does.
+    /// A description of the command above.
     Words(String),
 }
 
@@ -65,7 +66,8 @@ fn block(text: &str) -> Block {
     }
 }
 
-/// Where the second of two columns begins: behind a blank in every line, and behind several in one.
+/// The start of the second column, if there is one: a position that follows a space in every line, and at least two
+/// spaces in one of them.
 fn second_column(lines: &[&str]) -> Option<usize> {
     let own = lines.iter().filter(|line| !line.starts_with("        "));
     let own: Vec<Vec<char>> = own.map(|line| line.chars().collect()).collect();
@@ -77,7 +79,7 @@ fn second_column(lines: &[&str]) -> Option<usize> {
     })
 }
 
-/// A page as it fits.
+/// Wraps a page at this width.
 pub(crate) fn page(text: &str, width: usize) -> String {
     let blocks = blocks(text);
     let texts: Vec<String> = blocks.iter().map(|block| laid_out(block, width)).collect();
@@ -104,13 +106,13 @@ fn laid_out(block: &Block, width: usize) -> String {
     lines.join("\n")
 }
 
-/// A command in several lines, as a shell takes them.
+/// A command, broken into several lines as a shell accepts them.
 fn broken(words: &str, width: usize) -> String {
     let whole = format!("    {words}");
     if visible(&whole) <= width {
         return whole;
     }
-    // What is quoted is one word.
+    // Quoted text is one word.
     let mut quote = None;
     let whole = whole.chars().map(|letter| match (quote, letter) {
         (None, '\'' | '"') => {
@@ -132,7 +134,7 @@ fn broken(words: &str, width: usize) -> String {
     lines.replace('\n', " \\\n").replace(HARD, " ")
 }
 
-/// Breaks one line where it is too long, between words; what follows is indented.
+/// Breaks a line between words if it is too long, and indents the following lines.
 pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     if visible(line) <= width {
         return line.to_owned();
@@ -141,7 +143,7 @@ pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     let mut text = String::new();
     let mut at = 0;
     let mut is_new = true;
-    // Blanks within a line belong to the word behind them: columns stay.
+    // Spaces belong to the following word, so that columns stay aligned.
     let mut rest = &line[lead..];
     text.push_str(&line[..lead]);
     at += lead;
@@ -165,7 +167,7 @@ pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     text
 }
 
-/// How wide it is on a terminal, without what only colours it.
+/// The width of a text on a terminal, without its colour sequences.
 pub(crate) fn visible(text: &str) -> usize {
     let mut count = 0;
     let mut letters = text.chars();
@@ -179,14 +181,14 @@ pub(crate) fn visible(text: &str) -> usize {
     count
 }
 
-/// How wide a terminal is; none where it is none.
+/// The width of a terminal; `None` if the stream is not a terminal.
 pub(crate) fn columns(of: impl AsFd) -> Option<usize> {
     let size = tcgetwinsize(of).ok()?;
     let columns = usize::from(size.ws_col);
     (columns > 0).then(|| columns.max(NARROWEST))
 }
 
-/// How wide a page for people may be: as the terminal, or as `COLUMNS` says.
+/// The width of a help text: that of stdout, else the variable `COLUMNS`, else that of the controlling terminal.
 pub(crate) fn page_width() -> usize {
     let named = || std::env::var("COLUMNS").ok()?.trim().parse().ok();
     let terminal = || columns(File::open("/dev/tty").ok()?);

@@ -1,4 +1,4 @@
-//! `quorate hold`: holds a lock until somebody asks for the end of it, for what is no command.
+//! `quorate hold`: holds a lock until a signal or the end of standard input, for work that is not a single command.
 
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::output;
 use crate::process::{self, Signals};
 use crate::run::leaving_nothing;
 
-/// What stands below `quorate hold --help`.
+/// The text below the options of `quorate hold --help`.
 pub(crate) const AFTER_HELP: &str = "\
 For work that is not a single command: a console session, a step of a pipeline, a script that continues while the \
 lock is held. As soon as the lock is held, quorate prints its fencing token on one line of stdout (\"-\" with \
@@ -37,7 +37,7 @@ Examples:
     eval \"exec ${COPROC[1]}>&-\"
         Releases the lock earlier.";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 7] = [
     ("0", "standard input ended, and the lock was released"),
     ("64", "wrong usage; nothing was locked"),
@@ -48,7 +48,7 @@ pub(crate) const CODES: [Meaning; 7] = [
     ("128+n", "signal n ended the hold, or the wait for the lock"),
 ];
 
-/// The longest sleep between two looks at the lock.
+/// Longest time between two checks of the lock.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Arguments of `hold`.
@@ -62,13 +62,13 @@ pub(crate) struct HoldArgs {
 }
 
 impl HoldArgs {
-    /// The options that it shares with `run`.
+    /// The options that `hold` shares with `run`.
     pub(crate) fn lock(&mut self) -> &mut LockArgs {
         &mut self.lock
     }
 }
 
-/// Holds.
+/// Acquires and holds the lock.
 pub(crate) fn run(args: HoldArgs) -> Outcome {
     let conflict = args.lock.conflict_exit_code();
     let end = take_and_hold(args).map_err(|failure| failure.on_conflict(conflict))?;
@@ -87,7 +87,7 @@ fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
     config::block_on(leaving_nothing(&lock.redlock, lock.parting, work))
 }
 
-/// Tells the number, and waits for the end; the signal, if it was one.
+/// Prints the fencing token, and waits for the end. Returns the signal if one ended the hold.
 async fn hold(
     guard: &LockGuard,
     lock: &Lock,
@@ -96,7 +96,7 @@ async fn hold(
     let began = Instant::now();
     let number = guard.fencing_token();
     let number = number.map_or_else(|| "-".to_owned(), |token| token.to_string());
-    // On a thread of its own: where nobody reads, the lock is renewed all the same.
+    // Printed on a thread of its own: if nobody reads stdout, the lock is still renewed.
     let mut told = tokio::task::spawn_blocking(move || output::print_line(&number));
     let mut input = std::pin::pin!(input::ended());
     let mut is_told = false;
@@ -115,7 +115,7 @@ async fn hold(
             () = &mut input => return still_held(guard, lock, began, None),
             written = &mut told, if !is_told => {
                 is_told = true;
-                // Who does not want to know it needs the lock all the same.
+                // Hold the lock even if nobody reads the token.
                 let _is_read = written.map_err(Failure::internal)??;
             }
             () = tokio::time::sleep(nap.min(TICK)) => {}
@@ -123,7 +123,7 @@ async fn hold(
     }
 }
 
-/// The end that the user asked for, if the lock lasted until then.
+/// The end that the user asked for, if the lock is still valid.
 fn still_held(
     guard: &LockGuard,
     lock: &Lock,
@@ -137,7 +137,7 @@ fn still_held(
     Err(lost(guard, lock, began, why))
 }
 
-/// How long the lock is certainly there; none when it is time to say that it is lost.
+/// How long the lock is certainly valid; `None` when it must be reported as lost.
 fn nap(guard: &LockGuard, lock: &Lock) -> Option<Duration> {
     match Deadline::new(lock.room(), Duration::ZERO).decide(guard.remaining(), None) {
         Action::KeepRunning(nap) | Action::Terminate(nap) => Some(nap),

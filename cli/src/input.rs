@@ -1,4 +1,4 @@
-//! The end of the standard input, for who reads nothing of it.
+//! Waits for the end of standard input and ignores its content.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use nix::sys::stat::{fstat, stat};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use tokio::sync::oneshot;
 
-/// The time between two tries to read a terminal that belongs to others.
+/// Time between two attempts to read a terminal whose foreground is another process group.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Reads the standard input to its end, on a thread of its own, and resolves then; never where it is `/dev/null`, which
-/// background jobs and services have for want of an input.
+/// Resolves at the end of standard input, which a thread of its own reads. Never resolves if standard input is
+/// `/dev/null`, because background jobs and services have that instead of an input.
 pub(crate) async fn ended() {
     if is_null() {
         return std::future::pending().await;
@@ -34,7 +34,8 @@ fn is_null() -> bool {
 }
 
 fn read_to_the_end() {
-    // In the background of a terminal a read would stop us, and the lock would be lost: so it fails.
+    // In the background of a terminal, a read would stop this process, and the lock would be lost. With SIGTTIN
+    // blocked the read fails instead.
     let mut background = SigSet::empty();
     background.add(Signal::SIGTTIN);
     let _ = background.thread_block();
@@ -52,7 +53,7 @@ fn read_to_the_end() {
     }
 }
 
-/// Whether it is a terminal whose foreground is somebody else.
+/// Whether standard input is a terminal whose foreground is another process group.
 fn is_others() -> bool {
     tcgetpgrp(io::stdin()).is_ok_and(|group| group != getpgrp())
 }

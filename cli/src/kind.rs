@@ -1,4 +1,4 @@
-//! Which kind of lock `run` takes, and what of it a nested `run` is told.
+//! The kind of lock that `run` takes, and the variables by which nested `quorate` processes learn of it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,10 +11,10 @@ use crate::config::MasterOptions;
 use crate::exit::{self, Failure};
 use crate::output;
 
-/// What the command is told that its ancestors hold.
+/// The variable that lists the locks of the ancestors.
 const HELD: &str = "QUORATE_HELD";
 
-/// What it is told of its ancestor's owner.
+/// The variable with the owner of the nearest ancestor that has one.
 const OWNER: &str = "QUORATE_OWNER";
 
 /// Arguments of `run` about the kind of lock.
@@ -52,7 +52,7 @@ pub(crate) enum Kind {
 }
 
 impl KindArgs {
-    /// The option that asks for another lock than the one of the name, held alone.
+    /// The first option that asks for another kind than the exclusive lock on one resource.
     pub(crate) fn asks_for_another(&self) -> Option<&'static str> {
         let asked = [
             (!self.also.is_empty(), "--also"),
@@ -65,11 +65,11 @@ impl KindArgs {
         asked.next().map(|(_, option)| option)
     }
 
-    /// What was asked for, of this resource.
+    /// The kind of lock for this resource.
     ///
     /// # Errors
     ///
-    /// `--reenter` without an ancestor that has an owner.
+    /// If `--reenter` is given and no ancestor has an owner.
     pub(crate) fn kind(self, place: &Place, resource: &OsStr) -> Result<Kind, Failure> {
         let owner = if self.reenter {
             let place = place.of(resource);
@@ -94,11 +94,11 @@ impl KindArgs {
 }
 
 impl Kind {
-    /// The lock as the library knows it. `owner` keeps an owner for as long as the request.
+    /// The request to the library. `owner` is the place where the request keeps its owner.
     ///
     /// # Errors
     ///
-    /// An owner's id that cannot be one.
+    /// If the id of the owner is invalid.
     pub(crate) fn request<'a>(
         &self,
         redlock: &'a Redlock,
@@ -139,11 +139,11 @@ impl Kind {
         std::iter::once(first).chain(also.iter().map(OsString::as_os_str))
     }
 
-    /// Refuses at once to wait for what an ancestor holds: it waits for us to end.
+    /// Refuses to wait for a lock that an ancestor holds, because the ancestor waits for this process to end.
     ///
     /// # Errors
     ///
-    /// As said, with what to do.
+    /// If an ancestor holds the lock; the message says what to do.
     pub(crate) fn check_ancestors(
         &self,
         place: &Place,
@@ -163,32 +163,32 @@ impl Kind {
         Ok(())
     }
 
-    /// Whether an ancestor reads what this one wants to read. Only a writer in line keeps it waiting then, and that
-    /// writer waits for the ancestor, which waits for this one to end.
+    /// Whether this is a read lock that an ancestor already holds as a reader. Then only a queued writer can make this
+    /// process wait, and that writer waits for the ancestor, which waits for this process to end.
     pub(crate) fn is_read_above(&self, place: &Place, resource: &OsStr) -> bool {
         let held = Held::by_ancestors();
         let place = place.of(resource);
         *self == Self::Shared && held.of(&place).any(|hold| hold.letter == b's')
     }
 
-    /// Whether it is granted while ancestors hold these.
+    /// Whether the lock can be granted while ancestors have these holds.
     fn goes_beside<'a>(&self, held: impl Iterator<Item = Hold<'a>>) -> bool {
-        // A semaphore is another lock than the one of its name.
+        // A semaphore and the plain lock of the same name are separate.
         let (ours, plain): (Vec<Hold<'_>>, Vec<_>) = held.partition(|hold| hold.letter == b'p');
         match self {
             Self::Permits(permits) => {
-                // A slot that we do not ask for is in nobody's way.
+                // Slots above the number of permits do not matter.
                 let taken = ours.iter().filter(|hold| hold.may_be_below(*permits));
                 *permits == 0 || taken.count() < *permits
             }
             Self::Shared => plain.iter().all(|hold| hold.letter == b's'),
-            // Another owner waits as anybody does, and the ancestor waits for it.
+            // Another owner would have to wait for the ancestor.
             Self::Owner(id) => plain.iter().all(|hold| hold.owner().as_ref() == Some(id)),
             Self::Exclusive | Self::Several(_) => plain.is_empty(),
         }
     }
 
-    /// What the command is told for those that run under it; `slot` is that of the permit.
+    /// The variables for nested `quorate` processes. `slot` is the slot of the permit.
     pub(crate) fn environment(
         &self,
         place: &Place,
@@ -211,7 +211,7 @@ impl Kind {
                 _ => {}
             }
             if let Some(holder) = &holder {
-                // The environment outlives it, in a daemon that it leaves behind.
+                // The holder's name: a daemon that the command leaves behind keeps this variable after the holder ends.
                 entry.push_str(&format!("@{holder}"));
             }
             held.extend(entry.into_bytes());
@@ -224,11 +224,11 @@ impl Kind {
     }
 }
 
-/// The same refusal for what reads or writes the value under the lock of this name.
+/// Refuses to access the value under the lock of this name while an ancestor holds that lock.
 ///
 /// # Errors
 ///
-/// As said.
+/// If an ancestor holds the lock.
 pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<(), Failure> {
     let held = Held::by_ancestors();
     if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
@@ -248,23 +248,23 @@ fn refused(resource: &OsStr, instead: &str) -> Failure {
     )
 }
 
-/// What the ancestors hold, as they say it.
+/// The locks of the ancestors, as the variable lists them.
 struct Held {
     entries: Vec<u8>,
-    /// Who they are, where that can be seen.
+    /// The ancestors, if they can be read.
     ancestry: Option<Ancestry>,
 }
 
 impl Held {
     fn by_ancestors() -> Self {
         let entries = std::env::var_os(HELD).unwrap_or_default().into_vec();
-        // Most run under none.
+        // Most processes have no such ancestor: read `/proc` only if needed.
         let told = !entries.is_empty();
         let ancestry = told.then(Ancestry::of_this_process).flatten();
         Self { entries, ancestry }
     }
 
-    /// Their holds of the resource in this place.
+    /// The holds of the resource at this place.
     fn of<'a>(&'a self, place: &'a str) -> impl Iterator<Item = Hold<'a>> {
         let entries = self.entries.split(|byte| *byte == b' ');
         entries.filter_map(move |entry| {
@@ -279,14 +279,15 @@ impl Held {
         })
     }
 
-    /// Whether who held it does not wait for this process: it is no ancestor any more. Older versions do not name it.
+    /// Whether the holder is not an ancestor any more, and so does not wait for this process. Older versions do not name
+    /// the holder.
     fn is_over(&self, holder: Option<&[u8]>) -> bool {
         let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());
         let ours = self.ancestry.as_ref().zip(holder);
         ours.is_some_and(|(ours, holder)| ours.is_without(holder))
     }
 
-    /// The owner that holds what is in this place.
+    /// The owner that holds the lock at this place.
     fn holder(&self, place: &str) -> Option<String> {
         self.of(place).find_map(|hold| hold.owner())
     }
@@ -304,7 +305,7 @@ pub(crate) fn holder_words(key: &str) -> String {
 /// One hold of an ancestor.
 struct Hold<'a> {
     letter: u8,
-    /// Which owner has it, or which slot it is of a semaphore; older versions do not name the slot.
+    /// The owner, or the slot of a permit. Older versions do not name the slot.
     which: Option<&'a [u8]>,
 }
 
@@ -314,7 +315,7 @@ impl Hold<'_> {
         String::from_utf8(unprintable(id)?).ok()
     }
 
-    /// Whether its slot may be one of the first `permits`.
+    /// Whether the slot may be one of the first `permits` slots.
     fn may_be_below(&self, permits: usize) -> bool {
         let slot = self
             .which
@@ -328,7 +329,7 @@ fn nearest_owner() -> Option<String> {
     std::env::var(OWNER).ok().filter(|id| !id.is_empty())
 }
 
-/// Where resources are: tells those of one name apart.
+/// Masters and prefix of a resource. Resources of the same name at different places are different locks.
 pub(crate) struct Place {
     masters: u64,
     prefix: String,
@@ -338,7 +339,7 @@ impl Place {
     pub(crate) fn new(redlock: &Redlock, options: &MasterOptions) -> Self {
         let mut masters: Vec<String> = redlock.masters().map(ToString::to_string).collect();
         masters.sort_unstable();
-        // FNV-1a: it only tells sets of masters apart.
+        // FNV-1a: it only distinguishes sets of masters.
         let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let masters = masters.join(" ");
         Self {
@@ -347,7 +348,7 @@ impl Place {
         }
     }
 
-    /// Names a resource on its masters, in printable characters without blanks.
+    /// The name of a resource at this place, in printable characters without spaces.
     fn of(&self, resource: &OsStr) -> String {
         let key = [self.prefix.as_bytes(), resource.as_bytes()].concat();
         format!("{:016x}:{}", self.masters, printable(&key))
@@ -366,7 +367,7 @@ fn printable(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes that [`printable`] was given.
+/// The inverse of [`printable`].
 fn unprintable(mut text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     while let Some((byte, rest)) = text.split_first() {

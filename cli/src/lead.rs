@@ -1,4 +1,4 @@
-//! `quorate lead`: campaign, run the command while this machine leads, campaign again after a loss.
+//! `quorate lead`: campaigns, runs the command while this machine is the leader, and campaigns again after a loss.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -21,7 +21,7 @@ use crate::run::{DEFAULT_GRACE, leaving_nothing};
 use crate::settings;
 use crate::waiting::WaitDisplay;
 
-/// What stands below `quorate lead --help`.
+/// The text below the options of `quorate lead --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Of all machines that run this, one is the leader at a time and runs the command. The others wait, first come,
 first served. The environment of the command has QUORATE_RESOURCE and QUORATE_FENCING_TOKEN, the term: a number
@@ -42,7 +42,7 @@ Examples:
     quorate lead scheduler --note \"$(hostname):9000\" -- ./scheduler
     quorate watch scheduler --json | jq .note.text";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 9] = [
     (
         "0",
@@ -64,7 +64,7 @@ pub(crate) const CODES: [Meaning; 9] = [
     ),
 ];
 
-/// How long a machine whose command failed lets others lead.
+/// Time before this machine campaigns again after its command failed, so that another machine can lead.
 const RESPITE: Duration = Duration::from_secs(1);
 
 /// Arguments of `lead`.
@@ -105,13 +105,13 @@ pub(crate) struct LeadArgs {
 }
 
 impl LeadArgs {
-    /// The words of the command as they were typed.
+    /// The words of the command, as the user typed them.
     pub(crate) fn command(&self) -> &[OsString] {
         &self.command
     }
 }
 
-/// Leads.
+/// Campaigns and leads until the end.
 pub(crate) fn run(mut args: LeadArgs) -> Outcome {
     let (masters, mut file) = std::mem::take(&mut args.masters).complete()?;
     config::fill!(args from file: grace);
@@ -129,21 +129,21 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
     })
 }
 
-/// How it ended, when nothing failed.
+/// How `lead` ended, if nothing failed.
 enum WayOut {
-    /// With the command's own code.
+    /// With the exit code of the command.
     Code(u8),
-    /// By this signal, which ended the command as well, or came before the leadership was lost.
+    /// By this signal, which also ended the command, or came before leadership was lost.
     Signal(Signal),
 }
 
-/// What came of one term.
+/// The result of one term.
 enum Term {
-    /// It was the last one.
+    /// The last term.
     Last(WayOut),
-    /// Another is to be tried for, at once.
+    /// Leadership was lost: campaign again at once.
     Lost,
-    /// Or after a while.
+    /// The command failed: campaign again after [`RESPITE`].
     Failed,
 }
 
@@ -182,7 +182,7 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     let election = election.waiting(move |seen| display.see(seen));
     let note = args.note.as_deref().unwrap_or_default();
     let leads = election.campaign(note).await.map_err(not_acquired)?;
-    // The line of the wait is gone before anything else is said.
+    // Removes the progress line of the wait before the next message.
     drop(election);
     output::mention(format!(
         "leading '{}', term {}",
@@ -192,7 +192,7 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     Ok(leads)
 }
 
-/// What the command is told.
+/// The variables for the command.
 fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option<OsString>)> {
     let token = leads.guard().token().to_string();
     let term = leads.term().to_string();
@@ -207,7 +207,7 @@ fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option
     env
 }
 
-/// Runs the command while this machine leads.
+/// Runs the command while this machine is the leader.
 async fn command(
     leads: &Leadership,
     argv: &[OsString],
@@ -241,9 +241,9 @@ async fn command(
     }
 }
 
-/// The command has ended with this code, perhaps because we were asked to end.
+/// The result of a term whose command ended with this code.
 fn ended_with(code: u8, asked_to_end: bool) -> Term {
-    // Another try would find a command that cannot be started as it is.
+    // A command that cannot be started would fail again in the next term.
     if asked_to_end || matches!(code, exit::OK | exit::NOT_EXECUTABLE | exit::NOT_FOUND) {
         return Term::Last(WayOut::Code(code));
     }
@@ -254,7 +254,7 @@ fn ended_with(code: u8, asked_to_end: bool) -> Term {
     Term::Failed
 }
 
-/// The leadership was lost, perhaps while the command was already asked to end.
+/// The result of a term after leadership was lost.
 fn lost(
     guard: &LockGuard,
     cause: &str,

@@ -1,4 +1,4 @@
-//! `quorate list`: what is locked now, by whom, and who waits.
+//! `quorate list`: the locks that are held, their holders, and the number of waiters.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use crate::exit::{self, Meaning, Outcome};
 use crate::output::{self, Cell};
 use crate::status::{ResourceStatus, unanswered};
 
-/// What stands below `quorate list --help`.
+/// The text below the options of `quorate list --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Lists at most 1000 locks and takes about 5s at most; a line says if the list is incomplete. Every string under
 the key prefix counts as a lock. If no majority of the masters answers, a lock that is not listed may still be
@@ -24,7 +24,7 @@ Examples:
 
 JSON fields (stable): locks[], each as in status --json, and for a permit its slot; complete; not_asked[] (master, error, error_kind).";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 4] = [
     ("0", "a majority of masters answered"),
     ("64", ""),

@@ -1,4 +1,4 @@
-//! Which lock is asked for, and how patiently: what `run`, `once` and `hold` have in common.
+//! The options of the lock and of the wait for it, shared by `run`, `once` and `hold`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,7 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// The acquire itself counts towards `max_hold`; more than this only on a machine that is starved.
+/// Upper bound for the time of the acquire, which counts towards `max_hold`, on a machine that is not overloaded.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -47,7 +47,7 @@ pub(crate) struct LockArgs {
     kind: KindArgs,
 }
 
-/// A lock that can be asked for: the options with the file filled in.
+/// A lock that can be acquired: the options, completed from the configuration file.
 pub(crate) struct Lock {
     pub(crate) redlock: Redlock,
     pub(crate) resource: OsString,
@@ -55,38 +55,38 @@ pub(crate) struct Lock {
     pub(crate) kind: Kind,
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
-    /// How long to see releases off at the end.
+    /// How long the process waits at its end until the releases have been sent.
     pub(crate) parting: Duration,
     wait: Wait,
     note: Option<String>,
 }
 
 impl LockArgs {
-    /// Lets `--wait` stand against the variable of `--try`.
+    /// Lets a typed `--wait` override the variable `QUORATE_TRY`.
     pub(crate) fn do_wait(&mut self) {
         self.try_once = false;
     }
 
-    /// Which kind of lock it is to be.
+    /// The options for the kind of lock.
     pub(crate) fn kind(&self) -> &KindArgs {
         &self.kind
     }
 
-    /// What to end with where another holds it.
+    /// The exit code if another client holds the lock.
     pub(crate) fn conflict_exit_code(&self) -> u8 {
         self.conflict_exit_code.unwrap_or(exit::HELD)
     }
 
-    /// The resource: all that is needed where no lock is asked for.
+    /// The resource, for commands that acquire no lock.
     pub(crate) fn into_name(self) -> OsString {
         self.resource
     }
 
-    /// The lock on these masters, and what the file says of other options.
+    /// The lock on these masters, and the configuration file for the options that are not part of the lock.
     ///
     /// # Errors
     ///
-    /// When an option is wrong, or an ancestor holds the lock and would have to be waited for.
+    /// If an option is wrong, or if this process would have to wait for a lock of its ancestor.
     pub(crate) fn complete(self, masters: MasterOptions) -> Result<(Lock, FileOptions), Failure> {
         let (masters, file) = masters.complete()?;
         let settings = self.given.0.or(file.settings.clone());
@@ -119,26 +119,26 @@ impl LockArgs {
 }
 
 impl Lock {
-    /// The shorter of the ttl and the longest hold: what a grace has to fit into.
+    /// The smaller of ttl and `max_hold`. The grace period must fit into it.
     pub(crate) fn room(&self) -> Duration {
         self.max_hold.map_or(self.ttl, |most| most.min(self.ttl))
     }
 
-    /// The longest hold, where it ends a lock that was held for so long: seen coming, as early as the deadline
-    /// wants notice of the end.
+    /// `max_hold`, if it is the reason why a lock ends after `held_for`. Because the deadline acts some time before the
+    /// end of the validity, a hold that is shorter than `max_hold` by that time counts, too.
     pub(crate) fn max_hold_over(&self, held_for: Duration, deadline: Deadline) -> Option<Duration> {
         let (notice, _) = deadline.backstop();
         let reached = held_for + notice + SLACK.min(self.ttl / 4);
         self.max_hold.filter(|most| reached >= *most)
     }
 
-    /// Whether an ancestor reads what this one is to read.
+    /// Whether this is a read lock that an ancestor already holds as a reader.
     fn is_read_above(&self) -> bool {
         self.kind.is_read_above(&self.place, &self.resource)
     }
 
-    /// How long to wait. Under an ancestor that reads it, no longer than a ttl: a writer in line may be gone by
-    /// then, and an outage that lasts longer has ended the ancestor's lock as well.
+    /// How long to wait. If an ancestor holds the read lock, at most one ttl: a queued writer may be gone by then, and
+    /// a longer outage would also have ended the lock of the ancestor.
     fn patience(&self) -> Wait {
         match self.wait {
             Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),
@@ -147,11 +147,11 @@ impl Lock {
         }
     }
 
-    /// Takes it, unless a signal asks for the end before.
+    /// Acquires the lock, unless a signal ends the wait.
     ///
     /// # Errors
     ///
-    /// Contention, an outage, or the signal.
+    /// Another client holds the lock, there is no quorum, or a signal came.
     pub(crate) async fn take(&self, signals: &mut Signals) -> Result<LockGuard, Failure> {
         tokio::select! {
             guard = self.acquire() => guard,
@@ -187,12 +187,12 @@ impl Lock {
     }
 }
 
-/// What the masters said to a renewal that failed, if one did.
+/// The replies of the masters to a failed renewal, in brackets; empty if no renewal failed.
 pub(crate) fn said(guard: &LockGuard) -> String {
     let report = guard.report().into_iter();
     let failed: Vec<String> = report
         .filter(|said| said.phase == Phase::Extend)
-        // Who has not answered yet was not needed to know it.
+        // Masters without a reply did not contribute to the failure.
         .filter(|said| !matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::Silent))
         .map(|said| said.to_string())
         .collect();

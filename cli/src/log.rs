@@ -1,7 +1,6 @@
-//! What the library has to say, on stderr: warnings by default, more with `-v`, nothing with `-q`.
+//! Prints the events of the library on stderr: warnings by default, more with `-v`, nothing with `-q`.
 //!
-//! One line an event, in the words of every other line of this program: without escape sequences and
-//! line breaks, and without passwords.
+//! Each event is one line, in the format of all other messages: without escape sequences, line breaks and passwords.
 
 use std::fmt;
 use std::io;
@@ -17,7 +16,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::output;
 use crate::waiting;
 
-/// How much to say beside the answer itself. Every command takes these.
+/// How much is printed on stderr. Every command has these options.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Talk {
     /// Print nothing on stderr except the final error
@@ -29,7 +28,7 @@ pub(crate) struct Talk {
     pub(crate) verbose: u8,
 }
 
-/// Lets the library speak: as loud as the options say, or `RUST_LOG`, or else as `usual`.
+/// Starts to print events of the library, at the level of the options, else of `RUST_LOG`, else `usual`.
 pub(crate) fn start(talk: Talk, usual: LevelFilter) {
     output::be_quiet(talk.quiet);
     let library = |level| Targets::new().with_target("quorate", level);
@@ -45,11 +44,11 @@ pub(crate) fn start(talk: Talk, usual: LevelFilter) {
         .with_writer(|| Lines)
         .finish()
         .with(wanted);
-    // Fails only where somebody listens already.
+    // Fails only if a subscriber has been set already.
     let _ = tracing::subscriber::set_global_default(lines);
 }
 
-/// What `RUST_LOG` asks for; empty counts as unset.
+/// The levels in `RUST_LOG`. An empty variable counts as unset.
 fn from_environment() -> Option<Targets> {
     let wanted = std::env::var("RUST_LOG").ok()?;
     if wanted.trim().is_empty() {
@@ -66,7 +65,7 @@ fn from_environment() -> Option<Targets> {
     }
 }
 
-/// The severity as a word, the message, and its fields.
+/// Formats an event as its severity, its message and its fields.
 struct Plain;
 
 impl<S, N> FormatEvent<S, N> for Plain
@@ -92,7 +91,7 @@ where
     }
 }
 
-/// Takes each event as one piece, and says it as one line.
+/// Receives each event in a single write, and prints it as one line.
 struct Lines;
 
 impl io::Write for Lines {

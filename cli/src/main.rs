@@ -1,4 +1,4 @@
-//! `quorate`: run a command under a Redlock quorum lock, and look after the masters.
+//! `quorate`: runs commands under a Redlock quorum lock, and operates the masters.
 
 #![allow(
     clippy::format_push_string,
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     if let Err(error) = process::put_right() {
         return finish(Err(Failure::internal(error)));
     }
-    // Started by ourselves, as one of the helpers of `run`?
+    // Does this process run as a helper that `quorate run` has started?
     if let Some(code) = process::helper::main() {
         return code;
     }
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Says what failed, if anything did, and turns the outcome into the exit code.
+/// Prints the failure, if there is one, and returns the exit code.
 fn finish(outcome: Outcome) -> ExitCode {
     ExitCode::from(match outcome {
         Ok(code) => code,

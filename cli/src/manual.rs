@@ -1,4 +1,4 @@
-//! The manual pages, made from the description of the command line.
+//! The manual pages, generated from the command line.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::fit::{self, Block, Line};
 use crate::output;
 use crate::variables::TOLD;
 
-/// The first part of it.
+/// The first part of the text below the options of `quorate --help`.
 const AFTER_HELP: &str = "\
 Examples:
     quorate demo
@@ -32,12 +32,12 @@ Configuration: flags override QUORATE_* variables, which override the file that 
 names, or else quorate.toml in the working directory. Durations need a unit: 500ms, 10s, 5m, 1h 30m.
 Results go to stdout, messages to stderr. NO_COLOR turns colours off.";
 
-/// What stands below `quorate --help`.
+/// The text below the options of `quorate --help`.
 pub(crate) fn after_help() -> String {
     format!("{AFTER_HELP}\n\n{}", exit::table())
 }
 
-/// Variables that are of no option.
+/// Variables that belong to no option.
 const OTHERS: [(&str, &str); 3] = [
     (
         "RUST_LOG",
@@ -50,7 +50,7 @@ const OTHERS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Those that servers are started by.
+/// Variables that say which servers `demo` and `bench` start.
 const SERVERS: [(&str, &str); 2] = [
     (
         "QUORATE_SERVER",
@@ -92,7 +92,7 @@ pub(crate) fn man(args: &ManArgs, mut commands: clap::Command) -> Outcome {
     Ok(exit::OK)
 }
 
-/// The page of this command and those of the commands below it, by their names.
+/// The pages of this command and of its subcommands, with their names.
 fn pages(command: &clap::Command) -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut all = vec![(name(command).to_owned(), page(command)?)];
     for below in command.get_subcommands() {
@@ -111,7 +111,7 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone().override_usage(usage));
     let mut page = Vec::new();
     man.render_title(&mut page)?;
-    // What is to be typed must not be hyphenated, and there is much of it.
+    // No hyphenation: the pages contain many commands that are copied.
     page.extend_from_slice(b".nr HY 0\n.nh\n.ad l\n");
     man.render_name_section(&mut page)?;
     man.render_synopsis_section(&mut page)?;
@@ -146,7 +146,7 @@ fn section(page: &mut String, title: &str, text: &str) {
     }
 }
 
-/// Blocks as paragraphs, each with its lines.
+/// Blocks as paragraphs, each followed by its lines.
 fn text(blocks: &[Block]) -> String {
     let paragraph = |block: &Block| {
         let below = lines(std::slice::from_ref(block));
@@ -155,7 +155,7 @@ fn text(blocks: &[Block]) -> String {
     blocks.iter().map(paragraph).collect()
 }
 
-/// The lines of blocks, without what stands above them.
+/// The lines of blocks, without the headings.
 fn lines(blocks: &[Block]) -> String {
     let line = |line: &Line| match line {
         Line::Pair(name, words) => pair(name, words),
@@ -170,7 +170,7 @@ fn pair(name: &str, words: &str) -> String {
     format!(".TP\n\\fB{}\\fR\n{}\n", escaped(name), escaped(words))
 }
 
-/// The variables that stand for its options, what else it goes by, and what it tells a command.
+/// The section ENVIRONMENT: the variables of the options, other variables, and those that a command gets.
 fn environment(command: &clap::Command) -> String {
     let options = command.get_arguments().filter_map(|arg| {
         let variable = arg.get_env()?.to_str()?;
@@ -203,7 +203,7 @@ fn see_also(command: &clap::Command) -> String {
     format!("{}\n", pages.join(",\n"))
 }
 
-/// As it is written in the language of manual pages: what is typed stays what it is.
+/// Escapes a text for roff, so that characters which users type are not replaced by typographic ones.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     if text.starts_with(['.', '\'']) {

@@ -1,4 +1,4 @@
-//! Masters by their URLs, of every kind that this build knows.
+//! Adds masters to the builder by URL, for every kind that this build supports.
 
 use clap::ValueEnum;
 use quorate::RedlockBuilder;
@@ -9,8 +9,8 @@ use crate::exit::Failure;
 ///
 /// # Errors
 ///
-/// When the URL of another kind than Redis is none, or this build does not know the kind. What is wrong with a
-/// Redis URL is said when all settings are checked.
+/// If the URL of a MySQL or ZooKeeper master is invalid, or this build does not support the kind. Redis URLs are checked
+/// when the Redlock is built.
 pub(crate) fn add(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, Failure> {
     match scheme(url) {
         Scheme::Redis => Ok(builder.master(url)),
@@ -19,7 +19,7 @@ pub(crate) fn add(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, 
     }
 }
 
-/// What a URL leads to.
+/// The kind of server behind a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scheme {
     /// Redis or Valkey
@@ -33,7 +33,7 @@ pub(crate) enum Scheme {
 }
 
 impl Scheme {
-    /// As it is written on the command line.
+    /// The name of the kind on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",

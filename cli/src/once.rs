@@ -1,4 +1,4 @@
-//! `quorate once`: a command that runs once a period, over all machines.
+//! `quorate once`: runs a command once per period, across all machines.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::period::Period;
 use crate::process;
 use crate::run::{self, RunArgs, leaving_nothing};
 
-/// What stands below `quorate once --help`.
+/// The text below the options of `quorate once --help`.
 pub(crate) const AFTER_HELP: &str = "\
 For cron jobs on several machines: the masters record which period was done last. Periods are counted from
 1970-01-01 UTC: a period of 24h begins at midnight UTC.
@@ -37,7 +37,7 @@ Examples:
     quorate once --per 24h nightly-report -- ./report.sh
     quorate once --per 1h --at-least --try sync:users -- ./sync.sh";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 9] = [
     (
         "n",
@@ -92,21 +92,21 @@ pub(crate) struct OnceArgs {
 }
 
 impl OnceArgs {
-    /// The options that it shares with `run`.
+    /// The options that `once` shares with `run`.
     pub(crate) fn shared(&mut self) -> &mut RunArgs {
         &mut self.run
     }
 
-    /// The words of the command as they were typed.
+    /// The words of the command, as the user typed them.
     pub(crate) fn command(&self) -> &[OsString] {
         self.run.command()
     }
 }
 
-/// Any period: the record is the same for all.
+/// A period for access to the record, which does not depend on the period.
 const SOME: Duration = Duration::from_secs(1);
 
-/// Runs a command once a period, or looks after the record of that.
+/// Runs a command once per period, or creates or drops its record.
 pub(crate) fn run(args: OnceArgs) -> Outcome {
     if let Some(option) = args.run.lock.kind().asks_for_another() {
         return Err(Failure::usage(format!(

@@ -1,7 +1,7 @@
-//! Words for people on stderr, data on stdout: lines, tables, JSON.
+//! Messages on stderr, and results on stdout: lines, tables, JSON.
 //!
-//! Colour only where the stream is a terminal and `NO_COLOR` is not set, and never as the only sign.
-//! Everything that goes to stderr passes [`redact`], so that no message can carry a password.
+//! Colours are used only if the stream is a terminal and `NO_COLOR` is not set, and never carry information that the
+//! text lacks. Everything printed on stderr passes [`redact`], so that no message contains a password.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -26,13 +26,13 @@ pub(crate) const RED: Style = AnsiColor::Red.on_default();
 /// Headings.
 pub(crate) const BOLD: Style = Style::new().bold();
 
-/// The time between two looks whether stdout is still read.
+/// Time between two checks whether stdout still has a reader.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Whether the person at the terminal wants to be left alone.
+/// Whether `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Leaves the person at the terminal alone from now on, or not.
+/// Suppresses messages from now on, or not.
 pub(crate) fn be_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
@@ -41,22 +41,22 @@ pub(crate) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// One line for the person at the terminal.
+/// Prints one line on stderr.
 pub(crate) fn say(line: impl Display) {
     let line = line.to_string();
     let _ = writeln!(anstream::stderr(), "quorate: {}", flat(&redact(&line)));
 }
 
-/// The same, for what `-q` may leave out.
+/// Prints one line on stderr, unless `--quiet` was given.
 pub(crate) fn mention(line: impl Display) {
     if !is_quiet() {
         say(line);
     }
 }
 
-/// The same, for what is said while a lock is held or waited for: where nobody reads (a terminal that
-/// Ctrl-S has stopped, a pager that nobody scrolls) the line is left out, for the lock is not renewed
-/// while we wait there (`a_stderr_that_nobody_reads_costs_no_lock`).
+/// Prints one line on stderr while a lock is held or waited for. The line is dropped if stderr would block (a terminal
+/// stopped by Ctrl-S, a pager that is not scrolled), because the lock is not renewed while this process is blocked
+/// (test `a_stderr_that_nobody_reads_costs_no_lock`).
 pub(crate) fn say_in_passing(line: impl Display) {
     let stderr = io::stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
@@ -65,7 +65,7 @@ pub(crate) fn say_in_passing(line: impl Display) {
     }
 }
 
-/// One line about what went wrong.
+/// Prints an error on stderr.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(
         anstream::stderr(),
@@ -74,17 +74,17 @@ pub(crate) fn complain(line: &str) {
     );
 }
 
-/// Writes data to stdout. A reader that has gone away is not an error worth words.
+/// Prints a result on stdout. A closed pipe is not an error.
 ///
 /// # Errors
 ///
-/// When stdout cannot be written for another reason.
+/// If stdout cannot be written for another reason.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// The same for a page that people read: no line is broken within a word where it is shown on a terminal.
+/// Prints text for people on stdout. On a terminal, long lines are broken between words.
 ///
 /// # Errors
 ///
@@ -100,7 +100,7 @@ pub(crate) fn print_page(text: &str) -> Result<(), Failure> {
     print(&lines.collect::<String>())
 }
 
-/// Writes one line to stdout; false when nobody reads it any more.
+/// Prints one line on stdout. Returns false if stdout has no reader any more.
 ///
 /// # Errors
 ///
@@ -112,11 +112,11 @@ pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
     written(result).map(|()| !gone)
 }
 
-/// Resolves when nobody reads stdout any more: for who has nothing to write for a long time.
+/// Resolves when stdout has no reader any more, for commands that write nothing for a long time.
 pub(crate) async fn unread() {
     loop {
         let stdout = io::stdout();
-        // No event is asked for: that the other end is gone is told all the same.
+        // No events are requested: poll always reports a closed other end.
         let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
         let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
         if poll(&mut fds, PollTimeout::ZERO) == Ok(1)
@@ -158,7 +158,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&text)
 }
 
-/// A cell of a table: text and how to show it.
+/// A cell of a table: text and style.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cell {
     text: String,
@@ -184,8 +184,8 @@ impl Cell {
     }
 }
 
-/// Columns as wide as their widest cell, two spaces apart, the heading in bold. On a terminal that is too narrow for
-/// that, one line a cell.
+/// Lays out a table with a bold heading and two spaces between columns. On a terminal that is too narrow, each cell
+/// gets its own line.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     let wide = columns(heading, rows);
     let is_too_wide = |room: &usize| wide.lines().any(|line| fit::visible(line) > *room);
@@ -195,7 +195,7 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     }
 }
 
-/// Each row as lines of its own, cells without a value left out.
+/// Prints each row as several lines, one per cell; cells without a value are left out.
 fn records(heading: &[&str], rows: &[Vec<Cell>], room: usize) -> String {
     let names = heading.iter().skip(1).map(|name| fit::visible(name));
     let left = names.max().unwrap_or(0);
@@ -242,7 +242,7 @@ fn columns(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     text
 }
 
-/// A duration as people read it: milliseconds at most, microseconds below one.
+/// A duration for people: in milliseconds, below one millisecond in microseconds, from a minute on in seconds.
 pub(crate) fn human(duration: Duration) -> String {
     let rounded = if duration >= Duration::from_secs(60) {
         Duration::from_secs(duration.as_secs())
@@ -254,7 +254,7 @@ pub(crate) fn human(duration: Duration) -> String {
     humantime::format_duration(rounded).to_string()
 }
 
-/// Bytes as text: as they are when they are printable, `\xNN` where they are not.
+/// Bytes as text. Printable characters stay, other bytes become `\xNN`.
 pub(crate) fn bytes(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
@@ -272,7 +272,7 @@ pub(crate) fn bytes(bytes: &[u8]) -> String {
     text
 }
 
-/// Takes user names and passwords out of the URLs in a text.
+/// Replaces user names and passwords in the URLs of a text by `***`.
 pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     if !text.contains('@') && !text.contains("pass=") {
         return Cow::Borrowed(text);

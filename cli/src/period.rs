@@ -1,4 +1,4 @@
-//! Whether a command that runs once a period is to run, and that it has.
+//! Decides whether a command of `once` is due in this period, and records that it has run.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -10,27 +10,26 @@ use crate::exit::Failure;
 use crate::output::{self, human};
 use crate::process::{self, Signals};
 
-/// How often a command runs.
+/// The period of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Period {
     pub(crate) per: Duration,
-    /// Again after a failure or a crash; else not even then.
+    /// Whether the command runs again after a failure or a crash.
     pub(crate) at_least: bool,
 }
 
-/// What is to be written down when the command has ended well.
+/// The turn to record when the command has succeeded, if any.
 #[must_use]
 pub(crate) struct Unrecorded<'a>(Option<Turn<'a>>);
 
 impl<'a> Unrecorded<'a> {
-    /// Of a command that runs whenever it is asked to.
+    /// For a command without a period: nothing to record.
     pub(crate) fn nothing() -> Self {
         Self(None)
     }
 
-    /// Looks whether this period is still to be done by this program, under the lock that is held; none where it was
-    /// done. A signal that asks for the end before that is written down ends it, for the command would be started
-    /// into it.
+    /// Checks, under the held lock, whether the command is due. Returns `None` if this period is done already. A signal
+    /// that comes before the period is recorded ends this function, because the command must not be started after it.
     pub(crate) async fn begin(
         once: &Once,
         name: &str,
@@ -59,9 +58,9 @@ impl<'a> Unrecorded<'a> {
             }
             Due::Now(turn) if at_least => Ok(Some(Self(Some(turn)))),
             Due::Now(turn) => {
-                // The period would be used up by a command that never was one.
+                // A command that cannot be started must not use up the period.
                 process::look_for(program)?;
-                // The runtime looks for signals while a task yields.
+                // The runtime receives signals when a task yields.
                 unless_signalled(tokio::task::yield_now(), signals).await?;
                 turn.record().await.map_err(no_record)?;
                 Ok(Some(Self(None)))
@@ -69,7 +68,7 @@ impl<'a> Unrecorded<'a> {
         }
     }
 
-    /// The command has ended with this code.
+    /// Records the period if the command ended with 0.
     pub(crate) async fn ended(self, code: u8) {
         if let (Some(turn), 0) = (self.0, code)
             && let Err(error) = turn.record().await
@@ -81,7 +80,7 @@ impl<'a> Unrecorded<'a> {
     }
 }
 
-/// Does the `work`, unless a signal asks for the end.
+/// Runs `work`, unless a signal asks this process to end.
 async fn unless_signalled<T>(
     work: impl Future<Output = T>,
     signals: &mut Signals,
@@ -107,7 +106,7 @@ mod tests {
         let mut signals = Signals::hear().expect("heard");
         let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         assert!(quiet.is_ok(), "{quiet:?}");
-        // Nothing else in this process takes it for an end.
+        // No other test in this process handles SIGALRM.
         raise(Signal::SIGALRM).expect("raised");
         let seen = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         let failure = seen.expect_err("seen");

@@ -1,4 +1,4 @@
-//! `quorate prepare`: makes on a server what a master of its kind needs once.
+//! `quorate prepare`: creates what a MySQL or ZooKeeper server needs to be a master.
 
 use clap::Args;
 
@@ -7,7 +7,7 @@ use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::masters::{Scheme, scheme};
 use crate::output;
 
-/// What stands below `quorate prepare --help`.
+/// The text below the options of `quorate prepare --help`.
 pub(crate) const AFTER_HELP: &str = "\
 MySQL and MariaDB need four tables, ZooKeeper needs a path; Redis and Valkey need nothing. Existing tables and paths
 are kept, so this command can be run at any time, even while locks are held. Tables of an older version are upgraded,
@@ -21,7 +21,7 @@ Examples:
     quorate prepare mysql://admin:secret@db1.example/locks
     quorate prepare zk://h1:2181+h2+h3/locks";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 4] = [
     ("0", "the server is prepared"),
     ("64", ""),
@@ -49,7 +49,7 @@ pub(crate) fn run(args: PrepareArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// Prepares the server of this URL and tells what was done; nothing where its kind needs nothing.
+/// Prepares the server of this URL and returns a report; `None` if its kind needs no preparation.
 pub(crate) async fn one(url: &str) -> Result<Option<String>, Failure> {
     match scheme(url) {
         Scheme::Redis => Ok(None),

@@ -1,4 +1,4 @@
-//! Live progress: a bar under the story on a terminal, the story alone elsewhere.
+//! Progress on stderr: lines, and on a terminal also a bar below them.
 
 use std::io::{IsTerminal, stderr};
 
@@ -12,12 +12,12 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts, on stderr.
+    /// The progress of the demo.
     pub(crate) fn new(steps: usize) -> Self {
         Self::of(steps, "sold")
     }
 
-    /// The same for steps of any kind.
+    /// The progress of a job; `what` names its steps.
     pub(crate) fn of(steps: usize, what: &str) -> Self {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(steps as u64);
@@ -32,7 +32,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// Tells the next line of the story.
+    /// Prints a line.
     pub(crate) fn line(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| output::say(line)),
@@ -40,7 +40,7 @@ impl Progress {
         }
     }
 
-    /// Tells a line, one step further.
+    /// Prints a line, and advances the bar by one step.
     pub(crate) fn advance(&self, line: &str) {
         self.line(line);
         if let Some(bar) = &self.bar {
@@ -48,7 +48,7 @@ impl Progress {
         }
     }
 
-    /// One step further, on the bar alone.
+    /// Advances the bar by one step, and shows these words next to it.
     pub(crate) fn step(&self, words: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(words.to_owned());
@@ -56,7 +56,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! `quorate quota`: so many pieces and no more, over all machines.
+//! `quorate quota`: hands out at most N units across all machines.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ use crate::output;
 use crate::process;
 use crate::run::leaving_nothing;
 
-/// What stands below `quorate quota --help`.
+/// The text below the options of `quorate quota --help`.
 pub(crate) const AFTER_HELP: &str = "\
 The masters record how many units are left; every change takes the lock of the same name. Never more units are
 taken than were created, whatever clocks, crashes and late messages do, even if masters lose their data one after
@@ -35,7 +35,7 @@ Examples:
 
 take and left print how many units are left. JSON fields (stable): quota, taken, left.";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 8] = [
     (
         "0",
@@ -108,7 +108,7 @@ enum Verb {
     },
 }
 
-/// Which quota, and how.
+/// The quota, and how to access it.
 #[derive(Debug, Args)]
 struct Of {
     /// The name of the quota
@@ -126,7 +126,7 @@ struct Of {
     masters: MasterOptions,
 }
 
-/// What it came to.
+/// The result of a call.
 struct Count {
     taken: u64,
     left: Option<u64>,
@@ -144,7 +144,7 @@ impl Count {
     }
 }
 
-/// Does what is asked of the quota.
+/// Runs the command on the quota.
 pub(crate) fn run(args: QuotaArgs) -> Outcome {
     if let Verb::Drop { of, yes: false } = &args.verb {
         return Err(Failure::usage(format!(
@@ -180,7 +180,7 @@ pub(crate) fn run(args: QuotaArgs) -> Outcome {
 }
 
 impl Of {
-    /// Asks the quota, and prints what it came to.
+    /// Calls the quota, and prints the result.
     fn with(self, ask: impl AsyncFnOnce(&Quota) -> Result<Count, Failure>) -> Outcome {
         let (masters, file) = self.masters.complete()?;
         let redlock = config::redlock(&masters, None)?;

@@ -1,14 +1,14 @@
-//! What doctor thinks of masters that keep locks in records: databases and ZooKeeper. Pure judgement.
+//! Checks of `doctor` for masters that keep locks in records: databases and ZooKeeper. Without I/O.
 
 use quorate::{Fault, Inspection};
 
 use crate::finding::{Add, Rules, Severity};
 use crate::output::human;
 
-/// So many clients of a lock should find room: each takes four sessions and one that listens.
+/// Connections that should be free: two clients with five each (four sessions and one that listens).
 const ROOM: u64 = 2 * 5;
 
-/// Why no lock can use it, where its kind has an advice of its own. Says whether it has.
+/// Adds the reason why locks cannot use this master, if its kind has specific advice. Returns whether it has.
 pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut impl Add) -> bool {
     let zookeeper = master.server.as_deref() == Some("zookeeper");
     let (check, advice) = match fault {
@@ -16,7 +16,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
             "acl",
             "name a user with access to the path in its URL (zk://user:password@host/path), or change the ACL (setAcl)",
         ),
-        // It has let us in and told what it is.
+        // The login succeeded, because the kind of server is known.
         Fault::Denied(_) if master.server.is_some() => (
             "acl",
             "run `quorate prepare URL` with an administrator account: it prints the grants that are needed",
@@ -55,7 +55,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
 
 const READ_ONLY: &str = "list its source instead, or run SET GLOBAL read_only = 0";
 
-/// Judges one that a lock can use.
+/// Checks a master that locks can use.
 pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     age(master, add);
     role(master, add);
@@ -84,7 +84,7 @@ pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     }
 }
 
-/// Whether it has what a lock asks of it: a ZooKeeper may do without it for long.
+/// Checks the version of a ZooKeeper. An old server fails only when a lock first uses what it lacks.
 fn age(master: &Inspection, add: &mut impl Add) {
     let Some(version) = master.version.as_deref() else {
         return;
@@ -127,7 +127,7 @@ fn role(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Whether it is one of several that are one.
+/// Whether the server is a member of a cluster that replicates synchronously.
 fn together_with_others(master: &Inspection, add: &mut impl Add) {
     let galera = master.setting("wsrep_on") == Some("ON");
     let group = master
@@ -150,7 +150,7 @@ fn together_with_others(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// What a crash of a database would mean.
+/// What a database may lose in a crash.
 fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
     let flush = master.setting("innodb_flush_log_at_trx_commit");
     let binlog = match master.setting("log_bin") {
@@ -212,7 +212,7 @@ fn room(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Whether its writes leave room in the time that it has to answer.
+/// Whether replies arrive well within the timeout.
 fn pace(master: &Inspection, add: &mut impl Add) {
     let (Some(trip), Some(timeout)) = (master.round_trip, master.timeout) else {
         return;
@@ -231,7 +231,7 @@ fn pace(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Whether it is the right thing for itself: consensus is inside.
+/// Whether it is fine as the only master: a ZooKeeper ensemble survives failures of its members.
 pub(crate) fn survives_alone(master: &Inspection) -> bool {
     master.server.as_deref() == Some("zookeeper")
         && master
@@ -380,7 +380,7 @@ mod tests {
         assert!(!survives_alone(&database(&[])));
     }
 
-    /// What is said of a fault: the check and the advice.
+    /// The check and the advice for a fault.
     fn advice(master: &Inspection, fault: &Fault) -> String {
         let mut said = String::new();
         let why = fault.to_string();

@@ -1,4 +1,4 @@
-//! `quorate run`: take the lock, run the command, keep the lock, give it back.
+//! `quorate run`: acquires the lock, runs the command while renewing the lock, and releases it.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ use crate::period::{Period, Unrecorded};
 use crate::process::{self, Ended, Fate, Job, Lease, Signals};
 use crate::settings;
 
-/// What stands below `quorate run --help`.
+/// The text below the options of `quorate run --help`.
 pub(crate) const AFTER_HELP: &str = "\
 The environment of the command has QUORATE_RESOURCE, QUORATE_TOKEN (the value of the lock key on the masters) and
 QUORATE_FENCING_TOKEN (a number larger than that of every earlier holder: pass it to the resource that the
@@ -58,7 +58,7 @@ Examples:
     quorate run db:migrate --shell './migrate | tee log'
     quorate run --quiet --try --conflict-exit-code 0 cron:mail ./mail.sh";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 9] = [
     ("n", "the command's own exit code"),
     ("64", "wrong usage; nothing was locked"),
@@ -126,32 +126,32 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// The words of the command as they were typed.
+    /// The words of the command, as the user typed them.
     pub(crate) fn command(&self) -> &[OsString] {
         &self.command
     }
 
-    /// The resource, and where the masters are: all that is needed where no command runs.
+    /// The resource and the masters, for calls that run no command.
     pub(crate) fn into_name(self) -> (OsString, MasterOptions) {
         (self.lock.into_name(), self.masters)
     }
 }
 
-/// The options with the file filled in.
+/// The options, completed from the configuration file.
 struct Plan {
     lock: Lock,
     command: Vec<OsString>,
     keep_for: Duration,
     deadline: Deadline,
     hide_masters: bool,
-    /// How often the command runs; whenever it is asked to, without.
+    /// The period of the command, for `once`.
     once: Option<Period>,
     exporter: RefCell<Exporter>,
 }
 
 impl Plan {
-    /// Says why the lock is gone, and what became of the command: the end of `max_hold` is seen coming,
-    /// so that the library's own word for it comes too late.
+    /// Why the lock was lost, and what became of the command. `max_hold` is checked here, because the deadline acts
+    /// before the library reports the end of `max_hold` as the cause.
     fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
         let advice = match fate {
             Fate::StillRunning(_) => {
@@ -174,7 +174,7 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
     run_once(args, None)
 }
 
-/// The same, unless it has been done in this period.
+/// Runs a command under a lock; with `once`, only if it is due in this period.
 pub(crate) fn run_once(args: RunArgs, once: Option<Period>) -> Outcome {
     let conflict = args.lock.conflict_exit_code();
     let end = plan_and_run(args, once).map_err(|failure| failure.on_conflict(conflict))?;
@@ -189,7 +189,7 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
     let (lock, mut file) = args.lock.complete(args.masters)?;
     config::fill!(args from file: keep_for, grace);
     let grace = args.grace.unwrap_or(DEFAULT_GRACE);
-    // A hold that is shorter than the ttl has to leave room for work before the grace as well.
+    // If max_hold is shorter than the ttl, it must leave time for work before the grace period, too.
     let room = lock.room();
     let plan = Plan {
         command: match args.shell {
@@ -221,7 +221,7 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
         ));
     }
     let work = under_the_lock(&plan);
-    // On this thread: the parent-death signal of the command belongs to the thread that starts it.
+    // On this thread: the command's parent-death signal is tied to the thread that starts it.
     let end = config::block_on(leaving_nothing(&plan.lock.redlock, plan.lock.parting, work));
     let came_to = match &end {
         Ok(WayOut::Code(code)) => Ok(*code),
@@ -232,11 +232,11 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
     end
 }
 
-/// How it ended, when nothing failed.
+/// How `run` ended, if nothing failed.
 enum WayOut {
-    /// With the command's own code.
+    /// With the exit code of the command.
     Code(u8),
-    /// By this signal, which ended the command as well, or was typed while the lock was kept.
+    /// By this signal, which also ended the command, or was typed while the lock was kept (`--keep-for`).
     Signal(Signal),
 }
 
@@ -309,7 +309,7 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
     outcome
 }
 
-/// What the command is told.
+/// The variables for the command.
 fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsString>)> {
     let lock = &plan.lock;
     let mut env = vec![
@@ -331,7 +331,7 @@ fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsSt
     env
 }
 
-/// Whether the command is to run; none where it has been done in this period.
+/// Checks whether the command is due; `None` if it has been done in this period.
 async fn begin<'a>(
     plan: &Plan,
     guard: &'a LockGuard,
@@ -347,9 +347,9 @@ async fn begin<'a>(
     Unrecorded::begin(&once, &name, at_least, program, guard, signals).await
 }
 
-/// Lets the lock outlive a short command, unless a signal or a loss cuts it short. Says the signal if
-/// it was one of the keyboard's: it is meant for everything that runs there, also for a loop around us.
-/// Of all others who started us wants to know how the command ended.
+/// Keeps the lock after a short command, until the time is over, a signal comes, or the lock is lost. Returns SIGINT and
+/// SIGQUIT, because the keyboard sends them to the whole job, including a loop around this process. After any other
+/// signal, the exit code of the command is more useful to the caller.
 async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Option<Signal> {
     if rest.is_zero() {
         return None;

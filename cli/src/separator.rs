@@ -1,21 +1,21 @@
-//! Where the command begins in what was typed: behind `--`, or, where nobody can take it for something else, without.
+//! Checks where the command to run begins in the command line: after `--`, which is optional if nothing is ambiguous.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::output;
 
-/// What stands in front of the command.
+/// The separator before the command.
 const SEPARATOR: &str = "--";
 
-/// Says what is wrong with a line whose command could be another than the one that was found in it.
+/// Checks that the command which the parser found is the only possible one.
 ///
-/// `typed` is all that was typed behind the name of the program, and ends with the words of the command: the parser
-/// takes all that follows the first of them for the rest. `is_ours` tells the options of quorate.
+/// `typed` is the command line without the program name. It ends with `command`, because the parser takes everything
+/// after the first word of the command as its arguments. `is_ours` recognises the options of quorate.
 ///
 /// # Errors
 ///
-/// Where `--` has to stand, on the very line.
+/// If the line is ambiguous; the message shows the line with `--` at the right place.
 pub(crate) fn check(
     typed: &[OsString],
     command: &[OsString],
@@ -64,7 +64,7 @@ pub(crate) fn check(
     })
 }
 
-/// The line as it would be right.
+/// The corrected line.
 fn line(head: &[OsString], command: &[OsString]) -> String {
     let mut words = vec!["quorate".to_owned()];
     words.extend(head.iter().map(|word| shown(word)));
@@ -73,7 +73,7 @@ fn line(head: &[OsString], command: &[OsString]) -> String {
     format!("`{}`", words.join(" "))
 }
 
-/// A word as a shell would take it.
+/// A word, quoted for a shell.
 fn shown(word: &OsStr) -> String {
     let text = output::bytes(word.as_bytes());
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
@@ -87,7 +87,7 @@ fn shown(word: &OsStr) -> String {
 mod tests {
     use super::*;
 
-    /// What is said of `quorate run HEAD COMMAND`, where the words of the command follow a bar.
+    /// The result for `quorate run HEAD COMMAND`. In `line`, a bar separates HEAD and COMMAND.
     fn said(line: &str) -> Result<(), String> {
         let (head, command) = line.split_once('|').expect("a bar");
         let words =

@@ -1,4 +1,4 @@
-//! Servers of every kind, started on free ports and gone with who has started them.
+//! Starts servers of every kind on free ports, for `demo` and `bench`. Dropping one stops it.
 
 use std::thread;
 
@@ -7,7 +7,7 @@ use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions, ZooKeeper}
 use crate::exit::Failure;
 use crate::masters::Scheme;
 
-/// A server of our own.
+/// A server that this process has started.
 pub(crate) enum Spawned {
     Redis(Box<Server>),
     MariaDb(MariaDb),
@@ -15,7 +15,7 @@ pub(crate) enum Spawned {
 }
 
 impl Spawned {
-    /// Why no server of this kind can be started here, with what helps.
+    /// Why no server of this kind can be started here, and what to do; `None` if it can.
     pub(crate) fn missing(kind: Scheme) -> Option<String> {
         match kind {
             Scheme::Redis if quorate_testbed::available().is_none() => Some(
@@ -30,14 +30,14 @@ impl Spawned {
         }
     }
 
-    /// Starts one of each, all at once; none is left behind where one does not come up.
+    /// Starts one server per entry, concurrently. If one fails to start, the others are stopped.
     pub(crate) fn start_all(kinds: &[Scheme]) -> Result<Vec<Self>, Failure> {
         thread::scope(|scope| {
             let starts: Vec<_> = kinds
                 .iter()
                 .map(|&kind| scope.spawn(move || Self::start(kind)))
                 .collect();
-            // All are joined before the first failure is passed on.
+            // Join all threads before the first failure is returned.
             let started: Vec<_> = starts
                 .into_iter()
                 .map(|start| {
@@ -65,7 +65,7 @@ impl Spawned {
         started.map_err(cannot)
     }
 
-    /// What it is.
+    /// The name of its program.
     pub(crate) fn name(&self) -> String {
         program(match self {
             Self::Redis(_) => Scheme::Redis,
@@ -90,7 +90,7 @@ impl Spawned {
         }
     }
 
-    /// As a crash would.
+    /// Kills the server with SIGKILL.
     pub(crate) fn kill(&self) -> Result<(), Failure> {
         let killed = match self {
             Self::Redis(server) => server.kill(),
@@ -100,7 +100,7 @@ impl Spawned {
         killed.map_err(Failure::internal)
     }
 
-    /// Starts it again, with what its kind still knows after a crash: a Redis nothing.
+    /// Starts the server again, with the data that its kind keeps after a crash. A Redis keeps none.
     pub(crate) fn come_back(&self) -> Result<(), Failure> {
         let back = match self {
             Self::Redis(server) => server.restart_empty(),

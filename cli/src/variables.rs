@@ -1,13 +1,13 @@
-//! Variables that look like ours and that nobody reads: most are slips of the pen, and change nothing.
+//! Warns of `QUORATE_*` variables that quorate does not read. Most are misspelt.
 
 use std::collections::BTreeSet;
 
 use crate::output;
 
-/// What the names of all of them begin with.
+/// The prefix of all variables of quorate.
 const OURS: &str = "QUORATE_";
 
-/// What a command is told that runs under a lock, or leads: a quorate under it sees them as well.
+/// The variables for a command that runs under a lock or leads. A nested quorate sees them, too.
 pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_RESOURCE", "the name of the lock"),
     ("QUORATE_TOKEN", "the value of the lock key on the masters"),
@@ -23,10 +23,10 @@ pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_OWNER", "the owner of the lock, with --owner"),
 ];
 
-/// What `demo` and `bench` go by when they start servers.
+/// The variables that say which servers `demo` and `bench` start.
 const SERVERS: [&str; 2] = ["QUORATE_SERVER", "QUORATE_ZOOKEEPER"];
 
-/// What the tests and tools beside this program go by; each stands for all that begin with it.
+/// Prefixes of the variables that tests and tools of the project read.
 const TOOLS: [&str; 11] = [
     "QUORATE_TEST_",
     "QUORATE_CHAOS_",
@@ -41,11 +41,11 @@ const TOOLS: [&str; 11] = [
     "QUORATE_CLOCK_OFFSET_FILE",
 ];
 
-/// Says of each variable that nobody reads that this is so, and which one may be meant.
+/// Warns of each variable that quorate does not read, and suggests the one that may be meant.
 pub(crate) fn warn_of_unknown(commands: &clap::Command) {
     let mut known: BTreeSet<String> = of_options(commands);
     known.extend(SERVERS.map(str::to_owned));
-    // One that is empty is not set.
+    // An empty variable counts as unset.
     let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
     let names = set.filter_map(|(name, _)| name.into_string().ok());
     for name in names.filter(|name| is_unknown(name, &known)) {
@@ -72,7 +72,7 @@ fn is_unknown(name: &str, known: &BTreeSet<String>) -> bool {
         && !TOOLS.iter().any(|tool| name.starts_with(tool))
 }
 
-/// The known one that is most like it, if one is.
+/// The known variable with the most similar name, if one is similar enough.
 fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let bare = name.strip_prefix(OURS)?.to_ascii_uppercase();
     let most = (bare.len() / 3).max(1);
@@ -82,7 +82,7 @@ fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     near.min().map(|(_, other)| &**other)
 }
 
-/// How many letters have to be put in, taken out or exchanged to make one word of the other.
+/// The Levenshtein distance of two words.
 fn edits(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

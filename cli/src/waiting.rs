@@ -1,4 +1,4 @@
-//! What a waiter shows: one line that moves on a terminal, plain lines now and then elsewhere.
+//! Shows the progress of a wait for a lock: a spinner on a terminal, otherwise a line from time to time.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, stderr};
@@ -12,17 +12,17 @@ use quorate::Waiting;
 use crate::kind::holder_words;
 use crate::output::{self, human};
 
-/// Short waits are not worth a line.
+/// A shorter wait prints nothing.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Elsewhere than on a terminal: at most one line in this time, and only when something changed.
+/// Without a terminal: minimum time between two lines, if something has changed.
 const CHANGE: Duration = Duration::from_secs(2);
-/// And one in this time even if nothing did.
+/// Without a terminal: maximum time between two lines.
 const STILL: Duration = Duration::from_secs(30);
 
-/// The line that moves, while there is one.
+/// The spinner, while there is one.
 static MOVING: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Writes something while a line may be moving: above it.
+/// Runs `write` so that its output appears above the spinner, if there is one.
 pub(crate) fn above(write: impl FnOnce()) {
     let moving = MOVING
         .lock()
@@ -37,15 +37,15 @@ pub(crate) fn above(write: impl FnOnce()) {
 /// Shows one wait, from its beginning to its end.
 pub(crate) struct WaitDisplay {
     resource: String,
-    /// The value of the lock under which this very program was started.
+    /// The value of the lock of the quorate process that this one runs under.
     ours: Option<OsString>,
     bar: Option<ProgressBar>,
-    /// When the last plain line was written, and what it said.
+    /// Time and content of the last line.
     last: Mutex<Option<(Duration, String)>>,
 }
 
 impl WaitDisplay {
-    /// Shows nothing yet.
+    /// A display that has not printed anything yet.
     pub(crate) fn new(resource: &[u8]) -> Self {
         let bar = (stderr().is_terminal() && !output::is_quiet()).then(|| {
             let bar = ProgressBar::new_spinner();
@@ -66,7 +66,7 @@ impl WaitDisplay {
         }
     }
 
-    /// Shows what the waiter sees now.
+    /// Shows the present state of the wait.
     pub(crate) fn see(&self, seen: &Waiting) {
         let ours = seen.holder.is_some()
             && seen.holder.as_deref() == self.ours.as_ref().map(|ours| ours.as_bytes());
@@ -98,7 +98,7 @@ impl Drop for WaitDisplay {
     }
 }
 
-/// What makes a line worth saying again.
+/// The part of the state whose change is worth a new line.
 fn key(seen: &Waiting) -> String {
     let trouble = seen.trouble.iter();
     let trouble: Vec<_> = trouble

@@ -1,4 +1,4 @@
-//! `quorate watch`: who leads, and each change, until it is ended.
+//! `quorate watch`: prints the leader, and every change, until it is ended.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output;
 use crate::status::{NoteStatus, wrong_name};
 
-/// What stands below `quorate watch --help`.
+/// The text below the options of `quorate watch --help`.
 pub(crate) const AFTER_HELP: &str = "\
 The output is a hint and may be out of date when it arrives: rely on the term, which never decreases, and not on
 the name of the leader. A new leader is reported at once; quorate also asks the masters three times per ttl.
@@ -23,7 +23,7 @@ Examples:
 JSON fields (stable), one object a line: election, leader (whether one is known), term, note (host, pid,
 process, since, text). Absent values are null.";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 3] = [
     ("0", "the reader of its output has gone away"),
     ("64", ""),
@@ -44,7 +44,7 @@ pub(crate) struct WatchArgs {
     masters: MasterOptions,
 }
 
-/// Watches.
+/// Prints the leader and every change.
 pub(crate) fn run(args: WatchArgs) -> Outcome {
     let (masters, file) = args.masters.complete()?;
     let redlock = config::redlock(&masters, file.settings.ttl)?;

@@ -1,11 +1,10 @@
-//! What the argument parser complains of, as one line with the culprit.
+//! Turns an error of the argument parser into one line that names the wrong argument.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::exit::{self, Failure, Outcome};
 
-/// What an error of the argument parser comes to: help and version are printed as they are, anything else
-/// is wrong usage.
+/// The outcome of an error of the argument parser. Help and version are printed; everything else is wrong usage.
 pub(crate) fn explain(error: &clap::Error) -> Outcome {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -23,7 +22,7 @@ pub(crate) fn explain(error: &clap::Error) -> Outcome {
     }
 }
 
-/// The variable a wrong value came from, when it was not typed on the command line.
+/// The variable that a wrong value came from, if it was not typed on the command line.
 fn origin(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
         return None;
@@ -38,7 +37,7 @@ fn origin(error: &clap::Error) -> Option<String> {
     (!typed && std::env::var_os(&variable).is_some()).then_some(variable)
 }
 
-/// Folds a parser message into one line: the statement, the hints, no usage block.
+/// Joins a message of the parser into one line with its hints, without the usage block.
 fn one_line(rendered: &str, origin: Option<String>) -> String {
     let mut parts = Vec::new();
     for line in rendered.lines().map(str::trim) {
