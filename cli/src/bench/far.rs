@@ -1,4 +1,4 @@
-//! What an acquire costs when masters are far apart.
+//! Measures how long an acquire takes when masters are far apart.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use crate::exit::Failure;
 
 /// Round trips of the simulated wide area, in milliseconds.
 const FAR: [u64; 5] = [1, 10, 40, 80, 150];
-/// How many masters it takes.
+/// Number of masters in this measurement.
 pub(super) const MASTERS: usize = FAR.len();
 const CYCLES: usize = 12;
 
-/// Masters and how far away they are.
+/// Masters and their round trips.
 struct Place {
     options: MasterOptions,
     urls: Vec<String>,
     round_trips_ms: Vec<f64>,
-    /// What makes them far; they are near again without.
+    /// The proxies that delay replies, for as long as they exist.
     _proxies: Vec<Proxy>,
 }
 
 impl Place {
-    /// Through proxies on masters that were spawned.
+    /// Started masters behind proxies that delay replies.
     fn simulated(ground: &Ground, masters: &Masters) -> Result<Self, Failure> {
         let mut urls = Vec::new();
         let mut proxies = Vec::new();
@@ -53,7 +53,7 @@ impl Place {
         })
     }
 
-    /// As they are: one master alone takes its round trip and its work.
+    /// Configured masters as they are. The round trip is measured as the median acquire on each master alone.
     async fn found(ground: &Ground, time: Duration) -> Result<Self, Failure> {
         let options = ground.options.clone();
         let mut round_trips_ms = Vec::new();
@@ -75,8 +75,8 @@ impl Place {
     }
 }
 
-/// What an acquire costs when masters are far apart: through proxies on masters that were
-/// spawned, as they are on others. Takes about this `time`, and at least one acquire for each.
+/// Measures acquires when masters are far apart: through proxies for started masters, directly for configured ones.
+/// Takes about `time`, but at least one acquire per size and setting.
 pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wide>, Failure> {
     if ground.is_by_kind() {
         return Ok(None);
@@ -89,7 +89,7 @@ pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wi
         return Ok(None);
     }
     let sizes: Vec<usize> = if ground.spawned.is_some() {
-        // Even ones as well: they show that one master more buys nothing but its cost.
+        // Even sizes as well: they show that an additional master only costs more.
         (1..=place.urls.len()).collect()
     } else {
         ground

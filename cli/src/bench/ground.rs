@@ -1,4 +1,4 @@
-//! The masters that are measured: spawned, or as they run.
+//! The masters that are measured: started for the benchmark, or configured.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::masters::{Scheme, scheme};
 use crate::prepare;
 use crate::spawned::Spawned;
 
-/// Where the locks live.
+/// The masters of a benchmark, and the quorums to compare.
 pub(super) struct Ground {
     pub(super) options: MasterOptions,
     pub(super) urls: Vec<String>,
-    /// What is compared.
+    /// The quorums to compare.
     pub(super) parties: Vec<Party>,
     pub(super) server: String,
     pub(super) spawned: Option<Masters>,
-    /// What is measured on each.
+    /// The settings to measure with each quorum.
     pub(super) settings: &'static [Setting],
-    /// Servers of several kinds that were started: only held, so that they live.
+    /// Started servers of several kinds, kept only so that they stay up.
     others: Vec<Spawned>,
-    /// Every client there was: a measurement that is cut short has releases on their way.
+    /// All clients, so that an interrupted measurement can flush their releases.
     pub(super) clients: RefCell<Vec<Redlock>>,
 }
 
@@ -35,7 +35,7 @@ const TTL: Duration = Duration::from_secs(10);
 const DEFAULT_SIZES: [usize; 5] = [1, 3, 5, 7, 9];
 
 impl Ground {
-    /// Starts masters: for these sizes, the usual ones where none are given, and at least so many.
+    /// Starts masters for these sizes (default: [`DEFAULT_SIZES`]), but at least `least` masters.
     pub(super) fn spawn(sizes: Option<Vec<usize>>, least: usize) -> Result<Self, Failure> {
         let sizes = sizes.unwrap_or(DEFAULT_SIZES.to_vec());
         check(&sizes)?;
@@ -61,7 +61,7 @@ impl Ground {
         })
     }
 
-    /// Starts servers for quorums of these kinds, which share them.
+    /// Starts servers for quorums of these kinds. The quorums share the servers.
     pub(super) async fn spawn_kinds(quorums: &[Kinds]) -> Result<Self, Failure> {
         let most = |kind: Scheme| {
             let of_kind = |one: &Kinds| one.0.iter().filter(|other| **other == kind).count();
@@ -98,8 +98,7 @@ impl Ground {
         })
     }
 
-    /// Takes the masters that are named. Where no sizes are given: by kind, if there are several, or else all odd
-    /// sizes up to their number.
+    /// Uses the configured masters. Without sizes, compares kinds if there are several, else all odd sizes.
     pub(super) fn find(sizes: Option<Vec<usize>>, masters: MasterOptions) -> Result<Self, Failure> {
         let (options, _) = masters.complete().map_err(|failure| {
             failure.with("; or use --spawn to start servers for the measurement")
@@ -131,7 +130,7 @@ impl Ground {
         })
     }
 
-    /// The kinds of locks are measured, and not the settings of one.
+    /// If `wanted`, measures the kinds of locks instead of the settings of the plain lock.
     pub(super) fn by_kinds_of_locks(self, wanted: bool) -> Self {
         Self {
             settings: if wanted {
@@ -143,7 +142,7 @@ impl Ground {
         }
     }
 
-    /// A client of some of them, of which this keeps track.
+    /// Creates a client of these masters, and keeps track of it.
     pub(super) fn client(
         &self,
         setting: Setting,
@@ -156,16 +155,16 @@ impl Ground {
         settings.fencing = Some(setting != Setting::Classic);
         let fair = !matches!(setting, Setting::Classic | Setting::Fenced);
         settings.order = Some(if fair { Order::Fair } else { Order::Unordered });
-        // For masters that may take long, as long as the library wants it.
+        // The library requires a ttl of at least four node timeouts.
         let ttl = TTL.max(4 * options.node_timeout());
         let redlock = config::redlock(&options, Some(ttl))?;
         self.clients.borrow_mut().push(redlock.clone());
         Ok(redlock)
     }
 
-    /// Sees releases off.
+    /// Waits until the releases of all clients have been sent.
     pub(super) async fn clear(&self) {
-        // The tasks of a crowd that was dropped end with the next turn of the runtime.
+        // Dropped tasks end with the next turn of the runtime.
         tokio::time::sleep(Duration::from_millis(10)).await;
         let clients = self.clients.take();
         let flushed = futures::future::join_all(clients.iter().map(Redlock::flush));
@@ -177,18 +176,18 @@ impl Ground {
         format!("quorums of {} ({})", labels.join(", "), self.server)
     }
 
-    /// Whether kinds of masters are compared, and not sizes.
+    /// Whether kinds of masters are compared instead of sizes.
     pub(super) fn is_by_kind(&self) -> bool {
         self.parties.iter().any(|party| party.kinds.is_some())
     }
 
-    /// Whether servers were started for it.
+    /// Whether servers were started for the benchmark.
     pub(super) fn is_spawned(&self) -> bool {
         self.spawned.is_some() || !self.others.is_empty()
     }
 }
 
-/// How masters are used that were just started by ourselves: they have forgotten nothing.
+/// Options for masters that were just started: without the restart guard, because they have lost no locks.
 fn of_our_own() -> MasterOptions {
     let mut options = MasterOptions::default();
     options.settings_mut().restart_guard = Some(RestartGuard::Off);

@@ -1,4 +1,4 @@
-//! Turns of one client and of many tasks, and what they come to.
+//! Measures turns of one client and of many tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,16 +34,16 @@ impl Latency {
     }
 }
 
-/// What many tasks came to in one turn.
+/// The result of one turn with many tasks.
 pub(super) struct Crowd {
     pub(super) per_second: f64,
     pub(super) client_us: f64,
-    /// Not a number where the servers' processes cannot be seen.
+    /// NaN if the processes of the servers are not visible.
     pub(super) server_us: f64,
     pub(super) failed: u64,
 }
 
-/// Connects by taking one lock: whether there is a quorum is known before anything is measured.
+/// Connects by acquiring one lock, so that a missing quorum is found before the measurement.
 pub(super) async fn warm_up(redlock: &Redlock, name: &str) -> Result<(), Failure> {
     let resource = format!("quorate-bench:{name}:warm-up");
     let wait = Wait::For(Duration::from_secs(5));
@@ -60,7 +60,7 @@ pub(super) async fn warm_up(redlock: &Redlock, name: &str) -> Result<(), Failure
     }
 }
 
-/// One client, one lock after the other, for as long as `time` and at most `cycles` times.
+/// Acquires and releases one lock after another with one client, for `time`, but at most `cycles` times.
 pub(super) async fn alone(
     redlock: &Redlock,
     setting: Setting,
@@ -79,7 +79,7 @@ pub(super) async fn alone(
     }
 }
 
-/// `tasks` tasks, each with a lock of its own, for as long as `time`.
+/// Runs `tasks` tasks, each with a lock of its own, for `time`.
 pub(super) async fn crowd(
     redlock: &Redlock,
     setting: Setting,
@@ -125,7 +125,7 @@ pub(super) async fn crowd(
     }
 }
 
-/// Bounded, so that the whole is bounded.
+/// Acquires one lock, with a bounded wait so that the benchmark ends in time.
 async fn take(redlock: &Redlock, setting: Setting, resource: &str) -> Option<Held> {
     let wait = Wait::For(Duration::from_secs(1));
     let parts = |count| (0..count).map(|part| format!("{resource}:{part}"));
@@ -143,7 +143,7 @@ async fn take(redlock: &Redlock, setting: Setting, resource: &str) -> Option<Hel
     request.wait(wait).acquire().await.ok().map(Held::Lock)
 }
 
-/// What is to be given back.
+/// A guard to release.
 pub(super) enum Held {
     Lock(LockGuard),
     Owned(OwnedGuard),

@@ -1,8 +1,8 @@
-//! `quorate bench`: what a quorum costs, by size or by kind of masters, measured on your masters or on spawned ones.
+//! `quorate bench`: measures the cost of a quorum, by size or by kind of masters, on configured or started masters.
 //!
-//! Every round gives every size and every setting one short turn, so that a noisy neighbour meets
-//! all of them alike; absolute times are of this machine and this minute, ratios travel. It
-//! deliberately knows no other lock: peers and floors are compared by the project's own benchmarks.
+//! In each round every size and setting gets one short turn, so that other load affects all of them alike. Absolute
+//! times depend on the machine and its load; ratios can be compared. Other lock libraries are compared only by the
+//! project's own benchmarks.
 
 mod far;
 mod ground;
@@ -31,7 +31,7 @@ use noise::{Look, Noise};
 use party::Kinds;
 use results::{Results, Row, Wide};
 
-/// What stands below `quorate bench --help`.
+/// The text below the options of `quorate bench --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Three settings are measured for every size: classic (--fencing off), fenced (--order unordered) and the default
 (fenced, first come first served). --fencing and --order themselves are ignored. With --masters, size n uses the
@@ -61,7 +61,7 @@ rounds_us (the median cycle of the rounds: least, most, share), cycles_per_s, cl
 failed; wide (null with one master, and if kinds are compared): round_trips_ms[], simulated, sizes[]: masters, theory_ms,
 measured[]: setting, acquire_ms.";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 5] = [
     ("0", "measured"),
     ("64", ""),
@@ -140,7 +140,7 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         ));
     }
     if let Some(dir) = &args.out {
-        // Before half a minute is spent on what could not be written.
+        // Check before the measurement, which takes half a minute.
         std::fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
     }
     let Measured {
@@ -176,7 +176,7 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// What was measured, and where.
+/// The measurements, and the masters.
 struct Measured {
     ground: Ground,
     noise: Noise,
@@ -185,7 +185,7 @@ struct Measured {
 }
 
 async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
-    // Before anything is started: what is started is taken down in order.
+    // Before servers are started, so that a signal stops them in an orderly way.
     let mut signals = Signals::hear().map_err(Failure::internal)?;
     let ground = if !args.nodes.is_empty() {
         Ground::spawn_kinds(&args.nodes).await?
@@ -209,13 +209,13 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     let ground = ground.by_kinds_of_locks(args.kinds);
     let progress = Progress::of(sizes::turns(&ground) + 1, "turns");
     let all = async {
-        // A tenth is left for the masters far apart and for what goes between the turns.
+        // A tenth of the time is left for distant masters and for the time between turns.
         let time = args.time.mul_f64(0.9);
         let servers = ground.spawned.as_deref();
         let before = Look::now(servers.unwrap_or_default());
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
         let after = Look::now(servers.unwrap_or_default());
-        // Of servers that others started it cannot be told what they are busy with.
+        // The processor time of configured servers is unknown.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {
@@ -233,7 +233,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         }
     };
     progress.finish();
-    // Also when all went well: a release is over when a majority has answered.
+    // Also after success: a release returns when a majority has replied.
     ground.clear().await;
     let (noise, sizes, wide) = measured?;
     Ok(Measured {
@@ -244,7 +244,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     })
 }
 
-/// Writes the page, its plots and the numbers.
+/// Writes the report, its plots and the JSON file.
 fn write(dir: &Path, results: &Results) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(results).map_err(Failure::internal)?;
     let mut files = vec![("report.html".to_owned(), report::html(results))];

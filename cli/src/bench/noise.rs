@@ -1,4 +1,4 @@
-//! Whether the machine was quiet while it was measured.
+//! Detects other load on the machine during the measurement.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use quorate_testbed::Server;
 use quorate_testbed::measure::{own_cpu, servers_cpu};
 use serde::Serialize;
 
-/// The share of all processor time that others may use before it is said.
+/// Share of the processor time that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// How far apart the rounds of a setting may lie, in the middle of all settings, before it is said.
+/// How much the rounds of a setting may differ without a warning (median of all settings).
 const APART: f64 = 0.25;
-/// What the system counts processor time in.
+/// The unit of the processor times in `/proc/stat`.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What the machine had done when it was looked at.
+/// Processor times at one moment.
 pub(super) struct Look {
-    /// Of all processors together, in ticks: at work, and at all.
+    /// Busy and total time of all processors, in ticks.
     machine: Option<(u64, u64)>,
-    /// Of this process and the servers that it started.
+    /// Time of this process and of the servers that it started.
     ours: Duration,
 }
 
 impl Look {
-    /// As of now; `servers` are those that were started for it.
+    /// The times now; `servers` are the started ones.
     pub(super) fn now(servers: &[Server]) -> Self {
         let stat = std::fs::read_to_string("/proc/stat").ok();
         Self {
@@ -31,7 +31,7 @@ impl Look {
         }
     }
 
-    /// The share of the processor time since then that others had; none where the system does not tell.
+    /// The share of the processor time that other processes used between the two; `None` if unknown.
     pub(super) fn others_since(&self, now: &Self) -> Option<f64> {
         let ((worked, all), (works, every)) = self.machine.zip(now.machine)?;
         let ours = now.ours.saturating_sub(self.ours);
@@ -58,12 +58,12 @@ pub(super) struct Noise {
     others: Option<f64>,
     /// How far apart the rounds of a setting lie, in the middle of all settings.
     apart: f64,
-    /// Whether that is much.
+    /// Whether one of them exceeds its limit.
     noisy: bool,
 }
 
 impl Noise {
-    /// Of these; `apart` has how far apart the rounds lie, of every setting.
+    /// The noise; `apart` says for every setting how much its rounds differ.
     pub(super) fn of(others: Option<f64>, mut apart: Vec<f64>) -> Self {
         apart.retain(|share| share.is_finite());
         apart.sort_by(f64::total_cmp);
@@ -76,7 +76,7 @@ impl Noise {
         }
     }
 
-    /// What is to be said of it; nothing of a quiet machine.
+    /// The warning; `None` on a quiet machine.
     pub(super) fn warning(&self) -> Option<String> {
         let percent = |share: f64| (share * 100.0).round();
         let others = self.others.filter(|share| *share > OTHERS);
@@ -117,7 +117,7 @@ mod tests {
         };
         let share =
             |look: &Look, now: &Look| look.others_since(now).map(|share| (share * 100.0).round());
-        // A second of two processors: 150 ticks at work, of which 500 ms are ours.
+        // One second of two processors: 150 busy ticks, 500 ms of them used by this process.
         assert_eq!(share(&look(0, 0, 0), &look(150, 200, 500)), Some(50.0));
         assert_eq!(share(&look(0, 0, 0), &look(40, 200, 500)), Some(0.0));
         assert_eq!(share(&look(5, 5, 0), &look(5, 5, 0)), None);

@@ -1,4 +1,4 @@
-//! Masters that are measured as one quorum, and what they are called beside the others.
+//! A quorum that is measured, and its label in tables.
 
 use std::str::FromStr;
 
@@ -10,25 +10,25 @@ use crate::masters::{Scheme, scheme};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Party {
     pub(super) urls: Vec<String>,
-    /// What its masters are, where kinds are compared; sizes are where not.
+    /// The kinds of its masters, if kinds are compared instead of sizes.
     pub(super) kinds: Option<String>,
 }
 
 impl Party {
-    /// The first so many.
+    /// The first `size` masters.
     pub(super) fn of_size(size: usize, urls: &[String]) -> Self {
         let urls = urls.iter().take(size).cloned().collect();
         Self { urls, kinds: None }
     }
 
-    /// All of these, by their kinds.
+    /// All of these masters, labelled by their kinds.
     pub(super) fn of_kinds(urls: Vec<String>) -> Self {
         let kinds: Vec<Scheme> = urls.iter().map(|url| scheme(url)).collect();
         let kinds = Some(count(&kinds));
         Self { urls, kinds }
     }
 
-    /// Each kind for itself, and all together; nothing where there is one kind only.
+    /// One quorum of each kind, and one of all masters; empty if there is only one kind.
     pub(super) fn each_kind(urls: &[String]) -> Vec<Self> {
         let of = |kind: Scheme| urls.iter().filter(move |url| scheme(url) == kind).cloned();
         let kinds = Scheme::value_variants().iter();
@@ -60,7 +60,7 @@ fn count(kinds: &[Scheme]) -> String {
     words.join(" + ")
 }
 
-/// The kinds of the masters of one quorum, as they are named on the command line.
+/// The kinds of the masters of one quorum, as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kinds(pub(super) Vec<Scheme>);
 

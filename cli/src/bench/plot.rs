@@ -1,7 +1,7 @@
-//! Plots as SVG text: no script, no network, readable in print and in the dark.
+//! Plots as SVG text: without scripts or network access, readable in print and in dark mode.
 //!
-//! Colours are classes; the page around them says what they look like. Every mark carries its
-//! value as a title, and everything that is drawn stands in a table beside it, too.
+//! Colours are CSS classes that the page defines. Every mark has its value as a title, and every value is also in a
+//! table of the page.
 
 use quorate_testbed::measure::number;
 
@@ -14,7 +14,7 @@ const BOTTOM: f64 = 46.0;
 
 /// One line of a plot, or one colour of bars.
 pub(super) struct Series {
-    /// What the legend says.
+    /// The name in the legend.
     pub(super) name: &'static str,
     /// The class that gives the colour: `s0`, `s1`, ..
     pub(super) class: &'static str,
@@ -27,9 +27,9 @@ pub(super) struct Series {
 /// How values become heights.
 #[derive(Clone, Copy)]
 pub(super) enum Scale {
-    /// From zero.
+    /// Linear, from zero.
     Linear,
-    /// By decades: for values far apart.
+    /// Logarithmic.
     Log,
 }
 
@@ -124,7 +124,7 @@ fn label(value: f64) -> String {
     }
 }
 
-/// At most two digits behind the point, and only those that say something.
+/// A number with at most two decimals, without trailing zeros.
 pub(super) fn trim(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -173,7 +173,7 @@ fn x(n: usize, places: usize) -> f64 {
     LEFT + (WIDTH - LEFT - RIGHT) * (n as f64 + 0.5) / places as f64
 }
 
-/// Lines over the places, each with the band above it.
+/// A plot of lines, each with an optional band above it.
 pub(super) fn lines(
     scale: Scale,
     places: &[String],
@@ -231,7 +231,7 @@ pub(super) fn lines(
     frame(&axis, places, x_title, y_title, &marks, what)
 }
 
-/// Bars side by side at every place; `upper` is stacked on top. `rule` draws a line across.
+/// A plot with bars side by side at every place; `upper` is stacked on top.
 pub(super) fn bars(
     places: &[String],
     series: &[Series],
@@ -290,7 +290,7 @@ pub(super) fn bars(
     frame(&axis, places, x_title, y_title, &marks, what)
 }
 
-/// What the colours mean.
+/// The legend of the colours.
 pub(super) fn legend(series: &[Series]) -> String {
     let keys: Vec<String> = series
         .iter()
@@ -299,8 +299,8 @@ pub(super) fn legend(series: &[Series]) -> String {
     format!("<p class=\"legend\">{}</p>\n", keys.join(" "))
 }
 
-/// Mid-tones that are read on white and on black alike: a picture does not know the page around it,
-/// and a forge's theme need not be the reader's system's.
+/// Colours that are readable on white and on black, because a picture does not know the background of the page around
+/// it.
 const ALONE: &str = "text { fill: #6e7781; font: 12px system-ui, sans-serif; } .title { font-weight: 600; \
 font-size: 15px; } .grid { stroke: #8b949e; stroke-opacity: .3; } .line { fill: none; stroke: var(--c); \
 stroke-width: 2.2; } .band { fill: var(--c); opacity: .12; } .edge { fill: none; stroke: var(--c); \
@@ -308,7 +308,7 @@ stroke-width: .8; } .dot, .bar { fill: var(--c); } .bar.more { opacity: .45; } .
 opacity: .35; stroke-linejoin: round; } .theory.dot { opacity: 0; } .s0 { --c: #2f81d8; } .s1 { --c: #d97706; } .s2 { --c: #16976f; } .s3 { --c: #9b59b6; } .s4 { --c: #7b8494; } .s5 { --c: #c0553f; } \
 .s1.line { stroke-dasharray: 8 3; } .s2.line { stroke-dasharray: 2 3; }";
 
-/// A plot as a file of its own, with its title and what the colours mean.
+/// A plot as a file of its own, with title and legend.
 pub(super) fn standalone(title: &str, caption: &str, series: &[Series], svg: &str) -> String {
     let marks = svg.split_once('\n').map_or("", |(_, marks)| marks);
     let marks = marks.trim_end().trim_end_matches("</svg>");

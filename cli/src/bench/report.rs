@@ -1,11 +1,10 @@
-//! `report.html`: the results as one page that needs nothing else, and its plots as pictures of
-//! their own.
+//! `report.html`: the results as one self-contained page, and its plots as separate pictures.
 
 use super::plot::{Scale, Series, bars, legend, lines, standalone, trim};
 use super::results::{Results, Row};
 use super::setting::Setting;
 
-/// Light, dark and paper.
+/// Styles for light mode, dark mode and print.
 const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --grid: #dfe4ea; --page: #ffffff;
   --c0: #1f6fc4; --c1: #d97706; --c2: #0f8a6a; --c3: #8e44ad; --c4: #6b7280; --c5: #a3402b; --rule: #b3261e; }
@@ -73,11 +72,11 @@ pub(super) fn html(results: &Results) -> String {
             with the settings of default.</p>\n</body>\n</html>\n"
 }
 
-/// One plot and what is said about it.
+/// One plot with its texts.
 struct Figure {
     file: &'static str,
     title: &'static str,
-    /// As short as a picture allows.
+    /// A short text for the picture.
     caption: String,
     words: String,
     series: Vec<Series>,
@@ -95,7 +94,7 @@ fn figures(results: &Results) -> Vec<Figure> {
     all
 }
 
-/// The plots as files that stand alone: name and content.
+/// The plots as separate files: name and content.
 pub(super) fn pictures(results: &Results) -> Vec<(String, String)> {
     let picture = |figure: Figure| {
         let svg = standalone(figure.title, &figure.caption, &figure.series, &figure.svg);
@@ -221,10 +220,10 @@ fn cost(results: &Results, places: &[String]) -> Figure {
     }
 }
 
-/// Masters far apart: theory against measured.
+/// Masters far apart: theory and measurement.
 fn far(results: &Results) -> Option<Figure> {
     let wide = results.wide.as_ref()?;
-    // Pale and wide below the measured lines: where they part, it shows.
+    // Pale and wide below the measured lines, so that differences are visible.
     let mut all = vec![Series {
         name: "theory",
         class: "theory",

@@ -1,4 +1,4 @@
-//! What was measured, and the columns of its tables: those of the terminal and of the page are the same.
+//! The measurements, and the columns of their tables on the terminal and in the report.
 
 use quorate_testbed::measure::{Spread, number};
 use serde::Serialize;
@@ -9,11 +9,11 @@ use super::plot;
 use super::setting::Setting;
 use crate::output::{self, Cell};
 
-/// One size in one setting.
+/// The measurements of one quorum in one setting.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) masters: usize,
-    /// What they are, where kinds are compared.
+    /// The kinds of the masters, if kinds are compared.
     pub(super) kinds: Option<String>,
     pub(super) setting: Setting,
     pub(super) acquire_us: Latency,
@@ -24,22 +24,22 @@ pub(super) struct Row {
     pub(super) cycles_per_s: f64,
     pub(super) client_cpu_us: f64,
     pub(super) server_cpu_us: Option<f64>,
-    /// The median cycle over that of classic at the same size.
+    /// The median cycle, divided by that of `classic` at the same size.
     pub(super) over_classic: Option<f64>,
-    /// Where kinds of locks are compared: over that of the plain lock.
+    /// With `--kinds`: the median cycle, divided by that of the plain lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) over_lock: Option<f64>,
-    /// The median cycle over that of the first quorum in the same setting.
+    /// The median cycle, divided by that of the first quorum in the same setting.
     pub(super) over_first: f64,
     pub(super) failed: u64,
 }
 
-/// How far apart the same figure lies in several rounds.
+/// The range of one figure over several rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Apart {
     pub(super) least: f64,
     pub(super) most: f64,
-    /// From the least to the most, over the middle one.
+    /// The difference of most and least, divided by the median.
     pub(super) share: f64,
 }
 
@@ -56,7 +56,7 @@ impl Apart {
 }
 
 impl Row {
-    /// What stands for its masters: their number, or what they are.
+    /// The label of the quorum: the number or the kinds of its masters.
     pub(super) fn label(&self) -> String {
         let number = || self.masters.to_string();
         self.kinds.clone().unwrap_or_else(number)
@@ -71,7 +71,7 @@ pub(super) struct Wide {
     pub(super) sizes: Vec<WideSize>,
 }
 
-/// The first so many of them.
+/// The measurements with the first `masters` masters.
 #[derive(Debug, Serialize)]
 pub(super) struct WideSize {
     pub(super) masters: usize,
@@ -97,22 +97,22 @@ pub(super) struct Results {
     pub(super) tasks: usize,
     pub(super) took_ms: u64,
     pub(super) noise: Noise,
-    /// What was measured at each size.
+    /// The settings that were measured with each quorum.
     #[serde(skip)]
     pub(super) settings: &'static [Setting],
     pub(super) sizes: Vec<Row>,
     pub(super) wide: Option<Wide>,
 }
 
-/// One column: its heading on the page, the one on the terminal if it stands there too, and its cell.
+/// One column: its heading in the report, its heading on the terminal (`None`: not shown there), and its cells.
 pub(super) type Column = (&'static str, Option<&'static str>, fn(&Row) -> String);
 
-/// Only where kinds are compared: of sizes it says no more than the eye sees.
+/// Shown only if kinds are compared.
 const OVER_FIRST: &str = "over first";
 
 const OVER_CLASSIC: &str = "over classic";
 
-/// Only where kinds of locks are.
+/// Shown only with `--kinds`.
 const OVER_LOCK: &str = "over lock";
 
 const COLUMNS: [Column; 18] = [
@@ -161,12 +161,12 @@ const COLUMNS: [Column; 18] = [
 ];
 
 impl Results {
-    /// Whether kinds of masters are compared, and not sizes.
+    /// Whether kinds of masters are compared instead of sizes.
     pub(super) fn is_by_kind(&self) -> bool {
         self.sizes.iter().any(|row| row.kinds.is_some())
     }
 
-    /// The columns that have something to say.
+    /// The columns that have values.
     pub(super) fn columns(&self) -> impl Iterator<Item = &'static Column> {
         let by_kind = self.is_by_kind();
         let locks = self.sizes.iter().any(|row| row.over_lock.is_some());

@@ -1,8 +1,8 @@
-//! What is measured at each size: the settings of the plain lock, or the kinds of locks.
+//! What is measured with each quorum: the settings of the plain lock, or the kinds of locks.
 
 use serde::Serialize;
 
-/// One of the three ways to lock, or another kind of lock.
+/// A setting of the plain lock, or another kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Setting {
@@ -12,9 +12,9 @@ pub(super) enum Setting {
     Reader,
     /// Two resources in one lock.
     Two,
-    /// Four.
+    /// Four resources in one lock.
     Four,
-    /// One of four permits.
+    /// One of four permits of a semaphore.
     Permit,
     /// The first hold of an owner.
     Owner,

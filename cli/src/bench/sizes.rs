@@ -1,4 +1,4 @@
-//! What every size costs in every setting, in turns.
+//! Measures every quorum in every setting, in turns.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::progress::Progress;
 
 const ROUNDS: usize = 3;
 
-/// How many turns there will be.
+/// The number of turns.
 pub(super) fn turns(ground: &Ground) -> usize {
     ground.parties.len() * ground.settings.len() * ROUNDS
 }
 
-/// Measures for `time`, half of it one client alone and half of it `tasks` tasks.
+/// Measures for `time`: one client alone for half of it, and `tasks` tasks for the other half.
 pub(super) async fn measure(
     ground: &Ground,
     time: Duration,
@@ -91,7 +91,7 @@ fn together(rounds: Vec<Samples>) -> Samples {
     all
 }
 
-/// Says how each row stands to that of classic, or of the plain lock, at its size, and to the first of its setting.
+/// Computes the ratio of each row to `classic`, or to the plain lock, and to the first quorum in its setting.
 fn compare(rows: &mut [Row], settings: &[Setting]) {
     let cycles: Vec<f64> = rows.iter().map(|row| row.cycle_us.p50).collect();
     for (n, row) in rows.iter_mut().enumerate() {

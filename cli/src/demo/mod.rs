@@ -1,8 +1,7 @@
-//! `quorate demo`: the main job with nothing prepared, while masters die.
+//! `quorate demo`: shows a lock at work without any setup, while masters are killed.
 //!
-//! Eight workers sell ten prizes. A sale is a read, some talk and a write, which goes wrong whenever
-//! two workers do it at once; the lock is all that stands between them. The story is told on stderr, the
-//! result is printed to stdout.
+//! Eight workers sell ten prizes. A sale reads the number of prizes, waits, and writes it back, which sells too many
+//! prizes if two workers do it at once. Only the lock prevents that. Progress is printed on stderr, the result on stdout.
 
 mod stage;
 
@@ -22,7 +21,7 @@ use crate::process::Signals;
 use crate::{config, progress::Progress};
 use stage::Stage;
 
-/// What stands below `quorate demo --help`.
+/// The text below the options of `quorate demo --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Eight workers sell ten prizes under one lock, while masters are killed and come back.
 
@@ -39,7 +38,7 @@ JSON fields (stable): masters (redis-server, valkey-server, mariadbd, zookeeper 
 separated by commas if they differ), prizes_sold, acquisitions, overlaps, stale_writes_refused,
 fencing_tokens[], tokens_rising, longest_gap_ms, took_ms.";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 4] = [
     (
         "0",
@@ -74,7 +73,7 @@ pub(crate) struct DemoArgs {
     json: bool,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Serialize)]
 struct Summary {
     masters: String,
@@ -92,16 +91,16 @@ struct Summary {
     took_ms: u64,
 }
 
-/// What the workers share: a shop that knows nothing of locks, and the witnesses.
+/// The state that the workers share: a shop without any locking of its own, and counters that detect errors.
 struct Shop {
-    /// The prizes left. Read and written in two steps, with time between them.
+    /// The prizes left. Workers read and write it in two separate steps.
     left: Mutex<usize>,
     inside: AtomicUsize,
     overlaps: AtomicUsize,
     acquisitions: AtomicUsize,
     refused: AtomicUsize,
     sales: Mutex<Vec<Sale>>,
-    /// When the lock was last given back, and the longest time until the next had it.
+    /// When the lock was last released, and the longest time until the next worker had it.
     gap: Mutex<(Option<Instant>, Duration)>,
     sold_one: Notify,
     started: Instant,
@@ -188,7 +187,7 @@ async fn work(
     }
 }
 
-/// Masters are killed, one comes back: each after some prizes.
+/// Kills and restarts masters, each after a given number of sales.
 async fn trouble(
     stage: Arc<Stage>,
     shop: Arc<Shop>,
@@ -196,7 +195,7 @@ async fn trouble(
 ) -> Result<(), Failure> {
     for &event in stage.events() {
         while shop.sales.lock().await.len() < event.sold {
-            // The timer stands underneath, should a notice be missed.
+            // The timeout is a safety net for missed notifications.
             let notice = shop.sold_one.notified();
             let _ = tokio::time::timeout(Duration::from_millis(20), notice).await;
         }
@@ -224,7 +223,7 @@ impl Shop {
         }
     }
 
-    /// Sells one prize, if there is one: reads, talks, writes. Says whether there may be more.
+    /// Sells one prize, if one is left: reads, waits, writes. Returns whether there may be more.
     async fn sell(&self, worker: usize, guard: &LockGuard, progress: &Progress) -> bool {
         self.acquisitions.fetch_add(1, Ordering::Relaxed);
         {
@@ -251,7 +250,7 @@ impl Shop {
         left > 0
     }
 
-    /// Writes what is left, unless a later holder has written already.
+    /// Writes the number of prizes left, unless a later holder has already written.
     async fn write(&self, worker: usize, token: u64, left: usize, progress: &Progress) {
         let mut sales = self.sales.lock().await;
         if sales.last().is_some_and(|last| last.token >= token) {

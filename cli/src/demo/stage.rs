@@ -1,4 +1,4 @@
-//! The masters of the demo, and what can be done to them.
+//! The masters of the demo, and the faults injected into them.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::spawned::Spawned;
 const MASTERS: usize = 5;
 const MOST: usize = 9;
 const TTL: Duration = Duration::from_millis(800);
-/// Also how long the master that comes back sits out: short enough for it to vote again in time.
+/// Also how long a restarted master does not vote. Short, so that the master votes again during the demo.
 const MAX_TTL: Duration = Duration::from_secs(1);
-/// The same with masters that may take longer to answer: a ttl has room for four answers.
+/// The ttl with masters that may take longer to reply: at least four node timeouts.
 const LONG_TTL: Duration = Duration::from_secs(2);
 const LONG_MAX_TTL: Duration = Duration::from_millis(2500);
 
@@ -29,7 +29,7 @@ enum Actor {
     Memory(MemoryNode),
 }
 
-/// What happens to a master once so many prizes are sold.
+/// A fault of a master: it is killed, or comes back, once `sold` prizes are sold.
 #[derive(Clone, Copy)]
 pub(super) struct Event {
     pub(super) sold: usize,
@@ -44,7 +44,7 @@ impl Event {
 }
 
 impl Stage {
-    /// Real masters of these kinds; in memory where their server is not installed, which is said.
+    /// Starts masters of these kinds. If the server of a kind is not installed, says so and uses a master in memory.
     pub(super) fn set(kinds: Option<&[Scheme]>) -> Result<Self, Failure> {
         let usual = [Scheme::Redis; MASTERS];
         let named = kinds.unwrap_or(&usual);
@@ -77,7 +77,7 @@ impl Stage {
         Ok(Self(actors.collect()))
     }
 
-    /// Makes on each what a master of its kind needs once.
+    /// Runs `quorate prepare` for each master.
     pub(super) async fn prepare(&self) -> Result<(), Failure> {
         for actor in &self.0 {
             if let Actor::Real(spawned) = actor {
@@ -87,7 +87,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The kinds of all masters: one word where they are the same.
+    /// The kinds of all masters; a single word if they are the same.
     pub(super) fn kinds(&self) -> String {
         let names: Vec<String> = self.0.iter().map(Actor::name).collect();
         if names.iter().all(|name| *name == names[0]) {
@@ -97,7 +97,7 @@ impl Stage {
         }
     }
 
-    /// How many of which kind, and what becomes of them.
+    /// How many masters of each kind there are, and how many are killed.
     pub(super) fn cast(&self) -> String {
         let mut counted: Vec<(String, usize)> = Vec::new();
         for name in self.0.iter().map(Actor::name) {
@@ -118,7 +118,7 @@ impl Stage {
         format!("{}, {fate}", kinds.join(", "))
     }
 
-    /// What happens: a majority lives all the time.
+    /// The faults. A majority of the masters is up at all times.
     pub(super) fn events(&self) -> &'static [Event] {
         const TWO: [Event; 3] = [
             Event::new(2, 1, false),
@@ -173,13 +173,13 @@ impl Stage {
             .ttl(ttl)
             .max_ttl(max_ttl)
             .wait(Wait::For(Duration::from_secs(30)))
-            // We have just started these masters ourselves: they have forgotten nothing.
+            // These masters have just been started for the demo, so they have lost no locks.
             .restart_guard(RestartGuard::AfterFirstContact)
             .build()
             .map_err(Failure::internal)
     }
 
-    /// What is told of an event.
+    /// The message for an event.
     pub(super) fn words(&self, event: Event) -> String {
         let words = match (&self.0[event.master], event.up) {
             (_, false) => "is killed",
@@ -203,7 +203,7 @@ impl Stage {
                 Ok(())
             }
             (Actor::Memory(node), true) => {
-                // Masters in memory have no restart guard, so this one has to keep what it knew.
+                // Masters in memory have no restart guard, so this one must keep its data.
                 node.set_condition(Condition::Up);
                 Ok(())
             }

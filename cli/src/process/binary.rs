@@ -1,13 +1,13 @@
-//! Our own binary, from which all helpers are started.
+//! The binary of this process, from which all helper processes are started.
 
 use std::io;
 use std::path::Path;
 use std::process::Command;
 
-/// Where our own binary is on Linux, also after it was replaced on disk.
+/// The running binary on Linux; also correct after the file was replaced.
 const OWN_BINARY: &str = "/proc/self/exe";
 
-/// Our own binary, to start helpers from.
+/// A command that starts this binary.
 pub(super) fn own() -> Command {
     if Path::new(OWN_BINARY).exists() {
         return Command::new(OWN_BINARY);
@@ -15,11 +15,11 @@ pub(super) fn own() -> Command {
     Command::new(std::env::current_exe().unwrap_or_else(|_| "quorate".into()))
 }
 
-/// Looks, before anything is locked, whether a command can be started at all.
+/// Checks, before anything is locked, that helper processes can be started.
 ///
 /// # Errors
 ///
-/// What is missing, and what to do about it.
+/// If `/proc` is not mounted; the message says how to mount it.
 pub(crate) fn ready() -> io::Result<()> {
     if cfg!(target_os = "linux") && !Path::new(OWN_BINARY).exists() {
         return Err(io::Error::other(format!(

@@ -1,17 +1,17 @@
-//! Children, our own and those that became ours.
+//! Waits for child processes, including adopted orphans.
 
 use std::io;
 
 use nix::unistd::Pid;
 use rustix::process::{WaitOptions, WaitStatus};
 
-/// The next change of a child, of any: as the first process of a container we have children that we
-/// never started. None when nothing has changed.
+/// The next state change of any child; `None` if there is none. As the first process of a container, this process has
+/// children that it did not start.
 ///
-/// Only where nothing else waits for children of its own.
+/// Must not be used while other code waits for its own children.
 pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
     loop {
-        // Not the one of nix, which takes the end by a real-time signal for an error.
+        // Not the function of nix, which returns an error if a real-time signal ended the child.
         match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(change) => {
                 return Ok(change.map(|(pid, status)| (Pid::from_raw(pid.as_raw_pid()), status)));
@@ -22,7 +22,7 @@ pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
     }
 }
 
-/// Waits for all children that have ended, where none of them is of interest.
+/// Reaps all children that have ended, and ignores how.
 pub(super) fn bury_orphans() {
     while let Ok(Some(_)) = changed() {}
 }

@@ -1,4 +1,4 @@
-//! The process group of the command: signals to it, and who of it is alive.
+//! The process group of the command: sends signals to it, and lists its living processes.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use nix::unistd::Pid;
 
 use crate::output;
 
-/// A process group that may have processes which are not ours to signal: set-uid programs.
+/// A process group. It may contain processes that this process may not signal: set-uid programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Group(pub(super) Pid);
 
 impl Group {
-    /// Signals everybody in it who may be signalled. An error only when there are some and none of them
-    /// may be; a group that is gone needs no signal.
+    /// Signals all processes of the group that may be signalled. It is an error only if the group has processes and none
+    /// of them may be signalled.
     pub(super) fn signal(self, sig: Signal) -> Result<(), Errno> {
         match killpg(self.0, sig) {
             Err(Errno::ESRCH) => Ok(()),
@@ -22,7 +22,7 @@ impl Group {
         }
     }
 
-    /// Who of it is alive; none once everybody has ended, buried or not.
+    /// The living processes of the group; `None` once all have ended, reaped or not.
     pub(super) fn alive(self) -> Option<Members> {
         let may = killpg(self.0, None);
         if may == Err(Errno::ESRCH) {
@@ -40,13 +40,13 @@ impl Group {
                 members.seen.push(process);
             }
         }
-        // A group of which nothing can be seen is still there for the kernel: of another user, on a
-        // system that shows everybody their own processes only.
+        // The kernel knows the group, but no process of it is visible: it belongs to another user, and the system
+        // (hidepid) shows users only their own processes.
         (!members.seen.is_empty() || !ended).then_some(members)
     }
 }
 
-/// Processes of one group that are alive.
+/// The living processes of one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Members {
     group: i32,
@@ -54,13 +54,13 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// "go on" or "goes on", for whoever makes a sentence of them.
+    /// `one` if there is exactly one process, else `many`, to build a sentence.
     pub(crate) fn verb<'a>(&self, one: &'a str, many: &'a str) -> &'a str {
         if self.seen.len() == 1 { one } else { many }
     }
 }
 
-/// The most that are named.
+/// Maximum number of processes that are named.
 const NAMED: usize = 8;
 
 impl fmt::Display for Members {
@@ -83,15 +83,15 @@ impl fmt::Display for Members {
     }
 }
 
-/// One process, as far as a sentence needs it.
+/// One process, as messages name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Process {
     pid: i32,
     name: String,
     group: i32,
-    /// It has ended and nobody has waited for it yet.
+    /// Whether it has ended, but was not reaped yet.
     ended: bool,
-    /// Whose it is, where it is not ours.
+    /// Its user, if that is not the user of this process.
     user: Option<u32>,
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// All processes that can be seen; none where the system does not tell.
+/// All visible processes; empty if `/proc` is missing.
 fn processes() -> impl Iterator<Item = Process> {
     use std::os::unix::fs::MetadataExt;
     let owner = |path: &std::path::Path| std::fs::metadata(path).map(|meta| meta.uid()).ok();
@@ -121,7 +121,7 @@ fn processes() -> impl Iterator<Item = Process> {
     })
 }
 
-/// Reads `/proc/PID/stat`. The name stands in brackets and may contain anything, brackets too.
+/// Parses `/proc/PID/stat`. The name of the process is in parentheses and may contain any byte, parentheses included.
 fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     let open = stat.iter().position(|&byte| byte == b'(')?;
     let close = stat.iter().rposition(|&byte| byte == b')')?;
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_group_that_is_not_there_has_nobody_alive() {
-        // The largest number that a pid can have on Linux; nobody has it.
+        // Above the largest pid on Linux.
         let gone = Group(Pid::from_raw(4_194_304));
         assert_eq!(gone.alive(), None);
         assert_eq!(gone.signal(Signal::SIGTERM), Ok(()));

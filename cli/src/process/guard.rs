@@ -1,4 +1,4 @@
-//! The parent's handle on the guard process.
+//! The supervisor's handle of the guard process.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use super::{binary, helper};
 
-/// A running guard. Dropping it ends the guard **without** ending the group.
+/// A running guard process. Dropping the handle ends the guard **without** ending the group.
 #[derive(Debug)]
 pub(super) struct Guard {
     child: Child,
@@ -18,18 +18,18 @@ pub(super) struct Guard {
     word: Option<ChildStdout>,
     group: Option<Pid>,
     acted: bool,
-    /// Somebody ended it and it was waited for: its pid may be another's by now.
+    /// The guard has ended and was reaped, so its pid may belong to another process.
     gone: bool,
 }
 
 impl Guard {
-    /// Starts a guard that does not answer for anything yet.
+    /// Starts a guard that does not watch a group yet.
     pub(super) fn start() -> io::Result<Self> {
         let mut child = binary::own()
             .arg0("quorate")
             .arg(helper::GUARD)
             .stdin(Stdio::piped())
-            // A pipe of its own: nobody who reads our output to its end should have to wait for the guard.
+            // A pipe of its own, so that a reader of our stdout does not have to wait for the guard to end.
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .current_dir("/")
@@ -37,7 +37,7 @@ impl Guard {
             .spawn()?;
         let orders = child.stdin.take();
         if let Some(pipe) = &orders {
-            // A guard that somebody stopped must not be able to stop us.
+            // A guard that was stopped by a signal must not block this process.
             fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
         let word = child.stdout.take();
@@ -54,13 +54,13 @@ impl Guard {
         })
     }
 
-    /// Makes the guard answer for `group`.
+    /// Makes the guard watch `group`.
     pub(super) fn watch(&mut self, group: Pid) -> io::Result<()> {
         self.group = Some(group);
         self.send(&helper::group_order(group))
     }
 
-    /// Moves the guard's deadlines: `terminate` and `kill` from `now` on.
+    /// Moves the deadlines of the guard: `terminate` and `kill` count from `now`.
     pub(super) fn until(
         &mut self,
         now: Duration,
@@ -71,7 +71,7 @@ impl Guard {
         if self.send(&order).is_ok() {
             return Ok(());
         }
-        // Somebody killed or stopped the guard: a new one takes over.
+        // The guard was killed or stopped: start a new one.
         let (group, acted) = (self.group, self.acted());
         *self = Self::start()?;
         self.acted = acted;
@@ -81,10 +81,10 @@ impl Guard {
         self.send(&order)
     }
 
-    /// Whether the guard has signalled the group: it says so before it does.
+    /// Whether the guard has signalled the group. The guard reports that before it sends the signal.
     ///
-    /// A `quorate` that was starved may find the lock renewed and the command dead of the guard's
-    /// signal: that is a lock that ended the command, not a command that ended by itself.
+    /// If `quorate` got no processor time for a while, it may find that the lock was renewed in the end, and that the
+    /// guard's signal ended the command. That counts as a loss of the lock, not as an end of the command by itself.
     pub(super) fn acted(&mut self) -> bool {
         if let Some(pipe) = &mut self.word {
             self.acted |= matches!(pipe.read(&mut [0; 8]), Ok(1..));
@@ -92,7 +92,7 @@ impl Guard {
         self.acted
     }
 
-    /// This process has ended and was waited for: perhaps it was the guard.
+    /// Notes that this process was reaped; it may be the guard.
     pub(super) fn seen_off(&mut self, pid: Pid) {
         self.gone |= pid.as_raw() == self.child.id().cast_signed();
     }
@@ -107,7 +107,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Killed before its pipe closes, so that it never mistakes an orderly end for our death.
+        // Killed before its pipe closes, because the guard treats a closed pipe as the death of `quorate`.
         if !self.gone {
             let _ = self.child.kill();
             let _ = self.child.wait();

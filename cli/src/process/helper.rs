@@ -1,16 +1,14 @@
-//! Tiny processes that `quorate` starts from its own binary: the **trampoline**, which turns into
-//! the command, and the **guard**, which outlives a `quorate` that was killed; and the last thing that
-//! a `quorate` turns into which dies of a signal.
+//! Helper processes that `quorate` starts from its own binary: the **trampoline**, which becomes the command; the
+//! **guard**, which survives if `quorate` is killed; and a program that `quorate` becomes to die of a signal.
 //!
-//! The trampoline exists because the parent-death signal and the stop before the start have to be set
-//! up in the child itself, and the hook of the standard library for that is unsafe code. It costs one
-//! extra `exec`, about a millisecond.
+//! The trampoline exists because the child itself must set the parent-death signal and stop before the command starts,
+//! and the standard library's hook for that is unsafe code. It costs one extra `exec`, about a millisecond.
 //!
-//! The guard exists because the parent-death signal reaches the direct child only. It knows the
-//! command's process group and reads a pipe whose other end only `quorate` holds: the end of the
-//! pipe is the end of `quorate`, however that came about. Over the same pipe it is told until when
-//! the lock is valid; when nobody moves that time forward (because `quorate` was stopped, or starved),
-//! the guard ends the group itself. It is a dead man's switch: it never decides that a lock is held.
+//! The guard exists because the parent-death signal reaches only the direct child. The guard knows the process group of
+//! the command and reads a pipe whose other end only `quorate` has open: when the pipe closes, `quorate` has ended, for
+//! whatever reason, and the guard kills the group. Over the same pipe `quorate` sends the end of the lock's validity. If
+//! that time passes because `quorate` was stopped or got no processor time, the guard ends the group. The guard never
+//! decides that a lock is held.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -26,22 +24,21 @@ use super::binary;
 use super::program::not_started;
 use crate::{exit, output};
 
-/// First argument of the trampoline; then the pid of its parent and the command.
+/// First argument of the trampoline. The pid of its parent and the command follow.
 pub(super) const TRAMPOLINE: &str = "__exec";
 /// First and only argument of the guard.
 pub(super) const GUARD: &str = "__guard";
 
-/// First argument of a `quorate` that dies of a signal; then the number of it.
+/// First argument of a `quorate` that dies of a signal. The number of the signal follows.
 const DEATH: &str = "__die";
 
-/// Dies of `sig`, as whoever waits for us should see: a shell goes on with its loop after a process
-/// that ends with a code, and ends with it after one that SIGINT has ended. To be called when all is
-/// done and said. Where it is survived (the first process of a container cannot die of a signal of its
-/// own) it comes to the exit code that a shell shows for it.
+/// Ends this process by the signal `sig`, so that its parent sees it: a shell ends its loop after a process that SIGINT
+/// has ended, but continues it after one that has exited with a code. To be called last. If the process survives (the
+/// first process of a container cannot die of its own signal), returns the exit code that a shell shows for the signal.
 pub(crate) fn die_of(sig: Signal) -> u8 {
     let number = (sig as i32).to_string();
-    // A new program has no handlers: the way back to the default that needs no unsafe code. Returns
-    // only when it fails. The environment stays behind: nothing in there is needed, and one thing is secret.
+    // `exec` resets all signal handlers without unsafe code. It returns only if it fails. The environment is cleared,
+    // because it is not needed and contains passwords.
     let _failed = binary::own()
         .arg0("quorate")
         .args([DEATH, &number])
@@ -55,14 +52,14 @@ fn death(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     let Some(sig) = number.and_then(|number: i32| Signal::try_from(number).ok()) else {
         return ExitCode::from(exit::USAGE);
     };
-    // SIGQUIT asks for a picture of the memory of the command, not of ours.
+    // SIGQUIT asks for a core dump of the command, not of this process.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_dumpable(false);
     let _ = raise(sig);
     ExitCode::from(exit::signalled(sig as i32))
 }
 
-/// Runs as one of the helpers when the arguments say so; `None` for every ordinary start.
+/// Runs a helper if the arguments ask for one; `None` for an ordinary start.
 pub(crate) fn main() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     match args.next()?.to_str()? {
@@ -73,7 +70,7 @@ pub(crate) fn main() -> Option<ExitCode> {
     }
 }
 
-/// The time base of the deadlines that travel over the pipe: it goes on while the machine sleeps.
+/// The clock of the deadlines in the pipe. It continues while the machine sleeps.
 pub(super) fn now() -> Duration {
     #[cfg(target_os = "linux")]
     let clock = nix::time::ClockId::CLOCK_BOOTTIME;
@@ -97,12 +94,12 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         ));
         return ExitCode::from(exit::SOFTWARE);
     }
-    // A parent that died before the line above sends no signal any more.
+    // If the parent died before the line above, no signal will come.
     if parent != Some(getppid()) {
         return ExitCode::from(exit::SOFTWARE);
     }
-    // The parent continues us once the guard knows our group: from the first instruction of the
-    // command on there is nobody whose death goes unnoticed.
+    // Stop until the guard knows the group; then the parent sends SIGCONT. So the command is guarded from its first
+    // instruction.
     if raise(Signal::SIGSTOP).is_err() {
         return ExitCode::from(exit::SOFTWARE);
     }
@@ -112,7 +109,7 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     ExitCode::from(failure.code)
 }
 
-/// What the guard has been told so far.
+/// The orders that the guard has received.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Orders {
     group: Option<i32>,
@@ -121,12 +118,12 @@ struct Orders {
 }
 
 impl Orders {
-    /// Takes one line of the pipe. Unknown lines are ignored.
+    /// Applies one line from the pipe. Unknown lines are ignored.
     fn take(&mut self, line: &str) {
         let mut words = line.split_whitespace();
         match words.next() {
             Some("group") => {
-                // 0 and 1 would mean our own group and everybody.
+                // 0 would be the group of the guard, and 1 all processes.
                 self.group = words.next().and_then(|w| w.parse().ok()).filter(|&g| g > 1);
             }
             Some("until") => {
@@ -138,20 +135,20 @@ impl Orders {
     }
 }
 
-/// The line that tells the guard which group it answers for.
+/// The line with the group that the guard watches.
 pub(super) fn group_order(group: Pid) -> String {
     format!("group {group}\n")
 }
 
-/// The line that tells the guard when to ask and when to end, on the clock of [`now`].
+/// The line with the times of SIGTERM and SIGKILL, on the clock of [`now`].
 pub(super) fn until_order(terminate_at: Duration, kill_at: Duration) -> String {
     format!("until {} {}\n", terminate_at.as_nanos(), kill_at.as_nanos())
 }
 
 fn guard() -> ExitCode {
-    // Nothing short of SIGKILL ends a guard before its pipe does.
+    // Only SIGKILL can end the guard before its pipe closes.
     let _ = SigSet::all().thread_block();
-    // Another name, so that `pkill -9 quorate` does not take the guard along.
+    // Another name, so that `pkill -9 quorate` does not kill the guard.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_name(c"qr-guard");
 
@@ -193,8 +190,8 @@ fn guard() -> ExitCode {
     }
 }
 
-/// How long the guard may sleep: to the next deadline, and never so long that a machine that slept
-/// in between is noticed late (poll's own clock stands still meanwhile).
+/// How long the guard may sleep: until the next deadline, at most 250 ms. The clock of `poll` stops while the machine
+/// sleeps, so a longer sleep could miss a deadline.
 fn nap(orders: &Orders, now: Duration) -> Option<Duration> {
     let next = orders.terminate_at.or(orders.kill_at)?;
     Some(next.saturating_sub(now).min(Duration::from_millis(250)))
@@ -205,7 +202,7 @@ fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
     use std::os::fd::AsFd;
     let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     let timeout = nap.map_or(PollTimeout::NONE, |nap| {
-        // Rounded up, so that the last millisecond is not spent spinning.
+        // Rounded up, so that the guard does not spin in the last millisecond.
         PollTimeout::try_from(nap + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO)
     });
     match poll(&mut fds, timeout) {
@@ -215,10 +212,10 @@ fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
     }
 }
 
-/// Says to `quorate` that what follows is the guard's doing.
+/// Reports to `quorate` that the guard is about to signal the group.
 fn tell() {
     use std::io::Write;
-    // Nobody may be there to hear it.
+    // `quorate` may be gone.
     let mut out = io::stdout();
     let _ = out.write_all(b"!").and_then(|()| out.flush());
 }

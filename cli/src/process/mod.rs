@@ -1,28 +1,26 @@
-//! The supervisor of `quorate run`: one command, one process group, ended before its lock ends.
+//! The supervisor of `quorate run`: runs one command in one process group, and ends it before its lock ends.
 //!
-//! What it promises, and who keeps the promise:
+//! What is promised, and which part keeps the promise:
 //!
 //! | event | what happens | kept by |
 //! |---|---|---|
 //! | the lock cannot be renewed | `SIGTERM` a grace period before, `SIGKILL` before the validity ends | the supervisor, by [`Deadline`] |
-//! | a majority says the lock is not ours | `SIGKILL` at once: another holder may already be at work | the supervisor |
-//! | `quorate` is stopped or starved | the same signals, a little later, still inside the validity | the guard process |
+//! | a majority reports that the lock is lost | `SIGKILL` at once, because another holder may be active already | the supervisor |
+//! | `quorate` is stopped, or gets no processor time | the same signals, a little later, still within the validity | the guard process |
 //! | `quorate` is killed with `SIGKILL` | the whole group is killed at once | the guard, and the parent-death signal for the command itself |
-//! | `quorate` and the guard are both killed | the command is killed at once, what it started is not | the parent-death signal (Linux) |
-//! | a signal comes in | the group gets it | the supervisor |
-//! | a set-uid program may not be signalled | it goes on, and that is said, with its pid: never that it was stopped | the supervisor |
-//! | orphans of a container end, and we are its first process | they are waited for | the supervisor |
+//! | `quorate` and the guard are both killed | the command is killed at once, its children are not | the parent-death signal (Linux) |
+//! | `quorate` receives a signal | the group gets it | the supervisor |
+//! | a set-uid program may not be signalled | it keeps running; the message says so with its pid, and never says that it was stopped | the supervisor |
+//! | orphans end in a container whose first process is `quorate` | they are reaped | the supervisor |
 //!
-//! The command is started through a trampoline, a second start of our own binary that sets the
-//! parent-death signal, stops itself until the guard knows its group, and then `exec`s. The
-//! parent-death signal belongs to the **thread** that started the child: [`supervise`] must run on the
-//! main thread, which lives as long as the process.
+//! The command is started through a trampoline: a second instance of this binary, which sets the parent-death signal,
+//! stops itself until the guard knows its group, and then calls `exec`. The parent-death signal is tied to the
+//! **thread** that started the child, so [`supervise`] must run on the main thread, which lives as long as the process.
 //!
-//! What it deliberately does not do: it does not follow processes that leave the group (`setsid`,
-//! the jobs of an interactive shell), and it leaves alone, but names, what a command leaves running in
-//! the background when it ends by itself. It does not adopt orphans (as a subreaper could): who is alive
-//! in the group is read from `/proc`, where also those stand that are nobody's children of ours. It makes no
-//! cgroup: an ordinary user has none to make it in, save where systemd hands one down.
+//! Not done on purpose: the supervisor does not follow processes that leave the group (`setsid`, the jobs of an
+//! interactive shell). It does not stop, but names, processes that the command leaves in the background when it ends by
+//! itself. It does not become a subreaper: `/proc` lists all processes of the group, also those that are not its
+//! children. It creates no cgroup, because ordinary users may not, unless systemd delegates one to them.
 
 mod binary;
 mod children;
@@ -55,17 +53,16 @@ pub(crate) use program::look_for;
 pub(crate) use signals::{Signals, put_right, unless_asked_to_end};
 use terminal::Terminal;
 
-/// The longest sleep between two looks at the lock. Timers stand still while the machine sleeps, the
-/// validity does not.
+/// Longest time between two checks of the lock. Timers stop while the machine sleeps, but the validity does not.
 const TICK: Duration = Duration::from_millis(250);
-/// How long those who end together with the command may take.
+/// How long other processes of the group may take to end together with the command.
 const AFTERMATH: Duration = Duration::from_millis(100);
 /// How long a process may take to end after `SIGKILL`.
 const BURIAL: Duration = Duration::from_secs(1);
 
-/// What the supervisor needs to know about the lock.
+/// The lock, as the supervisor needs it.
 pub(crate) trait Lease {
-    /// The validity left; zero once it is over.
+    /// The validity left; zero once it has ended.
     fn remaining(&self) -> Duration;
     /// Resolves with the reason once the lock is known to be lost.
     fn lost(&self) -> impl Future<Output = String>;
@@ -83,18 +80,18 @@ pub(crate) struct Job<'a> {
 /// How a supervised command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// By itself, or by a signal that did not come from the lock.
+    /// By itself, or by a signal that was not sent because of the lock.
     ByItself {
-        /// Its exit code, as a shell shows it.
+        /// The exit code, as a shell shows it.
         code: u8,
-        /// The signal that ended it, if that came in through us: then it is ours as well.
+        /// The signal that ended the command, if `quorate` forwarded it. `quorate` then dies of the same signal.
         signal: Option<Signal>,
-        /// Who of its group is still at work, and left alone.
+        /// Processes of its group that are still running and are not stopped.
         left: Option<Members>,
     },
     /// Because the lock was about to end, or had ended.
     Lost {
-        /// Why there is no lock any more.
+        /// Why the lock was lost.
         cause: String,
         /// What became of the command.
         fate: Fate,
@@ -137,8 +134,8 @@ impl fmt::Display for Fate {
 ///
 /// # Errors
 ///
-/// When a process cannot be started at all. A command that is missing or not executable is an
-/// [`Ended::ByItself`] with 127 or 126: the trampoline has already said so on stderr.
+/// If no process can be started. A command that is missing or not executable is an [`Ended::ByItself`] with 127 or 126;
+/// the trampoline has printed the error.
 pub(crate) async fn supervise(
     job: Job<'_>,
     lease: &impl Lease,
@@ -172,7 +169,7 @@ pub(crate) async fn supervise(
     })
 }
 
-/// Starts the trampoline in a group of its own. It waits, stopped, until it is continued.
+/// Starts the trampoline in a group of its own. The trampoline stops itself and waits for SIGCONT.
 fn start(job: &Job<'_>) -> io::Result<Pid> {
     let mut command = binary::own();
     command
@@ -187,7 +184,7 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
             None => command.env_remove(name),
         };
     }
-    // The child is waited for by its pid: stops are of interest as well, and `Child` hides them.
+    // The child is waited for by its pid, because `Child` does not report stops.
     let child = command.spawn()?;
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
@@ -196,31 +193,31 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
 #[derive(Debug, Clone, Copy)]
 struct CommandEnd {
     code: u8,
-    /// It died of a signal that had come in through us, or from the keyboard that it had of us.
+    /// The signal that ended it, if `quorate` forwarded it, or if it came from the keyboard.
     signal: Option<Signal>,
     at: Instant,
 }
 
-/// One running command. Dropped before its end was seen, as by a panic, it stops the group.
+/// One running command. If it is dropped before the end of the command, for example in a panic, it stops the group.
 struct Watch {
     pid: Pid,
     group: Group,
     guard: Guard,
     plan: Deadline,
     terminal: Terminal,
-    /// False until the trampoline has stopped and was continued.
+    /// False until the trampoline has stopped itself and was continued.
     running: bool,
     /// When `SIGTERM` was sent because of the lock.
     terminated: Option<Instant>,
-    /// How the command itself ended, once it has.
+    /// How the command itself ended; `None` while it runs.
     end: Option<CommandEnd>,
-    /// The signals that came in so far.
+    /// The signals that `quorate` has received so far.
     heard: SigSet,
-    /// It has been said that the command is not ours to signal.
+    /// Whether the message was printed that the command may not be signalled.
     denied: bool,
-    /// Nobody is to be stopped any more.
+    /// Whether there is nothing left to stop.
     over: bool,
-    /// Signals to pass on, after the lock was looked at.
+    /// Signals to forward after the next check of the lock.
     pending: Vec<Signal>,
 }
 
@@ -260,7 +257,7 @@ impl Watch {
         }
     }
 
-    /// Shorter naps while there is something to wait for that sends no signal of its own.
+    /// Shorter sleeps while waiting for something that causes no signal.
     fn tick(&self) -> Duration {
         if self.end.is_some() || !self.running {
             Duration::from_millis(10)
@@ -269,9 +266,9 @@ impl Watch {
         }
     }
 
-    /// Acts on the validity that is left; `None` when the command was ended by force.
+    /// Acts on the validity that is left. Returns `None` if the command must be killed now.
     fn look(&mut self, lease: &impl Lease) -> io::Result<Option<Duration>> {
-        let now = helper::now(); // before the validity is read: late is the safe side
+        let now = helper::now(); // read before the validity, so that the deadlines of the guard are early, not late
         let remaining = lease.remaining();
         self.hear_the_guard();
         self.look_at_its_user();
@@ -283,13 +280,13 @@ impl Watch {
             Action::Terminate(_) if since.is_none() => {
                 self.terminated = Some(Instant::now());
                 let _ = self.group.signal(Signal::SIGTERM);
-                // A command that stands still cannot obey.
+                // A stopped command cannot handle SIGTERM.
                 let _ = self.group.signal(Signal::SIGCONT);
             }
             _ => {}
         }
         if self.terminated.is_some() {
-            terminate = end; // asked once is enough
+            terminate = end; // SIGTERM was sent already
         }
         self.guard.until(
             now,
@@ -302,7 +299,7 @@ impl Watch {
         Ok(Some(nap))
     }
 
-    /// Says in time that the command is none that we could stop.
+    /// Warns early that the command cannot be stopped, because it runs as another user.
     fn look_at_its_user(&mut self) {
         if self.end.is_none() && !self.denied && kill(self.pid, None) == Err(Errno::EPERM) {
             self.denied = true;
@@ -313,7 +310,7 @@ impl Watch {
         }
     }
 
-    /// The cause of a loss that the deadline found: the library's word for it, if it has one by now.
+    /// The cause of a loss that the deadline has found: the library's cause, if there is one by now.
     async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
@@ -322,12 +319,12 @@ impl Watch {
             })
     }
 
-    /// Whether all is over, and how.
+    /// How the command ended, once it is over.
     fn ended(&mut self, lease: &impl Lease) -> Option<Ended> {
         let CommandEnd { code, signal, at } = self.end?;
         self.hear_the_guard();
         if self.terminated.is_some() {
-            // The lock is ending: wait for the rest of the group, which got the SIGTERM as well.
+            // The lock is ending: wait for the rest of the group, which got SIGTERM, too.
             return self.group.alive().is_none().then(|| Ended::Lost {
                 cause: "it could not be renewed in time".to_owned(),
                 // The guard may have had to kill it.
@@ -345,7 +342,7 @@ impl Watch {
             });
         }
         let left = self.group.alive();
-        // Those that end with it, of the same signal perhaps, are not left behind.
+        // Wait a little for processes that end together with the command.
         (left.is_none() || at.elapsed() >= AFTERMATH).then_some(Ended::ByItself {
             code,
             signal,
@@ -353,20 +350,20 @@ impl Watch {
         })
     }
 
-    /// Takes note of what the guard did for us while we were stopped or starved.
+    /// Notes whether the guard has acted while this process was stopped or got no processor time.
     fn hear_the_guard(&mut self) {
         if self.terminated.is_none() && self.guard.acted() {
             self.terminated = Some(Instant::now());
         }
     }
 
-    /// Takes note of what the children did: ended, or stopped.
+    /// Handles children that have ended or stopped.
     fn reap(&mut self) -> io::Result<()> {
         loop {
             let (pid, status) = match children::changed() {
                 Ok(Some(change)) => change,
                 Ok(None) => return Ok(()),
-                // No children at all; that of interest has been seen off before.
+                // No children are left; the command was reaped before.
                 Err(_) if self.end.is_some() => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -392,7 +389,7 @@ impl Watch {
         let typed =
             |sig: &Signal| had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT);
         if let Some(sig) = sig.filter(typed) {
-            // The key was meant for the whole job: the script around us hears of it as well.
+            // The key was meant for the whole job, so the script around this process gets the signal, too.
             let _ = kill(Pid::from_raw(0), sig);
         }
         self.end = Some(CommandEnd {
@@ -405,7 +402,7 @@ impl Watch {
 
     fn stopped(&mut self, sig: i32) -> io::Result<()> {
         if !self.running {
-            // The trampoline is ready. From here on the guard answers for the group.
+            // The trampoline is ready. From now on the guard watches the group.
             self.guard.watch(self.pid)?;
             self.running = true;
             self.group.signal(Signal::SIGCONT)?;
@@ -422,16 +419,16 @@ impl Watch {
                 self.terminal.take_back();
                 self.stop_with_it();
             }
-            // In the background and in need of the keyboard: stop, as any job would, until `fg`.
+            // In the background, and the command wants to read the keyboard: stop until `fg`, as any job.
             Signal::SIGTTIN | Signal::SIGTTOU if terminal::has_job_control() => self.stop_with_it(),
-            // Stopped by somebody else's hand: their business. The lock is kept.
+            // Another process stopped the command. The lock is kept.
             _ => {}
         }
         Ok(())
     }
 
-    /// Stops our own job, so that the shell comes back. The lock is not renewed meanwhile: the guard
-    /// ends the command in time if nobody continues us before.
+    /// Stops the job of this process, so that the shell gets the terminal back. The lock is not renewed while this
+    /// process is stopped; the guard ends the command in time, unless the job is continued before.
     fn stop_with_it(&mut self) {
         if terminal::has_job_control() {
             let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
@@ -454,11 +451,11 @@ impl Watch {
         }
     }
 
-    /// Ends the group by force and looks whether that came true; whoever is left could not be stopped.
-    /// It blocks: nothing is as urgent as this.
+    /// Kills the group and waits up to [`BURIAL`] until it is gone. Returns the processes that could not be stopped. It
+    /// blocks the thread, because nothing is more urgent.
     fn stop(&mut self) -> Option<Members> {
         self.over = true;
-        // What came of it is seen below.
+        // The result is checked below.
         let _ = self.group.signal(Signal::SIGKILL);
         let patience = Instant::now() + BURIAL;
         loop {

@@ -1,4 +1,4 @@
-//! Whether a command can be started, as far as that can be seen before.
+//! Checks whether a command can be started, as far as this is possible without starting it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -9,18 +9,18 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::exit::{self, Failure};
 
-/// So much of a script its start reads for the interpreter.
+/// Number of bytes that the kernel reads of a script to find its interpreter.
 const LOOKED_AT: u64 = 256;
 
-/// Where programs are where no `PATH` says so.
+/// The search path if `PATH` is not set.
 const USUAL: &str = "/bin:/usr/bin";
 
-/// Looks whether there is a program of this name that may be executed, and of a script its interpreter. That it is
-/// one, only its start can tell.
+/// Checks that a program of this name exists and is executable, and that the interpreter of a script does, too. Only
+/// `exec` can check that the file is really a program.
 ///
 /// # Errors
 ///
-/// With the code and the line with which its start would end.
+/// The same exit code and message as for a failed start.
 pub(crate) fn look_for(program: &OsStr) -> Result<(), Failure> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(USUAL));
     found(program, &path).map_err(|why| not_started(program, &why))
@@ -35,7 +35,7 @@ pub(super) fn not_started(program: &OsStr, why: &io::Error) -> Failure {
     Failure::new(code, format!("{}: {what}", program.to_string_lossy()))
 }
 
-/// As execvp(3) looks: a name with a slash is a path, and what may not be executed does not end the search.
+/// Searches like execvp(3): a name with a slash is a path, and a file that is not executable does not end the search.
 fn found(program: &OsStr, path: &OsStr) -> io::Result<()> {
     if program.as_bytes().contains(&b'/') {
         return executable(Path::new(program));
@@ -63,7 +63,7 @@ fn may_be_executed(path: &Path) -> io::Result<()> {
     Ok(access(path, AccessFlags::X_OK)?)
 }
 
-/// What a script names in its first line; none of another program, nor of one that may not be read.
+/// The interpreter in the first line of a script; `None` for other programs and for files that may not be read.
 fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut head = Vec::new();
     let file = std::fs::File::open(path).ok()?;

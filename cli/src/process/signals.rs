@@ -1,4 +1,4 @@
-//! The signals that `quorate` hears and passes on.
+//! The signals that `quorate` receives and forwards.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,8 +10,8 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use super::children;
 use crate::exit::Failure;
 
-/// Everything that is passed on to the command. `SIGKILL` and `SIGSTOP` cannot be, `SIGTTIN` and
-/// `SIGTTOU` are the terminal's business, and the rest are the kernel's complaints about ourselves.
+/// All signals that are forwarded to the command, and SIGCHLD. `SIGKILL` and `SIGSTOP` cannot be received, `SIGTTIN` and
+/// `SIGTTOU` belong to the terminal, and the others report faults of this process.
 const HEARD: [Signal; 11] = [
     Signal::SIGCHLD,
     Signal::SIGTERM,
@@ -30,21 +30,21 @@ const HEARD: [Signal; 11] = [
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
-    /// Ended children are nobody's to wait for but ours.
+    /// Whether ended children are reaped while no command runs.
     reaps: bool,
-    /// The first that asked for the end.
+    /// The first signal that asked this process to end.
     end: Option<Signal>,
 }
 
 impl Signals {
-    /// Starts to hear. Signals that were ignored when we were started stay ignored, as `nohup` asks.
+    /// Starts to receive signals. Signals that were ignored at the start of the process stay ignored, as `nohup` requires.
     ///
-    /// Must be called inside a tokio runtime with its I/O driver on.
+    /// Must be called within a tokio runtime with the I/O driver enabled.
     pub(crate) fn hear() -> io::Result<Self> {
         let ignored = ignored();
         let mut streams = Vec::with_capacity(HEARD.len());
         for sig in HEARD {
-            // Who ignores SIGCHLD learns nothing of its children's ends, and asks for nothing thereby.
+            // An ignored SIGCHLD would hide the end of children, and is never intended.
             if sig == Signal::SIGCHLD || !ignores(ignored, sig) {
                 streams.push((sig, signal(SignalKind::from_raw(sig as i32))?));
             }
@@ -56,8 +56,8 @@ impl Signals {
         })
     }
 
-    /// The same for who has no children but those that [`supervise`](super::supervise) starts: orphans
-    /// that become ours are waited for also while no command runs.
+    /// Starts to receive signals, and reaps adopted orphans while no command runs. Only for processes whose other children
+    /// are all started by [`supervise`](super::supervise).
     pub(crate) fn hear_and_reap() -> io::Result<Self> {
         let heard = Self::hear()?;
         Ok(Self {
@@ -66,7 +66,7 @@ impl Signals {
         })
     }
 
-    /// The next signal. Cancel safe: nothing is lost when the future is dropped.
+    /// The next signal. Cancel safe: dropping the future loses no signal.
     pub(crate) async fn next(&mut self) -> Signal {
         let next = poll_fn(|context| {
             for (sig, stream) in &mut self.streams {
@@ -83,13 +83,13 @@ impl Signals {
         sig
     }
 
-    /// The first signal so far that asks for the end also of what runs a command again and again. SIGHUP is
-    /// none: to many a command it says that its settings are to be read anew.
+    /// The first signal so far that asks `quorate lead` to end. SIGHUP does not, because many commands reload their
+    /// configuration on it.
     pub(crate) fn asked_to_end(&self) -> Option<Signal> {
         self.end
     }
 
-    /// The next signal that asks a process without a command to end.
+    /// The next signal that ends a process which runs no command.
     pub(crate) async fn next_that_ends(&mut self) -> Signal {
         loop {
             match self.next().await {
@@ -104,8 +104,7 @@ impl Signals {
     }
 }
 
-/// Does the `work`, unless a signal asks for the end before it is done: then it is dropped, and `line` says what
-/// came of it.
+/// Runs `work`. If a signal asks this process to end first, drops it and fails with the message `line`.
 pub(crate) async fn unless_asked_to_end<T>(
     work: impl Future<Output = Result<T, Failure>>,
     line: &str,
@@ -117,13 +116,13 @@ pub(crate) async fn unless_asked_to_end<T>(
     }
 }
 
-/// Puts right what may be wrong with signals when we are started, for us and for all that we start:
-/// blocked ones would never be heard (threads of other programs leave them so, by mistake), and where
-/// SIGCHLD is ignored, the exit codes of children are lost. To be called first of all.
+/// Repairs inherited signal settings, for this process and its children: unblocks blocked signals, which some programs
+/// leave blocked by mistake, and handles SIGCHLD if it is ignored, because exit codes of children are lost otherwise.
+/// Must be called before anything else.
 pub(crate) fn put_right() -> io::Result<()> {
     SigSet::all().thread_unblock()?;
     if ignores(ignored(), Signal::SIGCHLD) {
-        // A handler stays for as long as the process lives, and is not inherited.
+        // The handler stays until the process ends, and children do not inherit it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .build()?;
@@ -137,7 +136,7 @@ fn ignores(mask: u64, sig: Signal) -> bool {
     mask & (1 << (sig as i32 - 1)) != 0
 }
 
-/// The set of signals this process ignores, as a bit mask; empty where the system does not tell.
+/// The signals that this process ignores, as a bit mask; empty if `/proc` is missing.
 fn ignored() -> u64 {
     std::fs::read_to_string("/proc/self/status").map_or(0, |status| mask(&status))
 }

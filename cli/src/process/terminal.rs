@@ -1,10 +1,9 @@
-//! Lending the terminal to the command.
+//! Lends the terminal to the command.
 //!
-//! The command runs in a process group of its own, which to the terminal is a background group: it
-//! may write, and it is stopped (`SIGTTIN`, `SIGTTOU`) when it reads or changes settings. At that
-//! moment, and not before, it is made the foreground group. Until then a Ctrl-C reaches `quorate` and
-//! the rest of its own job (a script, the other commands of a pipe) as it would without `quorate`,
-//! and is passed on; a pager behind `quorate run .. | less` keeps its keyboard.
+//! The command runs in a process group of its own, which is a background group of the terminal: it may write, but is
+//! stopped (`SIGTTIN`, `SIGTTOU`) when it reads or changes settings. Only then is it made the foreground group. Until
+//! then Ctrl-C reaches `quorate`, which forwards it, and the rest of its job (a script, the other commands of a pipe),
+//! as it would without `quorate`; and the pager in `quorate run .. | less` keeps the keyboard.
 
 use std::fs::File;
 
@@ -27,12 +26,12 @@ impl Terminal {
         }
     }
 
-    /// Whether the command's group is in the foreground because we put it there.
+    /// Whether the group of the command was made the foreground group by [`lend`](Self::lend).
     pub(super) fn is_lent(&self) -> bool {
         self.lent
     }
 
-    /// Makes `group` the foreground group, if we are in the foreground ourselves.
+    /// Makes `group` the foreground group, if this process is in the foreground.
     pub(super) fn lend(&mut self, group: Pid) -> bool {
         if self.in_front(getpgrp()) {
             self.lent = self.put_in_front(group);
@@ -55,7 +54,7 @@ impl Terminal {
         let Some(tty) = &self.tty else {
             return false;
         };
-        // A background group that does this is stopped, unless it blocks the signal.
+        // A background process that calls tcsetpgrp is stopped, unless it blocks SIGTTOU.
         let mut ttou = SigSet::empty();
         ttou.add(Signal::SIGTTOU);
         let _ = ttou.thread_block();
@@ -71,8 +70,8 @@ impl Drop for Terminal {
     }
 }
 
-/// Whether somebody could continue us after a stop: a shell in our session. Without one (a session
-/// leader in a container, say) a stop would be for ever.
+/// Whether a shell of the same session can continue this process after a stop. Without such a shell, for example for
+/// the session leader in a container, this process would stay stopped.
 pub(super) fn has_job_control() -> bool {
     getsid(Some(getppid())).is_ok_and(|theirs| getsid(None) == Ok(theirs))
 }
