@@ -129,14 +129,16 @@ mod tests {
 
     /// Tests that do not concern the deciding code: they test pages, the package, its settings, and calls that others
     /// test already.
-    const NO_JUDGES: [&str; 7] = [
+    const NO_JUDGES: [&str; 9] = [
         "blocking",
         "crates",
         "from_env",
         "interop",
         "pages",
         "redis_types",
+        "references",
         "tidy",
+        "tiers",
     ];
 
     #[test]

@@ -56,6 +56,7 @@ mod store;
 mod store_faults;
 mod sweep;
 mod tidy;
+mod tiers;
 mod told;
 mod traced;
 mod undoing;

@@ -128,6 +128,7 @@ fn is_built() -> bool {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn replacing_a_master_under_load_and_kills_breaks_no_promise() {
     if !is_built() {
         return;
@@ -148,6 +149,7 @@ fn replacing_a_master_under_load_and_kills_breaks_no_promise() {
 
 /// The real command carries the values along; no operator creates any again.
 #[test]
+#[ignore = "nightly"]
 fn change_under_load_loses_no_quota_and_no_once_record() {
     if !is_built() {
         return;
@@ -202,6 +204,7 @@ fn quota_lost_in_a_change_without_faults_is_reported() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn operators_who_skip_steps_are_caught() {
     if !is_built() {
         return;

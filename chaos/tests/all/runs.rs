@@ -97,37 +97,44 @@ fn kept(workload: &str, seed: u32, faults: &str) -> Run {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn late_requests_and_paused_clients_lose_no_money() {
     kept("transfer", 21, "late-requests,client-sigstop");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn readers_see_complete_writes_despite_kills_and_partitions() {
     kept("readers", 22, "client-sigkill,partition-minority");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn amnesia_and_dropped_futures_never_allow_a_sixth_permit() {
     let run = kept("permits", 23, "kill,client-drop");
     look_at(&run.out.join("timeline.html"), 50);
 }
 
 #[test]
+#[ignore = "nightly"]
 fn kills_and_resets_never_let_two_owners_overlap() {
     kept("owners", 24, "client-sigkill,reset");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn majority_restarted_empty_gives_no_eleventh_prize() {
     kept("prizes", 25, "restart-majority,client-sigkill");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn followers_see_one_leader_per_term_despite_pauses_and_amnesia() {
     kept("leader", 26, "client-sigstop,kill");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn amnesia_without_a_guard_breaks_every_kind_but_neither_money_nor_prizes() {
     let run = Run::until(
         "kinds-amnesia",
@@ -144,52 +151,62 @@ fn amnesia_without_a_guard_breaks_every_kind_but_neither_money_nor_prizes() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn wrong_clock_on_one_master_breaks_no_promise() {
     survived(4, "clock-forward,clock-back,clock-drift");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn link_that_is_down_breaks_no_promise() {
     survived(10, "netns-partition");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn flushall_breaks_no_promise() {
     survived(7, "flushall");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn master_that_hangs_up_after_the_handshake_breaks_no_promise() {
     survived(11, "flapping");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn master_that_sends_garbage_breaks_no_promise() {
     survived(12, "garbage");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn master_that_sends_the_replies_of_others_breaks_no_promise() {
     survived(13, "foreign-replies");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn address_of_another_master_breaks_no_promise() {
     // Together with busy masters, so that clients are led to an unhealthy one.
     survived(14, "misrouted,busy");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn host_names_that_do_not_resolve_break_no_promise() {
     survived(15, "dns-silence,dns-nowhere");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn rights_revoked_and_granted_again_break_no_promise() {
     survived(16, "restricted");
 }
 
 #[test]
+#[ignore = "nightly"]
 fn wrong_clocks_on_a_majority_break_exclusion_but_not_fencing() {
     let run = Run::until(
         "clock-majority",
@@ -205,6 +222,7 @@ fn wrong_clocks_on_a_majority_break_exclusion_but_not_fencing() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn amnesia_without_a_guard_breaks_exclusion_but_not_fencing() {
     let run = Run::until(
         "amnesia",
@@ -217,6 +235,7 @@ fn amnesia_without_a_guard_breaks_exclusion_but_not_fencing() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn waiters_are_served_in_order_and_leave_no_keys() {
     let looked = |run: &Run| {
         let order = run.summary.findings.by("order").expect("that checker");
@@ -292,6 +311,7 @@ fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn locking_several_resources_one_after_the_other_is_caught() {
     let left = ("leftovers", "released by all clients, and still there");
     caught("one-by-one", "transfer --faults none", &[2, 6, 12], &[left]);
@@ -329,6 +349,7 @@ fn permits_chosen_by_each_master_are_caught() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn joining_an_owner_by_one_master_is_caught() {
     let both = ("exclusion", "both held \"owners\"");
     let mark = ("views", "in \"owners\", which must be");

@@ -1,24 +1,30 @@
 //! Scenarios in which masters are replaced while clients take locks, and the seeded bugs of that.
 //!
-//! 3,000 seeds with optimizations, 30 without; `QUORATE_SEEDS` sets another number.
+//! `QUORATE_SEEDS` sets another number of seeds.
 
-use crate::support::{self, is_caught, must_pass, sweep};
+use crate::support::{CHANGES, is_caught, is_short, must_pass, sweep};
 use quorate_simulation::{ChangePlan, Flaw, Kind, Play, Scenario, Step, ValueStep, Worlds};
-
-fn seeds() -> u64 {
-    support::seeds(3_000, 30)
-}
 
 #[test]
 fn every_seed_passes_while_masters_are_replaced() {
-    let summary = sweep(Worlds::Changes, seeds());
+    every_seed_passes(CHANGES.short());
+}
+
+#[test]
+#[ignore = "nightly"]
+fn every_nightly_seed_passes_while_masters_are_replaced() {
+    every_seed_passes(CHANGES.all());
+}
+
+fn every_seed_passes(seeds: u64) {
+    let summary = sweep(Worlds::Changes, seeds);
     must_pass(&summary, " --changes");
     // Even in the few seeds of a debug run masters are closed and opened, and clients of all steps hold locks.
     let coverage = &summary.coverage;
     let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
     let held = coverage.joint.min(coverage.later);
     assert!(walked.min(held) > 0, "{coverage}");
-    let once = seeds() >= 3_000;
+    let once = seeds >= 3_000;
     let never = [
         ("split", coverage.split),
         ("given again", coverage.given_again),
@@ -118,9 +124,19 @@ fn every_seeded_bug_of_changes_is_caught_within_its_seeds() {
     }
     // Without optimizations there are too few seeds for the rare ones.
     let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
+    all_are_caught(|within| is_short(within) && within <= most);
+}
+
+#[test]
+#[ignore = "nightly"]
+fn every_rare_seeded_bug_of_changes_is_caught_within_its_seeds() {
+    all_are_caught(|within| !is_short(within) && !cfg!(debug_assertions));
+}
+
+fn all_are_caught(is_played: impl Fn(u64) -> bool) {
     for (flaw, within) in SEEDED_BUGS
         .into_iter()
-        .filter(|(_, within)| *within <= most)
+        .filter(|(_, within)| is_played(*within))
     {
         let caught = is_caught(flaw, within);
         assert!(caught, "{flaw} is not caught within {within} seeds");

@@ -1,10 +1,9 @@
 //! Every kind of lock and every value under a lock meets every happening while a rule could complain, for every kind of
 //! masters. Otherwise `NEVER` states the reason.
 //!
-//! 8,000 seeds of each family of scenarios with optimizations; without, only the reasons are checked. `QUORATE_SEEDS`
-//! sets another number.
+//! `QUORATE_SEEDS` sets another number of seeds.
 
-use crate::support::{self, sweep};
+use crate::support::{CROSSINGS, sweep};
 use quorate_simulation::{Crossings, HELD, Happening, Masters, Worlds};
 
 /// Cells that stay empty: the masters, the rows (none stands for all), the column, and the reason.
@@ -31,11 +30,16 @@ fn reason(masters: Masters, held: &str, happening: Happening) -> Option<&'static
 }
 
 #[test]
-fn every_kind_and_value_is_judged_across_every_happening() {
+fn every_reason_names_rows_that_exist() {
     for (_, rows, _, why) in NEVER {
         assert!(rows.iter().all(|row| HELD.contains(row)) && !why.is_empty());
     }
-    let seeds = support::seeds(8_000, 0);
+}
+
+#[test]
+#[ignore = "nightly"]
+fn every_kind_and_value_is_judged_across_every_happening() {
+    let seeds = CROSSINGS.all();
     let mut seen = Crossings::default();
     for worlds in [Worlds::Redis, Worlds::Changes, Worlds::Stores] {
         seen.add(&sweep(worlds, seeds).crossings);

@@ -1,18 +1,22 @@
 //! A fixed number of seeds under `cargo test`, the seeded bugs, and the determinism of runs.
 //!
-//! 20,000 seeds with optimizations (`cargo test --release -p quorate-simulation`, as `scripts/test` does), 300 without;
-//! `QUORATE_SEEDS` sets another number.
+//! `QUORATE_SEEDS` sets another number of seeds.
 
-use crate::support::{self, is_caught, must_pass, sweep, threads};
+use crate::support::{REDIS, is_caught, is_short, must_pass, sweep, threads};
 use quorate_simulation::{Flaw, Play, RULES, Scenario, Worlds, first_caught, run};
-
-fn seeds() -> u64 {
-    support::seeds(20_000, 300)
-}
 
 #[test]
 fn every_seed_passes_and_everything_happens_in_some() {
-    let seeds = seeds();
+    every_seed_passes(REDIS.short());
+}
+
+#[test]
+#[ignore = "nightly"]
+fn every_nightly_seed_passes() {
+    every_seed_passes(REDIS.all());
+}
+
+fn every_seed_passes(seeds: u64) {
     let summary = sweep(Worlds::Redis, seeds);
     for (rule, judged) in RULES.into_iter().zip(summary.judged) {
         println!("{rule}: {judged} cases");
@@ -123,10 +127,23 @@ const SEEDED_BUGS: [(Flaw, u64); 57] = [
 #[test]
 fn every_seeded_bug_is_caught_within_its_seeds() {
     assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::ALL);
-    for (flaw, within) in SEEDED_BUGS {
-        let within = within.min(seeds());
-        // Without optimizations, the rare ones are left to the release run.
-        let is_left = cfg!(debug_assertions) && within == seeds();
+    all_are_caught(REDIS.short(), is_short);
+}
+
+#[test]
+#[ignore = "nightly"]
+fn every_rare_seeded_bug_is_caught_within_its_seeds() {
+    all_are_caught(REDIS.all(), |within| !is_short(within));
+}
+
+fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
+    for (flaw, within) in SEEDED_BUGS
+        .into_iter()
+        .filter(|(_, within)| is_played(*within))
+    {
+        let within = within.min(seeds);
+        // Without optimizations the rare ones are left to the release run.
+        let is_left = cfg!(debug_assertions) && within == seeds;
         let caught = is_caught(flaw, within);
         assert!(
             caught || is_left,
@@ -135,14 +152,21 @@ fn every_seeded_bug_is_caught_within_its_seeds() {
     }
 }
 
-#[test]
-fn small_locker_without_a_flaw_passes() {
-    let caught = first_caught(Flaw::Sound, false, seeds() / 10, threads());
+/// The small locker, and the small client of values, without a flaw.
+fn sound_ones_pass(seeds: u64) {
+    let caught = first_caught(Flaw::Sound, false, seeds / 10, threads());
+    assert_eq!(caught, None);
+    let caught = first_caught(Flaw::SoundRegister, false, seeds, threads());
     assert_eq!(caught, None);
 }
 
 #[test]
-fn small_client_of_values_without_a_flaw_passes() {
-    let caught = first_caught(Flaw::SoundRegister, false, seeds(), threads());
-    assert_eq!(caught, None);
+fn small_clients_without_a_flaw_pass() {
+    sound_ones_pass(REDIS.short());
+}
+
+#[test]
+#[ignore = "nightly"]
+fn small_clients_without_a_flaw_pass_every_nightly_seed() {
+    sound_ones_pass(REDIS.all());
 }

@@ -1,19 +1,25 @@
 //! Scenarios in which some masters, or all, are stores that compare and set, and the seeded bugs of stores.
 //!
-//! 2,000 seeds with optimizations, 60 without; `QUORATE_SEEDS` sets another number.
+//! `QUORATE_SEEDS` sets another number of seeds.
 
-use crate::support::{self, is_caught, must_pass, sweep};
+use crate::support::{STORES, is_caught, is_short, must_pass, sweep};
 use quorate_simulation::{Flaw, Play, Scenario, Worlds};
-
-fn seeds() -> u64 {
-    support::seeds(2_000, 60)
-}
 
 #[test]
 fn every_seed_passes_if_masters_are_stores() {
-    let summary = sweep(Worlds::Stores, seeds());
+    every_seed_passes(STORES.short());
+}
+
+#[test]
+#[ignore = "nightly"]
+fn every_nightly_seed_passes_if_masters_are_stores() {
+    every_seed_passes(STORES.all());
+}
+
+fn every_seed_passes(seeds: u64) {
+    let summary = sweep(Worlds::Stores, seeds);
     must_pass(&summary, " --stores");
-    if seeds() >= 2_000 {
+    if seeds >= 2_000 {
         assert_eq!(summary.idle_rules(), Vec::<&str>::new(), "judged nothing");
         let missing = summary.coverage.missing();
         assert_eq!(missing, Vec::<&str>::new(), "never happened");
@@ -49,11 +55,24 @@ fn every_seeded_bug_of_stores_is_caught_within_its_seeds() {
     for flaw in Flaw::ALL.into_iter().chain(Flaw::OF_STORES) {
         assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
     }
-    // Without optimizations there are too few seeds.
+    all_are_caught(is_short);
+}
+
+#[test]
+#[ignore = "nightly"]
+fn every_rare_seeded_bug_of_stores_is_caught_within_its_seeds() {
+    all_are_caught(|within| !is_short(within));
+}
+
+fn all_are_caught(is_played: impl Fn(u64) -> bool) {
+    // Without optimizations the seeds are too few.
     if cfg!(debug_assertions) {
         return;
     }
-    for (flaw, within) in SEEDED_BUGS {
+    for (flaw, within) in SEEDED_BUGS
+        .into_iter()
+        .filter(|(_, within)| is_played(*within))
+    {
         let caught = is_caught(flaw, within);
         assert!(caught, "{flaw} is not caught within {within} seeds");
     }

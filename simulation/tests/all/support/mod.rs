@@ -2,11 +2,54 @@
 
 use quorate_simulation::{Flaw, Summary, Sweep, Worlds, first_caught};
 
-/// The number of seeds: `usual` with optimizations, `few` without, or `QUORATE_SEEDS`.
-pub(crate) fn seeds(usual: u64, few: u64) -> u64 {
-    let asked = std::env::var("QUORATE_SEEDS").ok();
-    let usual = if cfg!(debug_assertions) { few } else { usual };
-    asked.and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
+/// How many seeds of some worlds are played.
+pub(crate) struct Seeds {
+    /// In every run of the tests.
+    short: u64,
+    /// In the nightly run, by tests with `#[ignore = "nightly"]`.
+    all: u64,
+    /// At most, without optimizations.
+    debug: u64,
+}
+
+// `tests/all/tiers.rs` compares these numbers with the table in CONTRIBUTING.md.
+pub(crate) const REDIS: Seeds = Seeds::of(2_000, 20_000, 300);
+pub(crate) const CHANGES: Seeds = Seeds::of(300, 3_000, 30);
+pub(crate) const STORES: Seeds = Seeds::of(200, 2_000, 60);
+pub(crate) const CROSSINGS: Seeds = Seeds::of(0, 8_000, 0);
+
+impl Seeds {
+    const fn of(short: u64, all: u64, debug: u64) -> Self {
+        Self { short, all, debug }
+    }
+
+    /// For every run of the tests, unless `QUORATE_SEEDS` asks for another number.
+    pub(crate) fn short(&self) -> u64 {
+        self.asked(self.short)
+    }
+
+    /// For the nightly run, unless `QUORATE_SEEDS` asks for another number.
+    pub(crate) fn all(&self) -> u64 {
+        self.asked(self.all)
+    }
+
+    fn asked(&self, usual: u64) -> u64 {
+        let asked = std::env::var("QUORATE_SEEDS").ok();
+        let most = if cfg!(debug_assertions) {
+            self.debug
+        } else {
+            u64::MAX
+        };
+        asked
+            .and_then(|seeds| seeds.parse().ok())
+            .unwrap_or(usual.min(most))
+    }
+}
+
+/// Whether a seeded bug that must be caught within `within` seeds is part of every run of the tests. The other ones
+/// are part of the nightly run.
+pub(crate) fn is_short(within: u64) -> bool {
+    within < 1_000
 }
 
 pub(crate) fn threads() -> usize {

@@ -1,0 +1,160 @@
+//! The table of CONTRIBUTING.md that says what each run of the tests contains agrees with the tests and the scripts.
+
+use std::path::{Path, PathBuf};
+
+/// Marks a test that only `scripts/test --all` runs.
+const NIGHTLY: &str = concat!("#[ignore = ", "\"nightly\"]");
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn text(name: &str) -> String {
+    std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The cells of the row that begins with this name: `scripts/test`, `.ci/run`, `scripts/test --all`.
+fn row(name: &str) -> [String; 3] {
+    let page = text("CONTRIBUTING.md");
+    let start = format!("| {name} |");
+    let row = page.lines().find_map(|line| line.strip_prefix(&start));
+    let row = row.unwrap_or_else(|| panic!("CONTRIBUTING.md has no row {name}"));
+    let cells: Vec<String> = row.split('|').map(|cell| cell.trim().to_owned()).collect();
+    let [short, ci, all] = &cells[..3] else {
+        panic!("{name}: {cells:?}")
+    };
+    [short.clone(), ci.clone(), all.clone()]
+}
+
+/// 20,000 for 20000.
+fn grouped(number: u64) -> String {
+    if number < 1_000 {
+        number.to_string()
+    } else {
+        format!("{},{:03}", number / 1_000, number % 1_000)
+    }
+}
+
+/// The row shows these numbers, of the short run and of the nightly one. CI does the short run.
+fn shows(name: &str, short: u64, all: u64) {
+    let (short, all) = (grouped(short), grouped(all));
+    assert_eq!(row(name), [short.clone(), short, all], "{name}");
+}
+
+/// The numbers in a piece of code.
+fn numbers(code: &str) -> Vec<u64> {
+    let words = code.split(|c: char| !c.is_ascii_digit() && c != '_');
+    words
+        .filter_map(|word| word.replace('_', "").parse().ok())
+        .collect()
+}
+
+#[test]
+fn table_shows_the_seeds_of_each_run() {
+    let code = text("simulation/tests/all/support/mod.rs");
+    for (constant, name) in [
+        ("REDIS", "seeds of Redis masters"),
+        ("CHANGES", "seeds of masters that are replaced"),
+        ("STORES", "seeds of stores as masters"),
+        ("CROSSINGS", "seeds of each of these for the crossings"),
+    ] {
+        let start = format!("pub(crate) const {constant}: Seeds = Seeds::of(");
+        let line = code.lines().find_map(|line| line.strip_prefix(&start));
+        let seeds = numbers(line.unwrap_or_else(|| panic!("no {constant}")));
+        shows(name, seeds[0], seeds[1]);
+    }
+}
+
+#[test]
+fn table_shows_the_seeded_bugs_of_each_run() {
+    let code = text("simulation/tests/all/support/mod.rs");
+    assert!(
+        code.contains("within < 1_000"),
+        "the bound of the short run"
+    );
+    let files = ["seeds", "changes", "stores"];
+    let bounds = files.map(|file| {
+        let code = text(&format!("simulation/tests/all/{file}.rs"));
+        let rows = code.lines().map(str::trim);
+        let rows = rows.filter(|row| row.starts_with("(Flaw::") && row.ends_with("),"));
+        rows.map(|row| numbers(row)[0]).collect::<Vec<_>>()
+    });
+    let bounds = bounds.concat();
+    let short = bounds.iter().filter(|within| **within < 1_000).count();
+    shows("seeded bugs", short as u64, bounds.len() as u64);
+}
+
+#[test]
+fn table_shows_the_chaos_runs_of_each_run() {
+    let [mut short, mut all] = [0, 0];
+    for file in ["runs", "mixes", "changes"] {
+        let code = text(&format!("chaos/tests/all/{file}.rs"));
+        let nightly = code.matches(NIGHTLY).count() as u64;
+        let tests = code.matches("#[test]").count() + code.matches("#[tokio::test").count();
+        // Tests in the other two files that are not nightly read histories made by hand.
+        if file == "runs" {
+            short = tests as u64 - nightly;
+        }
+        all += nightly;
+    }
+    shows("tests with chaos runs", short, short + all);
+}
+
+#[test]
+fn table_shows_the_steps_of_each_run() {
+    let test = text("scripts/test");
+    let (short, all) = test
+        .split_once("[ -n \"$all\" ]; then")
+        .expect("the steps of --all");
+    let ci = text(".ci/run");
+    assert!(ci.lines().any(|line| line == "scripts/test"));
+    for (name, command) in [
+        ("examples on pages and in rustdoc", "cargo test --doc"),
+        ("programs in `examples/`", "scripts/examples"),
+        ("server versions", "scripts/versions"),
+        ("order of threads (loom)", "--cfg quorate_loom"),
+        ("oldest compiler", "cargo \"+$lowest\""),
+        ("lowest versions", "scripts/lowest-versions"),
+        ("packages", "scripts/package"),
+        ("each feature alone", "--features \"$feature\""),
+        ("format", "cargo fmt"),
+        ("lints (clippy)", "cargo clippy"),
+        ("documentation builds", "cargo doc"),
+    ] {
+        let is_short = short.contains(command);
+        let runs = [
+            is_short,
+            is_short || ci.contains(command),
+            is_short || all.contains(command),
+        ];
+        let runs = runs.map(|runs| if runs { "yes" } else { "no" });
+        assert_eq!(row(name), runs, "{name}");
+    }
+}
+
+fn sources(folder: PathBuf, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            sources(path, into);
+        } else if name.ends_with(".rs") {
+            into.push(path);
+        }
+    }
+}
+
+#[test]
+fn only_nightly_tests_of_simulation_and_chaos_are_ignored() {
+    let mut files = Vec::new();
+    sources(root().to_owned(), &mut files);
+    for file in files {
+        let code = std::fs::read_to_string(&file).expect("a source");
+        let lines = code.lines().map(str::trim);
+        for line in lines.filter(|line| line.starts_with("#[ignore")) {
+            let file = file.strip_prefix(root()).expect("below the root");
+            let is_slow = file.starts_with("simulation/tests") || file.starts_with("chaos/tests");
+            assert!(is_slow && line == NIGHTLY, "{}: {line}", file.display());
+        }
+    }
+}
