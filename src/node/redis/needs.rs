@@ -1,7 +1,7 @@
 //! The rights that the user of a master needs, as one table: commands, keys and channels, each with its purpose.
 //!
 //! An inspection tries the table line by line. `docs/operations.md` (Rights) prints it, and a test compares the page with
-//! the table. `tests/needs.rs` runs with exactly these rights.
+//! the table. `tests/all/needs.rs` runs with exactly these rights.
 
 use super::denied::Denied;
 use super::resp::{Command, Value};
