@@ -15,11 +15,11 @@ pub(crate) const NOTE_LIVES: u32 = 4;
 
 /// The largest number of bytes of a note that a master returns: enough for the longest note of quorate's. The key may
 /// hold foreign data.
-pub(crate) const NOTE_TOLD: usize = 4096;
+pub(crate) const NOTE_SHOWN: usize = 4096;
 
 // A replaced control character takes three bytes, other characters up to four. The note also has two names, the value
 // and numbers.
-const _: () = assert!(3 * MAX_NOTE_LEN + 2 * 4 * NAME + 100 <= NOTE_TOLD);
+const _: () = assert!(3 * MAX_NOTE_LEN + 2 * 4 * NAME + 100 <= NOTE_SHOWN);
 
 /// The largest number of characters of a host's or a program's name that is shown.
 const NAME: usize = 64;
@@ -267,7 +267,7 @@ mod tests {
                 .take(MAX_NOTE_LEN / sign.len_utf8())
                 .collect();
             let note = written(&leads(&me.says(&text), u64::MAX));
-            assert!(note.len() <= NOTE_TOLD, "{sign:?}: {}", note.len());
+            assert!(note.len() <= NOTE_SHOWN, "{sign:?}: {}", note.len());
         }
     }
 

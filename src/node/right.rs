@@ -1,8 +1,8 @@
-//! Which rights on a master the locks need, and which of them a user lacks.
+//! The rights on a master that locks need, and the ones that a user lacks.
 
 use std::fmt;
 
-/// What a right is needed for.
+/// The purpose of a right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Purpose {
@@ -150,7 +150,7 @@ impl MissingRight {
         matches!(self.right, Right::Keys(_))
     }
 
-    /// What the right is needed for.
+    /// The purposes of the right.
     pub fn purposes(&self) -> &[Purpose] {
         &self.purposes
     }

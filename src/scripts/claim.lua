@@ -106,7 +106,7 @@ if way > 0 then
     largest = math.max(largest, tonumber(call('GET', '{ticket}' .. key) or 0))
   end
   local note = redis.pcall('GET', '{note}' .. KEYS[way])
-  return {left, ahead, largest, string.sub(holder, 1, 96), way, type(note) == 'string' and string.sub(note, 1, NOTE_TOLD) or nil}
+  return {left, ahead, largest, string.sub(holder, 1, 96), way, type(note) == 'string' and string.sub(note, 1, NOTE_SHOWN) or nil}
 end
 if joins and counter == 0 then
   -- No number to return until a renewal of an existing hold restores the counter.

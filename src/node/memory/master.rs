@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::keys::{self, Family};
-use crate::node::note::{NOTE_LIVES, NOTE_TOLD, dated};
+use crate::node::note::{NOTE_LIVES, NOTE_SHOWN, dated};
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, Note, NoteItem, QueueInfo,
     Request, ServerRun, Shape, StoredValue, Ticket, Token, Waiter,
@@ -936,7 +936,7 @@ impl Entry {
 
 /// The part of a note that is shown.
 pub(super) fn shown_of(note: &[u8]) -> &[u8] {
-    &note[..note.len().min(NOTE_TOLD)]
+    &note[..note.len().min(NOTE_SHOWN)]
 }
 
 /// The part of a value that is shown.

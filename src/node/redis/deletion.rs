@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_that_is_more_than_that_is_left_to_its_script() {
+    fn release_that_does_more_than_delete_uses_its_script() {
         let place = Ticket {
             waiter: "w".into(),
             number: 1,

@@ -1,6 +1,6 @@
-//! What a refusal for missing rights is about: a command, a key or a channel.
+//! The subject of a refusal for missing rights: a command, a key or a channel.
 
-/// What a refusal for missing rights is about.
+/// The subject of a refusal for missing rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Denied {
     Command,

@@ -7,7 +7,7 @@ use super::refusal::{OTHER_MASTERS, server_fault};
 use super::resp::{Command, Value};
 use super::script::{Script, Set};
 use crate::keys::MASTERS;
-use crate::node::note::{NOTE_LIVES, NOTE_TOLD};
+use crate::node::note::{NOTE_LIVES, NOTE_SHOWN};
 use crate::node::{Fault, Request};
 use crate::protocol::mark::Configuration;
 
@@ -76,7 +76,7 @@ impl Scripts {
                 ""
             };
             let source = format!(
-                "{check}local MAX_TTL, FENCE_TTL, NOTE_LIVES, NOTE_TOLD = {}, '{}', {NOTE_LIVES}, {NOTE_TOLD}\n{}",
+                "{check}local MAX_TTL, FENCE_TTL, NOTE_LIVES, NOTE_SHOWN = {}, '{}', {NOTE_LIVES}, {NOTE_SHOWN}\n{}",
                 max_ttl.as_millis(),
                 FENCE_TTL.as_millis(),
                 script.source()

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_script_may_not_do_is_named_in_the_words_of_every_version() {
+    fn denied_call_of_a_script_is_named_for_every_server_version() {
         for (reply, named) in [
             // Redis 6.2
             (

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_script_says_of_other_masters_is_known_again() {
+    fn script_error_about_other_masters_is_recognised() {
         let error = b"ERR quorate: masters 2 0123456789abcdef";
         let said = Fault::OtherMasters("2 0123456789abcdef".into());
         assert_eq!(server_fault(error), said);

@@ -13,7 +13,7 @@ use crate::node::right::Purpose::{
 };
 use crate::node::{Claim, Fairness, Request, Shape};
 
-/// What there is to know about one script.
+/// All properties of one script.
 pub(super) struct Row {
     /// The Lua source, before shared parts and names of keys are inserted.
     pub(super) source: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Row {
     /// Whether the script checks the generation marker first. Every script whose reply is a vote does, and the script that
     /// writes a value.
     pub(super) checks_marker: bool,
-    /// What its calls are for. A user needs the rights of these purposes to run it.
+    /// The purposes of its calls. A user needs the rights for these purposes to run it.
     #[cfg_attr(not(test), allow(dead_code, reason = "for the tests of the rights"))]
     pub(super) purposes: &'static [Purpose],
     pub(super) keys: Keys,
@@ -45,7 +45,7 @@ pub(super) enum Set {
     Many,
 }
 
-/// What KEYS holds, in the words of the script's header.
+/// The content of KEYS, in the words of the script's header.
 #[cfg_attr(not(test), allow(dead_code, reason = "tests compare the words"))]
 pub(super) enum Keys {
     One(&'static str),
@@ -53,7 +53,7 @@ pub(super) enum Keys {
     Many(&'static str),
 }
 
-/// What ARGV holds, in the words of the script's header.
+/// The content of ARGV, in the words of the script's header.
 pub(super) struct Args {
     /// These come first, once.
     pub(super) first: &'static [&'static str],

@@ -1,4 +1,4 @@
-//! What a master has been asked and has not answered yet.
+//! The outstanding messages of a connection: sent to the master and not answered yet.
 
 use super::script::Script;
 use crate::node::actor::mailbox::Queued;

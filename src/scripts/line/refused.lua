@@ -10,4 +10,4 @@ else
 end
 --+ line/ahead.lua
 local largest = tonumber(call('GET', '{ticket}' .. key) or 0)
-return {left, ahead, largest, string.sub(held or '', 1, 96), type(note) == 'string' and string.sub(note, 1, NOTE_TOLD) or nil}
+return {left, ahead, largest, string.sub(held or '', 1, 96), type(note) == 'string' and string.sub(note, 1, NOTE_SHOWN) or nil}

@@ -1,7 +1,7 @@
 -- Sets `said` to the note of the lock KEYS[1], which holds `held`; for a class, to a list of all holds. A note that the
 -- user may not read is left out. `ms` is this master's time.
 local said = redis.pcall('GET', '{note}' .. KEYS[1])
-said = type(said) == 'string' and string.sub(said, 1, NOTE_TOLD) or nil
+said = type(said) == 'string' and string.sub(said, 1, NOTE_SHOWN) or nil
 if held == '{shared}' or held and string.sub(held, 1, #'{owner}') == '{owner}' then
   said = {}
   local holds = redis.pcall('ZRANGE', '{holds}' .. KEYS[1], -100, -1, 'WITHSCORES')
@@ -10,7 +10,7 @@ if held == '{shared}' or held and string.sub(held, 1, #'{owner}') == '{owner}' t
       local note = redis.pcall('GET', '{of-hold}' .. holds[i] .. ':' .. KEYS[1])
       said[#said + 1] = holds[i]
       said[#said + 1] = holds[i + 1] - ms
-      said[#said + 1] = type(note) == 'string' and string.sub(note, 1, NOTE_TOLD) or ''
+      said[#said + 1] = type(note) == 'string' and string.sub(note, 1, NOTE_SHOWN) or ''
     end
   end
 end

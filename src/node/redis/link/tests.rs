@@ -223,7 +223,7 @@ fn requests_are_sent_in_order_and_answers_reach_their_callers() {
 }
 
 #[test]
-fn what_a_flush_of_the_scripts_threw_back_goes_out_right_behind_their_loading() {
+fn request_refused_after_a_script_flush_follows_the_reload() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, release(1));
@@ -909,7 +909,7 @@ fn refusing_the_name() -> String {
 
 /// An operator who closes masters ends the connections of old clients by their names.
 #[test]
-fn a_connection_that_cannot_be_named_loads_scripts_that_look_at_the_mark() {
+fn unnamed_connection_loads_scripts_that_check_the_marker() {
     let mut bench = Bench::new();
     bench.link.dialed(at(0));
     assert!(
@@ -1279,8 +1279,7 @@ fn server_with_the_delete_command_uses_it_for_releases() {
 }
 
 #[test]
-fn a_user_who_may_not_use_the_command_and_a_server_without_it_are_asked_by_the_script_from_then_on()
-{
+fn delete_command_that_is_denied_or_unknown_is_replaced_by_the_script() {
     for refusal in [
         "-NOPERM User u has no permissions to run the 'delifeq' command\r\n",
         "-NOPERM No permissions to access a key\r\n",
@@ -1317,7 +1316,7 @@ fn a_user_who_may_not_use_the_command_and_a_server_without_it_are_asked_by_the_s
 }
 
 #[test]
-fn a_refusal_by_the_script_as_well_is_the_answer() {
+fn refusal_by_the_script_as_well_is_the_answer() {
     let mut bench = with_deletion();
     bench.ask(1, withdrawn(1));
     bench.link.take(at(1));
@@ -1345,7 +1344,7 @@ fn another_type_is_the_answer_that_the_script_would_get() {
 }
 
 #[test]
-fn where_nothing_can_be_written_the_script_says_whether_there_is_anything_to_delete() {
+fn script_decides_a_release_on_a_read_only_server() {
     for reply in [
         "-READONLY You can't write\r\n",
         "-NOREPLICAS Not enough good replicas\r\n",
