@@ -214,8 +214,8 @@ impl<'a> AcquireLoop<'a> {
             if let Some(place) = &place {
                 place.got(asked.permit.slot());
             }
-            // Who has a slot leaves the line at once, here and on the masters: the next one may come
-            // for another.
+            // A client with a slot leaves the queue at once, here and on the masters, so that the next waiter may ask for
+            // another.
             place = None;
         } else if let Some(line) = line {
             // The place belongs to the lock now, and is given up with its release.
@@ -237,12 +237,13 @@ impl<'a> AcquireLoop<'a> {
         InLine::draw(self.core, &self.wanted, drawn + 1)
     }
 
-    /// Waits for this process' own line. None for a try that the masters are to decide.
+    /// Waits for the turn in the local queue. `None` for a try that the masters must decide.
     async fn local_turn(&self) -> Result<Option<Place>, NotAcquired> {
         match self.wanted.shape().local_turn() {
             LocalTurn::Queue => self.own_line().await,
             LocalTurn::QueueAndShare => {
-                // Who comes after a reader may ask as soon as it does: by arrival, and readers together.
+                // A waiter behind a reader may ask as soon as the reader does: in order of arrival, and readers
+                // together.
                 let mut place = self.own_line().await?;
                 if let Some(place) = &mut place {
                     place.stand_beside();
@@ -305,7 +306,7 @@ impl<'a> AcquireLoop<'a> {
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
         let permit = &asked.permit;
         let (held, others) = self.core.lines.own_slots(permit, Some(asked));
-        // Who waits at the masters for all goes before those of its own process.
+        // The waiter that queues on the masters for the whole process goes before the other local waiters.
         let taken = if queued { held } else { held | others };
         let certain = missed
             .round
@@ -319,14 +320,14 @@ impl<'a> AcquireLoop<'a> {
         true
     }
 
-    /// Which slot of a semaphore is asked for: one that nobody else of this process holds or asks for, if there is
-    /// one. Then the next in the local line may ask for another at the same time; but who waits at the masters keeps
-    /// its place before the others.
+    /// Chooses the slot of a semaphore to ask for: if possible one that no other task of this process holds or asks
+    /// for. Then the next local waiter may ask for another slot at the same time. The waiter that is queued on the
+    /// masters keeps its place before the others.
     fn choose_slot(&mut self, place: Option<&mut Place>, queued: bool) {
         let Some(permit) = self.wanted.shape().permit() else {
             return;
         };
-        // What it asked for before is in nobody's way any more.
+        // Frees the slot that was asked for before.
         self.asked = None;
         let asked = self.core.lines.ask(permit, place.as_deref(), queued);
         if let (Some(place), true) = (place, asked.alone && !queued) {
@@ -338,7 +339,7 @@ impl<'a> AcquireLoop<'a> {
         self.asked = Some(asked);
     }
 
-    /// Notes which slots other processes hold, as the masters showed.
+    /// Records which slots other processes hold, as the masters showed.
     fn learn_slots(&self, place: &Place, missed: &FailedAttempt) {
         let Some(asked) = &self.asked else {
             return;
@@ -435,8 +436,8 @@ impl<'a> AcquireLoop<'a> {
             .await;
     }
 
-    /// Whether it had a majority, and no number: other holds of the same owner stood beside it, and no majority
-    /// shows one and the same counter.
+    /// Whether the attempt had a majority but no number, because other holds of the same owner exist and no majority
+    /// shows the same counter.
     fn has_met(&self, missed: &FailedAttempt) -> bool {
         let owned = self.wanted.shape().numbering() == Numbering::OfOwner;
         let granted = missed.round.answers().free();
@@ -540,7 +541,7 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// What a waiter behind others of its own process observes.
+    /// The state that a waiter behind others of its own process observes.
     fn behind(&self, place: &Place) -> Waiting {
         let coordinator = &self.core.coordinator;
         Waiting {

@@ -28,7 +28,7 @@ pub enum Fairness {
     Unordered,
 }
 
-/// One attempt on one lock: what every message about it names.
+/// One attempt on one lock, as every message about it names it.
 #[derive(Debug)]
 pub struct Claim {
     key: Arc<[u8]>,
@@ -37,7 +37,7 @@ pub struct Claim {
     fenced: bool,
     fairness: Fairness,
     withdrawn: AtomicBool,
-    /// The shape; `None` for the plain lock, which has nothing to say.
+    /// The shape; `None` for a plain lock.
     shape: Option<Box<Shape>>,
     noted: AtomicBool,
 }
@@ -63,7 +63,7 @@ impl Claim {
         }
     }
 
-    /// The same claim, of this shape.
+    /// The same claim with this shape.
     #[must_use]
     pub(crate) fn with_shape(mut self, shape: &Shape) -> Self {
         self.shape = (!shape.is_plain()).then(|| Box::new(shape.clone()));

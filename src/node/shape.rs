@@ -1,7 +1,7 @@
-//! What a claim asks for: its keys, how each of them is held, and what follows from that for the verbs.
+//! The shape of a claim: its keys, how each of them is held, and what follows from that for the verbs.
 //!
 //! Every kind of lock is one [`Shape`]. A verb (acquire, confirm, extend, release) matches on the shape once, or asks
-//! for one of the facts in this file: so a new kind is described here and in `src/acquire/kind.rs`.
+//! for one of the facts in this file. So a new kind is described here and in `src/acquire/kind.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

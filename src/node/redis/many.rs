@@ -1,4 +1,4 @@
-//! Many requests as one call of a script, and its reply as an answer to each of them.
+//! Many requests in one call of a script, and its reply as an answer to each of them.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::script::Script;
 use crate::node::actor::mailbox::Queued;
 use crate::node::{Answer, Claim, Fairness, Fault, Request};
 
-/// The fewest acquires that are cheaper in one call than each by itself: before version 7 what a call costs grows
-/// faster with its words.
+/// The smallest number of acquires that are cheaper in one call. Before version 7 the cost of a call grows faster with
+/// its number of words.
 pub(super) fn least_acquires(version: Option<&str>) -> usize {
     let major = version.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
     if major.is_some_and(|major| major >= 7) {
@@ -73,8 +73,8 @@ impl Member for Queued {
 impl Scripts {
     /// Writes requests of one kind as one command.
     pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
-        // By what never changes: what has been placed may have been noted meanwhile, or withdrawn, and one reply is
-        // awaited for all of it.
+        // Choose the script by immutable fields only. A queued claim may since have gained a note or been withdrawn,
+        // but the batch must still produce exactly one reply.
         let before = out.len();
         match run.first().map(|first| &first.member.request) {
             Some(Request::Acquire { claim, ttl, .. }) => {
@@ -123,10 +123,11 @@ impl Scripts {
     }
 }
 
-/// What became of one request of a run; none where nothing did, and it is to be asked for by itself.
+/// The answer to one request of a combined call; `None` if the script left it alone, and it must be sent by itself.
 pub(super) type Each = Option<Result<Answer, Fault>>;
 
-/// What a reply means for each request of a run. A fault where it cannot be the reply to them: then it is none to any.
+/// The answers to the requests of a combined call. A fault means that the reply cannot belong to the call, and answers
+/// none of its requests.
 pub(super) fn decode_many(
     run: &[Queued],
     value: &Value<'_>,
@@ -134,7 +135,7 @@ pub(super) fn decode_many(
 ) -> Result<(), Fault> {
     into.clear();
     match value {
-        // Of the names in one call a user may not use some: the others are not to suffer for it.
+        // The user may not use some of the keys in the call. The other requests must not fail because of that.
         Value::Error(error) if error.starts_with(b"NOPERM ") => {
             into.extend(run.iter().map(|_| None));
         }
@@ -210,7 +211,7 @@ mod tests {
     use crate::node::{Reply, Token};
 
     #[test]
-    fn what_is_noted_after_it_was_placed_is_written_all_the_same() {
+    fn request_noted_after_it_was_placed_is_still_written() {
         let claims = [1, 2].map(|n| {
             let claim = Claim::new("", &[b'r', n], Token::from_bytes([n; 16]), true);
             std::sync::Arc::new(claim)
@@ -223,7 +224,7 @@ mod tests {
         }
         runs.close(&mut placed);
         assert_eq!(placed[0].along, 1);
-        // The holder's note is written by another thread.
+        // Another thread writes the holder's note.
         claims[0].take_note();
         let mut out = Vec::new();
         Scripts::default().encode_many(&placed, &mut out);
