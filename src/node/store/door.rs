@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use super::cache::RecordCache;
 use super::contract::{Change, Commit, Committed, Record, Session, Store};
 use super::kept::Kept;
 use super::names;
-use super::shelf::Shelf;
 use super::time::StoreTime;
 use crate::clock;
 use crate::node::memory::Master;
@@ -14,7 +14,7 @@ use crate::protocol::instant::Instant;
 /// Direct access to the records of a store.
 pub struct Door<S> {
     store: S,
-    known: Mutex<(Shelf, StoreTime)>,
+    known: Mutex<(RecordCache, StoreTime)>,
 }
 
 impl<S: Store> Door<S> {
@@ -23,7 +23,7 @@ impl<S: Store> Door<S> {
         let time = StoreTime::new(clock::wall_micros(), Instant::now());
         Self {
             store,
-            known: Mutex::new((Shelf::default(), time)),
+            known: Mutex::new((RecordCache::default(), time)),
         }
     }
 
@@ -108,15 +108,15 @@ impl<S: Store> Door<S> {
             let said = said.expect("the store answers");
             let (done, commit) = {
                 let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-                let (shelf, time) = &mut *known;
+                let (cache, time) = &mut *known;
                 let heard = Instant::now();
                 time.learn(said.clock, asked, heard);
                 let (now, slack) = time.now(heard).expect("just read");
                 assert!(
-                    shelf.read(&name, &said.what[0], now + slack),
+                    cache.read(&name, &said.what[0], now + slack),
                     "the record was written by quorate"
                 );
-                let (version, before) = shelf.all(std::slice::from_ref(&name)).expect("read")[0];
+                let (version, before) = cache.all(std::slice::from_ref(&name)).expect("read")[0];
                 let mut master = Master::default();
                 for kept in before {
                     master.put(kept.item.clone());

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cache::RecordCache;
 use super::contract::{Change, Commit, Wake};
 use super::kept::{Kept, Promised, micros};
 use super::listening::NEAR;
 use super::names::{self, Name};
-use super::shelf::Shelf;
 use super::time::StoreTime;
 use crate::node::actor::mailbox::Queued;
 use crate::node::memory::items::{DAY_US, Id, Item, Kind};
@@ -125,11 +125,11 @@ impl Job {
     }
 
     /// Decides all requests of the job, based on the known state of its records.
-    pub(super) fn decide(&mut self, shelf: &Shelf, setting: &Setting<'_>) -> Outcome {
+    pub(super) fn decide(&mut self, cache: &RecordCache, setting: &Setting<'_>) -> Outcome {
         let Some((now, slack)) = setting.time.now(setting.now) else {
             return Outcome::Unsure;
         };
-        let Some(known) = shelf.all(&self.names) else {
+        let Some(known) = cache.all(&self.names) else {
             return Outcome::Unsure;
         };
         let mut master = Master::default();
@@ -158,7 +158,7 @@ impl Job {
         watchers.retain(|watcher| watcher.lives(now));
         let mut items = master.items(now);
         items.append(&mut watchers);
-        self.compare(&known, items, (now, slack), setting, (shelf, wakes))
+        self.compare(&known, items, (now, slack), setting, (cache, wakes))
     }
 
     fn compare(
@@ -167,7 +167,7 @@ impl Job {
         mut items: Vec<Item>,
         (now, slack): (u64, u64),
         setting: &Setting<'_>,
-        (shelf, wakes): (&Shelf, Vec<Wake>),
+        (cache, wakes): (&RecordCache, Vec<Wake>),
     ) -> Outcome {
         let mut changes = Vec::new();
         let mut after = Vec::new();
@@ -187,7 +187,7 @@ impl Job {
             let lived = before.iter().filter(|kept| kept.item.lives(now));
             let same = kept.iter().filter(|kept| kept.item.lives(now)).eq(lived);
             // A request that wakes a waiter has changed something, if only an expired item.
-            let write = !same || !wakes.is_empty() || shelf.is_dirty(name);
+            let write = !same || !wakes.is_empty() || cache.is_dirty(name);
             changed |= write;
             changes.push(Change {
                 name: name.clone(),
@@ -196,7 +196,7 @@ impl Job {
             });
             after.push(if write { kept } else { before.to_vec() });
         }
-        let doubtful = self.stale || !shelf.are_fresh(&self.names);
+        let doubtful = self.stale || !cache.are_fresh(&self.names);
         if doubtful && (!changed || self.refuses()) {
             Outcome::Unsure
         } else if changed {

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use super::cache::RecordCache;
 use super::contract::{Clocked, Commit, Committed, Greeting, Session, Store};
 use super::hear::say;
 use super::job::{Asked, Job, Outcome, Setting, WATCHED};
 use super::kept::Kept;
 use super::names::{self, Name};
 use super::shared::Shared;
-use super::shelf::Shelf;
 use super::sweep::{PAGE, Sweep};
 use super::time::StoreTime;
 use crate::limit::Limit;
@@ -56,7 +56,7 @@ struct Lane<S: Store> {
     shared: Arc<Shared<S>>,
     number: usize,
     owed: Owed,
-    shelf: Shelf,
+    cache: RecordCache,
     sweep: Sweep,
     time: StoreTime,
     /// The last stamp. It starts at random instead of at the version: a record that was removed and created again must
@@ -103,7 +103,7 @@ impl<S: Store> Lane<S> {
         Self {
             stamp: u64::from_le_bytes(stamp),
             owed: Owed::new(),
-            shelf: Shelf::default(),
+            cache: RecordCache::default(),
             sweep: Sweep::new(now, seed),
             time: StoreTime::new(context.runtime.wall_micros(), now),
             back_off: BackOff::new(seed),
@@ -198,7 +198,7 @@ impl<S: Store> Lane<S> {
         // Before decisions, because a decision from the known state needs no request.
         self.time.learn_date(session.date(), now);
         if greeting.uptime.is_some() {
-            self.shelf.doubt_all();
+            self.cache.doubt_all();
         }
         Ok(Online {
             session,
@@ -350,15 +350,15 @@ impl<S: Store> Lane<S> {
         // The time is unknown if the clock has not been read for long: do not remove anything now.
         let time = self.time.now(now).map_or(0, |(least, _)| least);
         let date = self.time.removal_date(now);
-        let over = self.sweep.over(now, (time, date), &self.shelf);
+        let over = self.sweep.over(now, (time, date), &self.cache);
         if !over.is_empty() {
             for (name, _) in &over {
-                self.shelf.forget(name);
+                self.cache.forget(name);
             }
             online.session.remove(&over).await?;
         }
         // One session is enough for that.
-        if *self.shared.pager.get_or_init(|| self.number) != self.number || !self.shelf.has_room() {
+        if *self.shared.pager.get_or_init(|| self.number) != self.number || !self.cache.has_room() {
             return Ok(());
         }
         let asked = self.now();
@@ -369,7 +369,7 @@ impl<S: Store> Lane<S> {
             return Ok(());
         };
         for (name, record) in what {
-            self.shelf.glance(&name.into(), &record, seen + slack);
+            self.cache.glance(&name.into(), &record, seen + slack);
         }
         Ok(())
     }
@@ -433,7 +433,7 @@ impl<S: Store> Lane<S> {
 
     /// Executes all jobs; without any, asks for the clock to check that the store answers.
     async fn serve(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
-        self.shelf.turn();
+        self.cache.turn();
         if self.jobs.is_empty() && self.batch.is_empty() {
             return self.read(online, true).await;
         }
@@ -456,7 +456,7 @@ impl<S: Store> Lane<S> {
                     process: (self.shared.subscriber.get()).map(|subscriber| &subscriber.process),
                     nudges: self.shared.traits.looks,
                 };
-                match job.decide(&self.shelf, &setting) {
+                match job.decide(&self.cache, &setting) {
                     Outcome::Same => self.finish(job, online),
                     Outcome::Change(commit, kept) => {
                         commits.push((commit, kept));
@@ -491,8 +491,8 @@ impl<S: Store> Lane<S> {
         let no_time = self.time.now(now).is_none();
         let mut names: Vec<Name> = Vec::new();
         for job in &mut self.jobs {
-            let known = self.shelf.all(&job.names).is_some();
-            let fresh = self.shelf.are_fresh(&job.names);
+            let known = self.cache.all(&job.names).is_some();
+            let fresh = self.cache.are_fresh(&job.names);
             if !known || (job.stale && !fresh) {
                 names.extend(job.names.iter().cloned());
             }
@@ -509,7 +509,7 @@ impl<S: Store> Lane<S> {
             return Err(Fault::Server("the store's clock does not advance".into()));
         };
         for (name, record) in names.iter().zip(&what) {
-            if !self.shelf.read(name, record, seen + slack) {
+            if !self.cache.read(name, record, seen + slack) {
                 let shown = name.escape_ascii();
                 let why =
                     format!("the record of {shown} was not written by quorate: it is left alone");
@@ -571,13 +571,13 @@ impl<S: Store> Lane<S> {
                 let (kept, own) = (kept.next(), own.next());
                 let (Committed::Done(versions), Some(kept)) = (committed, kept) else {
                     for change in &commit.changes {
-                        self.shelf.doubt(&change.name);
+                        self.cache.doubt(&change.name);
                     }
                     done.push(false);
                     continue;
                 };
                 for ((change, version), kept) in commit.changes.iter().zip(versions).zip(kept) {
-                    self.shelf.wrote(&change.name, version, kept);
+                    self.cache.wrote(&change.name, version, kept);
                 }
                 self.tell(&own.unwrap_or_default());
                 done.push(true);
@@ -710,10 +710,10 @@ impl<S: Store> Lane<S> {
         for name in &risky {
             #[cfg(feature = "testing")]
             if super::flaw::has(super::flaw::StoreFlaw::Unsoiled) {
-                self.shelf.doubt(name);
+                self.cache.doubt(name);
                 continue;
             }
-            self.shelf.soil(name);
+            self.cache.soil(name);
         }
         let unknown = match fault {
             fault if !fault.left_nothing() => fault.clone(),

@@ -4,6 +4,7 @@
 //! in the record of the resource. So there is one copy of the rules for all stores, no row is locked while a client
 //! decides, and a late change of a lost session finds another version and has no effect.
 
+mod cache;
 mod contract;
 #[cfg(any(test, feature = "testing"))]
 mod door;
@@ -19,7 +20,6 @@ mod names;
 mod node;
 mod pace;
 mod shared;
-mod shelf;
 mod sweep;
 #[cfg(any(test, feature = "testing"))]
 mod table;

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
+use super::cache::RecordCache;
 use super::names::Name;
-use super::shelf::Shelf;
 use crate::protocol::instant::Instant;
 
 /// About how often a session removes records.
@@ -48,11 +48,11 @@ impl Sweep {
         &mut self,
         now: Instant,
         at: (u64, Option<u64>),
-        shelf: &Shelf,
+        cache: &RecordCache,
     ) -> Vec<(Name, u64)> {
         self.at = now + EVERY;
-        let over = shelf.over(at, self.since, MOST);
-        self.since = shelf.round();
+        let over = cache.over(at, self.since, MOST);
+        self.since = cache.round();
         over
     }
 

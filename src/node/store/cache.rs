@@ -14,15 +14,15 @@ const MOST: usize = 16_384;
 
 /// The records that one session knows.
 #[derive(Default)]
-pub(super) struct Shelf {
-    records: HashMap<Name, Shelved>,
+pub(super) struct RecordCache {
+    records: HashMap<Name, CachedRecord>,
     /// Records with a change that may still take effect. They are changed before any answer is based on them.
     dirty: HashMap<Name, u64>,
     /// The number of the round: records read or written in this round are fresh.
     round: u64,
 }
 
-struct Shelved {
+struct CachedRecord {
     version: u64,
     kept: Vec<Kept>,
     /// The round in which it was last read or written.
@@ -31,7 +31,7 @@ struct Shelved {
     doubtful: bool,
 }
 
-impl Shelved {
+impl CachedRecord {
     /// Whether the next change of the record would leave nothing in it, and no counter is needed at that date.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.kept.iter().map(|kept| &kept.item);
@@ -45,13 +45,13 @@ impl Shelved {
     }
 }
 
-impl Shelf {
+impl RecordCache {
     /// Starts another batch: no record is fresh any more.
     pub(super) fn turn(&mut self) {
         self.round += 1;
         if self.records.len() > MOST {
             let since = self.round.saturating_sub(64);
-            self.records.retain(|_, shelved| shelved.seen >= since);
+            self.records.retain(|_, cached| cached.seen >= since);
         }
         if self.dirty.len() > MOST {
             let since = self.round.saturating_sub(MOST as u64);
@@ -95,8 +95,8 @@ impl Shelf {
     /// The known state of these records; `None` if one of them must be read.
     pub(super) fn all(&self, names: &[Name]) -> Option<Vec<(u64, &[Kept])>> {
         let one = |name: &Name| {
-            let shelved = self.records.get(name).filter(|shelved| !shelved.doubtful)?;
-            Some((shelved.version, &shelved.kept[..]))
+            let cached = self.records.get(name).filter(|cached| !cached.doubtful)?;
+            Some((cached.version, &cached.kept[..]))
         };
         names.iter().map(one).collect()
     }
@@ -104,8 +104,8 @@ impl Shelf {
     /// Whether all of these records were read or written in this round.
     pub(super) fn are_fresh(&self, names: &[Name]) -> bool {
         let fresh = |name: &Name| {
-            let shelved = self.records.get(name);
-            shelved.is_some_and(|shelved| shelved.seen == self.round && !shelved.doubtful)
+            let cached = self.records.get(name);
+            cached.is_some_and(|cached| cached.seen == self.round && !cached.doubtful)
         };
         names.iter().all(fresh)
     }
@@ -123,22 +123,22 @@ impl Shelf {
 
     /// Records that another session may have changed the record.
     pub(super) fn doubt(&mut self, name: &Name) {
-        if let Some(shelved) = self.records.get_mut(name) {
-            shelved.doubtful = true;
+        if let Some(cached) = self.records.get_mut(name) {
+            cached.doubtful = true;
         }
     }
 
     /// The server may have forgotten its last changes, and then other changes can have the same versions.
     pub(super) fn doubt_all(&mut self) {
-        for shelved in self.records.values_mut() {
-            shelved.doubtful = true;
+        for cached in self.records.values_mut() {
+            cached.doubtful = true;
         }
     }
 
     /// Stores a record that was read at `now`. Returns `false` if no version of this library wrote it.
     pub(super) fn read(&mut self, name: &Name, record: &Record, now: u64) -> bool {
         let known = self.records.get(name);
-        let known = known.map_or(&[][..], |shelved| &shelved.kept);
+        let known = known.map_or(&[][..], |cached| &cached.kept);
         let Some(kept) = Kept::read(&record.state, known, now) else {
             return false;
         };
@@ -148,11 +148,11 @@ impl Shelf {
 
     /// Stores a record that was read at `now` although no request was about it.
     pub(super) fn glance(&mut self, name: &Name, record: &Record, now: u64) {
-        let seen = self.records.get(name).map_or(0, |shelved| shelved.seen);
+        let seen = self.records.get(name).map_or(0, |cached| cached.seen);
         if self.read(name, record, now)
-            && let Some(shelved) = self.records.get_mut(name)
+            && let Some(cached) = self.records.get_mut(name)
         {
-            shelved.seen = seen;
+            cached.seen = seen;
         }
     }
 
@@ -163,13 +163,13 @@ impl Shelf {
     }
 
     fn put(&mut self, name: &Name, version: u64, kept: Vec<Kept>) {
-        let shelved = Shelved {
+        let cached = CachedRecord {
             version,
             kept,
             seen: self.round,
             doubtful: false,
         };
-        self.records.insert(name.clone(), shelved);
+        self.records.insert(name.clone(), cached);
     }
 }
 
@@ -193,125 +193,125 @@ mod tests {
         Kept::after(&[], vec![item], 0, Clock::Server { slack: 0 }, &[])
     }
 
-    fn rounds(shelf: &mut Shelf, rounds: u64) {
-        (0..rounds).for_each(|_| shelf.turn());
+    fn rounds(cache: &mut RecordCache, rounds: u64) {
+        (0..rounds).for_each(|_| cache.turn());
     }
 
     #[test]
     fn full_record_cache_forgets_records_not_used_for_more_than_64_rounds() {
-        let mut shelf = Shelf::default();
+        let mut cache = RecordCache::default();
         let (old, recent) = (name(1), name(2));
-        shelf.wrote(&old, 1, lease(1));
-        shelf.turn();
-        shelf.wrote(&recent, 1, lease(1));
-        rounds(&mut shelf, 63);
+        cache.wrote(&old, 1, lease(1));
+        cache.turn();
+        cache.wrote(&recent, 1, lease(1));
+        rounds(&mut cache, 63);
         for number in 3..=MOST {
-            shelf.wrote(&name(number), 1, lease(1));
+            cache.wrote(&name(number), 1, lease(1));
         }
-        let knows = |shelf: &Shelf, name: &Name| shelf.records.contains_key(name);
-        shelf.turn();
-        assert!(knows(&shelf, &old), "the cache is not over its limit");
+        let knows = |cache: &RecordCache, name: &Name| cache.records.contains_key(name);
+        cache.turn();
+        assert!(knows(&cache, &old), "the cache is not over its limit");
         // One too many; the recent record was seen 64 rounds before the next one.
-        shelf.wrote(&name(MOST + 1), 1, lease(1));
-        shelf.records.get_mut(&recent).expect("known").seen += 1;
-        shelf.turn();
-        assert!(!knows(&shelf, &old));
-        assert!(knows(&shelf, &recent));
-        assert_eq!(shelf.records.len(), MOST);
+        cache.wrote(&name(MOST + 1), 1, lease(1));
+        cache.records.get_mut(&recent).expect("known").seen += 1;
+        cache.turn();
+        assert!(!knows(&cache, &old));
+        assert!(knows(&cache, &recent));
+        assert_eq!(cache.records.len(), MOST);
     }
 
     #[test]
     fn full_record_cache_forgets_dirty_records_by_their_age() {
-        let mut shelf = Shelf::default();
+        let mut cache = RecordCache::default();
         let (old, recent) = (name(1), name(2));
-        shelf.turn();
-        shelf.soil(&old);
-        shelf.turn();
-        shelf.soil(&recent);
-        rounds(&mut shelf, MOST as u64 - 1);
+        cache.turn();
+        cache.soil(&old);
+        cache.turn();
+        cache.soil(&recent);
+        rounds(&mut cache, MOST as u64 - 1);
         for number in 3..=MOST {
-            shelf.soil(&name(number));
+            cache.soil(&name(number));
         }
-        shelf.turn();
-        assert!(shelf.is_dirty(&old), "the cache is not over its limit");
-        shelf.dirty.insert(recent.clone(), 3);
-        shelf.soil(&name(MOST + 1));
-        shelf.turn();
-        assert_eq!(shelf.round(), MOST as u64 + 3);
-        assert!(!shelf.is_dirty(&old));
-        assert!(shelf.is_dirty(&recent));
+        cache.turn();
+        assert!(cache.is_dirty(&old), "the cache is not over its limit");
+        cache.dirty.insert(recent.clone(), 3);
+        cache.soil(&name(MOST + 1));
+        cache.turn();
+        assert_eq!(cache.round(), MOST as u64 + 3);
+        assert!(!cache.is_dirty(&old));
+        assert!(cache.is_dirty(&recent));
     }
 
     #[test]
     fn record_is_obsolete_once_all_items_expired_and_no_request_used_it() {
-        let mut shelf = Shelf::default();
+        let mut cache = RecordCache::default();
         let all: Vec<Name> = (0..6).map(name).collect();
         let [over, lives, dirty, doubtful, missing, asked] = &all[..] else {
             unreachable!()
         };
-        shelf.wrote(over, 7, lease(1_000));
-        shelf.wrote(lives, 7, lease(3_000));
-        shelf.wrote(dirty, 7, lease(1_000));
-        shelf.soil(dirty);
-        shelf.records.get_mut(dirty).expect("known").doubtful = false;
-        shelf.wrote(doubtful, 7, lease(1_000));
-        shelf.doubt(doubtful);
-        shelf.wrote(missing, 0, Vec::new());
-        shelf.turn();
-        let since = shelf.round();
-        shelf.wrote(asked, 7, lease(1_000));
-        assert_eq!(shelf.over((2_000, None), since, 9), [(over.clone(), 7)]);
-        assert_eq!(shelf.over((2_000, None), since, 0), []);
+        cache.wrote(over, 7, lease(1_000));
+        cache.wrote(lives, 7, lease(3_000));
+        cache.wrote(dirty, 7, lease(1_000));
+        cache.soil(dirty);
+        cache.records.get_mut(dirty).expect("known").doubtful = false;
+        cache.wrote(doubtful, 7, lease(1_000));
+        cache.doubt(doubtful);
+        cache.wrote(missing, 0, Vec::new());
+        cache.turn();
+        let since = cache.round();
+        cache.wrote(asked, 7, lease(1_000));
+        assert_eq!(cache.over((2_000, None), since, 9), [(over.clone(), 7)]);
+        assert_eq!(cache.over((2_000, None), since, 0), []);
         assert_eq!(
-            shelf.over((999, None), since, 9),
+            cache.over((999, None), since, 9),
             [],
             "the item lives until then"
         );
-        assert_eq!(shelf.over((2_000, None), since + 1, 9).len(), 2);
+        assert_eq!(cache.over((2_000, None), since + 1, 9).len(), 2);
     }
 
     #[test]
     fn records_are_fresh_if_seen_in_this_round_and_not_doubted() {
-        let mut shelf = Shelf::default();
+        let mut cache = RecordCache::default();
         let both = [name(1), name(2)];
-        shelf.wrote(&both[0], 1, lease(1));
-        assert!(!shelf.are_fresh(&both), "one record was never seen");
-        assert!(shelf.all(&both).is_none());
-        shelf.wrote(&both[1], 1, lease(1));
-        assert!(shelf.are_fresh(&both) && shelf.all(&both).is_some());
-        shelf.doubt(&both[1]);
-        assert!(!shelf.are_fresh(&both) && shelf.all(&both).is_none());
-        shelf.wrote(&both[1], 2, lease(1));
-        shelf.turn();
+        cache.wrote(&both[0], 1, lease(1));
+        assert!(!cache.are_fresh(&both), "one record was never seen");
+        assert!(cache.all(&both).is_none());
+        cache.wrote(&both[1], 1, lease(1));
+        assert!(cache.are_fresh(&both) && cache.all(&both).is_some());
+        cache.doubt(&both[1]);
+        assert!(!cache.are_fresh(&both) && cache.all(&both).is_none());
+        cache.wrote(&both[1], 2, lease(1));
+        cache.turn();
         assert!(
-            !shelf.are_fresh(&both),
+            !cache.are_fresh(&both),
             "records seen in an earlier round are not fresh"
         );
         assert!(
-            shelf.all(&both).is_some(),
+            cache.all(&both).is_some(),
             "records of an earlier round are still known"
         );
-        shelf.doubt_all();
-        assert!(shelf.all(&both[..1]).is_none());
+        cache.doubt_all();
+        assert!(cache.all(&both[..1]).is_none());
     }
 
     #[test]
     fn scanning_a_record_does_not_count_as_using_it() {
-        let mut shelf = Shelf::default();
+        let mut cache = RecordCache::default();
         let (known, unknown) = (name(1), name(2));
         let state = Kept::write(&lease(1_000));
         let record = Record { version: 7, state };
-        assert!(shelf.read(&known, &record, 0));
-        rounds(&mut shelf, 5);
-        shelf.glance(&known, &record, 0);
-        shelf.glance(&unknown, &record, 0);
-        let mut over = shelf.over((2_000, None), 1, 9);
+        assert!(cache.read(&known, &record, 0));
+        rounds(&mut cache, 5);
+        cache.glance(&known, &record, 0);
+        cache.glance(&unknown, &record, 0);
+        let mut over = cache.over((2_000, None), 1, 9);
         over.sort();
         assert_eq!(over, [(known.clone(), 7), (unknown, 7)]);
         let state = b"\x09junk".to_vec();
         let foreign = Record { version: 8, state };
         assert!(
-            !shelf.read(&known, &foreign, 0),
+            !cache.read(&known, &foreign, 0),
             "a foreign record is not read"
         );
     }
@@ -324,9 +324,9 @@ mod tests {
             until: Some(1_000),
         };
         let kept = Kept::after(&[], vec![item], 0, Clock::Server { slack: 0 }, &[]);
-        let mut shelf = Shelf::default();
-        shelf.wrote(&name(1), 7, kept);
-        assert_eq!(shelf.over((999, None), 1, 9), []);
-        assert_eq!(shelf.over((1_000, None), 1, 9), [(name(1), 7)]);
+        let mut cache = RecordCache::default();
+        cache.wrote(&name(1), 7, kept);
+        assert_eq!(cache.over((999, None), 1, 9), []);
+        assert_eq!(cache.over((1_000, None), 1, 9), [(name(1), 7)]);
     }
 }
