@@ -47,7 +47,7 @@ impl CachedRecord {
 
 impl RecordCache {
     /// Starts another batch: no record is fresh any more.
-    pub(super) fn turn(&mut self) {
+    pub(super) fn start_batch(&mut self) {
         self.round += 1;
         if self.records.len() > MOST {
             let since = self.round.saturating_sub(64);
@@ -71,18 +71,19 @@ impl RecordCache {
 
     /// Records, with their versions, that are obsolete at that time: all items are over, no counter is needed at that
     /// date (for stores that date their changes), and no request was about them since that round.
-    pub(super) fn over(
+    pub(super) fn obsolete(
         &self,
         (now, date): (u64, Option<u64>),
         since: u64,
         most: usize,
     ) -> Vec<(Name, u64)> {
-        let over = self.records.iter().filter(|(_, one)| {
+        let obsolete = self.records.iter().filter(|(_, one)| {
             let idle = one.seen < since && one.version > 0 && !one.doubtful;
             idle && one.is_over(now, date)
         });
-        let over = over.filter(|(name, _)| !self.is_dirty(name));
-        over.map(|(name, one)| (name.clone(), one.version))
+        let obsolete = obsolete.filter(|(name, _)| !self.is_dirty(name));
+        obsolete
+            .map(|(name, one)| (name.clone(), one.version))
             .take(most)
             .collect()
     }
@@ -116,20 +117,20 @@ impl RecordCache {
     }
 
     /// Records that a change of the record may take effect later, or never.
-    pub(super) fn soil(&mut self, name: &Name) {
+    pub(super) fn mark_dirty(&mut self, name: &Name) {
         self.dirty.insert(name.clone(), self.round);
-        self.doubt(name);
+        self.mark_doubtful(name);
     }
 
     /// Records that another session may have changed the record.
-    pub(super) fn doubt(&mut self, name: &Name) {
+    pub(super) fn mark_doubtful(&mut self, name: &Name) {
         if let Some(cached) = self.records.get_mut(name) {
             cached.doubtful = true;
         }
     }
 
     /// The server may have forgotten its last changes, and then other changes can have the same versions.
-    pub(super) fn doubt_all(&mut self) {
+    pub(super) fn mark_all_doubtful(&mut self) {
         for cached in self.records.values_mut() {
             cached.doubtful = true;
         }
@@ -147,7 +148,7 @@ impl RecordCache {
     }
 
     /// Stores a record that was read at `now` although no request was about it.
-    pub(super) fn glance(&mut self, name: &Name, record: &Record, now: u64) {
+    pub(super) fn read_unrequested(&mut self, name: &Name, record: &Record, now: u64) {
         let seen = self.records.get(name).map_or(0, |cached| cached.seen);
         if self.read(name, record, now)
             && let Some(cached) = self.records.get_mut(name)
@@ -157,7 +158,7 @@ impl RecordCache {
     }
 
     /// Stores the result of a change. No older change can take effect any more.
-    pub(super) fn wrote(&mut self, name: &Name, version: u64, kept: Vec<Kept>) {
+    pub(super) fn note_written(&mut self, name: &Name, version: u64, kept: Vec<Kept>) {
         self.dirty.remove(name);
         self.put(name, version, kept);
     }
@@ -194,27 +195,27 @@ mod tests {
     }
 
     fn rounds(cache: &mut RecordCache, rounds: u64) {
-        (0..rounds).for_each(|_| cache.turn());
+        (0..rounds).for_each(|_| cache.start_batch());
     }
 
     #[test]
     fn full_record_cache_forgets_records_not_used_for_more_than_64_rounds() {
         let mut cache = RecordCache::default();
         let (old, recent) = (name(1), name(2));
-        cache.wrote(&old, 1, lease(1));
-        cache.turn();
-        cache.wrote(&recent, 1, lease(1));
+        cache.note_written(&old, 1, lease(1));
+        cache.start_batch();
+        cache.note_written(&recent, 1, lease(1));
         rounds(&mut cache, 63);
         for number in 3..=MOST {
-            cache.wrote(&name(number), 1, lease(1));
+            cache.note_written(&name(number), 1, lease(1));
         }
         let knows = |cache: &RecordCache, name: &Name| cache.records.contains_key(name);
-        cache.turn();
+        cache.start_batch();
         assert!(knows(&cache, &old), "the cache is not over its limit");
         // One too many; the recent record was seen 64 rounds before the next one.
-        cache.wrote(&name(MOST + 1), 1, lease(1));
+        cache.note_written(&name(MOST + 1), 1, lease(1));
         cache.records.get_mut(&recent).expect("known").seen += 1;
-        cache.turn();
+        cache.start_batch();
         assert!(!knows(&cache, &old));
         assert!(knows(&cache, &recent));
         assert_eq!(cache.records.len(), MOST);
@@ -224,19 +225,19 @@ mod tests {
     fn full_record_cache_forgets_dirty_records_by_their_age() {
         let mut cache = RecordCache::default();
         let (old, recent) = (name(1), name(2));
-        cache.turn();
-        cache.soil(&old);
-        cache.turn();
-        cache.soil(&recent);
+        cache.start_batch();
+        cache.mark_dirty(&old);
+        cache.start_batch();
+        cache.mark_dirty(&recent);
         rounds(&mut cache, MOST as u64 - 1);
         for number in 3..=MOST {
-            cache.soil(&name(number));
+            cache.mark_dirty(&name(number));
         }
-        cache.turn();
+        cache.start_batch();
         assert!(cache.is_dirty(&old), "the cache is not over its limit");
         cache.dirty.insert(recent.clone(), 3);
-        cache.soil(&name(MOST + 1));
-        cache.turn();
+        cache.mark_dirty(&name(MOST + 1));
+        cache.start_batch();
         assert_eq!(cache.round(), MOST as u64 + 3);
         assert!(!cache.is_dirty(&old));
         assert!(cache.is_dirty(&recent));
@@ -249,40 +250,40 @@ mod tests {
         let [over, lives, dirty, doubtful, missing, asked] = &all[..] else {
             unreachable!()
         };
-        cache.wrote(over, 7, lease(1_000));
-        cache.wrote(lives, 7, lease(3_000));
-        cache.wrote(dirty, 7, lease(1_000));
-        cache.soil(dirty);
+        cache.note_written(over, 7, lease(1_000));
+        cache.note_written(lives, 7, lease(3_000));
+        cache.note_written(dirty, 7, lease(1_000));
+        cache.mark_dirty(dirty);
         cache.records.get_mut(dirty).expect("known").doubtful = false;
-        cache.wrote(doubtful, 7, lease(1_000));
-        cache.doubt(doubtful);
-        cache.wrote(missing, 0, Vec::new());
-        cache.turn();
+        cache.note_written(doubtful, 7, lease(1_000));
+        cache.mark_doubtful(doubtful);
+        cache.note_written(missing, 0, Vec::new());
+        cache.start_batch();
         let since = cache.round();
-        cache.wrote(asked, 7, lease(1_000));
-        assert_eq!(cache.over((2_000, None), since, 9), [(over.clone(), 7)]);
-        assert_eq!(cache.over((2_000, None), since, 0), []);
+        cache.note_written(asked, 7, lease(1_000));
+        assert_eq!(cache.obsolete((2_000, None), since, 9), [(over.clone(), 7)]);
+        assert_eq!(cache.obsolete((2_000, None), since, 0), []);
         assert_eq!(
-            cache.over((999, None), since, 9),
+            cache.obsolete((999, None), since, 9),
             [],
             "the item lives until then"
         );
-        assert_eq!(cache.over((2_000, None), since + 1, 9).len(), 2);
+        assert_eq!(cache.obsolete((2_000, None), since + 1, 9).len(), 2);
     }
 
     #[test]
     fn records_are_fresh_if_seen_in_this_round_and_not_doubted() {
         let mut cache = RecordCache::default();
         let both = [name(1), name(2)];
-        cache.wrote(&both[0], 1, lease(1));
+        cache.note_written(&both[0], 1, lease(1));
         assert!(!cache.are_fresh(&both), "one record was never seen");
         assert!(cache.all(&both).is_none());
-        cache.wrote(&both[1], 1, lease(1));
+        cache.note_written(&both[1], 1, lease(1));
         assert!(cache.are_fresh(&both) && cache.all(&both).is_some());
-        cache.doubt(&both[1]);
+        cache.mark_doubtful(&both[1]);
         assert!(!cache.are_fresh(&both) && cache.all(&both).is_none());
-        cache.wrote(&both[1], 2, lease(1));
-        cache.turn();
+        cache.note_written(&both[1], 2, lease(1));
+        cache.start_batch();
         assert!(
             !cache.are_fresh(&both),
             "records seen in an earlier round are not fresh"
@@ -291,7 +292,7 @@ mod tests {
             cache.all(&both).is_some(),
             "records of an earlier round are still known"
         );
-        cache.doubt_all();
+        cache.mark_all_doubtful();
         assert!(cache.all(&both[..1]).is_none());
     }
 
@@ -303,9 +304,9 @@ mod tests {
         let record = Record { version: 7, state };
         assert!(cache.read(&known, &record, 0));
         rounds(&mut cache, 5);
-        cache.glance(&known, &record, 0);
-        cache.glance(&unknown, &record, 0);
-        let mut over = cache.over((2_000, None), 1, 9);
+        cache.read_unrequested(&known, &record, 0);
+        cache.read_unrequested(&unknown, &record, 0);
+        let mut over = cache.obsolete((2_000, None), 1, 9);
         over.sort();
         assert_eq!(over, [(known.clone(), 7), (unknown, 7)]);
         let state = b"\x09junk".to_vec();
@@ -325,8 +326,8 @@ mod tests {
         };
         let kept = Kept::after(&[], vec![item], 0, Clock::Server { slack: 0 }, &[]);
         let mut cache = RecordCache::default();
-        cache.wrote(&name(1), 7, kept);
-        assert_eq!(cache.over((999, None), 1, 9), []);
-        assert_eq!(cache.over((1_000, None), 1, 9), [(name(1), 7)]);
+        cache.note_written(&name(1), 7, kept);
+        assert_eq!(cache.obsolete((999, None), 1, 9), []);
+        assert_eq!(cache.obsolete((1_000, None), 1, 9), [(name(1), 7)]);
     }
 }

@@ -198,7 +198,7 @@ impl<S: Store> Lane<S> {
         // Before decisions, because a decision from the known state needs no request.
         self.time.learn_date(session.date(), now);
         if greeting.uptime.is_some() {
-            self.cache.doubt_all();
+            self.cache.mark_all_doubtful();
         }
         Ok(Online {
             session,
@@ -350,12 +350,12 @@ impl<S: Store> Lane<S> {
         // The time is unknown if the clock has not been read for long: do not remove anything now.
         let time = self.time.now(now).map_or(0, |(least, _)| least);
         let date = self.time.removal_date(now);
-        let over = self.sweep.over(now, (time, date), &self.cache);
-        if !over.is_empty() {
-            for (name, _) in &over {
+        let obsolete = self.sweep.obsolete(now, (time, date), &self.cache);
+        if !obsolete.is_empty() {
+            for (name, _) in &obsolete {
                 self.cache.forget(name);
             }
-            online.session.remove(&over).await?;
+            online.session.remove(&obsolete).await?;
         }
         // One session is enough for that.
         if *self.shared.pager.get_or_init(|| self.number) != self.number || !self.cache.has_room() {
@@ -369,7 +369,8 @@ impl<S: Store> Lane<S> {
             return Ok(());
         };
         for (name, record) in what {
-            self.cache.glance(&name.into(), &record, seen + slack);
+            self.cache
+                .read_unrequested(&name.into(), &record, seen + slack);
         }
         Ok(())
     }
@@ -433,7 +434,7 @@ impl<S: Store> Lane<S> {
 
     /// Executes all jobs; without any, asks for the clock to check that the store answers.
     async fn serve(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
-        self.cache.turn();
+        self.cache.start_batch();
         if self.jobs.is_empty() && self.batch.is_empty() {
             return self.read(online, true).await;
         }
@@ -571,13 +572,13 @@ impl<S: Store> Lane<S> {
                 let (kept, own) = (kept.next(), own.next());
                 let (Committed::Done(versions), Some(kept)) = (committed, kept) else {
                     for change in &commit.changes {
-                        self.cache.doubt(&change.name);
+                        self.cache.mark_doubtful(&change.name);
                     }
                     done.push(false);
                     continue;
                 };
                 for ((change, version), kept) in commit.changes.iter().zip(versions).zip(kept) {
-                    self.cache.wrote(&change.name, version, kept);
+                    self.cache.note_written(&change.name, version, kept);
                 }
                 self.tell(&own.unwrap_or_default());
                 done.push(true);
@@ -710,10 +711,10 @@ impl<S: Store> Lane<S> {
         for name in &risky {
             #[cfg(feature = "testing")]
             if super::flaw::has(super::flaw::StoreFlaw::Unsoiled) {
-                self.cache.doubt(name);
+                self.cache.mark_doubtful(name);
                 continue;
             }
-            self.cache.soil(name);
+            self.cache.mark_dirty(name);
         }
         let unknown = match fault {
             fault if !fault.left_nothing() => fault.clone(),

@@ -44,16 +44,16 @@ impl Sweep {
     }
 
     /// The records to remove now, at a time that the store has certainly reached, and at that date.
-    pub(super) fn over(
+    pub(super) fn obsolete(
         &mut self,
         now: Instant,
         at: (u64, Option<u64>),
         cache: &RecordCache,
     ) -> Vec<(Name, u64)> {
         self.at = now + EVERY;
-        let over = cache.over(at, self.since, MOST);
+        let obsolete = cache.obsolete(at, self.since, MOST);
         self.since = cache.round();
-        over
+        obsolete
     }
 
     pub(super) fn page(&self) -> u64 {
