@@ -713,7 +713,7 @@ impl Pair {
     }
 
     /// Sends items of one message that share a key to a store one by one, because a store processes them in several
-    /// lanes without an order.
+    /// sessions without an order.
     async fn ask_server(&self, request: Request) -> Said {
         let parts = match self.server.master {
             Master::Store(_) => one_by_one(&request),

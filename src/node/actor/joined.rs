@@ -13,69 +13,74 @@ type Part = (Option<usize>, Request, Reply);
 pub(in crate::node) fn split(
     request: Request,
     reply: Reply,
-    mut lane: impl FnMut(&Claim) -> usize,
+    mut session_of: impl FnMut(&Claim) -> usize,
 ) -> Vec<Part> {
     match request {
         Request::Extend { items } => {
             // For a lock of several keys there is a reply for each key.
             let keys = |item: &ExtendItem| item.claim.keys().count();
-            let lanes = by_lane(&items, keys, |item| lane(&item.claim));
-            parts(lanes, reply, Kind::Extend, |items| Request::Extend {
+            let sessions = by_session(&items, keys, |item| session_of(&item.claim));
+            parts(sessions, reply, Kind::Extend, |items| Request::Extend {
                 items,
             })
         }
         Request::Note { items } => {
-            let lanes = by_lane(&items, |_| 1, |item: &NoteItem| lane(&item.claim));
-            parts(lanes, reply, Kind::Note, |items| Request::Note { items })
+            let sessions = by_session(&items, |_| 1, |item: &NoteItem| session_of(&item.claim));
+            parts(sessions, reply, Kind::Note, |items| Request::Note { items })
         }
         request => vec![(None, request, reply)],
     }
 }
 
 /// The items for one session, and the positions of their answers in the whole answer.
-type OfLane<T> = (usize, Vec<usize>, Vec<T>);
+type OfSession<T> = (usize, Vec<usize>, Vec<T>);
 
-fn by_lane<T: Clone>(
+fn by_session<T: Clone>(
     items: &[T],
     answers: impl Fn(&T) -> usize,
-    mut lane: impl FnMut(&T) -> usize,
-) -> Vec<OfLane<T>> {
-    let mut lanes: Vec<OfLane<T>> = Vec::new();
+    mut session_of: impl FnMut(&T) -> usize,
+) -> Vec<OfSession<T>> {
+    let mut sessions: Vec<OfSession<T>> = Vec::new();
     let mut next = 0;
     for item in items {
-        let lane = lane(item);
+        let session = session_of(item);
         let here = next..next + answers(item);
         next = here.end;
-        let known = lanes.iter_mut().find(|(known, ..)| *known == lane);
+        let known = sessions.iter_mut().find(|(known, ..)| *known == session);
         match known {
             Some((_, places, items)) => {
                 places.extend(here);
                 items.push(item.clone());
             }
-            None => lanes.push((lane, here.collect(), vec![item.clone()])),
+            None => sessions.push((session, here.collect(), vec![item.clone()])),
         }
     }
-    lanes
+    sessions
 }
 
 fn parts<T>(
-    mut lanes: Vec<OfLane<T>>,
+    mut sessions: Vec<OfSession<T>>,
     reply: Reply,
     kind: Kind,
     request: impl Fn(Arc<[T]>) -> Request,
 ) -> Vec<Part> {
-    if lanes.len() <= 1 {
-        let lane = lanes.pop();
-        let (lane, items) = lane.map_or((None, Vec::new()), |(lane, _, items)| (Some(lane), items));
-        return vec![(lane, request(items.into()), reply)];
+    if sessions.len() <= 1 {
+        let session = sessions.pop();
+        let (session, items) = session.map_or((None, Vec::new()), |(session, _, items)| {
+            (Some(session), items)
+        });
+        return vec![(session, request(items.into()), reply)];
     }
-    let places = lanes.iter().map(|(_, places, _)| places.clone()).collect();
+    let places = sessions
+        .iter()
+        .map(|(_, places, _)| places.clone())
+        .collect();
     let joined = Arc::new(Joined::new(kind, places, reply));
-    let part = |(number, (lane, _, items)): (usize, OfLane<T>)| {
+    let part = |(number, (session, _, items)): (usize, OfSession<T>)| {
         let reply = Reply::new(joined.clone(), number, Phase::Extend);
-        (Some(lane), request(items.into()), reply)
+        (Some(session), request(items.into()), reply)
     };
-    lanes.into_iter().enumerate().map(part).collect()
+    sessions.into_iter().enumerate().map(part).collect()
 }
 
 #[derive(Clone, Copy)]

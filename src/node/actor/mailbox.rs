@@ -62,10 +62,10 @@ impl Queued {
 
     /// Splits the message into one for each lock.
     pub(in crate::node) fn split(self) -> Vec<Self> {
-        let mut lane = 0;
+        let mut number = 0;
         let each = |_: &Claim| {
-            lane += 1;
-            lane
+            number += 1;
+            number
         };
         let parts = split(self.request, self.reply, each).into_iter();
         let part = |(_, request, reply)| Self::new(request, reply);

@@ -13,12 +13,12 @@ mod flaw;
 mod hear;
 mod job;
 mod kept;
-mod lane;
 mod listening;
 mod look;
 mod names;
 mod node;
 mod pace;
+mod session_task;
 mod shared;
 mod sweep;
 #[cfg(any(test, feature = "testing"))]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::contract::Store;
 use super::look::look;
 use super::shared::Shared;
-use super::{hear, lane, names};
+use super::{hear, names, session_task};
 use crate::node::actor::joined::split;
 use crate::node::actor::mailbox::Queued;
 use crate::node::inspection::Inspection;
@@ -29,12 +29,12 @@ impl<S: Store> StoreNode<S> {
         Self { shared }
     }
 
-    fn push(&self, lane: usize, request: Request, reply: Reply) {
-        let mailbox = &self.shared.lanes[lane];
+    fn push(&self, session: usize, request: Request, reply: Reply) {
+        let mailbox = &self.shared.mailboxes[session];
         match mailbox.push(Queued::new(request, reply)) {
             Ok(false) => {}
             Ok(true) => {
-                let run = lane::run(self.shared.clone(), lane);
+                let run = session_task::run(self.shared.clone(), session);
                 if !self.shared.context().runtime.spawn(Box::pin(run)) {
                     mailbox.fail(&Fault::Down("no tokio runtime is running".into()));
                 }
@@ -44,13 +44,13 @@ impl<S: Store> StoreNode<S> {
     }
 
     /// The number of the session that serves a record.
-    fn lane_of(&self, names: &[names::Name]) -> usize {
-        let lanes = self.shared.lanes.len();
-        let first = names.first().filter(|_| lanes > 1);
+    fn session_of(&self, names: &[names::Name]) -> usize {
+        let sessions = self.shared.mailboxes.len();
+        let first = names.first().filter(|_| sessions > 1);
         first.map_or(0, |name| {
             let mut hasher = DefaultHasher::new();
             name.hash(&mut hasher);
-            usize::try_from(hasher.finish() % lanes as u64).unwrap_or(0)
+            usize::try_from(hasher.finish() % sessions as u64).unwrap_or(0)
         })
     }
 }
@@ -76,13 +76,13 @@ impl<S: Store> Node for StoreNode<S> {
 
     fn send(&self, request: Request, reply: Reply) {
         hear::listen(&self.shared, &request);
-        if self.shared.lanes.len() == 1 {
+        if self.shared.mailboxes.len() == 1 {
             return self.push(0, request, reply);
         }
-        let lane = |claim: &_| self.lane_of(&names::of_claim(claim));
-        for (lane, request, reply) in split(request, reply, lane) {
-            let lane = lane.unwrap_or_else(|| self.lane_of(&names::of_request(&request)));
-            self.push(lane, request, reply);
+        let session = |claim: &_| self.session_of(&names::of_claim(claim));
+        for (session, request, reply) in split(request, reply, session) {
+            let session = session.unwrap_or_else(|| self.session_of(&names::of_request(&request)));
+            self.push(session, request, reply);
         }
     }
 
@@ -94,8 +94,8 @@ impl<S: Store> Node for StoreNode<S> {
     fn idle(&self) -> BoxFuture<()> {
         let shared = self.shared.clone();
         Box::pin(async move {
-            for lane in &shared.lanes {
-                lane.idle().await;
+            for mailbox in &shared.mailboxes {
+                mailbox.idle().await;
             }
         })
     }
@@ -108,8 +108,8 @@ impl<S: Store> Node for StoreNode<S> {
 
 impl<S: Store> Drop for StoreNode<S> {
     fn drop(&mut self) {
-        for lane in &self.shared.lanes {
-            lane.close();
+        for mailbox in &self.shared.mailboxes {
+            mailbox.close();
         }
         self.shared.listening.close();
     }

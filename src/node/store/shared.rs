@@ -16,7 +16,7 @@ const MAX_TTL: Duration = Duration::from_secs(30);
 pub(super) struct Shared<S> {
     pub(super) store: S,
     pub(super) traits: Traits,
-    pub(super) lanes: Box<[Mailbox]>,
+    pub(super) mailboxes: Box<[Mailbox]>,
     pub(super) acquaintance: Acquaintance,
     pub(super) listening: Listening,
     /// The session that looks for obsolete records: the first one that starts to.
@@ -31,7 +31,7 @@ impl<S: Store> Shared<S> {
         let traits = store.traits();
         Self {
             store,
-            lanes: (0..traits.lanes.max(1)).map(|_| Mailbox::new()).collect(),
+            mailboxes: (0..traits.lanes.max(1)).map(|_| Mailbox::new()).collect(),
             traits,
             acquaintance: Acquaintance::default(),
             listening: Listening::default(),

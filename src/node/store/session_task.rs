@@ -48,11 +48,11 @@ pub(super) fn run<S: Store>(
 ) -> impl Future<Output = ()> + Send + 'static {
     // Created here and not at the first poll: a runtime that is shutting down drops the task without polling it, and
     // the requests in the mailbox must be answered then as well.
-    let mut lane = Lane::new(shared, number);
-    async move { lane.run().await }
+    let mut task = SessionTask::new(shared, number);
+    async move { task.run().await }
 }
 
-struct Lane<S: Store> {
+struct SessionTask<S: Store> {
     shared: Arc<Shared<S>>,
     number: usize,
     owed: Owed,
@@ -90,7 +90,7 @@ struct Online<C> {
     heard: Instant,
 }
 
-impl<S: Store> Lane<S> {
+impl<S: Store> SessionTask<S> {
     fn new(shared: Arc<Shared<S>>, number: usize) -> Self {
         let context = shared.context();
         let now = context.runtime.now();
@@ -146,7 +146,7 @@ impl<S: Store> Lane<S> {
     /// Whether the task may end: the handle is gone, and nothing is left to deliver, or could not be delivered for
     /// [`LINGER`].
     fn is_over(&mut self) -> bool {
-        let mailbox = &self.shared.lanes[self.number];
+        let mailbox = &self.shared.mailboxes[self.number];
         mailbox.rest();
         if !mailbox.is_over() {
             return false;
@@ -193,7 +193,7 @@ impl<S: Store> Lane<S> {
                 "master restarted lately and does not vote for a while (restart guard)"
             );
         }
-        tracing::debug!(node = %name, lane = self.number, "connected");
+        tracing::debug!(node = %name, session = self.number, "connected");
         self.time.forget();
         // Before decisions, because a decision from the known state needs no request.
         self.time.learn_date(session.date(), now);
@@ -225,7 +225,7 @@ impl<S: Store> Lane<S> {
             let at = self.patience.map_or(until, |patience| patience.min(until));
             let mut timer = runtime.sleep_until(if done { now } else { at });
             let patient = self.patience.is_some();
-            let mailbox = &shared.lanes[self.number];
+            let mailbox = &shared.mailboxes[self.number];
             let found = std::future::poll_fn(|cx| {
                 mailbox.register(cx.waker());
                 if let Poll::Ready(found) = what.as_mut().poll(cx) {
@@ -273,7 +273,7 @@ impl<S: Store> Lane<S> {
     /// Answers all waiting requests with the reason why there is no session.
     fn refuse_all(&mut self) {
         let fault = self.fault.clone();
-        self.shared.lanes[self.number].take(usize::MAX, &mut self.batch);
+        self.shared.mailboxes[self.number].take(usize::MAX, &mut self.batch);
         for queued in self.batch.drain(..) {
             self.owed.keep(&queued);
             queued.answer(Err(fault.clone()));
@@ -307,7 +307,7 @@ impl<S: Store> Lane<S> {
                     return Err(Fault::Stalled);
                 }
             }
-            self.shared.lanes[self.number].rest();
+            self.shared.mailboxes[self.number].rest();
             if self.sweep.is_due(self.now()) {
                 self.sweep(online).await?;
             }
@@ -378,7 +378,7 @@ impl<S: Store> Lane<S> {
     /// Waits for requests, and sorts them into jobs. Requests about all records stay in the batch.
     async fn gather(&mut self, guarded: Instant, heard: Instant) {
         let shared = self.shared.clone();
-        let mailbox = &shared.lanes[self.number];
+        let mailbox = &shared.mailboxes[self.number];
         let runtime = &shared.context().runtime;
         let now = runtime.now();
         mailbox.overdue(now, CROWDED * shared.traits.timeout, &mut self.batch);
@@ -731,16 +731,16 @@ impl<S: Store> Lane<S> {
         for queued in self.batch.drain(..) {
             queued.answer(Err(fault.clone()));
         }
-        self.shared.lanes[self.number].rest();
+        self.shared.mailboxes[self.number].rest();
     }
 }
 
 /// Answers the remaining requests, and returns the mailbox, even if the runtime is shut down while the task runs.
-impl<S: Store> Drop for Lane<S> {
+impl<S: Store> Drop for SessionTask<S> {
     fn drop(&mut self) {
         let gone = Fault::Disconnected("its connection was shut down".into());
         self.abandon(&gone);
         let fault = Fault::Down("its connection was shut down".into());
-        self.shared.lanes[self.number].fail(&fault);
+        self.shared.mailboxes[self.number].fail(&fault);
     }
 }
