@@ -58,7 +58,7 @@ const DECIDING: &[&str] = &[
 
 /// Files among these that only tests and simulations use: a fault there is a fault of a check.
 const FOR_TESTS: &[&str] = &[
-    "src/node/store/door.rs",
+    "src/node/store/record_access.rs",
     "src/node/store/flaw.rs",
     "src/node/store/table.rs",
 ];

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quorate::RestartGuard;
 use quorate::node::memory::{self, MemoryNode};
-use quorate::node::store::{Door, Store, StoreNode, Table};
+use quorate::node::store::{RecordAccess, Store, StoreNode, Table};
 use quorate::node::{self, Answer, Extended, Fault, Node, Request};
 use quorate_testbed::{Reply, Server, ServerOptions};
 
@@ -35,17 +35,17 @@ pub(crate) trait Records: Send + Sync {
     fn clear(&self);
 }
 
-impl<S: Store> Records for Door<S> {
+impl<S: Store> Records for RecordAccess<S> {
     fn change(&self, key: &[u8], change: &mut (dyn FnMut(&mut memory::Master, u64) + Send)) {
         self.with_record(key, change);
     }
 
     fn keys(&self) -> usize {
-        Door::keys(self)
+        RecordAccess::keys(self)
     }
 
     fn clear(&self) {
-        Door::clear(self);
+        RecordAccess::clear(self);
     }
 }
 
@@ -74,7 +74,7 @@ impl Arm {
         node.settle(&quorate::testing::context(&patient));
         Self {
             node: Arc::new(node),
-            master: Master::Store(Box::new(Door::new(other))),
+            master: Master::Store(Box::new(RecordAccess::new(other))),
         }
     }
 

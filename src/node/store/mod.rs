@@ -6,8 +6,6 @@
 
 mod cache;
 mod contract;
-#[cfg(any(test, feature = "testing"))]
-mod door;
 #[cfg(feature = "testing")]
 mod flaw;
 mod hear;
@@ -18,6 +16,8 @@ mod look;
 mod names;
 mod node;
 mod pace;
+#[cfg(any(test, feature = "testing"))]
+mod record_access;
 mod session_task;
 mod shared;
 mod sweep;
@@ -29,11 +29,11 @@ pub use contract::{
     Change, Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store,
     Traits, Wake,
 };
-#[cfg(any(test, feature = "testing"))]
-pub use door::Door;
 #[cfg(feature = "testing")]
 pub use flaw::{StoreFlaw, set_flaw};
 pub use node::StoreNode;
 pub use pace::{Pace, Pacer};
+#[cfg(any(test, feature = "testing"))]
+pub use record_access::RecordAccess;
 #[cfg(any(test, feature = "testing"))]
 pub use table::Table;

@@ -12,12 +12,12 @@ use crate::node::memory::Master;
 use crate::protocol::instant::Instant;
 
 /// Direct access to the records of a store.
-pub struct Door<S> {
+pub struct RecordAccess<S> {
     store: S,
     known: Mutex<(RecordCache, StoreTime)>,
 }
 
-impl<S: Store> Door<S> {
+impl<S: Store> RecordAccess<S> {
     /// Opens this store.
     pub fn new(store: S) -> Self {
         let time = StoreTime::new(clock::wall_micros(), Instant::now());
