@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::codec::StoredItem;
 use super::contract::Record;
-use super::kept::Kept;
 use super::names::Name;
 use crate::node::memory::Master;
 use crate::node::memory::items::Item;
@@ -24,7 +24,7 @@ pub(super) struct RecordCache {
 
 struct CachedRecord {
     version: u64,
-    kept: Vec<Kept>,
+    stored: Vec<StoredItem>,
     /// The round in which it was last read or written.
     seen: u64,
     /// Another session may have changed it. It must be read again, but its known times remain useful.
@@ -34,7 +34,7 @@ struct CachedRecord {
 impl CachedRecord {
     /// Whether the next change of the record would leave nothing in it, and no counter is needed at that date.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
-        let items = || self.kept.iter().map(|kept| &kept.item);
+        let items = || self.stored.iter().map(|stored| &stored.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
         if items().any(|item| item.lives(now) || needed(item)) {
             return false;
@@ -94,10 +94,10 @@ impl RecordCache {
     }
 
     /// The known state of these records; `None` if one of them must be read.
-    pub(super) fn all(&self, names: &[Name]) -> Option<Vec<(u64, &[Kept])>> {
+    pub(super) fn all(&self, names: &[Name]) -> Option<Vec<(u64, &[StoredItem])>> {
         let one = |name: &Name| {
             let cached = self.records.get(name).filter(|cached| !cached.doubtful)?;
-            Some((cached.version, &cached.kept[..]))
+            Some((cached.version, &cached.stored[..]))
         };
         names.iter().map(one).collect()
     }
@@ -139,11 +139,11 @@ impl RecordCache {
     /// Stores a record that was read at `now`. Returns `false` if no version of this library wrote it.
     pub(super) fn read(&mut self, name: &Name, record: &Record, now: u64) -> bool {
         let known = self.records.get(name);
-        let known = known.map_or(&[][..], |cached| &cached.kept);
-        let Some(kept) = Kept::read(&record.state, known, now) else {
+        let known = known.map_or(&[][..], |cached| &cached.stored);
+        let Some(stored) = StoredItem::read(&record.state, known, now) else {
             return false;
         };
-        self.put(name, record.version, kept);
+        self.put(name, record.version, stored);
         true
     }
 
@@ -158,15 +158,15 @@ impl RecordCache {
     }
 
     /// Stores the result of a change. No older change can take effect any more.
-    pub(super) fn note_written(&mut self, name: &Name, version: u64, kept: Vec<Kept>) {
+    pub(super) fn note_written(&mut self, name: &Name, version: u64, stored: Vec<StoredItem>) {
         self.dirty.remove(name);
-        self.put(name, version, kept);
+        self.put(name, version, stored);
     }
 
-    fn put(&mut self, name: &Name, version: u64, kept: Vec<Kept>) {
+    fn put(&mut self, name: &Name, version: u64, stored: Vec<StoredItem>) {
         let cached = CachedRecord {
             version,
-            kept,
+            stored,
             seen: self.round,
             doubtful: false,
         };
@@ -178,20 +178,20 @@ impl RecordCache {
 mod tests {
     use super::*;
     use crate::node::memory::items::{Id, Kind};
-    use crate::node::store::kept::Clock;
+    use crate::node::store::codec::Clock;
 
     fn name(number: usize) -> Name {
         number.to_be_bytes().as_slice().into()
     }
 
     /// The content of a record with one key that lives until then.
-    fn lease(until: u64) -> Vec<Kept> {
+    fn lease(until: u64) -> Vec<StoredItem> {
         let item = Item {
             id: Id::of(Kind::Text, b"nightly", b""),
             what: b"x".to_vec(),
             until: Some(until),
         };
-        Kept::after(&[], vec![item], 0, Clock::Server { slack: 0 }, &[])
+        StoredItem::after(&[], vec![item], 0, Clock::Server { slack: 0 }, &[])
     }
 
     fn rounds(cache: &mut RecordCache, rounds: u64) {
@@ -300,7 +300,7 @@ mod tests {
     fn scanning_a_record_does_not_count_as_using_it() {
         let mut cache = RecordCache::default();
         let (known, unknown) = (name(1), name(2));
-        let state = Kept::write(&lease(1_000));
+        let state = StoredItem::write(&lease(1_000));
         let record = Record { version: 7, state };
         assert!(cache.read(&known, &record, 0));
         rounds(&mut cache, 5);
@@ -324,9 +324,9 @@ mod tests {
             what: Vec::new(),
             until: Some(1_000),
         };
-        let kept = Kept::after(&[], vec![item], 0, Clock::Server { slack: 0 }, &[]);
+        let stored = StoredItem::after(&[], vec![item], 0, Clock::Server { slack: 0 }, &[]);
         let mut cache = RecordCache::default();
-        cache.note_written(&name(1), 7, kept);
+        cache.note_written(&name(1), 7, stored);
         assert_eq!(cache.obsolete((999, None), 1, 9), []);
         assert_eq!(cache.obsolete((1_000, None), 1, 9), [(name(1), 7)]);
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cache::RecordCache;
+use super::codec::{Promised, StoredItem, micros};
 use super::contract::{Change, Commit, Wake};
-use super::kept::{Kept, Promised, micros};
 use super::listening::NEAR;
 use super::names::{self, Name};
 use super::time::StoreTime;
@@ -72,7 +72,7 @@ pub(super) enum Outcome {
     /// Nothing changes.
     Same,
     /// Commit this change; the records then hold these items.
-    Change(Commit, Vec<Vec<Kept>>),
+    Change(Commit, Vec<Vec<StoredItem>>),
     /// The records must be read first.
     Unsure,
 }
@@ -137,8 +137,8 @@ impl Job {
         let dates = setting.time.dates(setting.now);
         master.set_dates(dates);
         let mut watchers: Vec<Item> = Vec::new();
-        for kept in known.iter().flat_map(|(_, kept)| kept.iter()) {
-            let mut item = kept.item.clone();
+        for stored in known.iter().flat_map(|(_, stored)| stored.iter()) {
+            let mut item = stored.item.clone();
             match item.id.kind {
                 // The number was drawn while the store's date was ahead. The date has been corrected since: keep the
                 // counter for another day.
@@ -163,7 +163,7 @@ impl Job {
 
     fn compare(
         &self,
-        known: &[(u64, &[Kept])],
+        known: &[(u64, &[StoredItem])],
         mut items: Vec<Item>,
         (now, slack): (u64, u64),
         setting: &Setting<'_>,
@@ -183,18 +183,21 @@ impl Job {
                 .partition(|item| self.names.len() == 1 || is_in(&item.id, name));
             items = others;
             let clock = setting.time.clock(slack, setting.stamp);
-            let kept = Kept::after(before, here, now, clock, &promised);
-            let lived = before.iter().filter(|kept| kept.item.lives(now));
-            let same = kept.iter().filter(|kept| kept.item.lives(now)).eq(lived);
+            let stored = StoredItem::after(before, here, now, clock, &promised);
+            let lived = before.iter().filter(|stored| stored.item.lives(now));
+            let same = stored
+                .iter()
+                .filter(|stored| stored.item.lives(now))
+                .eq(lived);
             // A request that wakes a waiter has changed something, if only an expired item.
             let write = !same || !wakes.is_empty() || cache.is_dirty(name);
             changed |= write;
             changes.push(Change {
                 name: name.clone(),
                 version: *version,
-                state: write.then(|| Kept::write(&kept)),
+                state: write.then(|| StoredItem::write(&stored)),
             });
-            after.push(if write { kept } else { before.to_vec() });
+            after.push(if write { stored } else { before.to_vec() });
         }
         let doubtful = self.stale || !cache.are_fresh(&self.names);
         if doubtful && (!changed || self.refuses()) {

@@ -5,12 +5,12 @@
 //! decides, and a late change of a lost session finds another version and has no effect.
 
 mod cache;
+mod codec;
 mod contract;
 #[cfg(feature = "testing")]
 mod flaw;
 mod hear;
 mod job;
-mod kept;
 mod listening;
 mod look;
 mod names;

@@ -3,8 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::cache::RecordCache;
+use super::codec::StoredItem;
 use super::contract::{Change, Commit, Committed, Record, Session, Store};
-use super::kept::Kept;
 use super::names;
 use super::time::StoreTime;
 use crate::clock;
@@ -118,18 +118,18 @@ impl<S: Store> RecordAccess<S> {
                 );
                 let (version, before) = cache.all(std::slice::from_ref(&name)).expect("read")[0];
                 let mut master = Master::default();
-                for kept in before {
-                    master.put(kept.item.clone());
+                for stored in before {
+                    master.put(stored.item.clone());
                 }
                 let done = change(&mut master, now);
-                let kept = Kept::after(
+                let stored = StoredItem::after(
                     before,
                     master.items(now),
                     now,
                     time.clock(slack, clock::wall_micros()),
                     &[],
                 );
-                let state = (kept != before).then(|| Kept::write(&kept));
+                let state = (stored != before).then(|| StoredItem::write(&stored));
                 let changes = vec![Change {
                     name: name.clone(),
                     version,

@@ -13,10 +13,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::cache::RecordCache;
+use super::codec::StoredItem;
 use super::contract::{Clocked, Commit, Committed, Greeting, Session, Store};
 use super::hear::say;
 use super::job::{Asked, Job, Outcome, Setting, WATCHED};
-use super::kept::Kept;
 use super::names::{self, Name};
 use super::shared::Shared;
 use super::sweep::{PAGE, Sweep};
@@ -459,8 +459,8 @@ impl<S: Store> SessionTask<S> {
                 };
                 match job.decide(&self.cache, &setting) {
                     Outcome::Same => self.finish(job, online),
-                    Outcome::Change(commit, kept) => {
-                        commits.push((commit, kept));
+                    Outcome::Change(commit, stored) => {
+                        commits.push((commit, stored));
                         open.push(job);
                     }
                     Outcome::Unsure => {
@@ -549,13 +549,14 @@ impl<S: Store> SessionTask<S> {
         &mut self,
         online: &mut Online<S::Session>,
         mut open: Vec<Job>,
-        commits: Vec<(Commit, Vec<Vec<Kept>>)>,
+        commits: Vec<(Commit, Vec<Vec<StoredItem>>)>,
     ) -> Result<(), Fault> {
         if commits.is_empty() {
             return Ok(());
         }
-        let (mut commits, kept): (Vec<Commit>, Vec<Vec<Vec<Kept>>>) = commits.into_iter().unzip();
-        let mut kept = kept.into_iter();
+        let (mut commits, stored): (Vec<Commit>, Vec<Vec<Vec<StoredItem>>>) =
+            commits.into_iter().unzip();
+        let mut stored = stored.into_iter();
         let own: Vec<Vec<Vec<u8>>> = commits.iter_mut().map(|commit| self.own(commit)).collect();
         let mut own = own.into_iter();
         self.jobs.append(&mut open);
@@ -569,16 +570,16 @@ impl<S: Store> SessionTask<S> {
             let Clocked { what, clock } = online.session.commit(chunk).await?;
             self.heard(online, clock, asked);
             for (commit, committed) in chunk.iter().zip(what) {
-                let (kept, own) = (kept.next(), own.next());
-                let (Committed::Done(versions), Some(kept)) = (committed, kept) else {
+                let (stored, own) = (stored.next(), own.next());
+                let (Committed::Done(versions), Some(stored)) = (committed, stored) else {
                     for change in &commit.changes {
                         self.cache.mark_doubtful(&change.name);
                     }
                     done.push(false);
                     continue;
                 };
-                for ((change, version), kept) in commit.changes.iter().zip(versions).zip(kept) {
-                    self.cache.note_written(&change.name, version, kept);
+                for ((change, version), stored) in commit.changes.iter().zip(versions).zip(stored) {
+                    self.cache.note_written(&change.name, version, stored);
                 }
                 self.tell(&own.unwrap_or_default());
                 done.push(true);
@@ -683,10 +684,10 @@ impl<S: Store> SessionTask<S> {
         let (now, slack) = self.time.now(heard).unwrap_or_default();
         let mut master = Master::default();
         for (_, record) in &what {
-            let kept = Kept::read(&record.state, &[], now + slack).unwrap_or_default();
-            for kept in kept {
-                if kept.item.id.kind == Kind::Text {
-                    master.put(kept.item);
+            let stored = StoredItem::read(&record.state, &[], now + slack).unwrap_or_default();
+            for stored in stored {
+                if stored.item.id.kind == Kind::Text {
+                    master.put(stored.item);
                 }
             }
         }

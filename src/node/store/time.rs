@@ -2,7 +2,7 @@
 
 use crate::protocol::instant::Instant;
 
-use super::kept::{Clock, LATEST};
+use super::codec::{Clock, LATEST};
 use crate::node::memory::Dates;
 
 /// By how much the rates of two clocks may differ, in parts per thousand. The same as the default of a lease's drift.
@@ -135,7 +135,7 @@ impl StoreTime {
 }
 
 fn micros(later: Instant, earlier: Instant) -> u64 {
-    super::kept::micros(later.saturating_since(earlier))
+    super::codec::micros(later.saturating_since(earlier))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub(super) const LATEST: u64 = 1 << 61;
 
 /// An item of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct StoredItem {
     pub(super) item: Item,
     when: When,
     /// Whether every observer sees the item at least as long as this one does. Not so if the item's stamp was read,
@@ -84,7 +84,7 @@ fn whole(kind: Kind, until: u64) -> u64 {
     }
 }
 
-impl Kept {
+impl StoredItem {
     /// Decodes a state that was read at `now`, by an observer that knew the same record as `known`. `None` if it was
     /// not written by this code, or is damaged.
     pub(super) fn read(state: &[u8], known: &[Self], now: u64) -> Option<Vec<Self>> {
@@ -95,19 +95,19 @@ impl Kept {
         };
         let mut all = Vec::new();
         while !rest.is_empty() {
-            let mut kept = Self::take(&mut rest)?;
-            if let When::For { life, .. } = kept.when {
+            let mut stored = Self::take(&mut rest)?;
+            if let When::For { life, .. } = stored.when {
                 let before = known.iter().find(|known| {
-                    known.item.id == kept.item.id
-                        && known.item.what == kept.item.what
-                        && known.when == kept.when
+                    known.item.id == stored.item.id
+                        && known.item.what == stored.item.what
+                        && known.when == stored.when
                 });
-                kept.sure = before.is_some_and(|known| known.sure);
+                stored.sure = before.is_some_and(|known| known.sure);
                 let until = before.and_then(|known| known.item.until);
-                let until = until.unwrap_or_else(|| whole(kept.item.id.kind, now + seen(life)));
-                kept.item.until = Some(until);
+                let until = until.unwrap_or_else(|| whole(stored.item.id.kind, now + seen(life)));
+                stored.item.until = Some(until);
             }
-            all.push(kept);
+            all.push(stored);
         }
         Some(all)
     }
@@ -164,8 +164,8 @@ impl Kept {
         let until = last.until;
         let until = match (self.when, clock) {
             // By the earliest time that the clock can show it lasts long enough, but perhaps not by the latest.
-            (When::Until(kept), Clock::Server { slack })
-                if last.from_now && kept < until + slack =>
+            (When::Until(stored), Clock::Server { slack })
+                if last.from_now && stored < until + slack =>
             {
                 until
             }
@@ -200,14 +200,14 @@ impl Kept {
     /// Encodes the items of a record.
     pub(super) fn write(all: &[Self]) -> Vec<u8> {
         let mut state = vec![FORMAT];
-        for kept in all {
-            let Item { id, what, .. } = &kept.item;
+        for stored in all {
+            let Item { id, what, .. } = &stored.item;
             state.push(id.kind as u8);
             for part in [&id.key, &id.member, what] {
                 state.extend((part.len() as u32).to_be_bytes());
                 state.extend(part);
             }
-            match kept.when {
+            match stored.when {
                 When::Always => state.push(0),
                 When::Until(until) => {
                     state.push(1);
@@ -291,7 +291,7 @@ mod tests {
             state.push(form);
             state.extend(if form == 2 { &[7; 8][..] } else { &[] });
             state.extend(u64::to_be_bytes(ours));
-            let read = Kept::read(&state, &[], LATEST);
+            let read = StoredItem::read(&state, &[], LATEST);
             assert_eq!(read.is_some(), ours < u64::MAX, "{form} {ours}");
         }
     }
@@ -299,12 +299,12 @@ mod tests {
     #[test]
     fn lease_that_may_end_before_the_promised_time_is_written_again() {
         let slack = 300_000;
-        let kept = Kept::new(held(4_000_000), 0, Clock::Server { slack: 0 });
+        let stored = StoredItem::new(held(4_000_000), 0, Clock::Server { slack: 0 });
         let after = |until: u64, slack: u64| {
-            let items = vec![kept.item.clone()];
+            let items = vec![stored.item.clone()];
             let clock = Clock::Server { slack };
-            let before = std::slice::from_ref(&kept);
-            Kept::after(before, items, 0, clock, &[promised(until)])[0]
+            let before = std::slice::from_ref(&stored);
+            StoredItem::after(before, items, 0, clock, &[promised(until)])[0]
                 .item
                 .until
         };
@@ -324,9 +324,9 @@ mod tests {
             ..promised(60_000_000)
         };
         let clock = Clock::Server { slack };
-        let granted = Kept::after(
-            std::slice::from_ref(&kept),
-            vec![kept.item.clone()],
+        let granted = StoredItem::after(
+            std::slice::from_ref(&stored),
+            vec![stored.item.clone()],
             0,
             clock,
             &[again],
@@ -342,37 +342,37 @@ mod tests {
     #[test]
     fn extension_of_a_lease_read_from_the_store_writes_a_new_stamp() {
         let (stamp, life) = (7, 500_000);
-        let written = Kept::new(held(life), 0, Clock::Own { stamp });
-        let state = Kept::write(&[written]);
+        let written = StoredItem::new(held(life), 0, Clock::Own { stamp });
+        let state = StoredItem::write(&[written]);
         let now = 400_000;
-        let met = Kept::read(&state, &[], now).expect("ours");
+        let met = StoredItem::read(&state, &[], now).expect("ours");
         let until = met[0].item.until.expect("a lease");
         assert!(
             until >= now + life,
             "by its own clock the lease lasts long enough"
         );
         let clock = Clock::Own { stamp: 8 };
-        let items = || met.iter().map(|kept| kept.item.clone()).collect();
-        let looked = Kept::after(&met, items(), now, clock, &[]);
+        let items = || met.iter().map(|stored| stored.item.clone()).collect();
+        let looked = StoredItem::after(&met, items(), now, clock, &[]);
         assert_eq!(
-            Kept::write(&looked),
+            StoredItem::write(&looked),
             state,
             "without a promise the record is unchanged"
         );
-        let prolonged = Kept::after(&met, items(), now, clock, &[promised(now + life)]);
-        assert_ne!(Kept::write(&prolonged), state);
-        let again = Kept::read(&Kept::write(&prolonged), &prolonged, now).expect("ours");
-        let items = again.iter().map(|kept| kept.item.clone()).collect();
-        let same = Kept::after(&again, items, now, clock, &[promised(now + life)]);
+        let extended = StoredItem::after(&met, items(), now, clock, &[promised(now + life)]);
+        assert_ne!(StoredItem::write(&extended), state);
+        let again = StoredItem::read(&StoredItem::write(&extended), &extended, now).expect("ours");
+        let items = again.iter().map(|stored| stored.item.clone()).collect();
+        let same = StoredItem::after(&again, items, now, clock, &[promised(now + life)]);
         assert_eq!(same, again, "an own stamp is known");
         let granted = Promised {
             from_now: false,
             ..promised(now + 9 * life)
         };
-        let items = met.iter().map(|kept| kept.item.clone()).collect();
-        let repeated = Kept::after(&met, items, now, clock, &[granted]);
+        let items = met.iter().map(|stored| stored.item.clone()).collect();
+        let repeated = StoredItem::after(&met, items, now, clock, &[granted]);
         assert_eq!(
-            Kept::write(&repeated),
+            StoredItem::write(&repeated),
             state,
             "a repeated grant counts from the first one"
         );
