@@ -153,7 +153,12 @@ impl Job {
         let mut wakes = Vec::new();
         for asked in &mut self.asked {
             asked.answer = Some(apply(&mut master, &mut watchers, asked, now, setting));
-            wakes.extend(heard(&mut master, &watchers, now, setting.nudges));
+            wakes.extend(wakes_of_last_request(
+                &mut master,
+                &watchers,
+                now,
+                setting.nudges,
+            ));
         }
         watchers.retain(|watcher| watcher.lives(now));
         let mut items = master.items(now);
@@ -252,7 +257,12 @@ fn apply(
 }
 
 /// The wake-ups that the last request caused.
-fn heard(master: &mut Master, watchers: &[Item], now: u64, nudges: bool) -> Vec<Wake> {
+fn wakes_of_last_request(
+    master: &mut Master,
+    watchers: &[Item],
+    now: u64,
+    nudges: bool,
+) -> Vec<Wake> {
     let word = |kind: u8, key: &[u8]| [&[kind], key].concat();
     let published = master.take_published();
     let mut near: Vec<Wake> = Vec::new();

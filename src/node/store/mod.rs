@@ -9,7 +9,6 @@ mod codec;
 mod contract;
 #[cfg(feature = "testing")]
 mod flaw;
-mod hear;
 mod job;
 mod listening;
 mod look;
@@ -24,6 +23,7 @@ mod sweep;
 #[cfg(any(test, feature = "testing"))]
 mod table;
 mod time;
+mod wake_ups;
 
 pub use contract::{
     Change, Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store,

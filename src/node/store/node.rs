@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::contract::Store;
 use super::look::look;
 use super::shared::Shared;
-use super::{hear, names, session_task};
+use super::{names, session_task, wake_ups};
 use crate::node::actor::joined::split;
 use crate::node::actor::mailbox::Queued;
 use crate::node::inspection::Inspection;
@@ -75,7 +75,7 @@ impl<S: Store> Node for StoreNode<S> {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        hear::listen(&self.shared, &request);
+        wake_ups::listen(&self.shared, &request);
         if self.shared.mailboxes.len() == 1 {
             return self.push(0, request, reply);
         }

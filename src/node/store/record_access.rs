@@ -109,9 +109,9 @@ impl<S: Store> RecordAccess<S> {
             let (done, commit) = {
                 let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
                 let (cache, time) = &mut *known;
-                let heard = Instant::now();
-                time.learn(said.clock, asked, heard);
-                let (now, slack) = time.now(heard).expect("just read");
+                let answered = Instant::now();
+                time.learn(said.clock, asked, answered);
+                let (now, slack) = time.now(answered).expect("just read");
                 assert!(
                     cache.read(&name, &said.what[0], now + slack),
                     "the record was written by quorate"

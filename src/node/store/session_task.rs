@@ -15,12 +15,12 @@ use std::time::Duration;
 use super::cache::RecordCache;
 use super::codec::StoredItem;
 use super::contract::{Clocked, Commit, Committed, Greeting, Session, Store};
-use super::hear::say;
 use super::job::{Asked, Job, Outcome, Setting, WATCHED};
 use super::names::{self, Name};
 use super::shared::Shared;
 use super::sweep::{PAGE, Sweep};
 use super::time::StoreTime;
+use super::wake_ups::deliver;
 use crate::limit::Limit;
 use crate::node::actor::back_off::{BackOff, STEADY};
 use crate::node::actor::mailbox::Queued;
@@ -87,7 +87,7 @@ struct Online<C> {
     quarantined_until: Instant,
     since: Instant,
     /// When the store last answered.
-    heard: Instant,
+    last_answer: Instant,
 }
 
 impl<S: Store> SessionTask<S> {
@@ -206,7 +206,7 @@ impl<S: Store> SessionTask<S> {
             run: greeting.run,
             quarantined_until: until.unwrap_or(Instant::from_nanos(0)),
             since: now,
-            heard: now,
+            last_answer: now,
         })
     }
 
@@ -283,11 +283,11 @@ impl<S: Store> SessionTask<S> {
     /// Serves requests with a session, until the session is lost or the task may end.
     async fn talk(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         while !self.is_over() {
-            let (guarded, heard) = (online.quarantined_until, online.heard);
-            self.gather(guarded, heard).await;
+            let (guarded, last_answer) = (online.quarantined_until, online.last_answer);
+            self.gather(guarded, last_answer).await;
             let now = self.now();
             let quiet = self.jobs.is_empty();
-            if quiet && self.batch.is_empty() && now < online.heard + IDLE {
+            if quiet && self.batch.is_empty() && now < online.last_answer + IDLE {
                 continue;
             }
             let limit = self.shared.traits.timeout;
@@ -297,7 +297,7 @@ impl<S: Store> SessionTask<S> {
                 limit.wait(self.serve(online)).await
             };
             match served {
-                Some(Ok(())) => online.heard = self.now(),
+                Some(Ok(())) => online.last_answer = self.now(),
                 Some(Err(fault)) => {
                     self.abandon(&fault);
                     return Err(fault);
@@ -322,16 +322,16 @@ impl<S: Store> SessionTask<S> {
     }
 
     /// Applies the time that an answer carries; the store was asked at `asked`. Returns the present time.
-    fn heard(
+    fn learn_time(
         &mut self,
         online: &Online<S::Session>,
         clock: Option<u64>,
         asked: Instant,
     ) -> Instant {
-        let heard = self.now();
-        self.time.learn(clock, asked, heard);
-        self.time.learn_date(online.session.date(), heard);
-        heard
+        let answered = self.now();
+        self.time.learn(clock, asked, answered);
+        self.time.learn_date(online.session.date(), answered);
+        answered
     }
 
     /// Removes some obsolete records, and looks for more.
@@ -363,9 +363,9 @@ impl<S: Store> SessionTask<S> {
         }
         let asked = self.now();
         let Clocked { what, clock } = online.session.page(self.sweep.page(), PAGE).await?;
-        let heard = self.heard(online, clock, asked);
+        let answered = self.learn_time(online, clock, asked);
         self.sweep.looked(what.len());
-        let Some((seen, slack)) = self.time.now(heard) else {
+        let Some((seen, slack)) = self.time.now(answered) else {
             return Ok(());
         };
         for (name, record) in what {
@@ -376,7 +376,7 @@ impl<S: Store> SessionTask<S> {
     }
 
     /// Waits for requests, and sorts them into jobs. Requests about all records stay in the batch.
-    async fn gather(&mut self, guarded: Instant, heard: Instant) {
+    async fn gather(&mut self, guarded: Instant, last_answer: Instant) {
         let shared = self.shared.clone();
         let mailbox = &shared.mailboxes[self.number];
         let runtime = &shared.context().runtime;
@@ -393,7 +393,7 @@ impl<S: Store> SessionTask<S> {
         mailbox.take(room, &mut self.batch);
         self.watch_again(now);
         if self.batch.is_empty() {
-            let idle = heard + IDLE;
+            let idle = last_answer + IDLE;
             let rested = self.owed.wake_at().unwrap_or(idle).min(idle);
             let again = self.watched.values().min().copied().unwrap_or(idle);
             let mut timer = runtime.sleep_until(rested.min(again));
@@ -505,8 +505,8 @@ impl<S: Store> SessionTask<S> {
             return Ok(());
         }
         let Clocked { what, clock } = online.session.load(&names).await?;
-        let heard = self.heard(online, clock, now);
-        let Some((seen, slack)) = self.time.now(heard) else {
+        let answered = self.learn_time(online, clock, now);
+        let Some((seen, slack)) = self.time.now(answered) else {
             return Err(Fault::Server("the store's clock does not advance".into()));
         };
         for (name, record) in names.iter().zip(&what) {
@@ -568,7 +568,7 @@ impl<S: Store> SessionTask<S> {
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;
-            self.heard(online, clock, asked);
+            self.learn_time(online, clock, asked);
             for (commit, committed) in chunk.iter().zip(what) {
                 let (stored, own) = (stored.next(), own.next());
                 let (Committed::Done(versions), Some(stored)) = (committed, stored) else {
@@ -612,7 +612,7 @@ impl<S: Store> SessionTask<S> {
     fn tell(&self, words: &[Vec<u8>]) {
         if let Some(subscriber) = self.shared.subscriber.get() {
             for word in words {
-                say(&self.shared, subscriber, word);
+                deliver(&self.shared, subscriber, word);
             }
         }
     }
@@ -680,8 +680,8 @@ impl<S: Store> SessionTask<S> {
     ) -> Result<Answer, Fault> {
         let asked = self.now();
         let Clocked { what, clock } = online.session.page(page.cursor, page.count).await?;
-        let heard = self.heard(online, clock, asked);
-        let (now, slack) = self.time.now(heard).unwrap_or_default();
+        let answered = self.learn_time(online, clock, asked);
+        let (now, slack) = self.time.now(answered).unwrap_or_default();
         let mut master = Master::default();
         for (_, record) in &what {
             let stored = StoredItem::read(&record.state, &[], now + slack).unwrap_or_default();

@@ -32,7 +32,7 @@ pub(super) struct StoreTime {
 struct Look {
     shown: u64,
     asked: Instant,
-    heard: Instant,
+    answered: Instant,
 }
 
 impl StoreTime {
@@ -47,13 +47,13 @@ impl StoreTime {
     }
 
     /// Applies the time of an answer.
-    pub(super) fn learn(&mut self, shown: Option<u64>, asked: Instant, heard: Instant) {
+    pub(super) fn learn(&mut self, shown: Option<u64>, asked: Instant, answered: Instant) {
         match shown {
             Some(shown) => {
                 self.looked = Some(Look {
                     shown: shown.min(LATEST),
                     asked,
-                    heard,
+                    answered,
                 });
             }
             None => self.own = true,
@@ -61,10 +61,10 @@ impl StoreTime {
     }
 
     /// Applies the date of the last change of this session that the store has answered.
-    pub(super) fn learn_date(&mut self, date: Option<u64>, heard: Instant) {
+    pub(super) fn learn_date(&mut self, date: Option<u64>, answered: Instant) {
         let date = date.map(|date| date.min(LATEST));
         if date != self.dated.map(|(known, _)| known) {
-            self.dated = date.map(|date| (date, heard));
+            self.dated = date.map(|date| (date, answered));
         }
     }
 
@@ -79,7 +79,7 @@ impl StoreTime {
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.dated {
             _ if !self.own => Dates::Own,
-            Some((date, heard)) => Dates::Shown(date + micros(now, heard)),
+            Some((date, answered)) => Dates::Shown(date + micros(now, answered)),
             None => Dates::Unknown,
         }
     }
@@ -87,7 +87,7 @@ impl StoreTime {
     /// Whether the store must be asked for the date again, because it may have been corrected since.
     pub(super) fn is_date_old(&self, now: Instant) -> bool {
         self.dated
-            .is_some_and(|(_, heard)| micros(now, heard) > DATED)
+            .is_some_and(|(_, answered)| micros(now, answered) > DATED)
     }
 
     /// The date by which counters are removed, for a store that dates its changes: the earlier of its date and of this
@@ -107,7 +107,7 @@ impl StoreTime {
             return Some((self.wall + passed, 0));
         }
         let look = self.looked?;
-        let (least, most) = (micros(now, look.heard), micros(now, look.asked));
+        let (least, most) = (micros(now, look.answered), micros(now, look.asked));
         if most > STALE {
             return None;
         }

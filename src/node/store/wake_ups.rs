@@ -48,7 +48,7 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     if runs {
         return;
     }
-    let task = hear(shared.clone());
+    let task = listening_task(shared.clone());
     if !runtime.spawn(Box::pin(task)) {
         shared.listening.state().runs = false;
     }
@@ -69,7 +69,7 @@ impl<S: Store> Drop for Ended<S> {
     }
 }
 
-async fn hear<S: Store>(shared: Arc<Shared<S>>) {
+async fn listening_task<S: Store>(shared: Arc<Shared<S>>) {
     let mut ended = Ended {
         shared,
         said: false,
@@ -95,7 +95,7 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
             Some(Ok(mut listener)) => {
                 listener.follow(shared.listening.pacer.clone());
                 // Messages that were sent while nobody listened may be lost.
-                told(shared, subscriber, &[]);
+                deliver_all(shared, subscriber, &[]);
                 let fault = pass_on(shared, subscriber, listener).await;
                 (fault, Some(context.runtime.now().saturating_since(began)))
             }
@@ -122,7 +122,7 @@ async fn pass_on<S: Store>(
             unless_over(shared, next).await?
         };
         match said {
-            Ok(words) => told(shared, subscriber, &words),
+            Ok(words) => deliver_all(shared, subscriber, &words),
             Err(fault) => return Some(fault),
         }
     }
@@ -149,19 +149,19 @@ async fn unless_over<S: Store, F: Future + Unpin>(
 }
 
 /// Passes messages on; an empty list wakes all waiters.
-fn told<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, words: &[Vec<u8>]) {
+fn deliver_all<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, words: &[Vec<u8>]) {
     if words.is_empty() {
         for name in shared.listening.wanted() {
             subscriber.sink.woken(subscriber.node, &name);
         }
     }
     for word in words {
-        say(shared, subscriber, word);
+        deliver(shared, subscriber, word);
     }
 }
 
 /// Passes one message on.
-pub(super) fn say<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, word: &[u8]) {
+pub(super) fn deliver<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, word: &[u8]) {
     match word.split_first() {
         Some((&NEXT, key)) => shared.listening.draw_near(&names::of_lock(key)),
         Some((&FREE, key)) => subscriber.sink.woken(subscriber.node, key),
@@ -242,10 +242,10 @@ mod tests {
         shared.listening.state().want(vec![wanted], until);
         shared.listening.repace();
         let pace = || shared.listening.pacer.pace();
-        say(&shared, &subscriber, b"nother");
-        say(&shared, &subscriber, b"wnightly");
+        deliver(&shared, &subscriber, b"nother");
+        deliver(&shared, &subscriber, b"wnightly");
         assert_eq!(pace(), Pace::Waiting);
-        say(&shared, &subscriber, b"nnightly");
+        deliver(&shared, &subscriber, b"nnightly");
         assert_eq!(pace(), Pace::Next);
     }
 
