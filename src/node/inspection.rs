@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::name::NodeName;
 use super::right::MissingRight;
-use super::text::tame;
+use super::text::sanitize;
 
 /// The result of [`Redlock::inspect`](crate::Redlock::inspect) for one master. A field is `None` if the server does not
 /// report it, or may not be asked.
@@ -133,7 +133,7 @@ impl Inspection {
 /// Text from a server goes to terminals and logs: it is cut to a few characters, and control characters are replaced
 /// visibly.
 pub(crate) fn plain(text: &str) -> String {
-    tame(text, 160)
+    sanitize(text, 160)
 }
 
 #[cfg(test)]

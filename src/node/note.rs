@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::text::tame;
+use super::text::sanitize;
 
 /// The longest text of a note, in bytes.
 pub const MAX_NOTE_LEN: usize = 1024;
@@ -64,7 +64,7 @@ impl Note {
         let mut parts = parts.iter().map(String::as_str);
         let since = Duration::from_millis(parts.next()?.parse().ok()?);
         let pid = parts.next()?.parse().ok().filter(|pid| *pid != NOBODY)?;
-        let name = |part: &str| tame(part, NAME);
+        let name = |part: &str| sanitize(part, NAME);
         let (host, process) = (name(parts.next()?), name(parts.next()?));
         let text = parts.next().filter(|text| !text.is_empty());
         Some(Self {
@@ -74,7 +74,7 @@ impl Note {
             since: UNIX_EPOCH
                 .checked_add(since)
                 .filter(|_| since < END_OF_TIME)?,
-            text: text.map(|text| tame(text, MAX_NOTE_LEN)),
+            text: text.map(|text| sanitize(text, MAX_NOTE_LEN)),
         })
     }
 
@@ -118,7 +118,7 @@ impl Identity {
     }
 
     pub(crate) fn new(host: &str, pid: u32, process: &str) -> Self {
-        let name = |name: &str| tame(name, NAME);
+        let name = |name: &str| sanitize(name, NAME);
         Self {
             host: name(host),
             pid,
@@ -136,7 +136,7 @@ impl Identity {
     /// The text of a note of this process, without the time.
     fn says(&self, text: &str) -> Arc<str> {
         let Self { host, pid, process } = self;
-        let text = tame(text, MAX_NOTE_LEN);
+        let text = sanitize(text, MAX_NOTE_LEN);
         format!("{pid}{BETWEEN}{host}{BETWEEN}{process}{BETWEEN}{text}").into()
     }
 }

@@ -69,8 +69,8 @@ pub(crate) fn unprepared(why: &str) -> Fault {
 
 /// Shortens and escapes a message of the server before it goes to terminals and logs.
 pub(crate) fn plain(text: &str) -> String {
-    let tame = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().take(LONGEST).map(tame).collect()
+    let sanitize = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().take(LONGEST).map(sanitize).collect()
 }
 
 #[cfg(test)]
