@@ -21,7 +21,7 @@ use super::shared::Shared;
 use crate::node::Fault;
 use crate::node::actor::back_off::{BackOff, STEADY};
 use crate::node::actor::mailbox::Queued;
-use crate::node::actor::owed::Owed;
+use crate::node::actor::pending_releases::PendingReleases;
 use crate::protocol::instant::Instant;
 
 /// How long a link whose handle is gone goes on trying to deliver releases.
@@ -36,7 +36,7 @@ const CROWDED: u32 = 10;
 pub(super) struct Link {
     shared: Arc<Shared>,
     state: State,
-    owed: Owed,
+    pending_releases: PendingReleases,
     back_off: BackOff,
     input: Input,
     output: Output,
@@ -90,7 +90,7 @@ impl Link {
         Self {
             shared,
             state: State::Dialing { until },
-            owed: Owed::new(),
+            pending_releases: PendingReleases::new(),
             back_off: BackOff::new(seed),
             input: Input::new(),
             output: Output::new(),
@@ -188,7 +188,7 @@ impl Link {
                 State::Online(online) => {
                     while let Some(value) = self.input.next().map_err(down)? {
                         heard = true;
-                        online.hear(&self.shared, &mut self.owed, &value, now)?;
+                        online.hear(&self.shared, &mut self.pending_releases, &value, now)?;
                     }
                     if heard {
                         online.caught_up(self.shared.options.node_timeout, now);
@@ -230,14 +230,16 @@ impl Link {
             return false;
         }
         let (out, batch) = (&mut self.output, &mut self.batch);
-        online.take(&self.shared, &mut self.owed, out, batch, now)
+        online.take(&self.shared, &mut self.pending_releases, out, batch, now)
     }
 
     /// The latest time of the next [`tick`](Self::tick).
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let at = match &self.state {
             State::Over => return None,
-            State::Online(online) => online.wake_at(&self.owed, self.shared.options.node_timeout),
+            State::Online(online) => {
+                online.wake_at(&self.pending_releases, self.shared.options.node_timeout)
+            }
             State::Dialing { until }
             | State::Handshaking { until, .. }
             | State::Pausing { until } => self
@@ -305,7 +307,7 @@ impl Link {
                 return;
             }
             self.closed_at.get_or_insert(now);
-            if !self.owed.is_empty() {
+            if !self.pending_releases.is_empty() {
                 return;
             }
         }
@@ -328,7 +330,7 @@ impl Link {
             // A proxy may close connections that send an unknown command.
             self.never_try |= online.is_trying();
             let gone = Fault::Disconnected(fault.to_string().into());
-            for queued in self.owed.put_first(online.hang_up()) {
+            for queued in self.pending_releases.put_first(online.hang_up()) {
                 queued.answer(Err(gone.clone()));
             }
         } else if fault != self.fault {
@@ -365,7 +367,7 @@ impl Link {
 
     fn refuse_batch(&mut self, fault: &Fault) {
         for queued in self.batch.drain(..) {
-            self.owed.keep(&queued);
+            self.pending_releases.keep(&queued);
             queued.answer(Err(fault.clone()));
         }
     }

@@ -19,7 +19,7 @@ use super::shared::Shared;
 use super::votes::Votes;
 use crate::keys::LEADER;
 use crate::node::actor::mailbox::Queued;
-use crate::node::actor::owed::Owed;
+use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::actor::trust::Memory;
 use crate::node::actor::window::Window;
 use crate::node::{Fault, Request, Subscriber};
@@ -125,7 +125,7 @@ impl Online {
     pub(super) fn hear(
         &mut self,
         shared: &Shared,
-        owed: &mut Owed,
+        pending_releases: &mut PendingReleases,
         value: &Value<'_>,
         now: Instant,
     ) -> Result<(), Fault> {
@@ -151,7 +151,7 @@ impl Online {
                         self.answered.push(queued);
                     }
                 }
-                self.hear_many(shared, owed, value, (at, now))?;
+                self.hear_many(shared, pending_releases, value, (at, now))?;
             }
             What::Request(queued) => {
                 self.window.learn(at, now);
@@ -162,12 +162,19 @@ impl Online {
                     Ok(answer) => Ok(answer),
                     Err(NoAnswer::Fault(fault)) => Err(fault),
                     Err(NoAnswer::Odd(fault)) => {
-                        owed.keep(&queued);
+                        pending_releases.keep(&queued);
                         queued.answer(Err(fault.clone()));
                         return Err(fault);
                     }
                 };
-                settle(shared, owed, queued, answer, is_noscript(value), now);
+                settle(
+                    shared,
+                    pending_releases,
+                    queued,
+                    answer,
+                    is_noscript(value),
+                    now,
+                );
             }
             // Without the scripts for many requests each request is sent by itself.
             What::Script(script)
@@ -207,7 +214,7 @@ impl Online {
     fn hear_many(
         &mut self,
         shared: &Shared,
-        owed: &mut Owed,
+        pending_releases: &mut PendingReleases,
         value: &Value<'_>,
         (at, now): (Instant, Instant),
     ) -> Result<(), Fault> {
@@ -215,7 +222,7 @@ impl Online {
         let mut each = std::mem::take(&mut self.each);
         if let Err(fault) = decode_many(&answered, value, &mut each) {
             for queued in answered {
-                owed.keep(&queued);
+                pending_releases.keep(&queued);
                 queued.answer(Err(fault.clone()));
             }
             return Err(fault);
@@ -226,7 +233,7 @@ impl Online {
             if noscript && !queued.resent {
                 self.send_again(queued);
             } else if let Some(answer) = said {
-                settle(shared, owed, queued, answer, noscript, now);
+                settle(shared, pending_releases, queued, answer, noscript, now);
             } else {
                 self.ask_apart(queued);
             }
@@ -274,7 +281,7 @@ impl Online {
     pub(super) fn take(
         &mut self,
         shared: &Shared,
-        owed: &mut Owed,
+        pending_releases: &mut PendingReleases,
         out: &mut Output,
         batch: &mut Vec<Queued>,
         now: Instant,
@@ -308,7 +315,7 @@ impl Online {
         let room = room.min(BATCH);
         // Pending releases go first, but leave room for other requests, however many there are
         // (`pending_releases_never_starve_requests`).
-        batch.extend(owed.take(room / 2, now));
+        batch.extend(pending_releases.take(room / 2, now));
         let room = room.saturating_sub(batch.len());
         if room > 0 {
             shared.mailbox.take(room, batch);
@@ -391,13 +398,15 @@ impl Online {
     }
 
     /// When [`tick`](Self::tick) is needed.
-    pub(super) fn wake_at(&self, owed: &Owed, limit: Duration) -> Instant {
+    pub(super) fn wake_at(&self, pending_releases: &PendingReleases, limit: Duration) -> Instant {
         match (self.stalled_since, self.under_way.front()) {
             (Some(since), _) => since + STALL.max(4 * limit),
             (None, Some(oldest)) => oldest.at + limit,
             (None, None) => {
                 let idle = self.heard + IDLE;
-                owed.wake_at().map_or(idle, |respite| respite.min(idle))
+                pending_releases
+                    .wake_at()
+                    .map_or(idle, |respite| respite.min(idle))
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::refusal::not_admitted;
 use super::shared::Shared;
 use crate::node::actor::mailbox::Queued;
-use crate::node::actor::owed::Owed;
+use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::{Answer, Fault};
 use crate::protocol::instant::Instant;
 use crate::protocol::mark::Mark;
@@ -11,7 +11,7 @@ use crate::protocol::mark::Mark;
 /// Delivers an answer.
 pub(super) fn settle(
     shared: &Shared,
-    owed: &mut Owed,
+    pending_releases: &mut PendingReleases,
     queued: Queued,
     answer: Result<Answer, Fault>,
     noscript: bool,
@@ -27,9 +27,9 @@ pub(super) fn settle(
     };
     match &answer {
         Err(fault) if noscript || passes(fault) => {
-            owed.postpone(&queued, shared.options.max_ttl, now);
+            pending_releases.postpone(&queued, shared.options.max_ttl, now);
         }
-        Ok(Answer::Released(_)) => owed.delivered(),
+        Ok(Answer::Released(_)) => pending_releases.delivered(),
         _ => {}
     }
     queued.answer(answer);

@@ -24,7 +24,7 @@ use super::wake_ups::deliver;
 use crate::limit::Limit;
 use crate::node::actor::back_off::{BackOff, STEADY};
 use crate::node::actor::mailbox::Queued;
-use crate::node::actor::owed::Owed;
+use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::memory::Master;
 use crate::node::memory::items::Kind;
 use crate::node::{Answer, Fault, Page, Reply, Request, ServerRun};
@@ -55,7 +55,7 @@ pub(super) fn run<S: Store>(
 struct SessionTask<S: Store> {
     shared: Arc<Shared<S>>,
     number: usize,
-    owed: Owed,
+    pending_releases: PendingReleases,
     cache: RecordCache,
     sweep: Sweep,
     time: StoreTime,
@@ -102,7 +102,7 @@ impl<S: Store> SessionTask<S> {
         context.runtime.random(&mut stamp);
         Self {
             stamp: u64::from_le_bytes(stamp),
-            owed: Owed::new(),
+            pending_releases: PendingReleases::new(),
             cache: RecordCache::default(),
             sweep: Sweep::new(now, seed),
             time: StoreTime::new(context.runtime.wall_micros(), now),
@@ -153,7 +153,7 @@ impl<S: Store> SessionTask<S> {
         }
         let now = self.now();
         let closed = *self.closed_at.get_or_insert(now);
-        self.owed.is_empty() || now >= closed + LINGER
+        self.pending_releases.is_empty() || now >= closed + LINGER
     }
 
     async fn connect(&mut self) -> Result<Online<S::Session>, Fault> {
@@ -275,7 +275,7 @@ impl<S: Store> SessionTask<S> {
         let fault = self.fault.clone();
         self.shared.mailboxes[self.number].take(usize::MAX, &mut self.batch);
         for queued in self.batch.drain(..) {
-            self.owed.keep(&queued);
+            self.pending_releases.keep(&queued);
             queued.answer(Err(fault.clone()));
         }
     }
@@ -383,18 +383,18 @@ impl<S: Store> SessionTask<S> {
         let now = runtime.now();
         mailbox.overdue(now, CROWDED * shared.traits.timeout, &mut self.batch);
         for queued in self.batch.drain(..) {
-            self.owed.keep(&queued);
+            self.pending_releases.keep(&queued);
             queued.answer(Err(Fault::Overloaded));
         }
         // Not more than one commit carries, because everything must be done within one timeout.
         let most = shared.traits.batch.max(2);
-        self.batch.extend(self.owed.take(most / 2, now));
+        self.batch.extend(self.pending_releases.take(most / 2, now));
         let room = most - self.batch.len();
         mailbox.take(room, &mut self.batch);
         self.watch_again(now);
         if self.batch.is_empty() {
             let idle = last_answer + IDLE;
-            let rested = self.owed.wake_at().unwrap_or(idle).min(idle);
+            let rested = self.pending_releases.wake_at().unwrap_or(idle).min(idle);
             let again = self.watched.values().min().copied().unwrap_or(idle);
             let mut timer = runtime.sleep_until(rested.min(again));
             std::future::poll_fn(|cx| {
@@ -481,7 +481,7 @@ impl<S: Store> SessionTask<S> {
             .into_iter()
             .flat_map(|job| job.asked)
         {
-            self.owed.keep(&asked.queued);
+            self.pending_releases.keep(&asked.queued);
             asked.queued.answer(Err(Fault::Overloaded));
         }
     }
@@ -636,7 +636,7 @@ impl<S: Store> SessionTask<S> {
                         stored.vouched = true;
                     }
                 }
-                (_, Ok(Answer::Released(_))) => self.owed.delivered(),
+                (_, Ok(Answer::Released(_))) => self.pending_releases.delivered(),
                 _ => {}
             }
             queued.answer(answer);
@@ -725,7 +725,7 @@ impl<S: Store> SessionTask<S> {
             let touched = job.names.iter().any(|name| risky.contains(name));
             let fault = if touched { &unknown } else { fault };
             for asked in job.asked {
-                self.owed.keep(&asked.queued);
+                self.pending_releases.keep(&asked.queued);
                 asked.queued.answer(Err(fault.clone()));
             }
         }

@@ -19,7 +19,7 @@ const FIRST_RESPITE: Duration = Duration::from_millis(50);
 const LONGEST_RESPITE: Duration = Duration::from_secs(2);
 
 /// The pending releases of one master.
-pub(in crate::node) struct Owed {
+pub(in crate::node) struct PendingReleases {
     queue: VecDeque<Release>,
     /// The next pause before another try, and the end of the present pause.
     respite: Duration,
@@ -57,7 +57,7 @@ impl Release {
     }
 }
 
-impl Owed {
+impl PendingReleases {
     pub(in crate::node) fn new() -> Self {
         Self {
             queue: VecDeque::new(),
@@ -155,8 +155,9 @@ mod tests {
         Queued::new(Request::Release { claim, leave: true }, Reply::ignored())
     }
 
-    fn taken(owed: &mut Owed, most: usize, now: Instant) -> Vec<String> {
-        owed.take(most, now)
+    fn taken(pending_releases: &mut PendingReleases, most: usize, now: Instant) -> Vec<String> {
+        pending_releases
+            .take(most, now)
             .map(|queued| match &queued.request {
                 Request::Release { claim, .. } => String::from_utf8_lossy(claim.key()).into_owned(),
                 other => panic!("{other:?}"),
@@ -170,68 +171,79 @@ mod tests {
 
     #[test]
     fn releases_of_a_broken_connection_go_before_later_refused_ones() {
-        let mut owed = Owed::new();
-        owed.keep(&release("later"));
-        let open = owed.put_first([release("first"), release("second")].into_iter());
+        let mut pending_releases = PendingReleases::new();
+        pending_releases.keep(&release("later"));
+        let open = pending_releases.put_first([release("first"), release("second")].into_iter());
         assert_eq!(open.len(), 2);
-        assert_eq!(taken(&mut owed, 10, at(0)), ["first", "second", "later"]);
-        assert!(owed.is_empty());
+        assert_eq!(
+            taken(&mut pending_releases, 10, at(0)),
+            ["first", "second", "later"]
+        );
+        assert!(pending_releases.is_empty());
     }
 
     #[test]
     fn refused_release_waits_longer_each_time_until_its_key_expired() {
         let ttl = Duration::from_secs(1);
-        let mut owed = Owed::new();
-        owed.postpone(&release("a"), ttl, at(0));
-        assert_eq!(owed.wake_at(), Some(at(50)));
+        let mut pending_releases = PendingReleases::new();
+        pending_releases.postpone(&release("a"), ttl, at(0));
+        assert_eq!(pending_releases.wake_at(), Some(at(50)));
         for early in [0, 49] {
-            assert!(taken(&mut owed, 10, at(early)).is_empty());
-            assert_eq!(owed.wake_at(), Some(at(50)), "the pause continues");
+            assert!(taken(&mut pending_releases, 10, at(early)).is_empty());
+            assert_eq!(
+                pending_releases.wake_at(),
+                Some(at(50)),
+                "the pause continues"
+            );
         }
-        let again = owed.take(10, at(50)).next().expect("due");
-        owed.postpone(&again, ttl, at(50));
+        let again = pending_releases.take(10, at(50)).next().expect("due");
+        pending_releases.postpone(&again, ttl, at(50));
         assert_eq!(
-            owed.wake_at(),
+            pending_releases.wake_at(),
             Some(at(150)),
             "the second pause is twice as long"
         );
-        owed.delivered();
+        pending_releases.delivered();
         assert!(
-            taken(&mut owed, 10, at(1_000)).is_empty(),
+            taken(&mut pending_releases, 10, at(1_000)).is_empty(),
             "the key has expired"
         );
-        assert!(owed.is_empty());
+        assert!(pending_releases.is_empty());
     }
 
     #[test]
     fn refused_releases_are_sent_again_in_order() {
-        let mut owed = Owed::new();
+        let mut pending_releases = PendingReleases::new();
         for name in ["first", "second", "third"] {
-            owed.postpone(&release(name), Duration::from_secs(9), at(0));
+            pending_releases.postpone(&release(name), Duration::from_secs(9), at(0));
         }
-        assert_eq!(owed.wake_at(), Some(at(50)), "one pause for all releases");
-        assert_eq!(taken(&mut owed, 2, at(50)), ["first", "second"]);
-        assert_eq!(taken(&mut owed, 2, at(50)), ["third"]);
+        assert_eq!(
+            pending_releases.wake_at(),
+            Some(at(50)),
+            "one pause for all releases"
+        );
+        assert_eq!(taken(&mut pending_releases, 2, at(50)), ["first", "second"]);
+        assert_eq!(taken(&mut pending_releases, 2, at(50)), ["third"]);
         // A release that is refused forever is retried, and the pause does not grow without limit.
         for tried in 0..20 {
-            owed.postpone(&release("first"), Duration::from_secs(900), at(tried));
-            let due = owed.wake_at().expect("the release is pending");
-            assert_eq!(taken(&mut owed, 1, due).len(), 1);
+            pending_releases.postpone(&release("first"), Duration::from_secs(900), at(tried));
+            let due = pending_releases.wake_at().expect("the release is pending");
+            assert_eq!(taken(&mut pending_releases, 1, due).len(), 1);
             assert!(due <= at(tried) + LONGEST_RESPITE);
         }
     }
 
     #[test]
     fn pending_releases_are_limited() {
-        let mut owed = Owed::new();
+        let mut pending_releases = PendingReleases::new();
         for _ in 0..MOST + 10 {
-            owed.keep(&release("a"));
+            pending_releases.keep(&release("a"));
         }
-        assert_eq!(owed.len(), MOST);
-        owed.put_first((0..10).map(|_| release("b")));
-        assert_eq!(owed.len(), MOST);
+        assert_eq!(pending_releases.len(), MOST);
+        pending_releases.put_first((0..10).map(|_| release("b")));
+        assert_eq!(pending_releases.len(), MOST);
         assert_eq!(
-            taken(&mut owed, 11, at(0))[..],
+            taken(&mut pending_releases, 11, at(0))[..],
             [&["b"; 10][..], &["a"]].concat()
         );
     }
