@@ -118,7 +118,7 @@ impl Collect for ExtendAnswers {
         match outcome {
             Extension::Pending => return false,
             Extension::Renewed(until) => {
-                self.outcome = if self.held.prolong(until, self.held.ttl(), from.now) {
+                self.outcome = if self.held.extend_lease(until, self.held.ttl(), from.now) {
                     outcome
                 } else {
                     Extension::TooLate

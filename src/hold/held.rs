@@ -284,7 +284,7 @@ impl Held {
 
     /// Moves the deadline after an extension that a majority confirmed in time. The deadline never moves back or past
     /// `max_hold`. Returns `false` if the lock has ended.
-    pub(crate) fn prolong(&self, until: Instant, ttl: Duration, now: Instant) -> bool {
+    pub(crate) fn extend_lease(&self, until: Instant, ttl: Duration, now: Instant) -> bool {
         let mut state = self.state();
         if state.end.is_some() || now >= state.valid_until {
             return false;

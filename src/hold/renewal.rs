@@ -318,7 +318,7 @@ fn conclude(
     match outcome {
         Extension::Pending => {}
         Extension::Renewed(until) => {
-            held.prolong(until, lock.ttl, now);
+            held.extend_lease(until, lock.ttl, now);
             tracing::trace!(resource = %resource(), "lock renewed");
         }
         Extension::Lost => end(renewal, coordinator, held, lock.id, LossCause::TakenAway),

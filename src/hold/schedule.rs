@@ -571,18 +571,18 @@ mod tests {
     fn extended_lock_stays_within_max_hold_and_is_renewed_by_its_new_ttl() {
         let held = held(Some(Duration::from_secs(15)), true);
         assert_eq!(held.valid_until(), at(9_000));
-        assert!(held.prolong(at(10_000), 2 * TTL, at(1)));
+        assert!(held.extend_lease(at(10_000), 2 * TTL, at(1)));
         assert_eq!((held.valid_until(), held.ttl()), (at(10_000), 2 * TTL));
         assert_eq!(next_due(&held, at(1)), renew_at(at(1), 2 * TTL));
         // Never back, never past max_hold, never for a lock that has ended.
-        assert!(held.prolong(at(9_500), TTL, at(2)));
+        assert!(held.extend_lease(at(9_500), TTL, at(2)));
         assert_eq!((held.valid_until(), held.ttl()), (at(10_000), TTL));
-        assert!(held.prolong(at(20_000), TTL, at(9_999)));
+        assert!(held.extend_lease(at(20_000), TTL, at(9_999)));
         assert_eq!(held.valid_until(), at(15_000));
         assert_eq!(next_due(&held, at(14_000)), at(15_000));
-        assert!(!held.prolong(at(30_000), TTL, at(15_000)));
+        assert!(!held.extend_lease(at(30_000), TTL, at(15_000)));
         assert_eq!(held.ended(at(15_000)), Some(LossCause::MaxHold));
-        assert!(!held.prolong(at(30_000), TTL, at(1)));
+        assert!(!held.extend_lease(at(30_000), TTL, at(1)));
     }
 
     #[test]
