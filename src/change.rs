@@ -14,7 +14,7 @@ use crate::keys::{Family, OWNER};
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, Counter, MasterSeen};
 use crate::node::{Fault, NodeName};
 use crate::protocol::instant::Instant;
-use crate::protocol::mark::{Admission, Configuration, Mark};
+use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::redlock::Redlock;
 
@@ -147,8 +147,8 @@ impl MastersChange<'_> {
         let mut missing = before.strangers_to_the_change();
         missing.extend(before.faults_of(|master| master.is_next));
         missing.extend(before.unfit(self.redlock.core.options.max_ttl));
-        if self.configuration.first_mark() > 0
-            && !before.is_open_for(self.configuration.first_mark() - 2)
+        if self.configuration.first_marker() > 0
+            && !before.is_open_for(self.configuration.first_marker() - 2)
         {
             missing.push(
                 "these masters were never opened: finish the replacement that leads to them first"
@@ -158,7 +158,7 @@ impl MastersChange<'_> {
         missing.extend(before.told_others());
         none(missing)?;
         let after = self
-            .raise_where(0, |master| before.has_mark_like(master))
+            .raise_where(0, |master| before.has_marker_like(master))
             .await;
         let reached = after.stage() >= ChangeStage::Prepared;
         none(after.unless(
@@ -392,7 +392,7 @@ impl MastersChange<'_> {
 
     /// The same; `restores` returns whether a master was marked before.
     async fn raise_where(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
-        let number = self.configuration.first_mark() + by;
+        let number = self.configuration.first_marker() + by;
         let Some(print) = self.configuration.print_at(number) else {
             return self.look().await;
         };
@@ -457,8 +457,8 @@ fn none(missing: Vec<String>) -> Result<(), ChangeError> {
 }
 
 impl MasterSeen {
-    fn mark(&self) -> Option<Mark> {
-        Mark::read(self.seen.mark.as_ref()?.as_bytes())
+    fn marker(&self) -> Option<Marker> {
+        Marker::read(self.seen.mark.as_ref()?.as_bytes())
     }
 }
 
@@ -486,13 +486,13 @@ impl Survey {
 
     /// The masters whose marker has at least the number of this step.
     fn marked(&self, by: u64) -> MasterSet {
-        let least = self.configuration.first_mark() + by;
-        let ours = |mark: Mark| mark.number >= least && !self.is_of_others(mark);
-        self.those(|master| master.mark().is_some_and(ours))
+        let least = self.configuration.first_marker() + by;
+        let ours = |marker: Marker| marker.number >= least && !self.is_of_others(marker);
+        self.those(|master| master.marker().is_some_and(ours))
     }
 
     /// Whether a master of the same set has a marker of this replacement: then a master without one has lost its own.
-    fn has_mark_like(&self, index: usize) -> bool {
+    fn has_marker_like(&self, index: usize) -> bool {
         let (marked, is_old) = (self.marked(0), self.quorum.is_old(index));
         let mut masters = self.masters.iter().enumerate();
         masters.any(|(other, master)| master.is_old == is_old && marked.has(other))
@@ -504,15 +504,15 @@ impl Survey {
     }
 
     /// Whether a marker stands for other masters than this replacement knows at that number.
-    fn is_of_others(&self, mark: Mark) -> bool {
-        let ours = self.configuration.print_at(mark.number);
-        ours.is_some_and(|ours| ours != mark.print)
+    fn is_of_others(&self, marker: Marker) -> bool {
+        let ours = self.configuration.print_at(marker.number);
+        ours.is_some_and(|ours| ours != marker.print)
     }
 
     /// Whether a marker is from a later replacement.
-    fn is_later(&self, mark: Mark) -> bool {
-        let unknown = self.configuration.print_at(mark.number).is_none();
-        unknown && mark.number >= self.configuration.first_mark()
+    fn is_later(&self, marker: Marker) -> bool {
+        let unknown = self.configuration.print_at(marker.number).is_none();
+        unknown && marker.number >= self.configuration.first_marker()
     }
 
     /// The stage of the replacement.
@@ -535,7 +535,11 @@ impl Survey {
 
     /// Whether a majority of the old masters has a marker of at least this number.
     fn is_open_for(&self, number: u64) -> bool {
-        let marked = self.those(|master| master.mark().is_some_and(|mark| mark.number >= number));
+        let marked = self.those(|master| {
+            master
+                .marker()
+                .is_some_and(|marker| marker.number >= number)
+        });
         self.quorum.old_only().is_met_by(marked)
     }
 
@@ -618,16 +622,16 @@ impl Survey {
         let mut missing = Vec::new();
         for (index, master) in self.masters.iter().enumerate() {
             let node = &master.node;
-            if let (Some(text), None) = (&master.seen.mark, master.mark()) {
+            if let (Some(text), None) = (&master.seen.mark, master.marker()) {
                 missing.push(format!(
                     "{node}: key quorate:masters holds {text:?}, which is not a generation marker: remove it if it is not yours"
                 ));
             }
-            if let Some(mark) = master.mark()
-                && (self.is_of_others(mark) || self.is_later(mark))
+            if let Some(marker) = master.marker()
+                && (self.is_of_others(marker) || self.is_later(marker))
             {
                 missing.push(format!(
-                    "{node}: its generation marker {mark} is of other masters: compare masters, next_masters and \
+                    "{node}: its generation marker {marker} is of other masters: compare masters, next_masters and \
                      masters_generation with those of its replacement"
                 ));
             }
@@ -733,7 +737,7 @@ impl Survey {
     /// open yet.
     pub fn refuses(&self) -> bool {
         let refused = self.those(|master| {
-            let admission = self.configuration.admission(master.mark());
+            let admission = self.configuration.admission(master.marker());
             master.seen.fault.is_none() && admission != Admission::Admitted
         });
         !self.quorum.possible_without(refused)

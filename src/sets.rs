@@ -3,7 +3,7 @@
 use crate::error::BuildError;
 use crate::node::NodeName;
 use crate::node::redis::{Address, MasterSource};
-use crate::protocol::mark::{Configuration, Fingerprint};
+use crate::protocol::marker::{Configuration, Fingerprint};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
 /// All masters that are asked, each once, with the quorum rule and the configuration that follow from them.

@@ -8,7 +8,7 @@ use crate::error::BuildError;
 use crate::keys::RESERVED;
 use crate::node::note::{Identity, Notes};
 use crate::node::redis::{NodeOptions, RedisNode};
-use crate::node::{Context, Marks, Node};
+use crate::node::{Context, Markers, Node};
 use crate::options::{Options, bad, text};
 use crate::redlock::Redlock;
 use crate::resource::MAX_RESOURCE_LEN;
@@ -152,7 +152,7 @@ impl RedlockBuilder {
             restart_guard: self.settings.restart_guard.unwrap_or_default(),
             name: name.into(),
             configuration: sets.configuration,
-            marks: Marks::of(
+            markers: Markers::of(
                 self.masters.len().max(self.next_masters.len()),
                 sets.old().collect(),
             ),

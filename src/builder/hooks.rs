@@ -49,7 +49,7 @@ pub fn drivers(settings: &RedlockBuilder, seed: u64) -> Result<Vec<Driver>, Buil
 #[cfg(feature = "testing")]
 pub fn mark(settings: &RedlockBuilder, number: u64) -> Option<String> {
     let print = settings.sets().ok()?.configuration.print_at(number)?;
-    Some(crate::protocol::mark::Mark { number, print }.to_string())
+    Some(crate::protocol::marker::Marker { number, print }.to_string())
 }
 
 /// These settings for a process that uses this host, pid and name in its notes.

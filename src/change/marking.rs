@@ -3,7 +3,7 @@
 
 use super::{ChangeError, Survey, none};
 use crate::node::change::ClientKind;
-use crate::protocol::mark::Mark;
+use crate::protocol::marker::Marker;
 use crate::redlock::Redlock;
 
 impl Redlock {
@@ -22,14 +22,15 @@ impl Redlock {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
         // If only some masters were marked, clients would conclude that the others have lost their markers.
-        let restores = (before.masters.iter()).any(|master| master.mark().is_some());
+        let restores = (before.masters.iter()).any(|master| master.marker().is_some());
         let mut missing = before.unmarkable();
         if !restores {
             missing.extend(before.faults());
         }
         none(missing)?;
         let after = masters.raise_where(0, |_| restores).await;
-        let marked = after.those(|master| master.mark().is_some_and(|mark| after.is_own(mark)));
+        let marked =
+            after.those(|master| master.marker().is_some_and(|marker| after.is_own(marker)));
         let all = restores || marked == after.those(|_| true);
         let enough = all && after.quorum.is_met_by(marked);
         none(after.unless(enough, "not all masters are marked: run mark again"))?;
@@ -40,7 +41,7 @@ impl Redlock {
 impl Survey {
     /// Whether all masters are marked, by this step or by a replacement of masters.
     pub fn is_marked(&self) -> bool {
-        self.masters.iter().all(|master| master.mark().is_some())
+        self.masters.iter().all(|master| master.marker().is_some())
     }
 
     /// The reasons why these masters cannot be marked.
@@ -50,12 +51,12 @@ impl Survey {
         }
         let mut missing = self.strangers_to_the_change();
         for master in &self.masters {
-            let strange = |mark: &Mark| {
-                !self.is_own(*mark) && !self.is_of_others(*mark) && !self.is_later(*mark)
+            let strange = |marker: &Marker| {
+                !self.is_own(*marker) && !self.is_of_others(*marker) && !self.is_later(*marker)
             };
-            if let Some(mark) = master.mark().filter(strange) {
+            if let Some(marker) = master.marker().filter(strange) {
                 missing.push(format!(
-                    "{}: its generation marker {mark} is of another generation, or of a replacement in progress: set \
+                    "{}: its generation marker {marker} is of another generation, or of a replacement in progress: set \
                      masters_generation, or finish the replacement",
                     master.node
                 ));
@@ -68,7 +69,9 @@ impl Survey {
     /// The clients that the marker would exclude, because they are configured with other masters or are at another
     /// step.
     fn would_be_refused(&self) -> Vec<String> {
-        let own = self.configuration.print_at(self.configuration.first_mark());
+        let own = self
+            .configuration
+            .print_at(self.configuration.first_marker());
         let own = own.map(|print| (self.configuration.step(), print.number()));
         let mut missing = Vec::new();
         for master in &self.masters {
@@ -87,8 +90,8 @@ impl Survey {
         missing
     }
 
-    fn is_own(&self, mark: Mark) -> bool {
-        let own = self.configuration.first_mark();
-        mark.number == own && self.configuration.print_at(own) == Some(mark.print)
+    fn is_own(&self, marker: Marker) -> bool {
+        let own = self.configuration.first_marker();
+        marker.number == own && self.configuration.print_at(own) == Some(marker.print)
     }
 }

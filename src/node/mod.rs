@@ -11,7 +11,7 @@ mod claim;
 mod context;
 mod contract;
 mod fault;
-pub(crate) use actor::marks::Marks;
+pub(crate) use actor::markers::Markers;
 pub(crate) mod inspection;
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub mod memory;

@@ -8,7 +8,7 @@ pub(crate) mod fencing;
 pub(crate) mod finding;
 pub(crate) mod instant;
 pub(crate) mod lease;
-pub(crate) mod mark;
+pub(crate) mod marker;
 pub(crate) mod permits;
 pub(crate) mod quorum;
 pub(crate) mod register;

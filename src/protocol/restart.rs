@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::instant::Instant;
-use super::mark::RESTORED;
+use super::marker::RESTORED;
 
 /// Until when a master that has been up for `uptime` whole seconds may have forgotten a lock that is still valid;
 /// `None` if every such lock has expired.

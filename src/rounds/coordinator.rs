@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::fan_out::{Collect, FanOut};
 use crate::node::{Claim, Node, NodeName, Phase, Reply, ReplySink, Request, Token};
 use crate::protocol::instant::Instant;
-use crate::protocol::mark::Configuration;
+use crate::protocol::marker::Configuration;
 use crate::protocol::quorum::Quorum;
 use crate::protocol::validity::Drift;
 use crate::retry::Retry;

@@ -11,7 +11,7 @@ use super::source::with_parts;
 use crate::keys::{self, Family, MASTERS};
 use crate::node::Fault;
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};
-use crate::protocol::mark::RESTORED;
+use crate::protocol::marker::RESTORED;
 
 /// The time limit for one message: far longer than any takes.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -189,7 +189,7 @@ impl Talk {
         seen.clock_offset_ms = i64::try_from(ahead).ok();
         seen.mark = match self.say(&["GET", MASTERS]).await? {
             OwnedValue::Nothing => None,
-            mark => Some(mark.text()),
+            marker => Some(marker.text()),
         };
         seen.values = self.keys(Family::Value, MOST_VALUES).await?.len();
         seen.clients = self.clients().await?;

@@ -18,7 +18,7 @@ use crate::keys::{MASTERS, WAKE};
 use crate::node::Fault;
 use crate::node::actor::trust::Memory;
 use crate::protocol::instant::Instant;
-use crate::protocol::mark::{Admission, Mark};
+use crate::protocol::marker::{Admission, Marker};
 use crate::protocol::restart::{guarded_for, quarantined_until};
 use crate::settings::RestartGuard;
 
@@ -55,7 +55,7 @@ pub(super) struct Handshake {
     id: Option<i64>,
     quarantined_until: Instant,
     memory: Memory,
-    mark: Option<Seen>,
+    marker: Option<Seen>,
     /// Whether the server does not accept the name.
     unnamed: bool,
     refused: Option<Fault>,
@@ -67,7 +67,7 @@ pub(super) struct Handshake {
 #[derive(Clone, Copy)]
 enum Seen {
     Nothing,
-    Mark(Mark),
+    Marker(Marker),
     /// A foreign value.
     Strange,
 }
@@ -83,9 +83,9 @@ enum Asked {
     Name,
     Info,
     /// Reads the generation marker.
-    Mark,
+    Marker,
     /// Reads the expiry of the marker, which shows whether the master had lost it.
-    MarkLeft,
+    MarkerLifetime,
     Script(Script),
     Id,
     /// Closes the previous connection.
@@ -125,7 +125,7 @@ impl Handshake {
         asked.push_back(Asked::Info);
         // After the name: when a marker is raised, clients that have not read it yet are found by name.
         Command::words(out, &["GET", MASTERS]);
-        asked.push_back(Asked::Mark);
+        asked.push_back(Asked::Marker);
         let scripts = Scripts::of(shared.options.configuration);
         let loaded = scripts.load(Set::Plain, shared.options.max_ttl, out);
         asked.extend(loaded.map(Asked::Script));
@@ -140,7 +140,7 @@ impl Handshake {
             id: None,
             quarantined_until: NEVER_GUARDED,
             memory: Memory::of(None, false),
-            mark: None,
+            marker: None,
             unnamed: false,
             refused: None,
             unmarked: None,
@@ -168,8 +168,8 @@ impl Handshake {
             | (Asked::Database, Value::Simple(_)) => {}
             (Asked::Info, Value::Error(error)) => self.untold = Some(server_fault(error)),
             (Asked::Info, Value::Bulk(text) | Value::Simple(text)) => self.info = text.to_vec(),
-            (Asked::Mark, value) => self.mark = seen_mark(shared, value)?,
-            (Asked::MarkLeft, Value::Int(left)) => {
+            (Asked::Marker, value) => self.marker = seen_marker(shared, value)?,
+            (Asked::MarkerLifetime, Value::Int(left)) => {
                 let left = guarded_for(*left, shared.options.max_ttl);
                 self.restored = (!left.is_zero()).then_some(left);
             }
@@ -210,7 +210,7 @@ impl Handshake {
             return Err(Fault::SameServer(other.as_str().into()));
         }
         self.quarantined_until = self.quarantine(shared, answered)?;
-        self.judge_mark(shared, out, answered);
+        self.judge_marker(shared, out, answered);
         let lasts = shared.options.restart_guard == RestartGuard::Off;
         self.memory = Memory::of(run.as_deref(), lasts);
         // Requests in the buffers of the previous connection (the master may have been stopped) must not be executed
@@ -238,7 +238,7 @@ impl Handshake {
             quarantined_until: self.quarantined_until,
             memory: self.memory,
             refused: self.refused,
-            marked: self.mark.map(|seen| !matches!(seen, Seen::Nothing)),
+            marked: self.marker.map(|seen| !matches!(seen, Seen::Nothing)),
             unmarked: self.unmarked,
             restored: self.restored,
         }
@@ -246,10 +246,10 @@ impl Handshake {
 
     /// Whether this master votes for this client (docs/protocol.md, "Replacing masters"). A client that comes too early is
     /// refused by the scripts instead, because this may change while the connection lasts.
-    fn judge_mark(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
+    fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
-        let mark = match self.mark {
-            Some(Seen::Mark(mark)) => Some(mark),
+        let marker = match self.marker {
+            Some(Seen::Marker(marker)) => Some(marker),
             Some(Seen::Nothing) => None,
             Some(Seen::Strange) => {
                 let why = format!("{MASTERS} holds something that is no mark");
@@ -263,10 +263,10 @@ impl Handshake {
                 return;
             }
         };
-        let admission = options.configuration.admission(mark);
-        match mark {
-            Some(mark) => (options.marks).saw(name, mark, admission == Admission::Admitted),
-            None => options.marks.saw_none(name),
+        let admission = options.configuration.admission(marker);
+        match marker {
+            Some(marker) => (options.markers).saw(name, marker, admission == Admission::Admitted),
+            None => options.markers.saw_none(name),
         }
         if self.unnamed && options.configuration.step() == 0 {
             // An operator cannot find this connection to close it: its scripts must check the marker.
@@ -274,14 +274,14 @@ impl Handshake {
             let loaded = self.scripts.load(Set::Plain, options.max_ttl, out);
             self.asked.extend(loaded.map(Asked::Script));
         }
-        self.unmarked = mark.is_none().then_some(answered);
+        self.unmarked = marker.is_none().then_some(answered);
         if admission != Admission::Early {
-            self.refused = not_admitted(options.configuration, mark);
+            self.refused = not_admitted(options.configuration, marker);
         }
         let guards = options.restart_guard != RestartGuard::Off;
-        if mark.is_some() && self.refused.is_none() && guards {
+        if marker.is_some() && self.refused.is_none() && guards {
             Command::words(out, &["PTTL", MASTERS]);
-            self.asked.push_back(Asked::MarkLeft);
+            self.asked.push_back(Asked::MarkerLifetime);
         }
         if let Some(fault) = &self.refused {
             tracing::warn!(node = %name, %fault, "master refuses this client's configuration");
@@ -330,10 +330,10 @@ impl Handshake {
 }
 
 /// The content of the marker's key; `None` if this user may not read it and need not.
-fn seen_mark(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
+fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
     Ok(Some(match value {
         Value::Nil => Seen::Nothing,
-        Value::Bulk(text) => Mark::read(text).map_or(Seen::Strange, Seen::Mark),
+        Value::Bulk(text) => Marker::read(text).map_or(Seen::Strange, Seen::Marker),
         Value::Error(error) => match server_fault(error) {
             Fault::WrongType => Seen::Strange,
             // This client's masters have never been replaced, and its user may be older than the feature.

@@ -9,7 +9,7 @@ use super::script::{Script, Set};
 use crate::keys::MASTERS;
 use crate::node::note::{NOTE_LIVES, NOTE_SHOWN};
 use crate::node::{Fault, Request};
-use crate::protocol::mark::Configuration;
+use crate::protocol::marker::Configuration;
 
 /// How long a fencing counter outlives its last grant: one day, so that counters do not accumulate. A counter that is ahead
 /// of the master's clock lives longer by that difference (`scripts/fence/lives.lua`).
@@ -28,13 +28,13 @@ pub(super) struct Scripts {
 /// Lua code that returns an error unless the master's generation marker admits this client. The handshake has checked the
 /// marker once; this check stops a client whose connection lasts while the masters change, or that connects through a proxy.
 fn check(configuration: Configuration) -> String {
-    let mut wrong = String::from(if configuration.needs_no_mark() {
+    let mut wrong = String::from(if configuration.needs_no_marker() {
         "mark"
     } else {
         "true"
     });
-    for mark in configuration.marks() {
-        let _ = write!(wrong, " and mark ~= '{mark}'");
+    for marker in configuration.markers() {
+        let _ = write!(wrong, " and mark ~= '{marker}'");
     }
     format!(
         "local mark = redis.call('GET', '{MASTERS}') if {wrong} then \
@@ -150,7 +150,7 @@ impl Scripts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::mark::Fingerprint;
+    use crate::protocol::marker::Fingerprint;
 
     #[test]
     fn scripts_check_the_generation_marker_only_while_masters_are_replaced() {

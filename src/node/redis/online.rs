@@ -185,8 +185,8 @@ impl Online {
                 _ => return Err(Fault::Down("an odd answer to PING".into())),
             },
             // The marker was written, or another client wrote it, or it is not permitted: the next handshake reads it.
-            What::Mark => {}
-            What::MarkLeft => self.votes.hear_mark_left(shared, value, now),
+            What::Marker => {}
+            What::MarkerLifetime => self.votes.handle_marker_lifetime(shared, value, now),
             What::Trial => self.deletion.tried(value),
         }
         Ok(())
@@ -324,7 +324,7 @@ impl Online {
         // the queue was never empty (`every_request_is_answered_once`).
         let took = !batch.is_empty();
         if took {
-            (self.votes).miss_mark(shared, out, &mut self.under_way, now);
+            (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);
         }
         let quarantine = self.votes.quarantine(shared, now);
         for queued in batch.drain(..) {
@@ -457,7 +457,11 @@ impl Online {
             .into_iter()
             .filter_map(|sent| match sent.what {
                 What::Request(queued) => Some(queued),
-                What::Script(_) | What::Ping | What::Mark | What::MarkLeft | What::Trial => None,
+                What::Script(_)
+                | What::Ping
+                | What::Marker
+                | What::MarkerLifetime
+                | What::Trial => None,
             });
         open.chain(self.apart).chain(self.again)
     }

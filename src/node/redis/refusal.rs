@@ -8,7 +8,7 @@ use super::resp::Value;
 use super::script::Script;
 use crate::node::Fault;
 use crate::node::inspection::plain;
-use crate::protocol::mark::{Admission, Configuration, Mark};
+use crate::protocol::marker::{Admission, Configuration, Marker};
 
 /// How a script's error begins if the master's generation marker does not admit the client; the marker follows.
 pub(super) const OTHER_MASTERS: &str = "quorate: masters ";
@@ -51,8 +51,8 @@ pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
 fn by_code(text: &str, source: Option<&str>) -> Fault {
     let raised = Raised::read(text);
     let (code, rest) = raised.text.split_once(' ').unwrap_or((raised.text, ""));
-    if let ("ERR", Some(mark)) = (code, rest.strip_prefix(OTHER_MASTERS)) {
-        return Fault::OtherMasters(brief(mark));
+    if let ("ERR", Some(marker)) = (code, rest.strip_prefix(OTHER_MASTERS)) {
+        return Fault::OtherMasters(brief(marker));
     }
     match code {
         "WRONGTYPE" => Fault::WrongType,
@@ -70,9 +70,9 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 }
 
 /// Why a master with this generation marker does not admit this client, and what to do; `None` if it does.
-pub(super) fn not_admitted(configuration: Configuration, mark: Option<Mark>) -> Option<Fault> {
+pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>) -> Option<Fault> {
     // Marker 4g: generation g is in force; up to 4g + 3: it is being replaced by the next one.
-    let there = match mark.map(|mark| (mark.number / 4, mark.number % 4)) {
+    let there = match marker.map(|marker| (marker.number / 4, marker.number % 4)) {
         Some((generation, 0)) => format!("{generation} on this master"),
         Some((generation, _)) => format!(
             "this master is being changed from {generation} to {}",
@@ -89,7 +89,7 @@ pub(super) fn not_admitted(configuration: Configuration, mark: Option<Mark>) -> 
         "masters_generation is {}{next} here and {there}",
         configuration.step() / 2
     );
-    let why = match configuration.admission(mark) {
+    let why = match configuration.admission(marker) {
         Admission::Admitted => return None,
         Admission::Outdated => format!(
             "{both}: the masters have been replaced; set masters, next_masters and masters_generation to the current \

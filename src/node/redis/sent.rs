@@ -24,9 +24,9 @@ pub(super) enum What {
     Script(Script),
     Ping,
     /// The generation marker, restored on a master without one.
-    Mark,
+    Marker,
     /// The expiry of the marker after it was restored.
-    MarkLeft,
+    MarkerLifetime,
     /// The server's command that compares and deletes.
     Trial,
 }

@@ -6,7 +6,7 @@ use crate::node::actor::mailbox::Queued;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::{Answer, Fault};
 use crate::protocol::instant::Instant;
-use crate::protocol::mark::Mark;
+use crate::protocol::marker::Marker;
 
 /// Delivers an answer.
 pub(super) fn settle(
@@ -18,9 +18,9 @@ pub(super) fn settle(
     now: Instant,
 ) {
     let answer = match answer {
-        Err(Fault::OtherMasters(mark)) => {
-            let mark = Mark::read(mark.as_bytes());
-            let fault = not_admitted(shared.options.configuration, mark);
+        Err(Fault::OtherMasters(marker)) => {
+            let marker = Marker::read(marker.as_bytes());
+            let fault = not_admitted(shared.options.configuration, marker);
             Err(fault.unwrap_or(Fault::Server("a mark that admits us".into())))
         }
         answer => answer,

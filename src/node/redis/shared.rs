@@ -9,9 +9,9 @@ use super::lookup::Lookup;
 use crate::node::Dial;
 use crate::node::Subscriber;
 use crate::node::actor::mailbox::Mailbox;
-use crate::node::actor::marks::Marks;
+use crate::node::actor::markers::Markers;
 use crate::node::actor::trust::{Acquaintance, Roster};
-use crate::protocol::mark::Configuration;
+use crate::protocol::marker::Configuration;
 use crate::settings::RestartGuard;
 
 /// The settings that all masters of one `Redlock` share.
@@ -25,7 +25,7 @@ pub(crate) struct NodeOptions {
     /// The masters that the client is configured with.
     pub(crate) configuration: Configuration,
     /// The generation markers on the masters, as last seen.
-    pub(crate) marks: Marks,
+    pub(crate) markers: Markers,
     /// Which server each master is.
     pub(crate) roster: Arc<Roster>,
     /// Opens connections that replace TCP.
@@ -75,7 +75,7 @@ impl Shared {
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;
-        (guards && options.marks.doubts(self.address.name())).then_some(options.max_ttl)
+        (guards && options.markers.doubts(self.address.name())).then_some(options.max_ttl)
     }
 
     /// The same master for an additional connection: it does not replace the link's connection, and counts restarts

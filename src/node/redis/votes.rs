@@ -9,10 +9,10 @@ use super::resp::{Command, Value};
 use super::sent::{Sent, What};
 use super::shared::Shared;
 use crate::keys::MASTERS;
-use crate::node::actor::marks::Missed;
+use crate::node::actor::markers::Missed;
 use crate::node::{Fault, Request};
 use crate::protocol::instant::Instant;
-use crate::protocol::mark::{Admission, Mark, RESTORED};
+use crate::protocol::marker::{Admission, Marker, RESTORED};
 use crate::protocol::restart::guarded_for;
 use crate::settings::RestartGuard;
 
@@ -53,7 +53,7 @@ impl Votes {
     /// Handles a master without a marker while another master has one: it has forgotten its data, or is another server
     /// than before. It is guarded like a restarted master, and its marker is restored, so that no client is admitted
     /// that was closed out. The expiry of the restored marker makes clients guard the master that connect later.
-    pub(super) fn miss_mark(
+    pub(super) fn handle_missing_marker(
         &mut self,
         shared: &Shared,
         out: &mut Output,
@@ -64,43 +64,48 @@ impl Votes {
         let Some(since) = self.unmarked else {
             return;
         };
-        let mark = match options.marks.missed() {
+        let marker = match options.markers.missed() {
             Missed::Nothing => return,
             // Restored later, when the markers of more masters have been seen.
             Missed::Unknown => None,
-            Missed::Known(mark) => Some(mark),
+            Missed::Known(marker) => Some(marker),
         };
-        if mark.is_some() {
+        if marker.is_some() {
             self.unmarked = None;
         }
         // The operator who prepares a replacement writes the first marker on the next masters. A client with wrong
         // masters in its configuration would otherwise shut out the users of a foreign master.
-        let may_restore = |mark: &Mark| {
-            let prepared = mark.number > options.configuration.first_mark()
+        let may_restore = |marker: &Marker| {
+            let prepared = marker.number > options.configuration.first_marker()
                 || !options.configuration.has_next()
-                || options.marks.is_old(shared.address.name());
-            prepared && options.configuration.admission(Some(*mark)) == Admission::Admitted
+                || options.markers.is_old(shared.address.name());
+            prepared && options.configuration.admission(Some(*marker)) == Admission::Admitted
         };
-        if let Some(mark) = mark.filter(may_restore) {
-            let mark = mark.to_string();
+        if let Some(marker) = marker.filter(may_restore) {
+            let marker = marker.to_string();
             let lifetime = RESTORED.as_millis().to_string();
-            let restored = ["SET", MASTERS, &mark, "NX", "PX", &lifetime];
+            let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
             // If the guard has ended here it has ended for all clients: the marker needs no expiry.
             let guarded = now < since + options.max_ttl;
             let words = if guarded { &restored } else { &restored[..4] };
             Command::words(out.commands(), words);
-            sent.push_back(Sent::alone(What::Mark, now));
+            sent.push_back(Sent::alone(What::Marker, now));
         }
         if options.restart_guard != RestartGuard::Off && !self.missed {
             self.missed = true;
             self.doubted_until = Some(since + options.max_ttl);
             Command::words(out.commands(), &["PTTL", MASTERS]);
-            sent.push_back(Sent::alone(What::MarkLeft, now));
+            sent.push_back(Sent::alone(What::MarkerLifetime, now));
         }
     }
 
     /// Handles the expiry of a marker that was missing at the handshake.
-    pub(super) fn hear_mark_left(&mut self, shared: &Shared, value: &Value<'_>, now: Instant) {
+    pub(super) fn handle_marker_lifetime(
+        &mut self,
+        shared: &Shared,
+        value: &Value<'_>,
+        now: Instant,
+    ) {
         let (options, node) = (&shared.options, shared.address.name());
         let Value::Int(left) = value else {
             return;
@@ -132,6 +137,6 @@ impl Votes {
     /// Records that the marker was not lost, or that every forgotten lock has expired.
     fn trust(&mut self, shared: &Shared) {
         self.doubted_until = None;
-        shared.options.marks.trusts(shared.address.name());
+        shared.options.markers.trusts(shared.address.name());
     }
 }

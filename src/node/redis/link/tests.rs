@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::node::Marks;
+use crate::node::Markers;
 use crate::node::actor::trust::Roster;
 use crate::node::redis::address::Address;
 use crate::node::redis::shared::NodeOptions;
@@ -11,7 +11,7 @@ use crate::node::{
     Answer, Claim, Class, Group, Mode, NewValue, Part, Phase, Reply, ReplySink, Request, ServerRun,
     Subscriber, Token, WakeSink,
 };
-use crate::protocol::mark::{Configuration, Fingerprint};
+use crate::protocol::marker::{Configuration, Fingerprint};
 use crate::settings::RestartGuard;
 
 const NODE_TIMEOUT: u64 = 50;
@@ -68,7 +68,7 @@ fn options(roster: Roster) -> Arc<NodeOptions> {
     Arc::new(NodeOptions {
         name: "host:1".into(),
         configuration: Configuration::new(0, Fingerprint::of(["master:6379"]), None),
-        marks: Marks::of(1, Vec::new()),
+        markers: Markers::of(1, Vec::new()),
         node_timeout: ms(NODE_TIMEOUT),
         connect_timeout: ms(CONNECT_TIMEOUT),
         max_ttl: Duration::from_secs(30),
@@ -880,17 +880,17 @@ fn new_connection_kills_the_old_one_by_its_client_id() {
 }
 
 /// A handshake with a server of this run, with a long uptime and this marker.
-fn greet_as(bench: &mut Bench, run: &str, mark: &str, now: u64) {
+fn greet_as(bench: &mut Bench, run: &str, marker: &str, now: u64) {
     bench.link.dialed(at(now));
     bench.written();
     let info = format!("run_id:{run}\r\nuptime_in_seconds:99999999\r\n");
     let info = format!("${}\r\n{info}\r\n", info.len());
-    let mark = match mark {
+    let marker = match marker {
         "" => "_\r\n".to_owned(),
-        mark => format!("${}\r\n{mark}\r\n", mark.len()),
+        marker => format!("${}\r\n{marker}\r\n", marker.len()),
     };
     let mut said = GREETING.map(str::to_owned);
-    (said[4], said[5]) = (info, mark);
+    (said[4], said[5]) = (info, marker);
     bench.say(said.concat().as_bytes(), now);
     let written = bench.written();
     if written.contains("PTTL") {

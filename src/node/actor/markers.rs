@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::node::NodeName;
-use crate::protocol::mark::Mark;
+use crate::protocol::marker::Marker;
 
 /// The generation markers of all masters, by name, as their last handshakes showed them.
 #[derive(Debug, Default)]
-pub(crate) struct Marks {
+pub(crate) struct Markers {
     masters: usize,
     /// The old masters, without the next ones.
     old: Vec<NodeName>,
@@ -27,18 +27,18 @@ pub(in crate::node) enum Missed {
     /// clients that were closed out.
     Unknown,
     /// The largest marker that most masters show.
-    Known(Mark),
+    Known(Marker),
 }
 
 #[derive(Debug, Default)]
 struct Seen {
     /// The masters that show a marker, and whether it admits this client.
-    marks: HashMap<NodeName, (Mark, bool)>,
+    markers: HashMap<NodeName, (Marker, bool)>,
     /// The masters that showed no marker within the last `max_ttl`.
     bare: HashSet<NodeName>,
 }
 
-impl Marks {
+impl Markers {
     /// For this number of masters; `old` are the old ones, without the next ones.
     pub(crate) fn of(masters: usize, old: Vec<NodeName>) -> Self {
         Self {
@@ -54,19 +54,19 @@ impl Marks {
     }
 
     /// Records the marker of a master; `admits` is true if it admits this client.
-    pub(in crate::node) fn saw(&self, name: &NodeName, mark: Mark, admits: bool) {
+    pub(in crate::node) fn saw(&self, name: &NodeName, marker: Marker, admits: bool) {
         let mut seen = self.seen();
         seen.bare.remove(name);
-        seen.marks.insert(name.clone(), (mark, admits));
-        self.marked.store(seen.marks.len(), Ordering::Relaxed);
+        seen.markers.insert(name.clone(), (marker, admits));
+        self.marked.store(seen.markers.len(), Ordering::Relaxed);
     }
 
     /// Records that a master shows no marker.
     pub(in crate::node) fn saw_none(&self, name: &NodeName) {
         let mut seen = self.seen();
-        seen.marks.remove(name);
+        seen.markers.remove(name);
         seen.bare.insert(name.clone());
-        self.marked.store(seen.marks.len(), Ordering::Relaxed);
+        self.marked.store(seen.markers.len(), Ordering::Relaxed);
     }
 
     /// Records that a master without a marker is trusted again. It has got one together with the other masters, or
@@ -103,11 +103,11 @@ impl Seen {
     /// has lost its own; while others are down it may be the only one visible. A marker that does not admit this client
     /// may belong to a foreign master that was configured by mistake.
     fn missed(&self, masters: usize) -> Missed {
-        let marks = self.marks.values();
-        let largest = marks.clone().max_by_key(|(mark, _)| mark.number);
+        let markers = self.markers.values();
+        let largest = markers.clone().max_by_key(|(marker, _)| marker.number);
         match largest {
-            Some((mark, _)) if self.marks.len() > masters / 2 => Missed::Known(*mark),
-            _ if marks.clone().any(|(_, admits)| *admits) => Missed::Unknown,
+            Some((marker, _)) if self.markers.len() > masters / 2 => Missed::Known(*marker),
+            _ if markers.clone().any(|(_, admits)| *admits) => Missed::Unknown,
             _ => Missed::Nothing,
         }
     }
@@ -117,9 +117,9 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn mark(number: u64) -> Mark {
+    fn marker(number: u64) -> Marker {
         let text = format!("{number} 0123456789abcdef");
-        Mark::read(text.as_bytes()).expect("a mark")
+        Marker::read(text.as_bytes()).expect("a mark")
     }
 
     fn names() -> [NodeName; 3] {
@@ -128,16 +128,16 @@ mod tests {
 
     #[test]
     fn foreign_marker_is_missed_only_if_most_masters_show_one() {
-        let marks = Marks::of(3, Vec::new());
+        let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
-        marks.saw(&a, mark(2), false);
-        marks.saw_none(&c);
-        assert_eq!(marks.missed(), Missed::Nothing);
-        marks.saw(&b, mark(1), false);
-        assert_eq!(marks.missed(), Missed::Known(mark(2)));
-        marks.saw_none(&a);
+        markers.saw(&a, marker(2), false);
+        markers.saw_none(&c);
+        assert_eq!(markers.missed(), Missed::Nothing);
+        markers.saw(&b, marker(1), false);
+        assert_eq!(markers.missed(), Missed::Known(marker(2)));
+        markers.saw_none(&a);
         assert_eq!(
-            marks.missed(),
+            markers.missed(),
             Missed::Nothing,
             "the other master has lost its marker as well"
         );
@@ -145,29 +145,29 @@ mod tests {
 
     #[test]
     fn one_marker_that_admits_the_client_is_missed_on_other_masters() {
-        let marks = Marks::of(3, Vec::new());
+        let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
-        marks.saw(&b, mark(5), false);
-        marks.saw(&a, mark(0), true);
-        assert_eq!(marks.missed(), Missed::Known(mark(5)));
-        marks.saw_none(&b);
-        assert_eq!(marks.missed(), Missed::Unknown);
-        assert!(marks.doubts(&b));
+        markers.saw(&b, marker(5), false);
+        markers.saw(&a, marker(0), true);
+        assert_eq!(markers.missed(), Missed::Known(marker(5)));
+        markers.saw_none(&b);
+        assert_eq!(markers.missed(), Missed::Unknown);
+        assert!(markers.doubts(&b));
         assert!(
-            !marks.doubts(&a) && !marks.doubts(&c),
+            !markers.doubts(&a) && !markers.doubts(&c),
             "a master that was never reached is not doubted"
         );
-        marks.trusts(&b);
-        assert!(!marks.doubts(&b));
+        markers.trusts(&b);
+        assert!(!markers.doubts(&b));
     }
 
     #[test]
     fn master_without_a_marker_is_trusted_if_no_master_shows_one() {
-        let marks = Marks::of(3, Vec::new());
+        let markers = Markers::of(3, Vec::new());
         let [a, b, _] = names();
         for name in [&a, &b] {
-            marks.saw_none(name);
+            markers.saw_none(name);
         }
-        assert!(!marks.doubts(&a));
+        assert!(!markers.doubts(&a));
     }
 }

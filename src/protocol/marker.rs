@@ -20,7 +20,7 @@ pub(crate) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// The generation marker of a master: how far a replacement is, and for which masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct Marker {
     pub(crate) number: u64,
     pub(crate) print: Fingerprint,
 }
@@ -53,21 +53,21 @@ impl fmt::Display for Fingerprint {
 }
 
 /// The text that is stored in the key.
-impl fmt::Display for Mark {
+impl fmt::Display for Marker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.number, self.print)
     }
 }
 
-impl Mark {
+impl Marker {
     /// Parses the text of the key; `None` if it is not a generation marker.
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         let (number, print) = std::str::from_utf8(text).ok()?.split_once(' ')?;
         let number = number.parse().ok()?;
         let print = Fingerprint(u64::from_str_radix(print, 16).ok()?);
-        let mark = Self { number, print };
+        let marker = Self { number, print };
         // Accept only the exact text that `Display` writes.
-        (mark.to_string().as_bytes() == text).then_some(mark)
+        (marker.to_string().as_bytes() == text).then_some(marker)
     }
 }
 
@@ -111,7 +111,7 @@ impl Configuration {
     }
 
     /// The number of the marker under which only this client's masters are in force.
-    pub(crate) fn first_mark(self) -> u64 {
+    pub(crate) fn first_marker(self) -> u64 {
         4 * self.generation
     }
 
@@ -132,28 +132,28 @@ impl Configuration {
     }
 
     /// All markers that admit this client.
-    pub(crate) fn marks(self) -> impl Iterator<Item = Mark> {
+    pub(crate) fn markers(self) -> impl Iterator<Item = Marker> {
         let (low, high) = self.range();
         (low..=high).filter_map(move |number| {
             let print = self.print_at(number)?;
-            Some(Mark { number, print })
+            Some(Marker { number, print })
         })
     }
 
     /// Whether a master without a marker admits this client.
-    pub(crate) fn needs_no_mark(self) -> bool {
+    pub(crate) fn needs_no_marker(self) -> bool {
         self.range().0 == 0
     }
 
     /// Whether a master with this marker votes for this client; `None` means that the master has no marker.
-    pub(crate) fn admission(self, mark: Option<Mark>) -> Admission {
+    pub(crate) fn admission(self, marker: Option<Marker>) -> Admission {
         let (low, high) = self.range();
-        let number = mark.map_or(0, |mark| mark.number);
+        let number = marker.map_or(0, |marker| marker.number);
         if number < low {
             Admission::Early
         } else if number > high {
             Admission::Outdated
-        } else if mark.is_some_and(|mark| self.print_at(number) != Some(mark.print)) {
+        } else if marker.is_some_and(|marker| self.print_at(number) != Some(marker.print)) {
             Admission::Other
         } else {
             Admission::Admitted
@@ -209,8 +209,8 @@ mod tests {
             (5, c, [Outdated, Outdated, Outdated, Admitted, Early]),
             (6, c, [Outdated, Outdated, Outdated, Admitted, Admitted]),
         ] {
-            let mark = Some(Mark { number, print });
-            let said = clients().map(|client| client.admission(mark));
+            let marker = Some(Marker { number, print });
+            let said = clients().map(|client| client.admission(marker));
             assert_eq!(said, admitted, "{number}");
         }
         let without = clients().map(|client| client.admission(None));
@@ -220,15 +220,21 @@ mod tests {
     #[test]
     fn client_with_other_masters_is_refused_at_the_same_step() {
         let [a, b, c] = prints();
-        let mark = |number, print| Some(Mark { number, print });
+        let marker = |number, print| Some(Marker { number, print });
         let old = |print| Configuration::new(0, print, None);
         let both = |old, next| Configuration::new(0, old, Some(next));
-        assert_eq!(old(b).admission(mark(0, a)), Other);
-        assert_eq!(both(c, b).admission(mark(0, a)), Other);
-        assert_eq!(both(a, c).admission(mark(1, b)), Other);
-        assert_eq!(both(a, c).admission(mark(2, b)), Other);
-        assert_eq!(Configuration::new(1, c, None).admission(mark(2, b)), Other);
-        assert_eq!(Configuration::new(1, c, None).admission(mark(4, b)), Other);
+        assert_eq!(old(b).admission(marker(0, a)), Other);
+        assert_eq!(both(c, b).admission(marker(0, a)), Other);
+        assert_eq!(both(a, c).admission(marker(1, b)), Other);
+        assert_eq!(both(a, c).admission(marker(2, b)), Other);
+        assert_eq!(
+            Configuration::new(1, c, None).admission(marker(2, b)),
+            Other
+        );
+        assert_eq!(
+            Configuration::new(1, c, None).admission(marker(4, b)),
+            Other
+        );
     }
 
     #[test]
@@ -239,14 +245,14 @@ mod tests {
                 .flat_map(|print| (0..9).map(move |n| (n, print)))
         };
         for client in clients() {
-            let marks = known().map(|(number, print)| Mark { number, print });
-            let admit = marks.filter(|mark| client.admission(Some(*mark)) == Admitted);
-            let mut admit: Vec<_> = admit.map(|mark| mark.to_string()).collect();
-            let mut listed: Vec<_> = client.marks().map(|mark| mark.to_string()).collect();
+            let markers = known().map(|(number, print)| Marker { number, print });
+            let admit = markers.filter(|marker| client.admission(Some(*marker)) == Admitted);
+            let mut admit: Vec<_> = admit.map(|marker| marker.to_string()).collect();
+            let mut listed: Vec<_> = client.markers().map(|marker| marker.to_string()).collect();
             admit.sort();
             listed.sort();
             assert_eq!(admit, listed, "step {}", client.step());
-            assert_eq!(client.needs_no_mark(), client.step() < 2);
+            assert_eq!(client.needs_no_marker(), client.step() < 2);
         }
     }
 
@@ -262,11 +268,11 @@ mod tests {
 
     #[test]
     fn only_text_that_a_marker_writes_is_read_as_a_marker() {
-        let mark = Mark {
+        let marker = Marker {
             number: 5,
             print: prints()[0],
         };
-        assert_eq!(Mark::read(mark.to_string().as_bytes()), Some(mark));
+        assert_eq!(Marker::read(marker.to_string().as_bytes()), Some(marker));
         for odd in [
             "",
             "5",
@@ -277,7 +283,7 @@ mod tests {
             "5 +123456789abcdef",
             "5 0123456789abcdef0",
         ] {
-            assert_eq!(Mark::read(odd.as_bytes()), None, "{odd}");
+            assert_eq!(Marker::read(odd.as_bytes()), None, "{odd}");
         }
     }
 
