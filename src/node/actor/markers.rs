@@ -119,7 +119,7 @@ mod tests {
 
     fn marker(number: u64) -> Marker {
         let text = format!("{number} 0123456789abcdef");
-        Marker::read(text.as_bytes()).expect("a mark")
+        Marker::read(text.as_bytes()).expect("a marker")
     }
 
     fn names() -> [NodeName; 3] {

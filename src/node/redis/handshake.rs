@@ -252,7 +252,7 @@ impl Handshake {
             Some(Seen::Marker(marker)) => Some(marker),
             Some(Seen::Nothing) => None,
             Some(Seen::Strange) => {
-                let why = format!("{MASTERS} holds something that is no mark");
+                let why = format!("{MASTERS} holds something that is not a generation marker");
                 self.refused = Some(Fault::OtherMasters(why.into()));
                 return;
             }
@@ -340,7 +340,11 @@ fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault
             Fault::Denied(_) if shared.options.configuration.step() == 0 => return Ok(None),
             fault => return Err(fault),
         },
-        _ => return Err(odd("an odd reply to the question for the mark")),
+        _ => {
+            return Err(odd(
+                "a malformed reply to the question for the generation marker",
+            ));
+        }
     }))
 }
 

@@ -21,7 +21,9 @@ pub(super) fn settle(
         Err(Fault::OtherMasters(marker)) => {
             let marker = Marker::read(marker.as_bytes());
             let fault = not_admitted(shared.options.configuration, marker);
-            Err(fault.unwrap_or(Fault::Server("a mark that admits us".into())))
+            Err(fault.unwrap_or(Fault::Server(
+                "a generation marker that admits this client".into(),
+            )))
         }
         answer => answer,
     };
