@@ -87,10 +87,12 @@ impl Settings {
             }
             (None, None) => {}
             (Some(_), None) => {
-                return Err(wrong(&name("client_cert"), "needs its client_key as well"));
+                let key = name("client_key");
+                return Err(wrong(&name("client_cert"), format!("needs {key} as well")));
             }
             (None, Some(_)) => {
-                return Err(wrong(&name("client_key"), "needs its client_cert as well"));
+                let cert = name("client_cert");
+                return Err(wrong(&name("client_key"), format!("needs {cert} as well")));
             }
         }
         Ok(builder.tls(tls))

@@ -1,0 +1,211 @@
+use quorate::NodeName;
+
+use super::*;
+
+const RULES: Rules = Rules {
+    max_ttl: Duration::from_secs(30),
+    restart_guard: true,
+    prefix: true,
+};
+
+fn healthy(n: usize) -> Inspection {
+    let mut master = Inspection::new(NodeName::new(format!("m{n}:6379")));
+    master.server = Some("redis".into());
+    master.version = Some("7.0.15".into());
+    master.role = Some("master".into());
+    master.cluster = Some(false);
+    master.uptime = Some(Duration::from_secs(3600));
+    master.append_only = Some(true);
+    master.append_fsync = Some("always".into());
+    master.snapshots = Some(false);
+    master.maxmemory_policy = Some("noeviction".into());
+    master.marked = Some(true);
+    master.clock_offset_ms = Some(3);
+    master
+}
+
+fn faulty(n: usize, fault: Fault) -> Inspection {
+    let mut master = Inspection::new(NodeName::new(format!("m{n}:6379")));
+    master.fault = Some(fault);
+    master
+}
+
+fn ill(change: impl FnOnce(&mut Inspection)) -> Vec<(Severity, &'static str)> {
+    let mut masters = vec![healthy(1), healthy(2), healthy(3)];
+    change(&mut masters[2]);
+    judge(&masters, RULES)
+        .into_iter()
+        .map(|f| (f.severity, f.check))
+        .collect()
+}
+
+#[test]
+fn healthy_masters_leave_nothing_to_say() {
+    assert_eq!(ill(|_| {}), vec![]);
+}
+
+#[test]
+fn every_illness_is_found() {
+    use Severity::{Error, Note, Warning};
+    assert_eq!(ill(|f| f.role = Some("slave".into())), [(Error, "role")]);
+    assert_eq!(ill(|f| f.cluster = Some(true)), [(Error, "cluster")]);
+    assert_eq!(
+        ill(|f| f.maxmemory_policy = Some("allkeys-lru".into())),
+        [(Error, "eviction")]
+    );
+    assert_eq!(ill(|f| f.maxmemory_policy = None), [(Warning, "eviction")]);
+    assert_eq!(
+        ill(|f| f.quarantined = Some(Duration::from_secs(3))),
+        [(Warning, "uptime")]
+    );
+    assert_eq!(
+        ill(|f| f.version = Some("7.01".into())),
+        [(Note, "version")]
+    );
+    assert_eq!(
+        ill(|f| f.server = Some("dragonfly".into())),
+        [(Note, "version")]
+    );
+    assert_eq!(ill(|f| f.version = Some("8.2".into())), []);
+    assert_eq!(ill(|f| f.clock_offset_ms = Some(900)), [(Warning, "clock")]);
+    for mad in [-60_000, i64::MIN, i64::MAX] {
+        assert_eq!(ill(|f| f.clock_offset_ms = Some(mad)), [(Error, "clock")]);
+    }
+    assert_eq!(
+        ill(|f| f.append_fsync = Some("everysec".into())),
+        [(Note, "persistence")]
+    );
+}
+
+#[test]
+fn missing_marks_are_a_note_where_the_guard_is_on_and_all_masters_keep_marks() {
+    use Severity::Note;
+    assert_eq!(ill(|f| f.marked = Some(false)), [(Note, "marked")]);
+    assert_eq!(ill(|f| f.marked = None), [], "its user may not read it");
+    let unmarked = || {
+        let mut masters = vec![healthy(1), healthy(2), healthy(3)];
+        for master in &mut masters {
+            master.marked = Some(false);
+        }
+        masters
+    };
+    let found = judge(&unmarked(), RULES);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let rules = Rules {
+        restart_guard: false,
+        ..RULES
+    };
+    let checks = |masters: &[Inspection], rules| {
+        let found = judge(masters, rules);
+        found.iter().any(|finding| finding.check == "marked")
+    };
+    assert!(!checks(&unmarked(), rules));
+    let mut mixed = unmarked();
+    mixed[0].records = true;
+    assert!(!checks(&mixed, RULES));
+}
+
+#[test]
+fn masters_that_are_down_are_errors_and_a_lost_quorum_is_one_more() {
+    let down = |n| faulty(n, Fault::Down("connection refused".into()));
+    let count = |masters: &[Inspection], check| {
+        judge(masters, RULES)
+            .iter()
+            .filter(|f| f.check == check && f.severity == Severity::Error)
+            .count()
+    };
+    let minority = [healthy(1), healthy(2), down(3)];
+    assert_eq!(
+        (count(&minority, "reachable"), count(&minority, "quorum")),
+        (1, 0)
+    );
+    let majority = [healthy(1), down(2), down(3)];
+    assert_eq!(
+        (count(&majority, "reachable"), count(&majority, "quorum")),
+        (2, 1)
+    );
+}
+
+#[test]
+fn without_the_guard_a_forgetful_master_is_an_error() {
+    let mut master = healthy(1);
+    master.append_only = Some(false);
+    master.uptime = Some(Duration::from_secs(1));
+    let rules = Rules {
+        restart_guard: false,
+        ..RULES
+    };
+    let findings = judge(&[master, healthy(2), healthy(3)], rules);
+    assert_eq!(findings.len(), 1);
+    assert_eq!(
+        (findings[0].severity, findings[0].check),
+        (Severity::Error, "persistence")
+    );
+}
+
+#[test]
+fn an_even_number_or_a_single_master_is_warned_about() {
+    let checks = |n: usize| {
+        let masters: Vec<Inspection> = (0..n).map(healthy).collect();
+        judge(&masters, RULES).len()
+    };
+    assert_eq!([checks(1), checks(2), checks(3), checks(4)], [1, 1, 0, 1]);
+}
+
+#[test]
+fn why_a_master_cannot_be_used_is_said_with_what_to_do() {
+    for (fault, check, advice) in [
+        (Fault::Denied("WRONGPASS".into()), "login", "password"),
+        (Fault::Down("refused".into()), "reachable", "start it"),
+        (
+            Fault::Timeout(Duration::from_millis(50)),
+            "reachable",
+            "--node-timeout",
+        ),
+        (Fault::Loading, "reachable", "log"),
+        (
+            Fault::Unsupported("no RESP3".into()),
+            "version",
+            "Redis 6.2",
+        ),
+        (Fault::SameServer("m1".into()), "run_id", "once"),
+    ] {
+        let findings = judge(&[faulty(1, fault), healthy(2), healthy(3)], RULES);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert_eq!(
+            (findings[0].severity, findings[0].check),
+            (Severity::Error, check)
+        );
+        assert!(findings[0].advice.contains(advice), "{findings:?}");
+    }
+}
+
+#[test]
+fn the_page_for_operators_lists_the_tested_versions() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let (_, section) = page.split_once("## Versions\n").expect("the section");
+    let section = section.split("\n## ").next().expect("its text");
+    let listed: Vec<(String, String)> = section
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.contains("refused"))
+        .filter_map(|line| {
+            let mut words = line.trim_start_matches("| ").split(' ');
+            let (server, version) = (words.next()?, words.next()?);
+            let (series, _) = version.rsplit_once('.')?;
+            Some((server.to_lowercase(), series.to_owned()))
+        })
+        .collect();
+    for (server, series) in TESTED {
+        assert!(
+            listed.iter().any(|(s, v)| s == server && v == series),
+            "{server} {series} is not on the page: {listed:?}"
+        );
+    }
+    for (server, series) in listed {
+        assert!(
+            TESTED.contains(&(&*server, &*series)),
+            "{server} {series} is on the page, but doctor does not know it"
+        );
+    }
+}

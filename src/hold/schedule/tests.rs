@@ -1,0 +1,267 @@
+use super::*;
+use crate::hold::held::Holding;
+use crate::node::{Claim, Token};
+use crate::outcome::LossCause;
+use crate::protocol::quorum::Quorum;
+use crate::rounds::acquire::AcquireAnswers;
+use crate::rounds::attempt::Won;
+use crate::rounds::fan_out::FanOut;
+use crate::runtime::Tokio;
+use crate::waiting::local_line::LocalLines;
+
+const TTL: Duration = Duration::from_secs(9);
+const BEGAN: Instant = Instant::from_nanos(1_000_000_000);
+
+fn at(ms: u64) -> Instant {
+    BEGAN + Duration::from_millis(ms)
+}
+
+fn held(max_hold: Option<Duration>, renews: bool) -> Arc<Held> {
+    let won = Won {
+        claim: Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true)),
+        started: BEGAN,
+        valid_until: BEGAN + TTL,
+        fencing: Some(1),
+        round: FanOut::new(
+            Arc::new(Tokio::default()),
+            AcquireAnswers::open(Quorum::of(5), BEGAN),
+        ),
+    };
+    let holding = Holding {
+        ttl: TTL,
+        max_hold,
+        renews,
+        says: None,
+    };
+    Held::new(won, holding, &LocalLines::new(), None)
+}
+
+/// A schedule with `count` locks whose renewals are due at 3 s.
+fn burst(count: usize) -> Schedule {
+    let mut schedule = Schedule::default();
+    for _ in 0..count {
+        schedule.insert(held(None, true), renew_at(BEGAN, TTL));
+    }
+    schedule
+}
+
+/// Takes due locks and counts them as one open batch.
+fn take(schedule: &mut Schedule, now: Instant) -> usize {
+    let taken = schedule.take_due(now).len();
+    if taken > 0 {
+        schedule.open += 1;
+        schedule.sent_at = now;
+    }
+    taken
+}
+
+#[test]
+fn burst_of_renewals_leaves_batch_by_batch_at_the_pace_of_the_replies() {
+    let mut schedule = burst(5_000);
+    assert_eq!(take(&mut schedule, at(2_999)), 0);
+    for _ in 0..OPEN {
+        assert!(schedule.next(at(3_000)) <= Some(at(3_000)));
+        assert_eq!(take(&mut schedule, at(3_000)), BATCH);
+    }
+    assert_eq!(take(&mut schedule, at(3_000)), 0);
+    assert_eq!(schedule.next(at(3_000)), Some(at(3_000) + PACE));
+    assert!(schedule.held_back);
+    // A reply lets the next batch go at once.
+    schedule.open -= 1;
+    assert_eq!(take(&mut schedule, at(3_001)), BATCH);
+    // Without replies the next batch goes after the delay, and sooner once it is late.
+    assert_eq!(take(&mut schedule, at(3_001) + PACE / 2), 0);
+    assert_eq!(take(&mut schedule, at(3_001) + PACE), BATCH);
+    assert_eq!(take(&mut schedule, at(3_400)), BATCH);
+    assert_eq!(schedule.next(at(3_400)), Some(at(3_400) + SOON));
+    let mut now = at(3_401);
+    while schedule.next_batch(now).is_some_and(|leaves| leaves <= now) {
+        assert!(take(&mut schedule, now) > 0);
+        now = now + SOON;
+    }
+    assert!(
+        now < at(3_430),
+        "all batches leave within the ttl without any reply"
+    );
+    assert!(
+        schedule.next(now) > Some(at(5_900)),
+        "each lock has its next due time"
+    );
+}
+
+#[test]
+fn ends_do_not_wait_behind_a_burst_of_renewals() {
+    let mut schedule = burst(5_000);
+    let max_hold = Duration::from_millis(3_002);
+    let bounded = held(Some(max_hold), true);
+    let end = bounded.hold_end;
+    let longest = schedule.insert(bounded, end);
+    let fixed = held(None, false);
+    let fixed = schedule.insert(fixed, at(3_003));
+    for _ in 0..OPEN {
+        assert_eq!(take(&mut schedule, at(3_000)), BATCH);
+    }
+    assert_eq!(schedule.next(at(3_000)), Some(at(3_002)));
+    let ended: Vec<_> = schedule.take_due(at(3_002)).iter().map(|d| d.id).collect();
+    assert_eq!(ended, [longest]);
+    schedule.remove(longest);
+    assert_eq!(schedule.next(at(3_002)), Some(at(3_003)));
+    let ended: Vec<_> = schedule.take_due(at(3_003)).iter().map(|d| d.id).collect();
+    assert_eq!(ended, [fixed]);
+}
+
+fn ids(due: &[Due]) -> Vec<u64> {
+    due.iter().map(|due| due.id).collect()
+}
+
+#[test]
+fn renewal_due_soon_shares_the_message_of_one_that_is_due() {
+    let mut schedule = Schedule::default();
+    let first = schedule.insert(held(None, true), at(3_000));
+    // A sixtieth of the ttl is 150 ms.
+    let soon = schedule.insert(held(None, true), at(3_150));
+    let later = schedule.insert(held(None, true), at(3_151));
+    let fixed = schedule.insert(held(None, false), at(3_001));
+    assert_eq!(ids(&schedule.take_due(at(2_999))), []);
+    assert_eq!(ids(&schedule.take_due(at(3_000))), [first, soon]);
+    // Ends are never early, and do not make renewals early.
+    assert_eq!(ids(&schedule.take_due(at(3_001))), [fixed]);
+    assert_eq!(ids(&schedule.take_due(at(3_151))), [later]);
+    // Each lock has its next due time.
+    assert_eq!(schedule.next_batch(at(3_151)), Some(at(6_000)));
+}
+
+#[test]
+fn lock_is_taken_once_for_each_due_time() {
+    let mut schedule = Schedule::default();
+    // An end that is due is due again, a moment later each time, until the lock is removed.
+    let fixed = schedule.insert(held(None, false), at(9_000));
+    assert_eq!(ids(&schedule.take_due(at(9_000))), [fixed]);
+    assert_eq!(ids(&schedule.take_due(at(9_000))), []);
+    assert_eq!(schedule.next(at(9_000)), Some(at(9_000) + SOON));
+    schedule.remove(fixed);
+    assert_eq!(schedule.next(at(9_000)), None);
+    // If max_hold ends before the next renewal, that is the next due time, and an end.
+    let bounded = held(Some(Duration::from_secs(4)), true);
+    let bounded = schedule.insert(bounded, at(3_000));
+    assert_eq!(ids(&schedule.take_due(at(3_000))), [bounded]);
+    assert_eq!(schedule.next(at(3_000)), Some(at(4_000)));
+    assert_eq!(schedule.renewals.len(), 0);
+    assert_eq!(ids(&schedule.take_due(at(4_000))), [bounded]);
+}
+
+#[test]
+fn reused_entry_has_another_id() {
+    let mut schedule = Schedule::default();
+    let old = schedule.insert(held(None, true), at(3_000));
+    schedule.remove(old);
+    let new = schedule.insert(held(None, true), at(3_000));
+    assert_ne!(old, new);
+    assert_eq!(schedule.entries.states.len(), 1);
+    // An outdated id refers to no lock.
+    schedule.remove(old);
+    assert!(!schedule.hasten(old, at(1)));
+    assert!(!schedule.hasten(ScheduleId::default().get(), at(1)));
+    assert_eq!(schedule.entries.live, 1);
+    assert_eq!(ids(&schedule.take_due(at(3_000))), [new]);
+    schedule.remove(new);
+    schedule.remove(new);
+    assert_eq!(schedule.entries.live, 0);
+    let [one, two] = [(); 2].map(|()| schedule.insert(held(None, true), at(9)));
+    assert_ne!(one & u64::from(u32::MAX), two & u64::from(u32::MAX));
+}
+
+#[test]
+fn due_time_can_be_moved_earlier_but_not_later() {
+    let mut schedule = Schedule::default();
+    let id = schedule.insert(held(None, true), at(3_000));
+    schedule.wakes_at = at(2_500);
+    assert!(!schedule.hasten(id, at(3_000)));
+    assert!(!schedule.hasten(id, at(3_500)));
+    assert_eq!(schedule.renewals.len(), 1);
+    // Whether the task has to wake up earlier.
+    assert!(!schedule.hasten(id, at(2_500)));
+    assert!(schedule.hasten(id, at(2_499)));
+    assert_eq!(schedule.next(at(0)), Some(at(2_499)));
+    assert_eq!(ids(&schedule.take_due(at(2_499))), [id]);
+    // The earlier due times are outdated.
+    assert_eq!(ids(&schedule.take_due(at(3_000))), []);
+    let bounded = held(Some(Duration::from_millis(2_700)), true);
+    let bounded = schedule.insert(bounded, at(2_800));
+    assert!(schedule.hasten(bounded, at(2_700)) || schedule.wakes_at <= at(2_700));
+    assert_eq!(schedule.ends.peek(), Some(&Reverse((at(2_700), bounded))));
+}
+
+#[test]
+fn extended_lock_stays_within_max_hold_and_is_renewed_by_its_new_ttl() {
+    let held = held(Some(Duration::from_secs(15)), true);
+    assert_eq!(held.valid_until(), at(9_000));
+    assert!(held.extend_lease(at(10_000), 2 * TTL, at(1)));
+    assert_eq!((held.valid_until(), held.ttl()), (at(10_000), 2 * TTL));
+    assert_eq!(next_due(&held, at(1)), renew_at(at(1), 2 * TTL));
+    // Never back, never past max_hold, never for a lock that has ended.
+    assert!(held.extend_lease(at(9_500), TTL, at(2)));
+    assert_eq!((held.valid_until(), held.ttl()), (at(10_000), TTL));
+    assert!(held.extend_lease(at(20_000), TTL, at(9_999)));
+    assert_eq!(held.valid_until(), at(15_000));
+    assert_eq!(next_due(&held, at(14_000)), at(15_000));
+    assert!(!held.extend_lease(at(30_000), TTL, at(15_000)));
+    assert_eq!(held.ended(at(15_000)), Some(LossCause::MaxHold));
+    assert!(!held.extend_lease(at(30_000), TTL, at(1)));
+}
+
+#[test]
+fn one_pass_ends_a_limited_number_of_locks() {
+    let mut schedule = Schedule::default();
+    for _ in 0..=ENDS {
+        schedule.insert(held(None, false), at(9_000));
+    }
+    assert_eq!(schedule.take_due(at(9_000)).len(), ENDS);
+    assert_eq!(schedule.take_due(at(9_000)).len(), 1);
+}
+
+#[test]
+fn renewal_is_late_after_a_thirtieth_of_its_ttl() {
+    let mut schedule = burst(1);
+    schedule.open = OPEN;
+    schedule.sent_at = at(3_300);
+    assert_eq!(schedule.next_batch(at(3_300)), Some(at(3_300) + PACE));
+    assert!(schedule.held_back);
+    let late = at(3_300) + Duration::from_nanos(1);
+    assert_eq!(schedule.next_batch(late), Some(at(3_300) + SOON));
+    // A renewal whose delay has passed is not delayed.
+    schedule.sent_at = BEGAN;
+    assert_eq!(schedule.next_batch(at(3_000)), Some(at(3_000)));
+    assert!(!schedule.held_back);
+}
+
+#[test]
+fn outdated_due_times_are_dropped() {
+    let mut schedule = Schedule::default();
+    for _ in 0..10_000 {
+        let id = schedule.insert(held(None, true), at(3_000));
+        schedule.remove(id);
+    }
+    assert!(schedule.renewals.len() < 2_000);
+    assert_eq!(schedule.entries.states.len(), 1);
+    assert_eq!(schedule.next(BEGAN), None);
+    // Valid times of both kinds are kept.
+    let renewed = schedule.insert(held(None, true), at(3_000));
+    let fixed = schedule.insert(held(None, false), at(3_000));
+    for _ in 0..10_000 {
+        let id = schedule.insert(held(None, false), at(3_000));
+        schedule.remove(id);
+    }
+    assert!(schedule.ends.len() < 2_000);
+    assert_eq!(ids(&schedule.take_due(at(3_000))), [fixed, renewed]);
+    // One sweep is enough for a long while: its cost is proportional to the number of times.
+    schedule.sweep();
+    assert_eq!(schedule.ends.len() + schedule.renewals.len(), 2);
+}
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn schedule_entry_fits_its_memory_budget() {
+    assert_eq!(size_of::<Entry>(), 24);
+    assert_eq!(size_of::<Reverse<(Instant, u64)>>(), 16);
+}
