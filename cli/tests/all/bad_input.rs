@@ -1,9 +1,9 @@
-//! Bad input: one clear line that names the culprit, exit 64, and nothing is touched.
+//! Wrong usage: one line that names the wrong argument, exit code 64, and nothing is executed or written.
 
 use crate::common::{self, bare, done, masters, quorate};
 
-/// Runs `quorate run` with these options and `touch FILE`; expects 64, one line with all `parts`,
-/// and no file.
+/// Runs `quorate run` with these options and `touch FILE`. Expects exit code 64, one line that contains all `parts`, and
+/// no file.
 fn refused(options: &[&str], parts: &[&str]) {
     let witness = tempfile::tempdir().expect("a directory");
     let file = witness.path().join("ran");
@@ -37,7 +37,7 @@ fn wrong_masters() {
         &["master 2 of 3"],
     );
     refused(&["--masters", "http://a", "r"], &["http", "redis://"]);
-    // What is no port may be a password whose host was forgotten.
+    // Text in the place of a port may be a password whose host was forgotten.
     refused(&["--masters", "a:b:c", "r"], &["a:b:***"]);
     refused(&["--masters", "redis://a:port", "r"], &["redis://a:***"]);
     refused(

@@ -1,4 +1,4 @@
-//! `quorate bench` measures what it says, in bounded time, and leaves nothing but its report.
+//! `quorate bench`: measures within the given time, writes its report, and leaves nothing else.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn spawned_masters_are_measured_and_the_report_needs_nothing_else() {
         run.err.contains("a noisy machine"),
         "{run:?}"
     );
-    // The q-th fastest of 1, 10, 40, 80 and 150 ms, whatever the machine adds.
+    // The q-th fastest of 1, 10, 40, 80 and 150 ms is a lower bound on any machine.
     let far = result["wide"]["sizes"].as_array().expect("a list");
     let theory: Vec<_> = far.iter().map(|size| size["theory_ms"].as_f64()).collect();
     let expected = [1.0, 10.0, 10.0, 40.0, 40.0].map(Some);
@@ -94,7 +94,7 @@ fn kinds_of_locks_are_compared_with_the_plain_one() {
 
 #[test]
 fn a_machine_that_others_keep_busy_is_called_noisy() {
-    // As many as there are processors, and one more.
+    // One more than there are processors.
     let busy = std::thread::available_parallelism().map_or(2, usize::from) + 1;
     let loops = (0..busy).map(|_| {
         let mut shell = std::process::Command::new("sh");
@@ -251,7 +251,7 @@ fn cut_short_it_leaves_nothing_on_spawned_masters() {
     assert_eq!(inside(), 0, "{run:?}");
 }
 
-/// All keys but fencing counters.
+/// All keys except fencing counters.
 fn left(masters: &quorate_testbed::Masters) -> Vec<String> {
     let keys =
         masters.iter().flat_map(

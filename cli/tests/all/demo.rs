@@ -1,4 +1,4 @@
-//! `quorate demo` does what it says, on real masters and in memory.
+//! `quorate demo` on real masters and in memory.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn ten_prizes_are_sold_on_two_redis_and_a_database() {
     }
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,redis,mysql"]));
     three_sell_ten(&format!("{0}, {0}, mariadbd", redis()), &run);
-    // The one that is killed and comes back may as well be a database.
+    // The master that is killed and comes back may be a database.
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,mariadb,redis"]));
     three_sell_ten(&format!("{0}, mariadbd, {0}", redis()), &run);
 }
@@ -134,7 +134,7 @@ fn cut_short_it_dies_of_the_signal_and_its_masters_with_it() {
     std::thread::sleep(Duration::from_millis(400));
     signal(&child, "INT");
     let run = end(child);
-    // As a shell expects of what Ctrl-C ends: the loop around it ends as well.
+    // The demo dies of SIGINT, so that a shell ends a loop around it.
     assert_eq!((run.code, run.died_of), (Some(130), Some(2)), "{run:?}");
     assert!(
         run.err.contains("interrupted") && run.out.is_empty(),

@@ -1,4 +1,4 @@
-//! `quorate doctor` on real masters: each illness is found, and health is told as such.
+//! `quorate doctor` on real masters: finds each problem, and none on healthy masters.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ fn durable(n: usize) -> Masters {
     .expect("masters start")
 }
 
-/// The defaults are for machines that get their processors; tests share theirs.
+/// Longer timeouts than the defaults, because tests share the processors.
 fn patient(masters: &Masters) -> Command {
     let mut command = quorate(masters);
     command
@@ -30,7 +30,7 @@ fn examine(masters: &Masters, options: &[&str]) -> (Done, Value) {
     (run, json)
 }
 
-/// The checks that found something of this severity.
+/// The checks with findings of this severity.
 fn found(json: &Value, severity: &str) -> Vec<String> {
     let findings = json["findings"].as_array().expect("findings");
     findings
@@ -47,7 +47,7 @@ fn healthy_masters_are_well() {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(json["well"], true);
     let findings = json["findings"].as_array().expect("findings");
-    // Whether the server of this machine is one of the tested ones is not the matter.
+    // Ignore whether the installed server has a tested version.
     assert!(findings.iter().all(|f| f["check"] == "version"), "{run:?}");
     let first = &json["masters"][0];
     assert_eq!(first["appendfsync"], "always");
@@ -132,7 +132,7 @@ fn a_user_with_too_few_rights_is_found() {
     assert_eq!(found(&json, "error"), ["acl"; 3], "{run:?}");
     assert_eq!(
         json["masters"][0]["denied"],
-        // The second because the tests' masters have no restart guard.
+        // The second because these tests turn the restart guard off.
         serde_json::json!(["EVALSHA", "CONFIG GET"]),
         "{run:?}"
     );
@@ -158,7 +158,7 @@ fn without_a_quorum_it_is_69() {
     masters[1].cont().expect("continued");
 }
 
-/// The command on the page for operators.
+/// The `ACL SETUSER` command in docs/operations.md.
 fn documented() -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -167,7 +167,7 @@ fn documented() -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// Runs the documented command on every master, without one of its rights.
+/// Runs the documented command on every master, with one of its rights removed.
 fn grant(masters: &Masters, without: Option<&str>) {
     let words: Vec<String> = documented()
         .into_iter()
@@ -179,7 +179,7 @@ fn grant(masters: &Masters, without: Option<&str>) {
     }
 }
 
-/// Doctor as the documented user. The password of the page is the word PASSWORD itself.
+/// Runs doctor as the documented user. The password on the page is the literal word PASSWORD.
 fn examine_as_locker(masters: &Masters, options: &[&str]) -> (Done, Value) {
     let url = |master: &Server| format!("redis://quorate:PASSWORD@{}", master.addr());
     let urls: Vec<String> = masters.iter().map(url).collect();
@@ -227,7 +227,7 @@ fn each_right_that_is_taken_away_is_named() {
 fn what_the_names_of_locks_begin_with_is_asked_for_where_it_matters() {
     let masters = durable(3);
     grant(&masters, None);
-    // Its locks are called lock:a and lock:b, without a prefix: that may be right.
+    // The locks may be named lock:a and lock:b without --prefix, so the user may be correct.
     let (run, json) = examine_as_locker(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");
@@ -235,7 +235,7 @@ fn what_the_names_of_locks_begin_with_is_asked_for_where_it_matters() {
     assert!(run.out.contains("--prefix"), "{run:?}");
 }
 
-/// What a scripted server does when something comes.
+/// The behaviour of a scripted server when it receives data.
 type Manner = fn(&mut TcpStream, &[u8]) -> std::io::Result<()>;
 
 /// A server on a free port, until the test ends.
@@ -257,7 +257,7 @@ fn scripted(manner: Manner) -> String {
     format!("redis://{address}")
 }
 
-/// As a server before RESP3 does: it does not know HELLO, and everything else is fine.
+/// Like a server before RESP3: it does not know HELLO, but everything else works.
 fn old(stream: &mut TcpStream, heard: &[u8]) -> std::io::Result<()> {
     let heard = String::from_utf8_lossy(heard);
     for line in heard.split("\r\n").filter(|line| line.starts_with('*')) {
@@ -267,12 +267,12 @@ fn old(stream: &mut TcpStream, heard: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// It takes everything and answers nothing.
+/// Accepts all requests and never replies.
 fn silent(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
     stream.flush()
 }
 
-/// It hangs up.
+/// Closes the connection.
 fn rude(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
     stream.shutdown(std::net::Shutdown::Both)
 }
@@ -315,7 +315,7 @@ fn doctor_finds_no_master_well_that_a_lock_cannot_use() {
     }
 }
 
-/// Servers that the library refuses, named by paths with commas between: Redis 5 and older.
+/// Variable with the paths of servers that the library must refuse (Redis 5 and older), separated by commas.
 #[test]
 fn real_servers_that_are_too_old_are_refused_by_name() {
     let named = std::env::var("QUORATE_TEST_OLD_SERVERS").unwrap_or_default();

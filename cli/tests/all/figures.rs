@@ -1,4 +1,4 @@
-//! What a run came to, for Prometheus and for statsd.
+//! The metrics of a run, for Prometheus and for statsd.
 
 use std::io::Write;
 use std::net::UdpSocket;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::{done, end, masters, run, signal, until};
 use quorate_testbed::not_run;
 
-/// The value of a series, by its name and what its labels end with.
+/// The value of the series with this name whose labels contain `label`.
 fn value(file: &Path, name: &str, label: &str) -> Option<f64> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text
@@ -92,7 +92,7 @@ fn a_success_beside_a_run_that_waits_is_kept_and_a_link_is_followed() {
     until("it runs", || {
         value(&file, "quorate_run_running", "") == Some(1.0)
     });
-    // It begins to wait before the first has ended well, and fails behind it.
+    // The second run starts to wait before the first one succeeds, and then fails.
     let second = done(&mut run(&masters, &options, &["false"]));
     assert_eq!((end(first).code, second.code), (Some(0), Some(1)));
     let success = value(&file, "quorate_run_last_success_time_seconds", "");
@@ -107,7 +107,7 @@ fn the_file_is_never_seen_half_written() {
     let file = dir.path().join("r.prom");
     let options = ["--metrics-file", file.to_str().expect("text"), "r"];
     assert_eq!(done(&mut run(&masters, &options, &["true"])).code, Some(0));
-    // Whoever has opened the old one reads it to its end: it is replaced, and not written over.
+    // The file is replaced, not overwritten: a reader that has opened the old file can read it to its end.
     let mut before = std::fs::File::open(&file).expect("there");
     assert_eq!(done(&mut run(&masters, &options, &["false"])).code, Some(1));
     let mut old = String::new();
@@ -170,7 +170,7 @@ fn what_can_never_be_told_is_said_before_anything_runs() {
     let named = pipe.to_str().expect("text");
     refused(&["--metrics-file", named, "r"], "not a regular file");
     refused(&["--metrics-file", "/dev/null", "r"], "not a regular file");
-    // Nobody is there: the run is what counts.
+    // No statsd server is running, which must not affect the run.
     let ran = done(&mut run(
         &masters,
         &["--statsd", "127.0.0.1:9", "r"],

@@ -1,4 +1,4 @@
-//! `quorate hold`: until a signal, the end of its input, or the loss of the lock.
+//! `quorate hold`: holds the lock until a signal, the end of standard input, or the loss of the lock.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -19,7 +19,7 @@ fn hold(masters: &Masters, options: &[&str]) -> Command {
     command
 }
 
-/// Reads the line that says that it is held.
+/// Reads the line that is printed once the lock is held.
 fn number(child: &mut Child) -> String {
     let mut line = String::new();
     let out = child.stdout.as_mut().expect("piped");
@@ -97,7 +97,7 @@ fn a_lock_that_is_lost_ends_it_as_a_run_ends() {
         .spawn();
     let mut taken = taken.expect("starts");
     number(&mut taken);
-    // To wait for its end would end its input.
+    // Waiting for the child would close its standard input.
     let _input = taken.stdin.take();
     for master in &masters {
         master.command(&["SET", "r", "another"]).expect("alive");

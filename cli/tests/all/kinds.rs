@@ -1,11 +1,11 @@
-//! `quorate run` with other kinds of lock than one that is held alone.
+//! `quorate run` with kinds of locks other than the exclusive one, and nested runs.
 
 use std::time::Duration;
 
 use crate::common::{self, done, end, masters, run, until};
 use quorate_testbed::Masters;
 
-/// How long anything may take on a machine that is starved of processor time.
+/// Upper bound for any step on an overloaded machine.
 const START: Duration = Duration::from_secs(10);
 
 fn holds(masters: &Masters, key: &str) -> bool {
@@ -16,7 +16,7 @@ fn holds(masters: &Masters, key: &str) -> bool {
     masters.iter().filter(|master| there(master)).count() >= 2
 }
 
-/// A command that lasts until its standard input ends.
+/// A command that runs until its standard input ends.
 fn lasting(masters: &Masters, args: &[&str]) -> std::process::Child {
     run(masters, args, &["cat"])
         .stdin(std::process::Stdio::piped())
@@ -76,7 +76,7 @@ fn readers_run_beside_each_other_and_permits_are_counted() {
 fn a_nested_run_is_refused_what_its_ancestor_holds_or_joins_its_owner() {
     let masters = masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
-    // Settings and masters come to it by its environment.
+    // The environment of the outer run contains settings and masters.
     let nested = |args: &str| format!("'{quorate}' run {args}");
     let began = std::time::Instant::now();
     let refused = done(&mut run(
@@ -87,7 +87,7 @@ fn a_nested_run_is_refused_what_its_ancestor_holds_or_joins_its_owner() {
     assert_eq!(refused.code, Some(75), "{refused:?}");
     assert!(refused.err.contains("--reenter"), "{refused:?}");
     assert!(began.elapsed() < START, "it waited for itself");
-    // Another resource is nobody's business.
+    // Another resource is not affected.
     let other = done(&mut run(
         &masters,
         &["job"],
@@ -140,7 +140,7 @@ fn a_permit_is_not_refused_for_one_that_an_ancestor_holds_in_another_slot() {
     let masters = masters(3);
     let mut first = lasting(&masters, &["--permits", "1", "api"]);
     until("slot 0 is taken", || holds(&masters, "quorate:slot:0:api"));
-    // The outer one takes slot 1; then slot 0 is given back.
+    // The outer run takes slot 1; then slot 0 is released.
     let inner = "cat; test \"$QUORATE_SLOT\" = 1 && Q run --wait 5s --permits 1 api -- true";
     let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
     let mut outer = run(&masters, &["--permits", "2", "api"], &["sh", "-c", &script])
@@ -173,7 +173,7 @@ fn a_permit_in_a_slot_that_is_not_named_counts_as_one_that_is_wanted() {
     }
 }
 
-/// What a daemon has in its environment that was started under a `run` and is left behind.
+/// The environment of a daemon that was started under a `run` and has outlived it.
 #[test]
 fn what_is_said_to_be_held_counts_only_while_its_holder_is_above() {
     let masters = masters(3);
@@ -192,7 +192,7 @@ fn what_is_said_to_be_held_counts_only_while_its_holder_is_above() {
         if outer.len() > 1 {
             continue;
         }
-        // Without the name of its holder, or with one that says nothing, it is believed.
+        // An entry without a holder, or with a malformed one, counts.
         let (hold, _) = held.split_once('@').expect("its holder is named");
         for held in [hold.to_owned(), format!("{hold}@"), format!("{hold}@1.2")] {
             let inner = done(run(&masters, outer, &["true"]).env("QUORATE_HELD", &held));
@@ -214,7 +214,7 @@ fn lead_and_run_are_refused_at_once_what_an_ancestor_holds() {
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
     assert_eq!(under_run.code, Some(75), "{under_run:?}");
     refused(under_run);
-    // What leads campaigns again when its command fails: so the command says how the inner one ended.
+    // `lead` campaigns again when its command fails, so the command prints the exit code of the inner process.
     for inner in [format!("'{quorate}' run job -- true"), lead] {
         let script = format!("{inner}; test $? = 75");
         let mut leads = common::quorate(&masters);
@@ -225,7 +225,7 @@ fn lead_and_run_are_refused_at_once_what_an_ancestor_holds() {
     }
 }
 
-/// What a nested `quorate`, here `Q`, comes to under an outer one with these options.
+/// Runs `inner` (`Q` stands for `quorate`) under an outer `run` with these options.
 fn nested(masters: &Masters, outer: &[&str], inner: &str) -> common::Done {
     let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
     done(&mut run(masters, outer, &["sh", "-c", &script]))
@@ -236,7 +236,7 @@ fn an_ancestors_hold_is_known_with_its_owner_across_others() {
     let masters = masters(3);
     let outer = ["--owner", "the first", "x"];
     for (inner, code) in [
-        // The owner of the nearest one is another than the one that holds it.
+        // The nearest ancestor has another owner than the holder.
         (
             "Q run --owner b y -- Q run --wait 1s --reenter x -- true",
             0,
@@ -283,7 +283,7 @@ fn a_value_under_the_lock_of_an_ancestor_is_not_waited_for() {
             ran.err.contains("'x' is held by the quorate process"),
             "{inner}: {ran:?}"
         );
-        // Another name, or another kind of lock of that name, is nobody's business.
+        // Another name, or a semaphore of the same name, is not affected.
         for outer in [&["y"][..], &["--permits", "2", "x"]] {
             let beside = nested(&masters, outer, inner);
             assert!(!beside.err.contains("runs under"), "{inner}: {beside:?}");

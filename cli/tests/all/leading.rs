@@ -1,4 +1,4 @@
-//! Who holds it and who leads, by the command: notes, `list`, `lead` and `watch` on real masters.
+//! Holders and leaders: notes, `list`, `lead` and `watch` on real masters.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,7 +16,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// `quorate` with the patience that tests need, and a short ttl.
+/// `quorate` with long timeouts for tests, and a short ttl.
 fn patient(masters: &Masters, args: &[&str]) -> Command {
     let mut command = quorate(masters);
     command
@@ -35,7 +35,7 @@ fn lead(masters: &Masters, note: &str, command: &[&str]) -> Command {
     lead
 }
 
-/// Lines of a child, as they come.
+/// Lines that a child prints, as they arrive.
 struct Lines {
     child: Child,
     lines: Receiver<String>,
@@ -79,7 +79,7 @@ impl Drop for Lines {
     }
 }
 
-/// The next leader that `watch --json` tells.
+/// The next leader that `watch --json` prints.
 fn leader(watch: &Lines) -> Value {
     loop {
         let change = json(&watch.next());
@@ -182,7 +182,7 @@ fn one_leads_until_it_is_killed_and_then_the_next_does() {
         .expect("starts");
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(alive(&marks[1]), 0, "one at a time");
-    // Without a word; its command goes with it.
+    // Killed without warning; its command is killed, too.
     signal(&first, "KILL");
     end(first);
     until("its command is gone", || alive(&marks[0]) == 0);
@@ -217,13 +217,13 @@ fn a_leader_that_loses_stops_its_command_and_campaigns_again() {
 fn who_leads_ends_when_told_to_whatever_the_command_makes_of_it() {
     let masters = masters(3);
     let [exits, stays] = [mark(), mark()].map(Ends);
-    // It puts its things away, and says that it did not finish.
+    // The command cleans up on SIGTERM, and exits with a code other than 0.
     let script = format!("trap 'exit 3' TERM; echo ready; sleep {} & wait", exits.0);
     let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
     assert_eq!(leads.next(), "ready");
     signal(&leads.child, "TERM");
     assert_eq!(leads.end().code(), Some(3));
-    // It does not hear, and loses the leadership meanwhile.
+    // The command ignores SIGTERM, and leadership is lost in the meantime.
     let script = format!("trap '' TERM; echo ready; sleep {}", stays.0);
     let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
     assert_eq!(leads.next(), "ready");
@@ -242,7 +242,7 @@ fn the_end_of_the_command_is_the_end_of_leading_if_all_is_well() {
         let ended = done(&mut lead(&masters, "me", command));
         assert_eq!(ended.code, Some(code), "{ended:?}");
     }
-    // A failure lets others lead, and is tried again.
+    // After a failure others can lead, and the command runs again later.
     let dir = tempfile::tempdir().expect("a directory");
     let flag = dir.path().join("flag");
     let flag = flag.to_str().expect("text");
@@ -263,7 +263,7 @@ fn a_watch_ends_with_its_signal_or_its_reader() {
     assert_eq!(watch.next(), "boss: no leader known");
     signal(&watch.child, "INT");
     assert_eq!(watch.end().signal(), Some(2));
-    // Also where there is nothing to tell it.
+    // Also if there is nothing to print.
     let mut child = patient(&masters, &["watch", "boss"])
         .spawn()
         .expect("starts");

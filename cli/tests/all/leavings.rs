@@ -1,6 +1,5 @@
-//! What `quorate run` leaves on the masters, whichever way it ends: the fencing counter, and nothing
-//! else. Looked at right after the end: what a waiter or a holder leaves behind blocks everybody
-//! until it expires.
+//! However `quorate run` ends, it leaves only the fencing counter on the masters. The tests look right after the end,
+//! because a leaked key of a waiter or a holder blocks all other clients until it expires.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use crate::common::{Done, alive, done, end, mark, masters, run, signal, until, until_held};
 use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
 
-/// Keys on all masters that answer, the fencing counters left out, with the master's number.
+/// The keys on all masters that answer, with the number of the master, without the fencing counters.
 fn leavings(masters: &Masters) -> Vec<String> {
     let mut left = Vec::new();
     for (number, master) in masters.iter().enumerate().filter(|(_, m)| m.is_alive()) {
@@ -16,8 +15,8 @@ fn leavings(masters: &Masters) -> Vec<String> {
             panic!("master {number} lists no keys");
         };
         let keys = keys.iter().filter_map(Reply::text);
-        // The largest ticket lives on for a heartbeat: who has stepped out of the line for a moment comes back
-        // to its place, and nobody is kept out by it, nor by the sign that there are lines.
+        // The largest ticket outlives the queue by a heartbeat, so that a waiter that has left for a moment gets its
+        // place back. Neither this key nor the marker that queues exist blocks other clients.
         let blocks = |key: &std::borrow::Cow<'_, str>| {
             let may_stay = ["quorate:fence:", "quorate:ticket:", "quorate:lines"];
             !may_stay.iter().any(|before| key.starts_with(before))
@@ -41,7 +40,7 @@ fn until_kept(masters: &Masters, kind: &str) {
     until_held(masters, &format!("quorate:{kind}:r"));
 }
 
-/// One way out of `quorate run` with five masters: what to do, and the exit code that must come of it.
+/// One way to end `quorate run` with five masters: what to do, and the expected exit code.
 type WayOut = (&'static str, fn(&Masters) -> Done, &'static [i32]);
 
 const WAYS_OUT: &[WayOut] = &[
@@ -168,7 +167,7 @@ const WAYS_OUT: &[WayOut] = &[
     (
         "a command line that is too long for the system",
         |m| done(&mut run(m, &["r"], &["echo", &"x".repeat(130_000)])),
-        // The limit is another where pages are larger.
+        // The limit of the argument list depends on the page size.
         &[126, 0],
     ),
     (
@@ -235,7 +234,7 @@ fn held_on(masters: &Masters) -> usize {
     masters.iter().filter(holds).count()
 }
 
-/// Ends what [`hold`] began, and sees that it has been left alone.
+/// Ends the foreign hold of [`hold`], and checks that `quorate` has not changed it.
 fn unhold(masters: &Masters, n: usize) {
     for master in masters.iter().take(n) {
         let held = master.command(&["GET", "r"]).expect("alive");
@@ -276,8 +275,7 @@ fn a_try_that_comes_again_and_again_leaves_nothing_each_time() {
 
 #[test]
 fn masters_that_are_far_away_hear_of_the_end_as_well() {
-    // A round trip takes longer than any fixed pause that somebody might wait at the end, and stays
-    // within what was said with --node-timeout.
+    // A round trip takes longer than a fixed pause at the end would, but less than --node-timeout.
     let masters = masters(3);
     hold(&masters, 2);
     let proxies: Vec<_> = masters
@@ -318,14 +316,14 @@ fn dead_and_silent_masters_hold_up_nobody_at_the_end() {
     masters[4].kill().expect("killed");
     assert!(matches!(run.code, Some(75 | 69)), "{run:?}");
     assert_eq!(leavings(&masters).len(), 3, "{run:?}");
-    // Two seconds to connect in vain, half a second for answers; the rest is for a busy machine.
+    // Two seconds for the failed connection, half a second for replies; the rest is slack for a busy machine.
     assert!(run.took < Duration::from_secs(6), "{run:?}");
 }
 
 #[test]
 fn a_process_that_cannot_be_started_leaves_nothing() {
-    // Few files may be open: enough for the masters at first, and then not for another process. Which
-    // number does that depends on the system, so all that come into question are tried.
+    // Limit the number of open files, so that it suffices for the masters but not for another process. The right limit
+    // depends on the system, so all candidates are tried.
     let mut failed = 0;
     let masters = masters(5);
     for files in 8..40 {

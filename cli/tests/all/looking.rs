@@ -1,4 +1,4 @@
-//! `status` and `break` on real masters, and the manual.
+//! `status` and `break` on real masters, and the manual pages.
 
 use crate::common::{self, done, end, mark, masters, quorate, run, signal, until_held};
 use serde_json::Value;
@@ -70,7 +70,7 @@ fn lock_that_most_masters_forgot_is_called_neither_free_nor_unlocked() {
         let set = master.command(&["SET", "r", &value, "PX", "60000"]);
         assert!(set.expect("alive").is_ok());
     }
-    // The guard lasts for 8 s: two masters are older, three are not.
+    // The restart guard lasts for 8 s: two masters are older than that, three are not.
     std::thread::sleep(std::time::Duration::from_secs(10));
     for master in masters.iter().take(3) {
         master.restart_empty().expect("restarted");
@@ -225,7 +225,7 @@ fn permits_and_readers_are_shown_with_their_notes_and_a_permit_is_broken_alone()
         texts(&seen["resources"][0]["permits"]) == ["one", "two"]
             && texts(&seen["resources"][1]["holds"]) == ["here", "there"]
     });
-    // The plain lock of that name is another one.
+    // The plain lock of that name is a separate lock.
     let seen = status();
     assert_eq!(seen["resources"][0]["verdict"], "free");
     assert_eq!(seen["resources"][0]["permits"][1]["slot"], 1);
@@ -282,7 +282,7 @@ fn who_waits_for_a_permit_is_shown_where_none_is_held() {
             line.expect("alive").int() == Some(1)
         })
     });
-    // Its place stays for a while, and nobody takes what is free.
+    // The queue entry of the killed waiter stays for a while, and no client takes the free permit.
     signal(&waits, "STOP");
     all(&["DEL", "quorate:slot:0:api"]);
     let status = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
@@ -327,7 +327,7 @@ fn a_semaphore_that_may_not_be_read_is_not_shown_as_one_without_permits() {
         .as_str()
         .expect("why");
     assert!(why.contains("NOPERM"), "{why}");
-    // Who may read it is told nothing.
+    // A user that may read the semaphore gets no error.
     let all = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
     assert_eq!(all["resources"][0]["permits_error"], Value::Null);
 }

@@ -1,4 +1,4 @@
-//! The tests of the command, linked once.
+//! All tests of the command in one test program, so that it is linked only once.
 
 mod bad_input;
 mod bench;

@@ -1,11 +1,11 @@
-//! `quorate masters`: the walk of the page for operators, as it is written there, on real servers.
+//! `quorate masters` on real servers, with the commands of docs/operations.md as they are written there.
 
 use std::process::Command;
 
 use crate::common::{Done, bare, done, masters, until};
 use quorate_testbed::Masters;
 
-/// The commands of the page, in its order.
+/// The commands of the page, in order.
 fn walk() -> Vec<Vec<String>> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -21,7 +21,7 @@ fn walk() -> Vec<Vec<String>> {
     commands.map(words).collect()
 }
 
-/// The first three are the old masters, the last three the next ones.
+/// Five servers: the first three are the old masters, the last three the next ones.
 struct Scene(Masters);
 
 impl Scene {
@@ -68,7 +68,8 @@ impl Scene {
     }
 }
 
-/// Three of five answer, and a client of the old masters alone holds the lock on the other two.
+/// Three of five masters answer. The other two are a majority of the old masters, so a client of the old masters may hold
+/// the lock there.
 #[test]
 fn break_and_looks_without_a_majority_of_the_old_masters_have_no_quorum() {
     let scene = Scene(masters(5));
@@ -101,7 +102,7 @@ fn the_walk_of_the_page_changes_the_masters_under_their_clients() {
     for command in walk() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let step = words[1];
-        // The next masters have to be up for a while.
+        // The next masters must have been up for a while.
         until("prepared", || {
             step != "prepare" || scene.operator(&words).code == Some(0)
         });
@@ -124,7 +125,7 @@ fn the_walk_of_the_page_changes_the_masters_under_their_clients() {
         steps.push(step.to_owned());
     }
     assert_eq!(steps, ["prepare", "status", "close", "open", "finish"]);
-    // Who was forgotten is told wherever he looks.
+    // A client that was not updated gets an error from every command.
     let mut outdated = Scene::quorate(&scene.urls(0..3));
     let told = done(outdated.args(["masters", "status"]));
     assert!(told.out.contains("refuse this configuration"), "{told:?}");
@@ -142,7 +143,7 @@ fn the_walk_of_the_page_changes_the_masters_under_their_clients() {
     let told = done(outdated.arg("doctor"));
     assert_eq!(told.code, Some(69), "{told:?}");
     assert!(told.out.contains("outdated configuration"), "{told:?}");
-    // Back again, as any other change: the first three have to be told anew.
+    // Change back, as in any other change.
     let mut command = Scene::quorate(&scene.urls(2..5));
     command.env("QUORATE_NEXT_MASTERS", scene.urls(0..3));
     command.env("QUORATE_MASTERS_GENERATION", "1");
@@ -186,7 +187,7 @@ fn a_step_that_comes_too_early_is_not_taken_and_says_what_is_missing() {
     assert_eq!(scene.operator(&["masters", "close"]).code, Some(0));
     let left = scene.operator(&["masters", "back-out"]);
     assert_eq!(left.code, Some(1), "{left:?}");
-    // Without next masters there is nothing to change.
+    // Without next masters there is no change.
     let none = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "close"]));
     assert_eq!(none.code, Some(64), "{none:?}");
     let shown = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "status"]));
@@ -243,7 +244,7 @@ fn masters_are_marked_once_and_doctor_recommends_it_until_then() {
         "a note is no reason for its exit code"
     );
     assert_eq!(scene.old(), Some(0));
-    // Named otherwise they are the masters of others.
+    // Another list of masters does not match the marker.
     let fewer = done(Scene::quorate(&scene.urls(0..2)).args(["masters", "mark"]));
     assert_eq!(fewer.code, Some(1), "{fewer:?}");
     assert!(fewer.err.contains("is of other masters"), "{fewer:?}");
@@ -255,13 +256,13 @@ fn masters_are_marked_once_and_doctor_recommends_it_until_then() {
     assert!(next.err.contains("prepare"), "{next:?}");
 }
 
-/// A client's words to some of the masters: what they are, what they will be, and how often they were changed.
+/// The configuration of a client: masters, next masters and generation.
 struct Told<'a> {
     scene: &'a Scene,
     masters: &'a [usize],
     next: &'a [usize],
     generation: &'a str,
-    /// A master that it cannot reach.
+    /// A master that the client cannot reach.
     away: Option<usize>,
 }
 
@@ -299,7 +300,7 @@ impl Told<'_> {
         });
     }
 
-    /// Runs the job, unless this period is done; whether it ran.
+    /// Runs the job with `quorate once`. Returns whether it ran.
     fn runs(&self, name: &str) -> bool {
         let words = ["once", "--per", "8760h", name, "--", "echo", "ran"];
         self.does(&words) == "ran\n"

@@ -1,9 +1,9 @@
-//! Masters that are not Redis, on the command line.
+//! Masters other than Redis on the command line.
 
 use crate::common::{bare, done};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions, not_run};
 
-/// A MariaDB; none where the machine has not got it, which is said under the name of the test.
+/// A MariaDB; `None` if it is not installed, which is reported with the name of the test.
 fn mariadb(test: &str) -> Option<MariaDb> {
     if let Err(why) = MariaDb::available() {
         not_run(test, &why.to_string());

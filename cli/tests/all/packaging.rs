@@ -1,4 +1,4 @@
-//! What stands in `packaging/`: each file by the tool that will read it, and the very commands in it on real masters.
+//! The files in `packaging/`: each is checked by the tool that reads it, and its commands run on real masters.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn is_there(program: &str) -> bool {
     found.is_ok()
 }
 
-/// Runs these words, with a job that is there in the place of the one that is named, as many times as there are codes.
+/// Runs this command line once per expected exit code, with an existing job instead of the named one.
 fn runs(masters: &Masters, words: &[String], name: &str, times: &[i32]) {
     let mut create = quorate(masters);
     create.env("QUORATE_NODE_TIMEOUT", "500ms");
@@ -107,7 +107,7 @@ fn the_units_are_what_systemd_takes_and_their_command_runs() {
     assert_eq!(refused.code, Some(1), "a check that can fail: {refused:?}");
 }
 
-/// The cron job as kubectl reads it, without a cluster: what it does not know is left out.
+/// The cron job as kubectl parses it without a cluster. kubectl drops unknown fields.
 fn as_kubernetes_reads_it() -> Option<Value> {
     if !is_there("kubectl") {
         return None;
@@ -240,7 +240,7 @@ fn the_compose_file_has_five_masters_and_a_job_that_names_them() {
     }
 }
 
-/// Whether docker takes it; the reason where it cannot be asked.
+/// Whether docker accepts the file; the reason if docker cannot be run.
 fn docker_reads(docker: &mut Command) -> Result<(), String> {
     let said = docker
         .output()

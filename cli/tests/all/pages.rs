@@ -1,11 +1,11 @@
-//! Help, manual pages, tables and completions, as they are read: narrow and wide, printed and typed off.
+//! Help, manual pages, tables and completions, at several widths.
 
 use std::process::{Command, Stdio};
 
 use crate::common::{self, Done, bare, done, masters};
 use quorate_testbed::not_run;
 
-/// Every command that has a page of its own.
+/// Every command with a manual page.
 const COMMANDS: [&str; 16] = [
     "",
     "run",
@@ -94,7 +94,7 @@ fn every_page_has_the_sections_that_people_look_for() {
     );
 }
 
-/// Prints the page as a reader sees it; its examples are those of the help, letter by letter.
+/// Typesets the page, and checks that its examples are exactly those of the help.
 fn typeset(name: &str, file: &std::path::Path, command: &str) {
     let groff = Command::new("groff")
         .args(["-man", "-Tutf8", "-P-cbou", "-ww", "-rLL=60n"])
@@ -124,7 +124,7 @@ fn typeset(name: &str, file: &std::path::Path, command: &str) {
     }
 }
 
-/// What stands on a terminal of so many columns.
+/// The output on a terminal with this number of columns.
 fn on_a_terminal(columns: u16, urls: &str, words: &str) -> Option<Vec<String>> {
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let line = format!("stty cols {columns}; {quorate} {words}");
@@ -172,12 +172,12 @@ fn tables_fit_narrow_terminals() {
         let all = narrow.join("\n");
         assert!(all.contains("STATE ") || all.contains("HOLDER "), "{all}");
     }
-    // Where nobody looks at it, a row stays a row.
+    // In a pipe, a row is never broken.
     let piped = done(common::quorate(&masters).args(["status", "deploy:web"]));
     assert!(piped.out.contains("MASTER "), "{piped:?}");
 }
 
-/// What bash completes where these words are typed.
+/// What bash completes for these words.
 fn completed(words: &[&str]) -> Done {
     let script = done(bare().args(["completions", "bash"]));
     assert_eq!(script.code, Some(0), "{script:?}");

@@ -1,4 +1,4 @@
-//! `quorate run` on real masters: exit codes, signals, losses, and what is left behind.
+//! `quorate run` on real masters: exit codes, signals, lost locks and leftover processes.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::common::{
     self, alive, bare, done, end, mark, masters, run, signal, sleeps, until, until_held,
 };
 
-/// What starting, connecting and ending may add on a machine that is starved of processor time.
+/// Time that starting, connecting and ending may add on an overloaded machine.
 const START: Duration = Duration::from_secs(3);
 
 #[test]
@@ -252,7 +252,7 @@ fn a_stopped_holder_loses_its_command_in_time_and_says_so_when_continued() {
         .expect("starts");
     until("all three run", || alive(&mark) == 3);
     signal(&holder, "STOP");
-    // While it is stopped: the guard ends the group, and the next holder starts after that.
+    // While `quorate` is stopped, the guard ends the group, and only then the next holder starts.
     let next = done(&mut run(&masters, &["--wait", "20s", "r"], &["true"]));
     assert_eq!(next.code, Some(0), "{next:?}");
     assert_eq!(alive(&mark), 0, "nothing of the group outlived the lock");
@@ -266,7 +266,7 @@ fn a_stopped_holder_loses_its_command_in_time_and_says_so_when_continued() {
 fn a_command_that_the_guard_ended_did_not_end_by_itself() {
     let masters = masters(3);
     let mark = mark();
-    // A good end, when asked: the exit code alone looks like the command's own.
+    // The command exits with 0 on SIGTERM, so its exit code alone looks like success.
     let script = format!("trap 'exit 0' TERM; sleep {mark} & wait");
     let holder = run(&masters, &["--ttl", "6s", "r"], &["sh", "-c", &script])
         .spawn()
@@ -285,8 +285,8 @@ fn a_command_that_the_guard_ended_did_not_end_by_itself() {
 fn max_hold_ends_the_command() {
     let masters = masters(3);
     let mark = mark();
-    // The ttl is long: only max_hold can end this, however late a starved machine renews. It is
-    // shorter than the default grace, which must leave the command time to work nevertheless.
+    // The ttl is long, so that only max_hold can end the hold, even on an overloaded machine. max_hold is shorter than
+    // the default grace, which must still leave the command time to work.
     let run = done(&mut run(
         &masters,
         &["--ttl", "20s", "--max-hold", "2s", "r"],

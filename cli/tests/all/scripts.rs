@@ -1,11 +1,11 @@
-//! `quorate run` in scripts: quiet, with an exit code of their own, a line for a shell, without `--`.
+//! Options of `quorate run` for scripts: `--quiet`, `--conflict-exit-code`, `--shell`, and commands without `--`.
 
 use std::process::Command;
 
 use crate::common::{Done, bare, done, held_by_another, masters, quorate};
 use quorate_testbed::Masters;
 
-/// Runs it with these words alone, over these masters.
+/// Runs `quorate` with these arguments on these masters.
 fn typed(masters: &Masters, words: &[&str]) -> Done {
     done(patient(masters).args(words))
 }

@@ -1,5 +1,5 @@
-//! The state of the world in which `quorate run` may be started: masks and dispositions of signals that it
-//! inherits, PID 1, no `/proc`, files and variables that happen to be there.
+//! Environments in which `quorate run` may be started: inherited signal masks and dispositions, PID 1, no `/proc`, and
+//! existing files and variables.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use quorate_testbed::Masters;
 
-/// The same command, started by another program; all its variables go along.
+/// The same command with the same variables, started by another program.
 fn by(program: &[&str], quorate: &Command) -> Command {
     let mut command = Command::new(program[0]);
     command
@@ -35,7 +35,7 @@ fn by(program: &[&str], quorate: &Command) -> Command {
     command
 }
 
-/// Whether `program ARGS true` does what it should here.
+/// Whether `program ARGS true` works on this machine.
 fn works(program: &[&str]) -> bool {
     let mut command = Command::new(program[0]);
     command.args(&program[1..]).arg("true");
@@ -140,7 +140,7 @@ fn a_command_that_makes_its_own_end_of_a_signal_keeps_its_code() {
     for (script, name, code) in [
         ("trap 'exit 9' TERM", "TERM", 9),
         ("trap 'exit 130' INT", "INT", 130),
-        // Not by the signal that came in.
+        // Not killed by the signal that was sent.
         ("trap 'kill -9 $$' HUP", "HUP", 137),
     ] {
         let ends = Ends(mark());
@@ -179,7 +179,7 @@ fn a_loop_of_a_shell_around_it_ends_with_the_keyboards_signal() {
         } else {
             until("the command runs", || sleeps(&mark));
         }
-        // As Ctrl-C does: to the whole foreground group.
+        // Like Ctrl-C: to the whole foreground group.
         let group = Pid::from_raw(i32::try_from(shell.id()).expect("a pid"));
         killpg(group, Signal::SIGINT).expect("alive");
         let stuck = std::thread::spawn(move || {
@@ -225,7 +225,7 @@ fn as_the_first_process_it_buries_orphans() {
         return did_not_run("as_the_first_process", "no pid namespace can be made here");
     }
     let masters = masters(3);
-    // Each inner shell ends before its child does; who adopts the child has to wait for it.
+    // Each inner shell ends before its child, so that the first process adopts the child and must reap it.
     let script = "for i in 1 2 3; do sh -c 'sleep 0.1 & exit'; done; sleep 1.5; \
                   cat /proc/[0-9]*/status | grep -c '^State:.Z'; exit 6";
     let run = done(&mut by(
@@ -266,7 +266,7 @@ fn a_pipe_in_the_place_of_the_file_is_refused_and_not_waited_for() {
         &["doctor"],
     ] {
         let mut quorate = common::quorate(&masters);
-        // Whoever hangs here is ended, and fails the test by its code.
+        // A process that hangs is killed here, and its exit code fails the test.
         let done = done(&mut by(
             &["timeout", "10"],
             quorate.args(command).current_dir(dir.path()),
@@ -315,7 +315,7 @@ fn a_variable_that_is_empty_is_not_set() {
         let done = done(run.env(variable, ""));
         assert_eq!(done.code, Some(0), "{variable}: {done:?}");
     }
-    // As if there were none at all: the file speaks.
+    // The variable counts as unset, so the file applies.
     let dir = tempfile::tempdir().expect("a directory");
     let text = format!("masters = '{}'\nttl = 'ten'\n", masters.urls().join(","));
     std::fs::write(dir.path().join("quorate.toml"), text).expect("written");
@@ -349,7 +349,7 @@ fn the_command_inherits_the_masters_unless_they_are_hidden() {
     let mut hidden = run(&masters, &["r"], &["sh", "-c", script]);
     let hidden = done(hidden.env("QUORATE_HIDE_MASTERS", "1"));
     assert_eq!(hidden.out, "none r\n", "{hidden:?}");
-    // While masters change there are passwords in two variables.
+    // While masters are replaced, two variables contain passwords.
     let next = format!("{},redis://:s3cret@127.0.0.1:1", masters.urls()[0]);
     let mut hidden = run(
         &masters,
@@ -366,7 +366,7 @@ fn the_command_inherits_the_masters_unless_they_are_hidden() {
     );
 }
 
-/// Two tries of five seconds is what the system's resolver grants a name server.
+/// The system resolver tries a name server twice, for five seconds each.
 #[test]
 fn a_silent_name_server_holds_up_nobody_at_the_end() {
     let conf = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("silent.conf");
@@ -374,7 +374,7 @@ fn a_silent_name_server_holds_up_nobody_at_the_end() {
     let mount = format!("mount --bind '{}' /etc/resolv.conf", conf.display());
     let script = format!("{mount} && exec \"$@\"");
     let script = ["unshare", "--mount", "sh", "-c", &script, "sh"];
-    // It takes the questions and answers none.
+    // A name server that receives queries and never replies.
     let Ok(_silent) = std::net::UdpSocket::bind("127.0.0.53:53") else {
         return did_not_run(
             "a_silent_name_server",

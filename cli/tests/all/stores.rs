@@ -1,5 +1,5 @@
-//! Databases and ZooKeeper that cannot be masters as they are: each is named with the cure, by the lock and by
-//! doctor, and nothing waits in silence.
+//! Databases and ZooKeeper that cannot be masters as they are. Both the lock and doctor report the problem and the
+//! remedy, and no command waits without a message.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::common::{Done, bare, done};
 use quorate_testbed::{MariaDb, MariaDbOptions, ZooKeeper, ZooKeeperOptions, not_run};
 use serde_json::Value;
 
-/// Far below any wait that a test here asks for, far above what a busy machine takes.
+/// Far less than the waits that the tests ask for, and far more than a busy machine needs.
 const SOON: Duration = Duration::from_secs(30);
 
 fn mariadb(options: MariaDbOptions) -> Option<MariaDb> {
@@ -40,7 +40,7 @@ fn quorate(masters: &str, words: &[&str]) -> Done {
     done(command.args(words))
 }
 
-/// A lock that would wait for longer than a test may take, were it not said at once that it is hopeless.
+/// Runs a command with a long wait, which must fail at once because waiting cannot help.
 fn lock(masters: &str) -> Done {
     let words = ["run", "--wait", "45s", "nightly", "--", "true"];
     let run = quorate(masters, &words);
@@ -49,7 +49,7 @@ fn lock(masters: &str) -> Done {
     run
 }
 
-/// What doctor says: all findings as `severity check: finding | advice`.
+/// Runs doctor. Returns all findings as lines `severity check: finding | advice`.
 fn doctor(masters: &str) -> (Done, Vec<String>) {
     let run = quorate(masters, &["doctor", "--json"]);
     let page: Value = serde_json::from_str(&run.out).expect("JSON");
@@ -82,7 +82,7 @@ fn refused(run: &Done, words: &[&str]) {
     }
 }
 
-/// A user of these rights.
+/// Creates a user with the grants that `prepare` printed, except `without`. Returns its URL.
 fn user(server: &MariaDb, prepared: &str, without: &str) -> String {
     server
         .sql("CREATE USER app IDENTIFIED BY 'hunter2'")
@@ -147,7 +147,7 @@ fn a_user_without_a_right_and_a_server_that_is_read_only_are_told_apart() {
     refused(&run, &[&name, "read-only"]);
     let (_, lines) = doctor(&url);
     says(&lines, "error role", &[&name, "read_only = 0"]);
-    // An administrator may write nevertheless, and is told.
+    // An administrator can write to a read-only server, and gets a finding.
     let (_, lines) = doctor(&server.url("locks"));
     says(&lines, "error role", &[&name, "is read-only"]);
 }
@@ -206,7 +206,7 @@ fn one_server_under_two_names_is_no_two_masters() {
     let run = lock(&format!("{here},{encrypted}"));
     assert_eq!(run.code, Some(64), "{run:?}");
     assert!(run.err.contains("mysql 127.0.0.1"), "{run:?}");
-    // Prepared by two administrators, each of whom sees a database of their own.
+    // Prepared with two accounts, each of which sees only its own database.
     server
         .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
         .expect("another name");

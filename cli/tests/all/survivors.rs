@@ -1,5 +1,5 @@
-//! `quorate run` and processes that it cannot stop, or leaves behind: it never says of a command that
-//! it was stopped when it goes on.
+//! Processes that `quorate run` cannot stop, or that a command leaves in the background. `quorate run` never reports a
+//! process as stopped that is still running.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,13 +14,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use quorate_testbed::Masters;
 
-/// An ordinary user's view: `quorate`, and a set-uid program that becomes another user.
+/// `quorate` for an ordinary user, and a set-uid program that becomes another user.
 struct Ordinary {
     dir: tempfile::TempDir,
 }
 
 impl Ordinary {
-    /// Where this machine cannot give that, the reason.
+    /// Sets this up; the reason if this machine does not allow it.
     fn new() -> Result<Self, String> {
         if fs::metadata("/proc/self").is_ok_and(|me| me.uid() != 0) {
             return Err("only root can make a set-uid program".into());
@@ -41,7 +41,7 @@ impl Ordinary {
             .and_then(|()| copy(env!("CARGO_BIN_EXE_quorate").as_ref(), "quorate", 0o755))
             .and_then(|()| fs::set_permissions(this.dir.path(), Permissions::from_mode(0o755)))
             .map_err(|error| error.to_string())?;
-        // Whether set-uid means anything here, the file system may say otherwise.
+        // The file system may ignore set-uid bits.
         let mut nobody = Self::nobody();
         let seen = nobody.arg(this.root()).args(["--reuid=0", "id", "-u"]);
         let seen = seen.output().map_err(|error| error.to_string())?;
@@ -51,7 +51,7 @@ impl Ordinary {
         Ok(this)
     }
 
-    /// The set-uid program; `--reuid=0 COMMAND` runs the command as root altogether.
+    /// The set-uid program; with `--reuid=0 COMMAND` it runs the command with root as the real user, too.
     fn root(&self) -> String {
         self.dir.path().join("become").display().to_string()
     }
@@ -84,7 +84,7 @@ impl Ordinary {
     }
 }
 
-/// Whoever outlives `quorate` must not keep the ends of its output open.
+/// A process that outlives `quorate` must not keep its output pipes open.
 const QUIET: &str = ">/dev/null 2>&1";
 
 #[test]
@@ -102,7 +102,7 @@ fn a_command_that_became_another_user_is_never_said_to_be_stopped() {
         .spawn()
         .expect("starts");
     until("the command runs", || sleeps(mark));
-    // Not before it is told: it is worth knowing while there is time to do something about it.
+    // Wait for the warning, which must be printed early enough to act on it.
     std::thread::sleep(std::time::Duration::from_millis(600));
     held_by_another(&masters);
     let holder = end(holder);

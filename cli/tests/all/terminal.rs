@@ -1,6 +1,6 @@
-//! `quorate run` on a terminal: the keyboard goes to the command, and comes back.
+//! `quorate run` on a terminal: lends the keyboard to the command and takes it back.
 //!
-//! The terminals are made by `script` of util-linux; where that is missing there is nothing to test.
+//! The terminals are created by `script` of util-linux. Without it, these tests do not run.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::common::{end, masters};
 use quorate_testbed::Masters;
 
-/// Types `keys`, one by one with a pause before each, at a terminal on which `line` runs.
+/// Types `keys` one by one, with a pause before each, on a terminal that runs `line`.
 fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String> {
     let line = line.replace("quorate", env!("CARGO_BIN_EXE_quorate"));
-    // A shell with job control in between, as people have it.
+    // With an interactive shell in between, for job control.
     let mut script = Command::new("script")
         .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
         .env("QUORATE_MASTERS", masters.urls().join(","))

@@ -1,4 +1,4 @@
-//! `rediss://` masters that trust an authority of their own and ask for client certificates, and `mysqls://` ones.
+//! `rediss://` masters with a private certificate authority and client certificates, and `mysqls://` masters.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::common::{bare, done};
 use quorate_testbed::{Error, MariaDb, MariaDbOptions, Masters, ServerOptions, Tls, not_run};
 
-/// Runs `openssl`; false where it is missing or refuses.
+/// Runs `openssl`; false if it is missing or fails.
 fn openssl(dir: &Path, line: &str) -> bool {
     Command::new("openssl")
         .args(line.split_whitespace())
@@ -17,7 +17,7 @@ fn openssl(dir: &Path, line: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// An authority, and one certificate for servers and clients on loopback.
+/// Creates a certificate authority, and one certificate for servers and clients on loopback.
 fn certificates(dir: &Path) -> bool {
     std::fs::write(
         dir.join("ext"),
@@ -139,7 +139,7 @@ fn a_database_is_asked_for_its_certificate_before_anything_is_said_to_it() {
         (&wrong, 69, "certificate"),
         (&by_web, 69, "certificate"),
         (&missing, 64, "/no/such/file"),
-        // What MariaDB says to who does not encrypt; MySQL says it better.
+        // The error of MariaDB for an unencrypted client; MySQL has a clearer one.
         (&plain, 69, "denied"),
     ] {
         let refused = run(master);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{self, Done, bare, done, end, mark, masters, quorate, run, until_held};
 use quorate_testbed::{Fault, Masters, Proxy, Way};
 
-/// `quorate` with these words, and time enough for a busy machine.
+/// Runs `quorate` with these arguments, and with timeouts for a busy machine.
 fn with(masters: &Masters, words: &[&str]) -> Command {
     let mut command = quorate(masters);
     command
@@ -20,7 +20,7 @@ fn ask(masters: &Masters, words: &[&str]) -> Done {
     done(&mut with(masters, words))
 }
 
-/// Leaves nothing but what is kept on purpose.
+/// Checks that the lock of this name is released on all masters.
 fn assert_tidy(masters: &Masters, name: &str) {
     for master in masters {
         let key = master.command(&["EXISTS", name]).expect("alive");
@@ -137,7 +137,7 @@ fn a_signal_ends_the_wait_for_a_value_and_leaves_no_place_in_line() {
     assert_eq!(ask(&masters, &["quota", "create", "r", "1"]).code, Some(0));
 }
 
-/// A period that does not end while a test runs.
+/// A period that does not end during a test.
 const LONG: &str = "3650d";
 
 #[test]
@@ -253,8 +253,8 @@ fn a_signal_before_the_record_does_not_use_up_the_period() {
             .env("QUORATE_TTL", "25s");
         let once = once.spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
-        // From now on answers take a second: so long does it take from the grant until it is known what was done
-        // last, and the note of who holds it is on the masters a tenth of a second behind the grant.
+        // From now on replies take a second. Between the grant and the reply with the record there is enough time for
+        // the signal: the holder's note, which the test waits for, is written 100 ms after the grant.
         let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
         let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
         assert_eq!(end(before).code, Some(0));

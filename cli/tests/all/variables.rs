@@ -1,8 +1,8 @@
-//! Variables: empty ones count as unset, and one that nobody reads is named.
+//! Variables: empty ones count as unset, and unknown ones cause a warning.
 
 use crate::common::{Done, bare, done, masters, quorate, run};
 
-/// Every command that needs masters, with what it needs besides.
+/// Every command that needs masters, with its required arguments.
 const COMMANDS: [&[&str]; 11] = [
     &["run", "r", "true"],
     &["hold", "r"],

@@ -1,4 +1,4 @@
-//! What `quorate run` says on stderr: why it waits, why it gave up, why the lock was lost.
+//! Messages of `quorate run` on stderr: why it waits, why it gave up, why the lock was lost.
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -103,7 +103,7 @@ fn a_lost_lock_names_the_masters_and_what_they_said() {
     );
 }
 
-/// What a run over three masters of which one is dead says.
+/// Runs a command on three masters, one of which is down.
 fn beside_a_dead_one(prepare: impl FnOnce(&mut std::process::Command)) -> common::Done {
     let user = |_| {
         ServerOptions::new()
@@ -213,13 +213,13 @@ fn a_command_that_waits_for_the_lock_it_runs_under_is_told_so() {
     let inside = [inner, "run", "--wait", "4s", "mine", "--", "true"];
     let outer = done(&mut run(&masters, &["mine"], &inside));
     assert_eq!(outer.code, Some(75), "{outer:?}");
-    // At once, and not after the wait.
+    // At once, not after the wait.
     assert!(outer.took < Duration::from_secs(4), "{outer:?}");
     assert!(outer.err.contains("waits for this one to end"), "{outer:?}");
 }
 
-/// A terminal that Ctrl-S has stopped, a pager that nobody scrolls: what is written there waits, and so
-/// would the renewals.
+/// Writing to a terminal that Ctrl-S has stopped, or to a pager that is not scrolled, blocks. It must not block the
+/// renewals.
 #[test]
 fn a_stderr_that_nobody_reads_costs_no_lock() {
     let (mut full, unread) = UnixStream::pair().expect("a pair");
@@ -234,7 +234,7 @@ fn a_stderr_that_nobody_reads_costs_no_lock() {
     drop(command);
     until_held(&masters, "x");
     masters[1].kill().expect("killed");
-    // What is said in the end is waited for; then there is nobody to read it.
+    // The last message blocks until it can be written; then the reader is closed.
     let late = Instant::now() + Duration::from_secs(15);
     while child.try_wait().expect("ours").is_none() && Instant::now() < late {
         std::thread::sleep(Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! A small stage for the tests of the command line: real masters, real processes.
+//! Helpers for the tests of the command line, with real masters and real processes.
 
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt;
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 
 use quorate_testbed::Masters;
 
-/// `n` masters, or a panic that says why not.
+/// Starts `n` masters.
 pub(crate) fn masters(n: usize) -> Masters {
     Masters::start(n).expect("masters start")
 }
 
-/// Somebody else has the lock `r` from now on.
+/// Makes a foreign client hold the lock `r`.
 pub(crate) fn held_by_another(masters: &Masters) {
     for master in masters {
         master.command(&["SET", "r", "x"]).expect("alive");
     }
 }
 
-/// The binary under test with no configuration but what the test gives it.
+/// The binary under test, without any `QUORATE_*` variables.
 pub(crate) fn bare() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
     for (name, _) in std::env::vars_os() {
@@ -34,7 +34,7 @@ pub(crate) fn bare() -> Command {
     command
 }
 
-/// The binary over these masters, which are young and may vote nevertheless.
+/// The binary with these masters, and with the restart guard off because they have just been started.
 pub(crate) fn quorate(masters: &Masters) -> Command {
     let mut command = bare();
     command
@@ -43,11 +43,11 @@ pub(crate) fn quorate(masters: &Masters) -> Command {
     command
 }
 
-/// `quorate run`, with options and the command in one text.
+/// `quorate run` with these options and this command.
 pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Command {
     let mut quorate = quorate(masters);
     quorate
-        // The defaults are for machines that get their processors; tests share theirs.
+        // Longer timeouts than the defaults, because tests share the processors.
         .env("QUORATE_NODE_TIMEOUT", "500ms")
         .env("QUORATE_CONNECT_TIMEOUT", "2s")
         .arg("run")
@@ -59,19 +59,19 @@ pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Comm
     quorate
 }
 
-/// What a finished process said and did.
+/// Output and exit status of a process.
 #[derive(Debug)]
 pub(crate) struct Done {
-    /// As a shell shows it: 128+n for a process that died of signal n.
+    /// The exit code as a shell shows it: 128+n for a process that died of signal n.
     pub(crate) code: Option<i32>,
-    /// The signal it died of, if it did.
+    /// The signal that it died of.
     pub(crate) died_of: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
     pub(crate) took: Duration,
 }
 
-/// Runs to the end.
+/// Runs a command to its end.
 pub(crate) fn done(command: &mut Command) -> Done {
     let started = Instant::now();
     let output = command.output().expect("quorate starts");
@@ -105,19 +105,19 @@ pub(crate) fn signal(child: &Child, name: &str) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), sig).expect("the process is there");
 }
 
-/// A number of seconds that no other process sleeps: marks the processes of one test.
+/// A number of seconds that no other process sleeps, to identify the processes of one test.
 pub(crate) fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("1000.{:07}{n:03}", std::process::id())
 }
 
-/// How many living processes carry the mark, the `quorate` that started them left out.
+/// The number of living processes with this number, without the `quorate` process that started them.
 pub(crate) fn alive(mark: &str) -> usize {
     pids(mark).len()
 }
 
-/// The same processes.
+/// The pids of the processes that [`alive`] counts.
 pub(crate) fn pids(mark: &str) -> Vec<i32> {
     let processes = std::fs::read_dir("/proc").expect("proc");
     processes
@@ -137,7 +137,7 @@ pub(crate) fn pids(mark: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Ends the processes with this mark, whatever the test does.
+/// Kills the processes with this number when the test ends, even in a panic.
 pub(crate) struct Ends(pub(crate) String);
 
 impl Drop for Ends {
@@ -149,14 +149,14 @@ impl Drop for Ends {
     }
 }
 
-/// Says by name that a test did not run here, and why.
+/// Reports that a test did not run, and why.
 pub(crate) fn did_not_run(test: &str, why: &str) {
-    // Past the capture of the test harness: who reads only the summary must see it as well.
+    // Written around the capture of the test harness, so that the summary shows it.
     let _ = writeln!(std::io::stderr(), "{test}: DID NOT RUN: {why}");
 }
 
-/// Whether a `sleep` with this mark has really begun: between fork and exec a shell's child still
-/// looks like the shell, and a signal that comes then is lost to it.
+/// Whether a `sleep` with this number has really started. Between fork and exec the child still looks like the shell,
+/// and a signal sent then would not reach it.
 pub(crate) fn sleeps(mark: &str) -> bool {
     let wanted = format!("sleep\0{mark}\0").into_bytes();
     let processes = std::fs::read_dir("/proc").expect("proc");
@@ -165,7 +165,7 @@ pub(crate) fn sleeps(mark: &str) -> bool {
         .any(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == wanted))
 }
 
-/// Waits until `ready` says yes.
+/// Waits until `ready` returns true.
 pub(crate) fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let patience = Instant::now() + Duration::from_secs(10);
     while !ready() {
