@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_known_by_its_number_and_by_when_it_began() {
+    fn process_is_identified_by_pid_start_time_and_namespace() {
         let line = "7 (a) S 1) b\n) R 4 5 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99 1000 5";
         let process = Process { pid: 7, began: 99 };
         assert_eq!(parse(line.as_bytes()), Some((process, 4)));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_us_is_above_us_and_who_runs_under_us_is_not() {
+    fn parent_is_an_ancestor_and_child_is_not() {
         let ours = Ancestry::of_this_process().expect("a system that tells");
         assert_eq!(ours.line[0].pid, std::process::id());
         assert_eq!(ours.line[1].pid, std::os::unix::process::parent_id());

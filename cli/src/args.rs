@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn command_line_passes_the_checks_of_clap() {
         description().debug_assert();
     }
 

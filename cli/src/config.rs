@@ -133,7 +133,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
         .map_err(Failure::internal)?;
     let outcome = runtime.block_on(future);
     // Dropped, it would wait for the thread that looks a name up at a silent name server: nobody needs
-    // that answer any more (`a_silent_name_server_holds_up_nobody_at_the_end`).
+    // that answer any more (`silent_name_server_does_not_delay_the_exit`).
     runtime.shutdown_background();
     outcome
 }

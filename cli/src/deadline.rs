@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signals_come_in_time_for_every_remaining_validity() {
+    fn signals_are_due_in_time_for_every_remaining_validity() {
         use Action::{KeepRunning, Kill, Terminate};
         let plan = Deadline::new(ms(10_000), ms(5_000)); // grace 4.8 s, margin 200 ms
         for (remaining, terminated_for, expected) in [
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn without_grace_the_command_is_killed_and_never_asked() {
+    fn command_without_grace_gets_sigkill_only() {
         let plan = Deadline::new(ms(10_000), ms(0));
         assert_eq!(
             plan.decide(ms(201), None),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_backstop_is_later_than_the_supervisor_and_still_inside_the_validity() {
+    fn guard_deadlines_are_later_than_the_supervisors_and_within_the_validity() {
         for ttl in [50, 100, 1_000, 10_000, 60_000] {
             let plan = Deadline::new(ms(ttl), ms(5_000));
             let (term, kill) = plan.backstop();

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_say_of_each_code_what_the_table_says() {
+    fn documented_exit_codes_match_the_table() {
         let page = |name| {
             let path = format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"));
             std::fs::read_to_string(path).expect("the page")

@@ -214,7 +214,7 @@ Exit codes:
     128+n   signal n ended the command, the wait for the lock, or a measurement";
 
     #[test]
-    fn a_page_fits_what_there_is() {
+    fn page_is_wrapped_at_the_given_width() {
         let narrow = page(PAGE, 40);
         assert_eq!(
             narrow,
@@ -232,14 +232,14 @@ Exit codes:
     }
 
     #[test]
-    fn what_is_quoted_stays_together() {
+    fn quoted_text_is_not_broken() {
         let text = page("Examples:\n    quorate run name --shell 'a | b; c d' x", 32);
         let expected = "Examples:\n    quorate run name --shell \\\n        'a | b; c d' x";
         assert_eq!(text, expected);
     }
 
     #[test]
-    fn columns_are_seen_where_one_word_fills_the_first() {
+    fn second_column_is_found_after_a_single_space() {
         let block = block("Checks:\n    login      they take us\n    long names are taken, too");
         let pairs = [("login", "they take us"), ("long names", "are taken, too")];
         let pairs = pairs.map(|(left, right)| Line::Pair(left.into(), right.into()));
@@ -247,7 +247,7 @@ Exit codes:
     }
 
     #[test]
-    fn colours_take_no_room() {
+    fn colour_sequences_have_no_width() {
         assert_eq!(visible("\x1b[1mab\x1b[0m"), 2);
         assert_eq!(
             fill("\x1b[1mab\x1b[0m cd ef", 5, "  "),

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_printable_comes_back_as_it_was() {
+    fn unprintable_inverts_printable() {
         let all: Vec<u8> = (0..=u8::MAX).collect();
         let text = printable(&all);
         assert!(

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_to_be_typed_stays_as_it_is() {
+    fn typed_characters_are_escaped_for_roff() {
         assert_eq!(
             escaped("a --b 'c' \\ `d` ~"),
             r"a \-\-b \(aqc\(aq \(rs \(gad\(ga \(ti"

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_says_what_it_leads_to() {
+    fn url_scheme_selects_the_kind_of_master() {
         for (url, wanted) in [
             ("redis://h", Scheme::Redis),
             ("rediss://h", Scheme::Redis),

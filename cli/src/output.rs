@@ -56,7 +56,7 @@ pub(crate) fn mention(line: impl Display) {
 
 /// Prints one line on stderr while a lock is held or waited for. The line is dropped if stderr would block (a terminal
 /// stopped by Ctrl-S, a pager that is not scrolled), because the lock is not renewed while this process is blocked
-/// (test `a_stderr_that_nobody_reads_costs_no_lock`).
+/// (test `blocked_stderr_does_not_cost_the_lock`).
 pub(crate) fn say_in_passing(line: impl Display) {
     let stderr = io::stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_password_survives() {
+    fn password_in_a_url_is_redacted() {
         for (text, clean) in [
             (
                 "cannot use 'redis://bob:s3cret@10.0.0.1:6379/2': no",
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up() {
+    fn table_columns_are_aligned() {
         let rows = vec![
             vec![Cell::from("a"), Cell::from("first")],
             vec![Cell::from("longer"), Cell::from("ünd")],
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_does_not_fit_becomes_lines() {
+    fn row_that_does_not_fit_is_printed_as_lines() {
         let rows = vec![
             vec![
                 Cell::from("a"),
@@ -372,13 +372,13 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_can_be_shown() {
+    fn unprintable_bytes_are_escaped() {
         assert_eq!(bytes("ä {x}".as_bytes()), "ä {x}");
         assert_eq!(bytes(b"a\xff\n\\"), "a\\xff\\n\\\\");
     }
 
     #[test]
-    fn durations_are_short() {
+    fn human_duration_is_rounded() {
         assert_eq!(human(Duration::from_micros(9_872_123)), "9s 872ms");
         assert_eq!(human(Duration::from_nanos(412_345)), "412us");
         assert_eq!(human(Duration::from_millis(61_500)), "1m 1s");

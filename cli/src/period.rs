@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_signal_that_has_come_is_seen_before_the_next_step() {
+    async fn pending_signal_is_seen_before_the_next_step() {
         let mut signals = Signals::hear().expect("heard");
         let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         assert!(quiet.is_ok(), "{quiet:?}");

@@ -278,7 +278,7 @@ mod tests {
     const SAFE: (&str, &str) = ("innodb_flush_log_at_trx_commit", "1");
 
     #[test]
-    fn a_database_that_is_fit_leaves_nothing_to_say() {
+    fn healthy_database_has_no_findings() {
         let master = database(&[
             SAFE,
             ("log_bin", "ON"),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn every_illness_of_a_database_is_found() {
+    fn every_problem_of_a_database_is_reported() {
         use Severity::{Error, Warning};
         for (settings, expected) in [
             (
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_can_lose_is_covered_by_the_guard_or_an_error() {
+    fn possible_data_loss_is_a_note_with_the_restart_guard_and_an_error_without() {
         let off = Rules {
             restart_guard: false,
             ..RULES
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ensemble_is_enough_for_itself_and_one_server_is_not() {
+    fn zookeeper_ensemble_may_be_the_only_master_and_a_single_server_may_not() {
         let mut master = database(&[]);
         master.server = Some("zookeeper".into());
         for (role, alone) in [("leader", true), ("follower", true), ("standalone", false)] {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn why_it_cannot_be_used_is_said_with_the_cure_of_its_kind() {
+    fn unusable_record_master_is_reported_with_advice_for_its_kind() {
         let zookeeper = |fault: &Fault| {
             let mut master = database(&[]);
             master.server = Some("zookeeper".into());

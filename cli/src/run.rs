@@ -242,7 +242,7 @@ enum WayOut {
 
 /// Does the `work`, and when it is over, however that came about, sees to it that what it gave back
 /// has reached every master that answers: the runtime ends with us, and with it whatever is still on
-/// its way (`no_way_out_leaves_a_key_but_the_fencing_counter`).
+/// its way (`every_end_of_run_leaves_no_key_but_the_fencing_counter`).
 pub(crate) async fn leaving_nothing<T>(
     redlock: &Redlock,
     parting: Duration,
@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_gives_the_lock_back_before_the_process_ends() {
+    fn panic_releases_the_lock_before_the_process_ends() {
         let masters = Masters::start(5).expect("masters start");
         let redlock = Redlock::builder()
             .masters(masters.urls())

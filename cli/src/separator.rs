@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_where_there_is_no_doubt() {
+    fn unambiguous_command_line_is_accepted() {
         for line in [
             "run x | make -j4 deploy",
             "run --ttl 5s x | ./report.sh --full",
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_doubt_is_answered_with_the_line_that_is_right() {
+    fn ambiguous_command_line_is_refused_with_the_corrected_one() {
         for (line, right) in [
             ("run -- -x | true", "-x: the name of a lock"),
             (

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_pen_finds_the_word_that_was_meant() {
+    fn misspelt_variable_finds_the_nearest_known_one() {
         let known = ["TTL", "TRY", "MASTERS", "NODE_TIMEOUT", "WAIT"];
         let known: BTreeSet<String> = known.map(|name| format!("{OURS}{name}")).into();
         for (name, meant) in [
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_as_far_apart_as_letters_differ() {
+    fn edit_distance_counts_differing_letters() {
         let apart = [
             ("", "abc", 3),
             ("abc", "abc", 0),

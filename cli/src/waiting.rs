@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_line_says_place_holder_and_time() {
+    async fn waiting_line_shows_queue_position_and_holder() {
         let redlock = Redlock::in_memory(3);
         let guard = redlock.acquire("x").await.expect("free");
         let other = redlock.clone();

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parser_message_becomes_one_line_without_the_usage_block() {
+    fn parser_message_becomes_one_line_without_the_usage_block() {
         let rendered = "error: the following required arguments were not provided:\n  <RESOURCE>\n\n\
                         Usage: quorate run <RESOURCE> -- <COMMAND>...\n\nFor more information, try '--help'.\n";
         assert_eq!(
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_variable_is_named() {
+    fn wrong_value_from_a_variable_names_the_variable() {
         assert_eq!(
             one_line(
                 "error: invalid value 'x' for '--ttl <TIME>': no\n",

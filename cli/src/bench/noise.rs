@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_is_read_from_its_first_line() {
+    fn processor_ticks_are_read_from_the_first_line_of_proc_stat() {
         let stat = "cpu  100 1 50 800 20 0 4 5 7 0\ncpu0 1 2 3 4 5 6 7 8\n";
         assert_eq!(ticks(stat), Some((160, 980)));
         assert_eq!(ticks("cpu  1 2 x"), None);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_use_ourselves_is_no_noise() {
+    fn own_processor_time_does_not_count_as_noise() {
         let look = |worked, all, ours| Look {
             machine: Some((worked, all)),
             ours: Duration::from_millis(ours),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_machine_is_not_spoken_of() {
+    fn noise_warning_is_given_only_above_the_limits() {
         assert_eq!(Noise::of(Some(0.05), vec![0.9, 0.1, 0.2]).warning(), None);
         assert_eq!(Noise::of(None, vec![]).warning(), None);
         let busy = Noise::of(Some(0.4), vec![0.1]).warning().expect("said");

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_read_and_counted() {
+    fn kinds_of_masters_are_parsed_and_counted() {
         let kinds: Kinds = "redis,mariadb, redis".parse().expect("kinds");
         assert_eq!(count(&kinds.0), "2 redis + 1 mysql");
         for wrong in ["", "redis,", "oracle", "redis;mysql"] {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn masters_of_several_kinds_are_compared_by_kind_and_of_one_kind_by_size() {
+    fn masters_of_several_kinds_are_compared_by_kind() {
         let urls = ["redis://a", "mysql://b/db", "redis://c"].map(str::to_owned);
         let labels: Vec<String> = Party::each_kind(&urls).iter().map(Party::label).collect();
         assert_eq!(labels, ["2 redis", "1 mysql", "2 redis + 1 mysql"]);

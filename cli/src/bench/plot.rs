@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_round_and_enclose_the_values() {
+    fn axis_ticks_are_round_and_enclose_the_values() {
         let linear = Axis::over(Scale::Linear, [3.0, 87.0].into_iter());
         assert_eq!(linear.ticks(), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
         let log = Axis::over(Scale::Log, [130.0, 4_100.0].into_iter());
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_still_a_picture() {
+    fn plot_without_values_is_valid_svg() {
         let none = Series {
             name: "classic",
             class: "s0",

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_contain_anything() {
+    fn process_name_may_contain_any_character() {
         let process = parse(7, b"7 (a) S 1) b\n) R 1 42 42 0").expect("parsed");
         assert_eq!((process.group, process.ended), (42, false));
         assert_eq!(process.to_string(), "process 7 (a) S 1) b\\n)");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn survivors_are_named_with_their_user_and_not_without_end() {
+    fn surviving_processes_are_listed_with_user_up_to_a_limit() {
         let one = |pid, user| Process {
             pid,
             name: "sudo".into(),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_not_there_has_nobody_alive() {
+    fn missing_group_has_no_living_process() {
         // Above the largest pid on Linux.
         let gone = Group(Pid::from_raw(4_194_304));
         assert_eq!(gone.alive(), None);

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_survive_the_pipe() {
+    fn guard_orders_are_parsed_as_they_were_written() {
         let mut orders = Orders::default();
         orders.take(&group_order(Pid::from_raw(4711)));
         orders.take(&until_order(
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_never_answers_for_its_own_group_or_for_everybody() {
+    fn guard_refuses_group_0_and_1() {
         for group in ["0", "1", "-1", "x", ""] {
             let mut orders = Orders::default();
             orders.take(&format!("group {group}\n"));

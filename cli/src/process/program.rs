@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_found_as_its_start_would_find_it() {
+    fn program_is_searched_like_execvp() {
         let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         let path = std::env::join_paths(dirs.iter().map(tempfile::TempDir::path)).expect("a path");
         let kind = |name: &str| found(OsStr::new(name), &path).map_err(|error| error.kind());
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_found_only_with_its_interpreter() {
+    fn script_is_found_only_if_its_interpreter_exists() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("job");
         let kind = |text: &str| {

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mask_of_ignored_signals_is_read() {
+    fn mask_of_ignored_signals_is_parsed() {
         let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
         let bit = |sig| ignores(mask(status), sig);
         assert!(bit(Signal::SIGHUP) && bit(Signal::SIGPIPE));

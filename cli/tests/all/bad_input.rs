@@ -29,7 +29,7 @@ fn refused(options: &[&str], parts: &[&str]) {
 const THREE: &str = "redis://127.0.0.1:1,redis://127.0.0.1:2,redis://127.0.0.1:3";
 
 #[test]
-fn wrong_masters() {
+fn wrong_masters_are_refused_in_one_line() {
     refused(&["r"], &["no masters", "--masters"]);
     refused(&["--masters", "", "r"], &["no masters"]);
     refused(
@@ -48,7 +48,7 @@ fn wrong_masters() {
 }
 
 #[test]
-fn wrong_resources() {
+fn wrong_resource_names_are_refused_in_one_line() {
     refused(&["--masters", THREE, ""], &["empty"]);
     refused(&["--masters", THREE, &"x".repeat(5000)], &["5000", "1024"]);
     refused(
@@ -58,7 +58,7 @@ fn wrong_resources() {
 }
 
 #[test]
-fn wrong_times() {
+fn wrong_durations_are_refused_in_one_line() {
     refused(&["--masters", THREE, "--ttl", "0s", "r"], &["ttl"]);
     refused(&["--masters", THREE, "--ttl", "2ms", "r"], &["ttl", "2ms"]);
     refused(
@@ -81,7 +81,7 @@ fn wrong_times() {
 }
 
 #[test]
-fn wrong_arguments() {
+fn wrong_arguments_are_refused_in_one_line() {
     refused(&["--masters", THREE], &["<RESOURCE>"]);
     refused(
         &["--masters", THREE, "--restart-guard", "maybe", "r"],
@@ -98,7 +98,7 @@ fn wrong_arguments() {
 }
 
 #[test]
-fn wrong_variables_are_named() {
+fn wrong_variable_is_named_in_the_error() {
     let run =
         done(
             bare()
@@ -113,7 +113,7 @@ fn wrong_variables_are_named() {
 }
 
 #[test]
-fn wrong_files_are_named_with_their_line_and_key() {
+fn wrong_configuration_file_is_named_with_line_and_key() {
     let dir = tempfile::tempdir().expect("a directory");
     let with = |text: &str| {
         let path = dir.path().join("quorate.toml");
@@ -139,7 +139,7 @@ fn wrong_files_are_named_with_their_line_and_key() {
 }
 
 #[test]
-fn flags_win_over_variables_over_the_file() {
+fn flags_override_variables_and_variables_override_the_file() {
     let masters = masters(1);
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("q.toml");
@@ -183,7 +183,7 @@ fn flags_win_over_variables_over_the_file() {
 }
 
 #[test]
-fn a_typed_wait_wins_over_the_variable_of_try() {
+fn typed_wait_overrides_the_variable_quorate_try() {
     let masters = masters(1);
     let holder = common::run(&masters, &["r"], &["sleep", "1"])
         .spawn()
@@ -199,7 +199,7 @@ fn a_typed_wait_wins_over_the_variable_of_try() {
 }
 
 #[test]
-fn no_password_is_ever_shown() {
+fn no_output_contains_a_password() {
     for masters in [
         "redis://bob:s3cret@127.0.0.1:1",
         "redis://:s3cret@127.0.0.1:1",

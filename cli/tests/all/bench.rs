@@ -8,7 +8,7 @@ use quorate_testbed::{Fault, Proxy, Way};
 use serde_json::Value;
 
 #[test]
-fn spawned_masters_are_measured_and_the_report_needs_nothing_else() {
+fn bench_on_spawned_masters_writes_a_self_contained_report() {
     let out = tempfile::tempdir().expect("a directory");
     let run = done(
         bare()
@@ -64,7 +64,7 @@ fn spawned_masters_are_measured_and_the_report_needs_nothing_else() {
 }
 
 #[test]
-fn kinds_of_locks_are_compared_with_the_plain_one() {
+fn bench_kinds_compares_each_kind_with_the_plain_lock() {
     let out = tempfile::tempdir().expect("a directory");
     let run = done(
         bare()
@@ -93,7 +93,7 @@ fn kinds_of_locks_are_compared_with_the_plain_one() {
 }
 
 #[test]
-fn a_machine_that_others_keep_busy_is_called_noisy() {
+fn bench_on_a_busy_machine_warns_of_noise() {
     // One more than there are processors.
     let busy = std::thread::available_parallelism().map_or(2, usize::from) + 1;
     let loops = (0..busy).map(|_| {
@@ -120,7 +120,7 @@ fn a_machine_that_others_keep_busy_is_called_noisy() {
 }
 
 #[test]
-fn own_masters_are_left_as_they_were_but_for_counters() {
+fn bench_on_configured_masters_leaves_only_fencing_counters() {
     let masters = masters(3);
     let run = done(quorate(&masters).args(["bench", "--time", "1s", "--tasks", "4"]));
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -132,12 +132,9 @@ fn own_masters_are_left_as_they_were_but_for_counters() {
 }
 
 #[test]
-fn kinds_of_masters_are_compared_side_by_side() {
+fn bench_nodes_compares_kinds_of_masters() {
     if let Err(why) = quorate_testbed::MariaDb::available() {
-        quorate_testbed::not_run(
-            "kinds_of_masters_are_compared_side_by_side",
-            &why.to_string(),
-        );
+        quorate_testbed::not_run("bench_nodes_compares_kinds_of_masters", &why.to_string());
         return;
     }
     let labels = |run: &common::Done| -> Vec<(String, u64)> {
@@ -193,7 +190,7 @@ fn kinds_of_masters_are_compared_side_by_side() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_said_before_anything_is() {
+fn bench_with_impossible_options_is_refused_before_measuring() {
     for (args, words) in [
         (&["bench"][..], "use --spawn"),
         (&["bench", "--spawn", "--sizes", "0"], "1 to 64 masters"),
@@ -232,7 +229,7 @@ fn what_cannot_be_measured_is_said_before_anything_is() {
 }
 
 #[test]
-fn cut_short_it_leaves_nothing_on_spawned_masters() {
+fn interrupted_bench_stops_its_spawned_masters() {
     let temporary = tempfile::tempdir().expect("a directory");
     let child = bare()
         .args(["bench", "--spawn", "--sizes", "2", "--time", "60s"])
@@ -267,7 +264,7 @@ fn left(masters: &quorate_testbed::Masters) -> Vec<String> {
 }
 
 #[test]
-fn cut_short_at_any_moment_it_has_given_back_its_locks_when_it_ends() {
+fn interrupted_bench_has_released_its_locks_when_it_exits() {
     let masters = masters(3);
     for (tasks, after) in [(8, 40), (64, 450), (400, 1500), (5000, 1500)] {
         let child = quorate(&masters)
@@ -287,7 +284,7 @@ fn cut_short_at_any_moment_it_has_given_back_its_locks_when_it_ends() {
 }
 
 #[test]
-fn cut_short_it_waits_for_far_masters_as_long_as_they_may_take() {
+fn interrupted_bench_waits_for_slow_masters_up_to_the_node_timeout() {
     let masters = masters(3);
     let far = |master: &quorate_testbed::Server| {
         let proxy = Proxy::start(master.addr()).expect("a proxy");

@@ -33,12 +33,12 @@ fn three_sell_ten(masters: &str, run: &common::Done) {
 }
 
 #[test]
-fn ten_prizes_are_sold_on_real_masters() {
+fn demo_sells_ten_prizes_on_real_masters() {
     five_sell_ten(&redis(), &done(bare().args(["demo", "--json"])));
 }
 
 #[test]
-fn ten_prizes_are_sold_in_memory_where_no_server_is_installed() {
+fn demo_without_an_installed_server_sells_ten_prizes_in_memory() {
     let run = done(
         bare()
             .args(["demo", "--json"])
@@ -54,10 +54,10 @@ fn redis() -> String {
 }
 
 #[test]
-fn ten_prizes_are_sold_on_two_redis_and_a_database() {
+fn demo_sells_ten_prizes_on_two_redis_and_a_database() {
     if let Err(why) = quorate_testbed::MariaDb::available() {
         quorate_testbed::not_run(
-            "ten_prizes_are_sold_on_two_redis_and_a_database",
+            "demo_sells_ten_prizes_on_two_redis_and_a_database",
             &why.to_string(),
         );
         return;
@@ -70,9 +70,9 @@ fn ten_prizes_are_sold_on_two_redis_and_a_database() {
 }
 
 #[test]
-fn ten_prizes_are_sold_with_a_zookeeper() {
+fn demo_sells_ten_prizes_with_a_zookeeper() {
     if let Err(why) = quorate_testbed::ZooKeeper::available() {
-        quorate_testbed::not_run("ten_prizes_are_sold_with_a_zookeeper", &why);
+        quorate_testbed::not_run("demo_sells_ten_prizes_with_a_zookeeper", &why);
         return;
     }
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,zookeeper,redis"]));
@@ -80,7 +80,7 @@ fn ten_prizes_are_sold_with_a_zookeeper() {
 }
 
 #[test]
-fn a_kind_that_is_not_installed_is_played_in_memory_and_named_with_what_helps() {
+fn demo_runs_a_master_in_memory_if_its_server_is_not_installed_and_says_so() {
     let server = quorate_testbed::available().expect("a server is installed");
     let run = done(
         bare()
@@ -106,7 +106,7 @@ fn a_kind_that_is_not_installed_is_played_in_memory_and_named_with_what_helps() 
 }
 
 #[test]
-fn the_result_is_a_table_on_stdout_and_the_story_stays_on_stderr() {
+fn demo_prints_the_result_on_stdout_and_progress_on_stderr() {
     let run = done(bare().arg("demo"));
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(
@@ -120,7 +120,7 @@ fn the_result_is_a_table_on_stdout_and_the_story_stays_on_stderr() {
 }
 
 #[test]
-fn cut_short_it_dies_of_the_signal_and_its_masters_with_it() {
+fn interrupted_demo_dies_of_the_signal_and_stops_its_masters() {
     let temporary = tempfile::tempdir().expect("a directory");
     let child = bare()
         .arg("demo")

@@ -41,7 +41,7 @@ fn found(json: &Value, severity: &str) -> Vec<String> {
 }
 
 #[test]
-fn healthy_masters_are_well() {
+fn doctor_finds_no_problem_on_healthy_masters() {
     let masters = durable(3);
     let (run, json) = examine(&masters, &[]);
     assert_eq!(run.code, Some(0), "{run:?}");
@@ -65,7 +65,7 @@ fn healthy_masters_are_well() {
 }
 
 #[test]
-fn illnesses_are_found_and_the_exit_code_says_so() {
+fn doctor_with_problems_reports_them_and_exits_with_1() {
     let masters = durable(5);
     let set = |n: usize, command: &[&str]| {
         assert!(
@@ -92,7 +92,7 @@ fn illnesses_are_found_and_the_exit_code_says_so() {
 }
 
 #[test]
-fn one_server_under_two_addresses_is_found() {
+fn doctor_finds_one_server_under_two_addresses() {
     let masters = durable(2);
     let one = masters.urls()[0].clone();
     let again = format!("unix://{}", masters[0].unix_socket().display());
@@ -103,7 +103,7 @@ fn one_server_under_two_addresses_is_found() {
 }
 
 #[test]
-fn a_young_master_is_told_apart_from_a_forgetful_one() {
+fn doctor_tells_a_recently_started_master_from_one_without_persistence() {
     let masters = common::masters(3); // without persistence
     let (run, json) = examine(&masters, &["--restart-guard", "on"]);
     assert_eq!(run.code, Some(1), "{run:?}");
@@ -119,7 +119,7 @@ fn a_young_master_is_told_apart_from_a_forgetful_one() {
 }
 
 #[test]
-fn a_user_with_too_few_rights_is_found() {
+fn doctor_names_the_missing_rights_of_a_user() {
     let masters = Masters::start_with(3, |_| {
         ServerOptions::new()
             .persistence(Persistence::AofAlways)
@@ -145,7 +145,7 @@ fn a_user_with_too_few_rights_is_found() {
 }
 
 #[test]
-fn without_a_quorum_it_is_69() {
+fn doctor_without_a_quorum_exits_with_69() {
     let masters = durable(3);
     masters[0].kill().expect("killed");
     masters[1].stop().expect("stopped");
@@ -190,7 +190,7 @@ fn examine_as_locker(masters: &Masters, options: &[&str]) -> (Done, Value) {
 }
 
 #[test]
-fn a_user_with_the_documented_rights_is_well() {
+fn doctor_finds_no_problem_with_the_documented_rights() {
     let masters = durable(3);
     grant(&masters, None);
     let (run, json) = examine_as_locker(&masters, &["--prefix", "lock:"]);
@@ -201,7 +201,7 @@ fn a_user_with_the_documented_rights_is_well() {
 }
 
 #[test]
-fn each_right_that_is_taken_away_is_named() {
+fn doctor_names_each_documented_right_that_is_missing() {
     let masters = durable(1);
     let rights = documented();
     let rights = rights
@@ -224,7 +224,7 @@ fn each_right_that_is_taken_away_is_named() {
 }
 
 #[test]
-fn what_the_names_of_locks_begin_with_is_asked_for_where_it_matters() {
+fn doctor_asks_for_prefix_if_the_user_may_not_use_all_keys() {
     let masters = durable(3);
     grant(&masters, None);
     // The locks may be named lock:a and lock:b without --prefix, so the user may be correct.
@@ -282,7 +282,7 @@ fn garbage(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
 }
 
 #[test]
-fn doctor_finds_no_master_well_that_a_lock_cannot_use() {
+fn doctor_reports_every_master_that_a_lock_cannot_use() {
     for (manner, check, word) in [
         (old as Manner, "version", "RESP3"),
         (silent, "reachable", "within"),
@@ -317,7 +317,7 @@ fn doctor_finds_no_master_well_that_a_lock_cannot_use() {
 
 /// Variable with the paths of servers that the library must refuse (Redis 5 and older), separated by commas.
 #[test]
-fn real_servers_that_are_too_old_are_refused_by_name() {
+fn servers_that_are_too_old_are_refused_by_version() {
     let named = std::env::var("QUORATE_TEST_OLD_SERVERS").unwrap_or_default();
     for program in named.split(',').filter(|path| !path.is_empty()) {
         let masters = Masters::start_with(3, |_| ServerOptions::new().program(program));
@@ -329,7 +329,7 @@ fn real_servers_that_are_too_old_are_refused_by_name() {
 }
 
 #[test]
-fn a_wrong_password_is_told_apart_from_a_missing_right() {
+fn doctor_tells_a_wrong_password_from_a_missing_right() {
     let masters = durable(3);
     grant(&masters, None);
     let url = |master: &Server| format!("redis://quorate:not-s3cret@{}", master.addr());

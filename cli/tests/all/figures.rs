@@ -19,7 +19,7 @@ fn value(file: &Path, name: &str, label: &str) -> Option<f64> {
 }
 
 #[test]
-fn a_file_tells_how_the_last_run_ended_and_when_one_last_ended_well() {
+fn metrics_file_has_the_last_outcome_and_the_last_success() {
     let masters = masters(3);
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("nightly.prom");
@@ -80,7 +80,7 @@ fn check_with_promtool(file: &Path) {
 }
 
 #[test]
-fn a_success_beside_a_run_that_waits_is_kept_and_a_link_is_followed() {
+fn metrics_file_behind_a_link_keeps_the_success_of_a_concurrent_run() {
     let masters = masters(3);
     let dir = tempfile::tempdir().expect("a directory");
     let (file, link) = (dir.path().join("a.prom"), dir.path().join("link.prom"));
@@ -101,7 +101,7 @@ fn a_success_beside_a_run_that_waits_is_kept_and_a_link_is_followed() {
 }
 
 #[test]
-fn the_file_is_never_seen_half_written() {
+fn metrics_file_is_replaced_atomically() {
     let masters = masters(1);
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("r.prom");
@@ -117,7 +117,7 @@ fn the_file_is_never_seen_half_written() {
 }
 
 #[test]
-fn statsd_hears_of_it_in_one_datagram() {
+fn statsd_gets_all_metrics_in_one_datagram() {
     let masters = masters(1);
     let statsd = UdpSocket::bind("127.0.0.1:0").expect("a port");
     statsd
@@ -150,7 +150,7 @@ fn statsd_hears_of_it_in_one_datagram() {
 }
 
 #[test]
-fn what_can_never_be_told_is_said_before_anything_runs() {
+fn wrong_metrics_options_are_refused_before_the_command_runs() {
     let masters = masters(1);
     let refused = |options: &[&str], words: &str| {
         let refused = done(&mut run(&masters, options, &["echo", "ran"]));

@@ -34,7 +34,7 @@ fn is_free(masters: &Masters, name: &str) -> bool {
 }
 
 #[test]
-fn it_says_its_number_and_gives_the_lock_back_when_its_input_ends() {
+fn hold_prints_its_token_and_releases_the_lock_at_the_end_of_its_input() {
     let masters = masters(3);
     let mut numbers = Vec::new();
     for _ in 0..2 {
@@ -57,7 +57,7 @@ fn it_says_its_number_and_gives_the_lock_back_when_its_input_ends() {
 }
 
 #[test]
-fn signals_end_it_and_the_null_device_does_not() {
+fn hold_ends_on_a_signal_and_not_on_dev_null() {
     let masters = masters(3);
     for (name, number_of) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
         let mut child = hold(&masters, &["r"])
@@ -75,7 +75,7 @@ fn signals_end_it_and_the_null_device_does_not() {
 }
 
 #[test]
-fn nobody_needs_to_read_what_it_says() {
+fn hold_keeps_the_lock_if_nobody_reads_its_output() {
     let masters = masters(1);
     let mut child = hold(&masters, &["r"])
         .stdin(Stdio::piped())
@@ -90,7 +90,7 @@ fn nobody_needs_to_read_what_it_says() {
 }
 
 #[test]
-fn a_lock_that_is_lost_ends_it_as_a_run_ends() {
+fn hold_exits_with_74_when_the_lock_is_lost() {
     let masters = masters(3);
     let taken = hold(&masters, &["--ttl", "6s", "r"])
         .stdin(Stdio::piped())
@@ -122,7 +122,7 @@ fn a_lock_that_is_lost_ends_it_as_a_run_ends() {
 }
 
 #[test]
-fn lock_that_ended_while_the_process_stood_still_is_lost_whatever_ends_it() {
+fn hold_reports_a_lock_that_expired_while_it_was_stopped_as_lost() {
     let masters = masters(3);
     for by_signal in [false, true, false, true] {
         let mut child = hold(&masters, &["--ttl", "2s", "r"])
@@ -145,7 +145,7 @@ fn lock_that_ended_while_the_process_stood_still_is_lost_whatever_ends_it() {
 }
 
 #[test]
-fn the_longest_hold_ends_it() {
+fn hold_ends_after_max_hold() {
     let masters = masters(3);
     let over = done(hold(&masters, &["--max-hold", "1s", "r"]).stdin(Stdio::null()));
     assert_eq!(over.code, Some(74), "{over:?}");
@@ -154,7 +154,7 @@ fn the_longest_hold_ends_it() {
 }
 
 #[test]
-fn other_kinds_of_locks_are_held_as_well() {
+fn hold_supports_the_other_kinds_of_locks() {
     let masters = masters(3);
     let start = |options: &[&str]| {
         let mut command = hold(&masters, options);

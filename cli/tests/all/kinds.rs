@@ -25,7 +25,7 @@ fn lasting(masters: &Masters, args: &[&str]) -> std::process::Child {
 }
 
 #[test]
-fn several_resources_are_locked_at_once_or_not_at_all() {
+fn several_resources_are_locked_all_or_none() {
     let masters = masters(3);
     let mut both = lasting(&masters, &["a", "--also", "b"]);
     until("both are held", || {
@@ -43,7 +43,7 @@ fn several_resources_are_locked_at_once_or_not_at_all() {
 }
 
 #[test]
-fn readers_run_beside_each_other_and_permits_are_counted() {
+fn readers_run_concurrently_and_permits_are_limited() {
     let masters = masters(3);
     let mut reader = lasting(&masters, &["--shared", "doc"]);
     until("it reads", || holds(&masters, "doc"));
@@ -73,7 +73,7 @@ fn readers_run_beside_each_other_and_permits_are_counted() {
 }
 
 #[test]
-fn a_nested_run_is_refused_what_its_ancestor_holds_or_joins_its_owner() {
+fn nested_run_is_refused_the_lock_of_its_ancestor_unless_it_joins_the_owner() {
     let masters = masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
     // The environment of the outer run contains settings and masters.
@@ -110,7 +110,7 @@ fn a_nested_run_is_refused_what_its_ancestor_holds_or_joins_its_owner() {
 }
 
 #[test]
-fn a_permit_and_the_plain_lock_of_its_name_are_two_locks_and_a_single_permit_is_one() {
+fn permit_and_plain_lock_of_one_name_are_independent_locks() {
     let masters = masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let nested = |args: &str| format!("'{quorate}' {args}");
@@ -136,7 +136,7 @@ fn a_permit_and_the_plain_lock_of_its_name_are_two_locks_and_a_single_permit_is_
 }
 
 #[test]
-fn a_permit_is_not_refused_for_one_that_an_ancestor_holds_in_another_slot() {
+fn nested_permit_is_granted_if_the_ancestor_holds_another_slot() {
     let masters = masters(3);
     let mut first = lasting(&masters, &["--permits", "1", "api"]);
     until("slot 0 is taken", || holds(&masters, "quorate:slot:0:api"));
@@ -156,7 +156,7 @@ fn a_permit_is_not_refused_for_one_that_an_ancestor_holds_in_another_slot() {
 }
 
 #[test]
-fn a_permit_in_a_slot_that_is_not_named_counts_as_one_that_is_wanted() {
+fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
     let masters = masters(3);
     let told = "echo ${QUORATE_HELD%%=*}";
     let told = done(&mut run(
@@ -175,7 +175,7 @@ fn a_permit_in_a_slot_that_is_not_named_counts_as_one_that_is_wanted() {
 
 /// The environment of a daemon that was started under a `run` and has outlived it.
 #[test]
-fn what_is_said_to_be_held_counts_only_while_its_holder_is_above() {
+fn entry_of_quorate_held_counts_only_while_its_holder_is_an_ancestor() {
     let masters = masters(3);
     let told = &["sh", "-c", "echo \"$QUORATE_HELD\""];
     for outer in [
@@ -202,7 +202,7 @@ fn what_is_said_to_be_held_counts_only_while_its_holder_is_above() {
 }
 
 #[test]
-fn lead_and_run_are_refused_at_once_what_an_ancestor_holds() {
+fn lead_and_run_are_refused_the_lock_of_an_ancestor_at_once() {
     let masters = masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let lead = format!("'{quorate}' lead job -- true");
@@ -232,7 +232,7 @@ fn nested(masters: &Masters, outer: &[&str], inner: &str) -> common::Done {
 }
 
 #[test]
-fn an_ancestors_hold_is_known_with_its_owner_across_others() {
+fn hold_of_an_ancestor_is_found_with_its_owner_among_several_ancestors() {
     let masters = masters(3);
     let outer = ["--owner", "the first", "x"];
     for (inner, code) in [
@@ -262,7 +262,7 @@ fn an_ancestors_hold_is_known_with_its_owner_across_others() {
 }
 
 #[test]
-fn an_ancestors_hold_is_known_by_its_key_whatever_the_prefix() {
+fn hold_of_an_ancestor_is_found_by_key_with_any_prefix() {
     let masters = masters(3);
     for (outer, code) in [("x", 0), ("other:x", 75)] {
         let inner = "QUORATE_PREFIX=other: Q run --wait 1s x -- true";
@@ -274,7 +274,7 @@ fn an_ancestors_hold_is_known_by_its_key_whatever_the_prefix() {
 }
 
 #[test]
-fn a_value_under_the_lock_of_an_ancestor_is_not_waited_for() {
+fn value_under_the_lock_of_an_ancestor_is_refused_at_once() {
     let masters = masters(3);
     for inner in ["Q quota take --wait 1s x", "Q once --create x"] {
         let ran = nested(&masters, &["x"], inner);
@@ -292,7 +292,7 @@ fn a_value_under_the_lock_of_an_ancestor_is_not_waited_for() {
 }
 
 #[test]
-fn a_reader_under_a_reader_does_not_wait_for_a_writer_that_waits_for_both() {
+fn nested_reader_does_not_wait_for_a_writer_that_waits_for_its_ancestor() {
     let masters = masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let inner = format!("cat; '{quorate}' run --wait 15s --ttl 2s --shared doc -- true");

@@ -90,7 +90,7 @@ fn leader(watch: &Lines) -> Value {
 }
 
 #[test]
-fn status_waiters_and_errors_say_who_holds_it() {
+fn status_waiters_and_errors_name_the_holder() {
     let masters = masters(3);
     let secret = format!("sleep {}", mark());
     let holder = run(
@@ -150,7 +150,7 @@ fn status_waiters_and_errors_say_who_holds_it() {
 }
 
 #[test]
-fn a_list_without_a_quorum_says_so() {
+fn list_without_a_quorum_exits_with_69() {
     let masters = masters(3);
     masters[0].kill().expect("killed");
     let one = done(quorate(&masters).args(["list"]));
@@ -166,7 +166,7 @@ fn a_list_without_a_quorum_says_so() {
 }
 
 #[test]
-fn one_leads_until_it_is_killed_and_then_the_next_does() {
+fn lead_passes_to_the_next_candidate_when_the_leader_is_killed() {
     let masters = masters(3);
     let watch = Lines::of(&mut patient(&masters, &["watch", "boss", "--json"]));
     assert_eq!(json(&watch.next())["leader"], false);
@@ -200,7 +200,7 @@ fn one_leads_until_it_is_killed_and_then_the_next_does() {
 }
 
 #[test]
-fn a_leader_that_loses_stops_its_command_and_campaigns_again() {
+fn lead_stops_its_command_and_campaigns_again_after_a_loss() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("echo $QUORATE_FENCING_TOKEN; sleep {mark}");
@@ -214,7 +214,7 @@ fn a_leader_that_loses_stops_its_command_and_campaigns_again() {
 }
 
 #[test]
-fn who_leads_ends_when_told_to_whatever_the_command_makes_of_it() {
+fn lead_ends_on_a_signal_whatever_the_exit_code_of_the_command() {
     let masters = masters(3);
     let [exits, stays] = [mark(), mark()].map(Ends);
     // The command cleans up on SIGTERM, and exits with a code other than 0.
@@ -234,7 +234,7 @@ fn who_leads_ends_when_told_to_whatever_the_command_makes_of_it() {
 }
 
 #[test]
-fn the_end_of_the_command_is_the_end_of_leading_if_all_is_well() {
+fn lead_ends_when_its_command_exits_with_0() {
     let masters = masters(3);
     let well = done(&mut lead(&masters, "me", &["true"]));
     assert_eq!(well.code, Some(0), "{well:?}");
@@ -257,7 +257,7 @@ fn the_end_of_the_command_is_the_end_of_leading_if_all_is_well() {
 }
 
 #[test]
-fn a_watch_ends_with_its_signal_or_its_reader() {
+fn watch_ends_on_a_signal_or_without_a_reader() {
     let masters = masters(3);
     let mut watch = Lines::of(&mut patient(&masters, &["watch", "boss"]));
     assert_eq!(watch.next(), "boss: no leader known");

@@ -244,7 +244,7 @@ fn unhold(masters: &Masters, n: usize) {
 }
 
 #[test]
-fn no_way_out_leaves_a_key_but_the_fencing_counter() {
+fn every_end_of_run_leaves_no_key_but_the_fencing_counter() {
     let mut wrong = Vec::new();
     for (name, act, codes) in WAYS_OUT {
         let masters = masters(5);
@@ -259,7 +259,7 @@ fn no_way_out_leaves_a_key_but_the_fencing_counter() {
 }
 
 #[test]
-fn a_try_that_comes_again_and_again_leaves_nothing_each_time() {
+fn repeated_try_leaves_no_keys() {
     let masters = masters(5);
     hold(&masters, 3);
     for round in 0..10 {
@@ -274,7 +274,7 @@ fn a_try_that_comes_again_and_again_leaves_nothing_each_time() {
 }
 
 #[test]
-fn masters_that_are_far_away_hear_of_the_end_as_well() {
+fn slow_masters_get_the_release_before_run_exits() {
     // A round trip takes longer than a fixed pause at the end would, but less than --node-timeout.
     let masters = masters(3);
     hold(&masters, 2);
@@ -307,7 +307,7 @@ fn masters_that_are_far_away_hear_of_the_end_as_well() {
 }
 
 #[test]
-fn dead_and_silent_masters_hold_up_nobody_at_the_end() {
+fn dead_and_silent_masters_do_not_delay_the_exit_of_run() {
     let masters = masters(5);
     hold(&masters, 3);
     masters[3].kill().expect("killed");
@@ -321,7 +321,7 @@ fn dead_and_silent_masters_hold_up_nobody_at_the_end() {
 }
 
 #[test]
-fn a_process_that_cannot_be_started_leaves_nothing() {
+fn run_that_cannot_start_a_process_leaves_no_keys() {
     // Limit the number of open files, so that it suffices for the masters but not for another process. The right limit
     // depends on the system, so all candidates are tried.
     let mut failed = 0;

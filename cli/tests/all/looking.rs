@@ -8,7 +8,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn status_tells_held_from_free_from_unknown() {
+fn status_reports_held_free_and_unknown() {
     let masters = masters(3);
     let free = done(quorate(&masters).args(["status", "--json", "r", "s"]));
     assert_eq!(free.code, Some(0), "{free:?}");
@@ -63,7 +63,7 @@ fn status_tells_held_from_free_from_unknown() {
 }
 
 #[test]
-fn lock_that_most_masters_forgot_is_called_neither_free_nor_unlocked() {
+fn lock_is_not_reported_free_while_most_masters_do_not_vote() {
     let masters = masters(5);
     let value = "0123456789abcdef".repeat(2);
     for master in masters.iter().skip(3) {
@@ -103,7 +103,7 @@ fn lock_that_most_masters_forgot_is_called_neither_free_nor_unlocked() {
 }
 
 #[test]
-fn a_key_of_another_type_is_that_masters_fault_and_is_left_alone() {
+fn key_of_another_type_is_a_fault_of_its_master_and_is_not_deleted() {
     let masters = masters(3);
     masters[0].command(&["LPUSH", "r", "mine"]).expect("alive");
     let status = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
@@ -121,7 +121,7 @@ fn a_key_of_another_type_is_that_masters_fault_and_is_left_alone() {
 }
 
 #[test]
-fn break_asks_for_consent_then_deletes_and_says_what_was_there() {
+fn break_requires_yes_and_prints_the_state_before() {
     let masters = masters(3);
     let holder = run(&masters, &["--ttl", "3s", "r"], &["sleep", &mark()])
         .spawn()
@@ -150,7 +150,7 @@ fn break_asks_for_consent_then_deletes_and_says_what_was_there() {
 }
 
 #[test]
-fn the_manual_is_complete() {
+fn every_command_has_a_manual_page() {
     let dir = tempfile::tempdir().expect("a directory");
     let man = done(common::bare().args(["man", "--out"]).arg(dir.path()));
     assert_eq!(man.code, Some(0), "{man:?}");
@@ -192,7 +192,7 @@ fn the_manual_is_complete() {
 }
 
 #[test]
-fn permits_and_readers_are_shown_with_their_notes_and_a_permit_is_broken_alone() {
+fn permits_and_readers_are_shown_with_notes_and_break_slot_deletes_one_permit() {
     let masters = masters(3);
     let permit = |note: &str| {
         let options = ["--permits", "2", "--note", note, "api"];
@@ -264,7 +264,7 @@ fn permits_and_readers_are_shown_with_their_notes_and_a_permit_is_broken_alone()
 }
 
 #[test]
-fn who_waits_for_a_permit_is_shown_where_none_is_held() {
+fn status_shows_waiters_for_a_permit_even_if_none_is_held() {
     let masters = masters(3);
     let free = done(quorate(&masters).args(["status", "api"]));
     assert!(!free.out.contains("semaphore"), "{free:?}");
@@ -301,7 +301,7 @@ fn who_waits_for_a_permit_is_shown_where_none_is_held() {
 }
 
 #[test]
-fn a_semaphore_that_may_not_be_read_is_not_shown_as_one_without_permits() {
+fn status_of_an_unreadable_semaphore_reports_the_error() {
     let masters = masters(3);
     let user = "ACL SETUSER looks reset on >word +evalsha +script|load +info +time +ping +subscribe +get +pttl \
                 +zrange +zscore ~api ~quorate:fence:* ~quorate:queue:* ~quorate:alive:* ~quorate:note:* &*";

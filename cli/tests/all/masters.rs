@@ -71,7 +71,7 @@ impl Scene {
 /// Three of five masters answer. The other two are a majority of the old masters, so a client of the old masters may hold
 /// the lock there.
 #[test]
-fn break_and_looks_without_a_majority_of_the_old_masters_have_no_quorum() {
+fn break_status_and_list_need_a_majority_of_the_old_masters() {
     let scene = Scene(masters(5));
     for master in scene.0.iter().take(2) {
         master.stop().expect("stopped");
@@ -94,7 +94,7 @@ fn break_and_looks_without_a_majority_of_the_old_masters_have_no_quorum() {
 }
 
 #[test]
-fn the_walk_of_the_page_changes_the_masters_under_their_clients() {
+fn documented_steps_replace_the_masters_while_clients_lock() {
     let scene = Scene(masters(5));
     let mut steps = Vec::new();
     let all = |scene: &Scene| [scene.old(), scene.both(), scene.next()];
@@ -164,7 +164,7 @@ fn the_walk_of_the_page_changes_the_masters_under_their_clients() {
 }
 
 #[test]
-fn a_step_that_comes_too_early_is_not_taken_and_says_what_is_missing() {
+fn step_that_comes_too_early_is_refused_with_the_reason() {
     let scene = Scene(masters(5));
     for (step, says) in [
         ("close", "prepare first"),
@@ -195,7 +195,7 @@ fn a_step_that_comes_too_early_is_not_taken_and_says_what_is_missing() {
 }
 
 #[test]
-fn an_old_master_that_is_down_does_not_stop_the_change_and_no_majority_does() {
+fn change_succeeds_without_one_old_master_and_not_without_a_majority() {
     let scene = Scene(masters(5));
     scene.0[0].kill().expect("killed");
     until("prepared", || {
@@ -218,7 +218,7 @@ fn an_old_master_that_is_down_does_not_stop_the_change_and_no_majority_does() {
 }
 
 #[test]
-fn masters_are_marked_once_and_doctor_recommends_it_until_then() {
+fn doctor_recommends_masters_mark_until_all_masters_are_marked() {
     let scene = Scene(masters(5));
     let first = scene.urls(0..3);
     let doctor = || {
@@ -332,7 +332,7 @@ impl Scene {
 }
 
 #[test]
-fn once_job_runs_once_where_each_old_master_failed_at_another_time() {
+fn once_runs_once_although_different_old_masters_failed_at_each_step() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.prepare();
@@ -360,7 +360,7 @@ fn once_job_runs_once_where_each_old_master_failed_at_another_time() {
 }
 
 #[test]
-fn lost_quota_stops_the_opening_and_a_dropped_one_does_not_come_back() {
+fn lost_quota_stops_open_and_dropped_quota_stays_dropped() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.prepare();
@@ -386,7 +386,7 @@ fn lost_quota_stops_the_opening_and_a_dropped_one_does_not_come_back() {
 }
 
 #[test]
-fn quota_goes_there_and_back_while_the_servers_left_over_still_run() {
+fn quota_survives_a_change_and_the_change_back_while_old_servers_run() {
     let scene = Scene(masters(5));
     let [_, both, next] = scene.clients();
     both.prepare();

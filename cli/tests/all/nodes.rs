@@ -13,8 +13,8 @@ fn mariadb(test: &str) -> Option<MariaDb> {
 }
 
 #[test]
-fn a_database_is_prepared_and_then_holds_locks() {
-    let Some(server) = mariadb("a_database_is_prepared_and_then_holds_locks") else {
+fn prepared_database_holds_locks() {
+    let Some(server) = mariadb("prepared_database_holds_locks") else {
         return;
     };
     let url = server.url("locks");
@@ -55,8 +55,9 @@ fn a_database_is_prepared_and_then_holds_locks() {
 }
 
 #[test]
-fn kinds_are_mixed_and_a_master_that_is_none_is_named() {
-    let Some(server) = mariadb("kinds_are_mixed_and_a_master_that_is_none_is_named") else {
+fn masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named() {
+    let Some(server) = mariadb("masters_of_different_kinds_can_be_mixed_and_a_wrong_url_is_named")
+    else {
         return;
     };
     let redis = [(); 2].map(|()| Server::start(ServerOptions::new()).expect("a Redis"));

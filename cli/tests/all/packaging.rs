@@ -46,7 +46,7 @@ fn runs(masters: &Masters, words: &[String], name: &str, times: &[i32]) {
 }
 
 #[test]
-fn the_units_are_what_systemd_takes_and_their_command_runs() {
+fn systemd_units_are_valid_and_their_command_runs() {
     let service = text("systemd/quorate-nightly.service");
     assert!(service.contains("SuccessExitStatus=75\n"), "{service}");
     let line = service
@@ -143,7 +143,7 @@ fn fields_of_the_cron_job() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_cron_job_is_what_kubernetes_takes_and_its_command_runs() {
+fn kubernetes_cron_job_is_valid_and_its_command_runs() {
     let Some(job) = as_kubernetes_reads_it() else {
         return not_run(
             "the_cron_job_is_what_kubernetes_takes",
@@ -190,7 +190,7 @@ fn the_cron_job_is_what_kubernetes_takes_and_its_command_runs() {
 }
 
 #[test]
-fn the_compose_file_has_five_masters_and_a_job_that_names_them() {
+fn compose_file_has_five_masters_and_a_job_that_uses_them() {
     let name = "the_compose_file_has_five_masters";
     let script = "import json,sys,yaml; json.dump(yaml.safe_load(open(sys.argv[1])), sys.stdout)";
     let read = Command::new("python3")
@@ -264,7 +264,7 @@ fn docker_reads(docker: &mut Command) -> Result<(), String> {
 }
 
 #[test]
-fn the_image_is_built_of_what_there_is() {
+fn container_image_copies_only_existing_files() {
     const KNOWN: [&str; 10] = [
         "FROM",
         "WORKDIR",
@@ -319,7 +319,7 @@ fn the_image_is_built_of_what_there_is() {
 }
 
 #[test]
-fn the_page_for_cron_begins_with_once() {
+fn cron_page_starts_with_quorate_once() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let (_, cron) = page.split_once("\n## Cron\n").expect("a section");

@@ -38,7 +38,7 @@ fn help(command: &str, columns: &str) -> String {
 }
 
 #[test]
-fn help_fits_its_columns_and_breaks_no_word() {
+fn help_fits_its_width_and_breaks_no_word() {
     for command in COMMANDS {
         let words = |text: &str| -> Vec<String> {
             let words = text.split_whitespace().filter(|word| *word != "\\");
@@ -58,7 +58,7 @@ fn help_fits_its_columns_and_breaks_no_word() {
 }
 
 #[test]
-fn every_page_has_the_sections_that_people_look_for() {
+fn every_manual_page_has_the_standard_sections() {
     let dir = tempfile::tempdir().expect("a directory");
     let written = done(bare().args(["man", "--out"]).arg(dir.path()));
     assert_eq!(written.code, Some(0), "{written:?}");
@@ -194,7 +194,7 @@ fn completed(words: &[&str]) -> Done {
 }
 
 #[test]
-fn behind_the_separator_commands_are_completed() {
+fn command_after_the_separator_is_completed() {
     let command = completed(&["quorate", "run", "x", "--", "prin"]);
     assert!(
         command.out.lines().any(|word| word == "printf"),

@@ -11,7 +11,7 @@ use crate::common::{
 const START: Duration = Duration::from_secs(3);
 
 #[test]
-fn the_command_runs_under_the_lock_and_sees_it() {
+fn command_runs_under_the_lock_with_its_variables() {
     let masters = masters(3);
     let script = "echo $QUORATE_RESOURCE $QUORATE_TOKEN; test $QUORATE_FENCING_TOKEN -gt 0";
     let run = done(&mut run(&masters, &["a b{c}"], &["sh", "-c", script]));
@@ -27,7 +27,7 @@ fn the_command_runs_under_the_lock_and_sees_it() {
 }
 
 #[test]
-fn the_exit_code_is_the_commands_own() {
+fn run_exits_with_the_code_of_the_command() {
     let masters = masters(3);
     for (command, code) in [
         (&["sh", "-c", "exit 7"][..], 7),
@@ -43,7 +43,7 @@ fn the_exit_code_is_the_commands_own() {
 }
 
 #[test]
-fn stdin_and_stdout_belong_to_the_command() {
+fn command_gets_stdin_and_stdout() {
     let masters = masters(1);
     let mut child = run(&masters, &["r"], &["cat"])
         .stdin(Stdio::piped())
@@ -54,7 +54,7 @@ fn stdin_and_stdout_belong_to_the_command() {
 }
 
 #[test]
-fn names_may_be_any_bytes() {
+fn resource_name_may_be_any_bytes() {
     use std::os::unix::ffi::OsStrExt;
     let masters = masters(1);
     let name = std::ffi::OsStr::from_bytes(b"\xff\xfe {x}\n");
@@ -72,7 +72,7 @@ fn names_may_be_any_bytes() {
 }
 
 #[test]
-fn a_lock_held_by_another_is_75_and_the_command_does_not_run() {
+fn run_on_a_held_lock_exits_with_75_without_running_the_command() {
     let masters = masters(3);
     let holder = run(&masters, &["held"], &["sleep", &mark()])
         .spawn()
@@ -99,7 +99,7 @@ fn a_lock_held_by_another_is_75_and_the_command_does_not_run() {
 }
 
 #[test]
-fn a_minority_may_be_gone_and_without_a_majority_it_is_69() {
+fn run_works_without_a_minority_and_exits_with_69_without_a_majority() {
     let masters = masters(5);
     let ok = |what: &str| {
         let run = done(&mut run(&masters, &["--wait", "2s", "r"], &["true"]));
@@ -120,7 +120,7 @@ fn a_minority_may_be_gone_and_without_a_majority_it_is_69() {
 }
 
 #[test]
-fn signals_reach_the_whole_group_and_the_code_stays_the_commands() {
+fn signal_is_forwarded_to_the_whole_group_and_the_exit_code_is_the_commands() {
     let masters = masters(1);
     for (name, code) in [("TERM", 9), ("HUP", 129), ("USR1", 138)] {
         let mark = mark();
@@ -136,7 +136,7 @@ fn signals_reach_the_whole_group_and_the_code_stays_the_commands() {
 }
 
 #[test]
-fn a_signal_while_waiting_ends_the_wait_and_leaves_nothing() {
+fn signal_ends_the_wait_and_leaves_no_keys() {
     let masters = masters(3);
     let holder = run(&masters, &["r"], &["sleep", &mark()])
         .spawn()
@@ -161,7 +161,7 @@ fn a_signal_while_waiting_ends_the_wait_and_leaves_nothing() {
 }
 
 #[test]
-fn a_killed_quorate_takes_its_whole_group_along_and_the_ttl_frees_the_lock() {
+fn killed_quorate_ends_its_group_and_the_lock_expires() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("sleep {mark} & sleep {mark}");
@@ -178,7 +178,7 @@ fn a_killed_quorate_takes_its_whole_group_along_and_the_ttl_frees_the_lock() {
 }
 
 #[test]
-fn a_lock_that_cannot_be_renewed_ends_the_command_before_its_validity() {
+fn lock_that_cannot_be_renewed_ends_the_command_within_its_validity() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("trap 'echo asked; exit 0' TERM; echo up; sleep {mark} & wait");
@@ -199,7 +199,7 @@ fn a_lock_that_cannot_be_renewed_ends_the_command_before_its_validity() {
 }
 
 #[test]
-fn a_command_that_will_not_end_is_killed_before_the_validity_ends() {
+fn command_that_ignores_sigterm_is_killed_within_the_validity() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("trap '' TERM; sleep {mark} & while :; do wait; done");
@@ -221,7 +221,7 @@ fn a_command_that_will_not_end_is_killed_before_the_validity_ends() {
 }
 
 #[test]
-fn a_lock_that_is_taken_away_ends_the_command_at_once() {
+fn lock_that_a_majority_lost_ends_the_command_at_once() {
     let masters = masters(3);
     let mark = mark();
     let holder = run(&masters, &["--ttl", "6s", "r"], &["sleep", &mark])
@@ -243,7 +243,7 @@ fn a_lock_that_is_taken_away_ends_the_command_at_once() {
 }
 
 #[test]
-fn a_stopped_holder_loses_its_command_in_time_and_says_so_when_continued() {
+fn guard_ends_the_command_of_a_stopped_holder_in_time() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("sleep {mark} & sleep {mark}");
@@ -263,7 +263,7 @@ fn a_stopped_holder_loses_its_command_in_time_and_says_so_when_continued() {
 }
 
 #[test]
-fn a_command_that_the_guard_ended_did_not_end_by_itself() {
+fn command_that_the_guard_ended_counts_as_a_lost_lock() {
     let masters = masters(3);
     let mark = mark();
     // The command exits with 0 on SIGTERM, so its exit code alone looks like success.
@@ -300,7 +300,7 @@ fn max_hold_ends_the_command() {
 }
 
 #[test]
-fn keep_for_lets_the_lock_outlive_a_short_command() {
+fn keep_for_keeps_the_lock_after_a_short_command() {
     let masters = masters(3);
     let keeper = run(
         &masters,
@@ -319,7 +319,7 @@ fn keep_for_lets_the_lock_outlive_a_short_command() {
 }
 
 #[test]
-fn many_at_once_lose_nothing_and_write_in_the_order_of_their_tokens() {
+fn concurrent_runs_write_in_the_order_of_their_fencing_tokens() {
     const MANY: usize = 60;
     let masters = masters(3);
     let dir = tempfile::tempdir().expect("a directory");
@@ -349,7 +349,7 @@ fn many_at_once_lose_nothing_and_write_in_the_order_of_their_tokens() {
 }
 
 #[test]
-fn nohup_is_respected() {
+fn ignored_sighup_stays_ignored() {
     let masters = masters(1);
     let mark = mark();
     let mut command = bare();

@@ -18,7 +18,7 @@ fn patient(masters: &Masters) -> Command {
 }
 
 #[test]
-fn quiet_says_nothing_of_a_lock_that_another_holds() {
+fn quiet_run_prints_nothing_about_a_held_lock() {
     let masters = masters(3);
     held_by_another(&masters);
     for words in [
@@ -43,7 +43,7 @@ fn quiet_says_nothing_of_a_lock_that_another_holds() {
 }
 
 #[test]
-fn a_conflict_ends_with_the_code_that_was_asked_for() {
+fn conflict_exit_code_replaces_75() {
     let masters = masters(3);
     held_by_another(&masters);
     for (words, code) in [
@@ -76,7 +76,7 @@ fn a_conflict_ends_with_the_code_that_was_asked_for() {
 }
 
 #[test]
-fn a_line_runs_with_a_shell() {
+fn shell_option_runs_a_line_with_sh() {
     let masters = masters(3);
     let line = "echo $QUORATE_RESOURCE | tr a-z A-Z; exit 4";
     for words in [
@@ -99,7 +99,7 @@ fn a_line_runs_with_a_shell() {
 }
 
 #[test]
-fn a_command_needs_no_separator_where_nothing_can_be_meant_but_it() {
+fn separator_is_optional_if_the_command_is_unambiguous() {
     let masters = masters(3);
     for words in [
         &["run", "r", "printf", "%s|", "a", "--full", "-x"][..],
@@ -118,7 +118,7 @@ fn a_command_needs_no_separator_where_nothing_can_be_meant_but_it() {
 }
 
 #[test]
-fn where_it_is_not_clear_what_is_meant_the_error_shows_the_line_that_is() {
+fn ambiguous_command_line_is_refused_with_the_corrected_line() {
     for (words, right) in [
         (
             &["run", "r", "tar", "-v", "x"][..],

@@ -51,7 +51,7 @@ fn untouched(masters: &Masters) -> bool {
 }
 
 #[test]
-fn a_parent_that_ignores_sigchld_changes_no_exit_code() {
+fn parent_that_ignores_sigchld_does_not_change_the_exit_code() {
     let ignoring = ["env", "--ignore-signal=CHLD"];
     if !works(&ignoring) {
         return did_not_run(
@@ -71,10 +71,13 @@ fn a_parent_that_ignores_sigchld_changes_no_exit_code() {
 }
 
 #[test]
-fn servers_are_waited_for_also_where_sigchld_was_ignored() {
+fn demo_reaps_its_servers_if_sigchld_was_ignored() {
     let ignoring = ["env", "--ignore-signal=CHLD"];
     if !works(&ignoring) {
-        return did_not_run("servers_are_waited_for", "env knows no --ignore-signal");
+        return did_not_run(
+            "demo_reaps_its_servers_if_sigchld_was_ignored",
+            "env knows no --ignore-signal",
+        );
     }
     let mut demo = bare();
     let done = done(&mut by(&ignoring, demo.arg("demo")));
@@ -82,7 +85,7 @@ fn servers_are_waited_for_also_where_sigchld_was_ignored() {
 }
 
 #[test]
-fn a_real_time_signal_is_a_signal() {
+fn command_killed_by_a_real_time_signal_ends_with_128_plus_n() {
     let masters = masters(3);
     for n in [34, 40, 64] {
         let kill = format!("kill -{n} $$");
@@ -92,10 +95,13 @@ fn a_real_time_signal_is_a_signal() {
 }
 
 #[test]
-fn signals_that_were_blocked_at_the_start_are_heard() {
+fn signals_blocked_at_the_start_are_received() {
     let blocking = ["env", "--block-signal"];
     if !works(&blocking) {
-        return did_not_run("signals_that_were_blocked", "env knows no --block-signal");
+        return did_not_run(
+            "signals_blocked_at_the_start_are_received",
+            "env knows no --block-signal",
+        );
     }
     let masters = masters(3);
     let mark = mark();
@@ -109,7 +115,7 @@ fn signals_that_were_blocked_at_the_start_are_heard() {
 }
 
 #[test]
-fn a_signal_that_ends_it_is_what_it_dies_of() {
+fn run_dies_of_the_signal_that_ends_it() {
     let masters = masters(3);
     for name in ["TERM", "INT", "HUP", "QUIT"] {
         let number = Some(format!("SIG{name}").parse::<Signal>().expect("a signal") as i32);
@@ -135,7 +141,7 @@ fn a_signal_that_ends_it_is_what_it_dies_of() {
 }
 
 #[test]
-fn a_command_that_makes_its_own_end_of_a_signal_keeps_its_code() {
+fn command_that_handles_the_signal_keeps_its_exit_code() {
     let masters = masters(3);
     for (script, name, code) in [
         ("trap 'exit 9' TERM", "TERM", 9),
@@ -161,7 +167,7 @@ fn a_command_that_makes_its_own_end_of_a_signal_keeps_its_code() {
 }
 
 #[test]
-fn a_loop_of_a_shell_around_it_ends_with_the_keyboards_signal() {
+fn shell_loop_around_run_ends_on_ctrl_c() {
     let masters = masters(3);
     for held in [false, true] {
         let mark = mark();
@@ -197,7 +203,7 @@ fn a_loop_of_a_shell_around_it_ends_with_the_keyboards_signal() {
 }
 
 #[test]
-fn without_proc_it_says_what_is_missing_before_it_asks_for_the_lock() {
+fn run_without_proc_is_refused_before_the_lock_is_acquired() {
     let script = [
         "unshare",
         "--mount",
@@ -207,7 +213,10 @@ fn without_proc_it_says_what_is_missing_before_it_asks_for_the_lock() {
         "sh",
     ];
     if !works(&script) {
-        return did_not_run("without_proc", "no mount namespace can be made here");
+        return did_not_run(
+            "run_without_proc_is_refused_before_the_lock_is_acquired",
+            "no mount namespace can be made here",
+        );
     }
     let masters = masters(3);
     let run = done(&mut by(&script, &run(&masters, &["r"], &["true"])));
@@ -220,9 +229,12 @@ fn without_proc_it_says_what_is_missing_before_it_asks_for_the_lock() {
 const FIRST: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"];
 
 #[test]
-fn as_the_first_process_it_buries_orphans() {
+fn run_as_pid_1_reaps_orphans() {
     if !works(&FIRST) {
-        return did_not_run("as_the_first_process", "no pid namespace can be made here");
+        return did_not_run(
+            "run_as_pid_1_reaps_orphans",
+            "no pid namespace can be made here",
+        );
     }
     let masters = masters(3);
     // Each inner shell ends before its child, so that the first process adopts the child and must reap it.
@@ -236,9 +248,12 @@ fn as_the_first_process_it_buries_orphans() {
 }
 
 #[test]
-fn as_the_first_process_it_ends_on_a_signal_with_the_code_of_a_shell() {
+fn run_as_pid_1_exits_with_128_plus_n_on_a_signal() {
     if !works(&FIRST) {
-        return did_not_run("as_the_first_process", "no pid namespace can be made here");
+        return did_not_run(
+            "run_as_pid_1_exits_with_128_plus_n_on_a_signal",
+            "no pid namespace can be made here",
+        );
     }
     let masters = masters(3);
     held_by_another(&masters);
@@ -255,7 +270,7 @@ fn as_the_first_process_it_ends_on_a_signal_with_the_code_of_a_shell() {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_the_file_is_refused_and_not_waited_for() {
+fn default_configuration_file_that_is_a_pipe_is_refused_without_blocking() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("quorate.toml");
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("made");
@@ -289,7 +304,7 @@ fn a_pipe_in_the_place_of_the_file_is_refused_and_not_waited_for() {
 }
 
 #[test]
-fn a_file_that_is_named_may_come_out_of_a_pipe() {
+fn named_configuration_file_may_be_a_pipe() {
     let masters = masters(1);
     let urls = masters.urls().join(",");
     let script =
@@ -300,7 +315,7 @@ fn a_file_that_is_named_may_come_out_of_a_pipe() {
 }
 
 #[test]
-fn a_variable_that_is_empty_is_not_set() {
+fn empty_variable_counts_as_unset() {
     let masters = masters(3);
     let help = done(bare().args(["run", "--help"])).out;
     let variables: Vec<&str> = help
@@ -334,7 +349,7 @@ fn a_variable_that_is_empty_is_not_set() {
 }
 
 #[test]
-fn the_command_inherits_the_masters_unless_they_are_hidden() {
+fn command_inherits_the_masters_unless_hide_masters_is_given() {
     let masters = masters(3);
     let script = "echo ${QUORATE_MASTERS-none} $QUORATE_RESOURCE";
     let urls = masters.urls().join(",");
@@ -368,7 +383,7 @@ fn the_command_inherits_the_masters_unless_they_are_hidden() {
 
 /// The system resolver tries a name server twice, for five seconds each.
 #[test]
-fn a_silent_name_server_holds_up_nobody_at_the_end() {
+fn silent_name_server_does_not_delay_the_exit() {
     let conf = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("silent.conf");
     std::fs::write(&conf, "nameserver 127.0.0.53\n").expect("written");
     let mount = format!("mount --bind '{}' /etc/resolv.conf", conf.display());

@@ -98,7 +98,7 @@ fn user(server: &MariaDb, prepared: &str, without: &str) -> String {
 }
 
 #[test]
-fn a_database_without_a_schema_or_with_an_old_one_is_told_what_to_say() {
+fn database_without_a_schema_or_with_another_version_is_reported_with_the_remedy() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };
@@ -123,7 +123,7 @@ fn a_database_without_a_schema_or_with_an_old_one_is_told_what_to_say() {
 }
 
 #[test]
-fn a_user_without_a_right_and_a_server_that_is_read_only_are_told_apart() {
+fn missing_right_and_read_only_server_are_reported_differently() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };
@@ -153,7 +153,7 @@ fn a_user_without_a_right_and_a_server_that_is_read_only_are_told_apart() {
 }
 
 #[test]
-fn a_binary_log_of_statements_and_a_replica_are_named() {
+fn statement_binlog_and_replica_are_reported() {
     let options = MariaDbOptions::new()
         .binlog_format("STATEMENT")
         .arg("--server-id=7");
@@ -184,7 +184,7 @@ fn a_binary_log_of_statements_and_a_replica_are_named() {
 }
 
 #[test]
-fn one_server_under_two_names_is_no_two_masters() {
+fn one_server_under_two_names_is_refused() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };
@@ -217,7 +217,7 @@ fn one_server_under_two_names_is_no_two_masters() {
 }
 
 #[test]
-fn names_are_as_long_and_as_odd_as_anywhere() {
+fn long_and_unusual_resource_names_work_on_databases_and_zookeeper() {
     let Some(server) = mariadb(MariaDbOptions::new()) else {
         return;
     };
@@ -251,7 +251,7 @@ fn names_are_as_long_and_as_odd_as_anywhere() {
 }
 
 #[test]
-fn a_zookeeper_without_its_path_or_with_short_sessions_is_told_what_to_change() {
+fn zookeeper_without_its_path_or_with_short_sessions_is_reported_with_the_remedy() {
     let short = (Duration::from_millis(100), Duration::from_millis(800));
     let options = ZooKeeperOptions::new().sessions(short.0, short.1);
     let Some(server) = zookeeper(&options) else {

@@ -88,10 +88,10 @@ impl Ordinary {
 const QUIET: &str = ">/dev/null 2>&1";
 
 #[test]
-fn a_command_that_became_another_user_is_never_said_to_be_stopped() {
+fn command_of_another_user_is_reported_as_not_stopped() {
     let ordinary = match Ordinary::new() {
         Ok(ordinary) => ordinary,
-        Err(why) => return did_not_run("a_command_that_became_another_user", &why),
+        Err(why) => return did_not_run("command_of_another_user_is_reported_as_not_stopped", &why),
     };
     let masters = masters(3);
     let ends = Ends(mark());
@@ -122,10 +122,10 @@ fn a_command_that_became_another_user_is_never_said_to_be_stopped() {
 }
 
 #[test]
-fn one_of_a_group_that_cannot_be_stopped_is_named() {
+fn process_of_a_group_that_cannot_be_stopped_is_named() {
     let ordinary = match Ordinary::new() {
         Ok(ordinary) => ordinary,
-        Err(why) => return did_not_run("one_of_a_group_that_cannot_be_stopped", &why),
+        Err(why) => return did_not_run("process_of_a_group_that_cannot_be_stopped_is_named", &why),
     };
     let masters = masters(3);
     let ends = Ends(mark());
@@ -159,10 +159,15 @@ fn sleepers(mark: &str) -> usize {
 }
 
 #[test]
-fn a_signal_that_cannot_be_passed_on_is_told_and_the_lock_is_kept() {
+fn signal_that_cannot_be_forwarded_is_reported_and_the_lock_is_kept() {
     let ordinary = match Ordinary::new() {
         Ok(ordinary) => ordinary,
-        Err(why) => return did_not_run("a_signal_that_cannot_be_passed_on", &why),
+        Err(why) => {
+            return did_not_run(
+                "signal_that_cannot_be_forwarded_is_reported_and_the_lock_is_kept",
+                &why,
+            );
+        }
     };
     let masters = masters(3);
     let ends = Ends(mark());
@@ -188,7 +193,7 @@ fn a_signal_that_cannot_be_passed_on_is_told_and_the_lock_is_kept() {
 }
 
 #[test]
-fn a_job_that_the_command_leaves_behind_is_told_and_left_alone() {
+fn background_job_of_the_command_is_reported_and_not_stopped() {
     let masters = masters(3);
     let ends = Ends(mark());
     let mark = &ends.0;

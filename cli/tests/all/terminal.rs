@@ -41,7 +41,7 @@ fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String>
 }
 
 #[test]
-fn the_command_reads_the_keyboard_and_the_shell_has_it_back() {
+fn command_reads_the_keyboard_and_the_shell_gets_it_back() {
     let masters = masters(1);
     let Some(seen) = at_a_terminal(
         &masters,
@@ -57,7 +57,7 @@ fn the_command_reads_the_keyboard_and_the_shell_has_it_back() {
 }
 
 #[test]
-fn control_c_ends_the_command() {
+fn ctrl_c_ends_the_command() {
     let masters = masters(1);
     for command in ["sleep 60", "cat"] {
         let Some(seen) = at_a_terminal(&masters, &format!("quorate run r -- {command}"), &["\x03"])
@@ -69,7 +69,7 @@ fn control_c_ends_the_command() {
 }
 
 #[test]
-fn control_z_stops_the_job_and_fg_goes_on() {
+fn ctrl_z_stops_the_job_and_fg_continues_it() {
     let masters = masters(1);
     let Some(seen) = at_a_terminal(
         &masters,
@@ -91,7 +91,7 @@ fn control_z_stops_the_job_and_fg_goes_on() {
 }
 
 #[test]
-fn a_job_that_stood_still_beyond_its_lock_is_not_continued() {
+fn job_stopped_for_longer_than_its_lock_is_ended() {
     let masters = masters(1);
     let Some(seen) = at_a_terminal(
         &masters,
@@ -104,7 +104,7 @@ fn a_job_that_stood_still_beyond_its_lock_is_not_continued() {
 }
 
 #[test]
-fn a_hold_ends_with_the_keys_that_end_a_program() {
+fn hold_ends_on_ctrl_c_and_ctrl_d() {
     let masters = masters(1);
     for (key, code) in [("\x04", "code=0"), ("\x03", "code=130")] {
         let Some(seen) = at_a_terminal(&masters, "quorate hold r", &[key]) else {
@@ -115,7 +115,7 @@ fn a_hold_ends_with_the_keys_that_end_a_program() {
 }
 
 #[test]
-fn a_hold_in_the_background_is_not_stopped_for_want_of_the_keyboard() {
+fn hold_in_the_background_is_not_stopped_by_the_terminal() {
     let masters = masters(1);
     let keys = ["", "jobs\n", "kill %1; wait %1\n"];
     let Some(seen) = at_a_terminal(&masters, "quorate hold r &", &keys) else {

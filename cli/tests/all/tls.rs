@@ -95,8 +95,8 @@ fn masters_with_tls_and_client_certificates_hold_locks() {
 }
 
 #[test]
-fn a_database_is_asked_for_its_certificate_before_anything_is_said_to_it() {
-    let test = "a_database_is_asked_for_its_certificate_before_anything_is_said_to_it";
+fn certificate_of_a_database_is_checked_before_the_login() {
+    let test = "certificate_of_a_database_is_checked_before_the_login";
     if let Err(why) = MariaDb::available() {
         return not_run(test, &why.to_string());
     }

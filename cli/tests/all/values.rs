@@ -29,7 +29,7 @@ fn assert_tidy(masters: &Masters, name: &str) {
 }
 
 #[test]
-fn a_quota_is_created_taken_from_looked_at_and_dropped() {
+fn quota_can_be_created_taken_read_and_dropped() {
     let masters = masters(3);
     let missing = ask(&masters, &["quota", "take", "prizes"]);
     assert_eq!((missing.code, &*missing.out), (Some(64), ""), "{missing:?}");
@@ -81,7 +81,7 @@ fn a_quota_is_created_taken_from_looked_at_and_dropped() {
 }
 
 #[test]
-fn a_quota_is_not_created_while_a_master_is_away_and_is_lost_with_a_majority() {
+fn quota_needs_all_masters_to_be_created_and_is_lost_with_a_majority() {
     let masters = masters(3);
     masters[1].kill().expect("killed");
     let away = ask(&masters, &["quota", "create", "prizes", "3"]);
@@ -108,7 +108,7 @@ fn a_quota_is_not_created_while_a_master_is_away_and_is_lost_with_a_majority() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_for_a_value_and_leaves_no_place_in_line() {
+fn signal_ends_the_wait_for_a_value_and_leaves_no_queue_entry() {
     let masters = masters(3);
     let somebody = |words: &[&str]| {
         for master in &masters {
@@ -141,7 +141,7 @@ fn a_signal_ends_the_wait_for_a_value_and_leaves_no_place_in_line() {
 const LONG: &str = "3650d";
 
 #[test]
-fn of_many_machines_one_runs_the_command_in_a_period() {
+fn once_on_several_machines_runs_the_command_once_per_period() {
     let masters = masters(3);
     let missing = ask(
         &masters,
@@ -175,7 +175,7 @@ fn of_many_machines_one_runs_the_command_in_a_period() {
 }
 
 #[test]
-fn at_most_once_counts_a_failure_and_at_least_once_does_not() {
+fn failed_command_uses_up_the_period_unless_at_least_is_given() {
     let masters = masters(3);
     for (name, at_least) in [("most", false), ("least", true)] {
         assert_eq!(ask(&masters, &["once", "--create", name]).code, Some(0));
@@ -195,7 +195,7 @@ fn at_most_once_counts_a_failure_and_at_least_once_does_not() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_does_not_use_up_its_period() {
+fn command_that_cannot_be_started_does_not_use_up_the_period() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let once = |command: &[&str]| {
@@ -226,7 +226,7 @@ fn a_command_that_cannot_be_started_does_not_use_up_its_period() {
 }
 
 #[test]
-fn a_signal_before_the_record_does_not_use_up_the_period() {
+fn signal_before_the_record_does_not_use_up_the_period() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let proxies: Vec<_> = masters
@@ -271,7 +271,7 @@ fn a_signal_before_the_record_does_not_use_up_the_period() {
 }
 
 #[test]
-fn a_command_that_runs_now_keeps_another_from_running() {
+fn running_command_keeps_another_once_waiting() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let holder = run(&masters, &["r"], &["sleep", &mark()])
@@ -288,7 +288,7 @@ fn a_command_that_runs_now_keeps_another_from_running() {
 }
 
 #[test]
-fn wrong_usage_is_one_line_with_the_culprit_and_touches_nothing() {
+fn wrong_usage_of_values_is_one_line_and_writes_nothing() {
     let masters = masters(3);
     for (words, culprit) in [
         (&["once", "nightly", "--", "true"][..], "--per"),
@@ -327,7 +327,7 @@ fn wrong_usage_is_one_line_with_the_culprit_and_touches_nothing() {
 }
 
 #[test]
-fn once_takes_no_other_kind_of_lock_and_says_so_without_a_wait() {
+fn once_refuses_options_for_other_kinds_of_locks_at_once() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     for master in &masters {
@@ -349,7 +349,7 @@ fn once_takes_no_other_kind_of_lock_and_says_so_without_a_wait() {
 }
 
 #[test]
-fn a_take_whose_answer_cannot_be_printed_may_have_taken_and_the_help_says_so() {
+fn take_whose_result_cannot_be_printed_exits_with_70_as_documented() {
     let masters = masters(3);
     let created = ask(&masters, &["quota", "create", "prizes", "3"]);
     assert_eq!(created.code, Some(0), "{created:?}");
@@ -373,7 +373,7 @@ fn a_take_whose_answer_cannot_be_printed_may_have_taken_and_the_help_says_so() {
 }
 
 #[test]
-fn the_help_of_both_says_how_to_begin() {
+fn help_of_quota_and_once_shows_how_to_create_a_value() {
     for (command, wanted) in [
         ("quota", "quota create prizes 10"),
         ("once", "once --create"),

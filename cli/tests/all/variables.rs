@@ -47,7 +47,7 @@ fn with(name: &str, words: &[&str]) -> Done {
 }
 
 #[test]
-fn a_variable_that_nobody_reads_is_named_with_the_one_that_is_meant() {
+fn misspelt_variable_is_reported_with_a_suggestion() {
     let line = "quorate: warning: quorate has no variable QUORATE_TLL: did you mean QUORATE_TTL?\n";
     for words in [&["run", "r", "true"][..], &["list"], &["status", "r"]] {
         let said = with("QUORATE_TLL", words);
@@ -65,7 +65,7 @@ fn a_variable_that_nobody_reads_is_named_with_the_one_that_is_meant() {
 }
 
 #[test]
-fn what_a_command_is_told_is_known_to_the_quorate_that_it_runs() {
+fn variables_for_the_command_are_known_to_a_nested_quorate() {
     let masters = masters(3);
     let inner = env!("CARGO_BIN_EXE_quorate");
     for options in [&["--owner", "me"][..], &["--permits", "2"]] {

@@ -16,7 +16,7 @@ fn names(masters: &Masters) -> Vec<String> {
 }
 
 #[test]
-fn a_try_that_healthy_masters_refuse_calls_none_of_them_silent() {
+fn refused_try_does_not_report_healthy_masters_as_silent() {
     let masters = masters(5);
     for master in &masters {
         master.command(&["SET", "held", "somebody"]).expect("alive");
@@ -30,7 +30,7 @@ fn a_try_that_healthy_masters_refuse_calls_none_of_them_silent() {
 }
 
 #[test]
-fn a_waiter_says_why_masters_do_not_vote() {
+fn waiter_reports_why_masters_do_not_vote() {
     let masters = masters(3);
     let mut waiting = run(&masters, &["--wait", "5s", "young"], &["true"]);
     waiting.env("QUORATE_RESTART_GUARD", "on");
@@ -45,7 +45,7 @@ fn a_waiter_says_why_masters_do_not_vote() {
 }
 
 #[test]
-fn five_healthy_masters_are_not_said_to_be_silent_while_waiting() {
+fn waiter_does_not_report_healthy_masters_as_silent() {
     let masters = masters(5);
     for master in &masters {
         master.command(&["SET", "held", "somebody"]).expect("alive");
@@ -57,7 +57,7 @@ fn five_healthy_masters_are_not_said_to_be_silent_while_waiting() {
 }
 
 #[test]
-fn a_refusal_that_does_not_pass_by_itself_ends_a_wait_for_ever_with_69() {
+fn permanent_refusal_ends_an_unlimited_wait_with_69() {
     let user = |_| {
         ServerOptions::new()
             .acl("lock on >right ~* &* +@all -@scripting")
@@ -79,7 +79,7 @@ fn a_refusal_that_does_not_pass_by_itself_ends_a_wait_for_ever_with_69() {
 }
 
 #[test]
-fn a_lost_lock_names_the_masters_and_what_they_said() {
+fn lost_lock_is_reported_with_the_replies_of_the_masters() {
     let masters = masters(3);
     let options = ["-q", "--ttl", "2s", "lost"];
     let holder = run(&masters, &options, &["sleep", "60"])
@@ -126,7 +126,7 @@ fn beside_a_dead_one(prepare: impl FnOnce(&mut std::process::Command)) -> common
 }
 
 #[test]
-fn warnings_of_the_library_reach_stderr_as_far_as_they_are_wanted() {
+fn library_warnings_are_printed_according_to_quiet_verbose_and_rust_log() {
     let plain = beside_a_dead_one(|_| {});
     assert!(
         plain.err.contains("quorate: warning: no connection"),
@@ -159,7 +159,7 @@ fn warnings_of_the_library_reach_stderr_as_far_as_they_are_wanted() {
 }
 
 #[test]
-fn an_even_number_of_masters_is_warned_of_but_not_refused() {
+fn even_number_of_masters_causes_a_warning() {
     let even = done(&mut run(&masters(2), &["r"], &["true"]));
     assert_eq!(even.code, Some(0), "{even:?}");
     let warning = "quorate: warning: an even number of masters";
@@ -167,7 +167,7 @@ fn an_even_number_of_masters_is_warned_of_but_not_refused() {
 }
 
 #[test]
-fn each_warning_of_a_lock_that_is_lost_reaches_stderr_while_the_command_runs() {
+fn all_warnings_of_a_lost_lock_are_printed_while_the_command_runs() {
     let masters = masters(3);
     let mut holder = run(&masters, &["--ttl", "3s", "lost"], &["sleep", "60"]);
     let holder = holder.spawn().expect("runs");
@@ -187,7 +187,7 @@ fn each_warning_of_a_lock_that_is_lost_reaches_stderr_while_the_command_runs() {
 }
 
 #[test]
-fn a_filter_that_cannot_be_read_is_named_and_changes_nothing() {
+fn invalid_rust_log_is_reported_and_ignored() {
     let odd = beside_a_dead_one(|command| {
         command.env("RUST_LOG", "quorate=loud");
     });
@@ -207,7 +207,7 @@ fn a_filter_that_cannot_be_read_is_named_and_changes_nothing() {
 }
 
 #[test]
-fn a_command_that_waits_for_the_lock_it_runs_under_is_told_so() {
+fn nested_run_of_the_same_lock_is_refused_with_the_reason() {
     let masters = masters(3);
     let inner = env!("CARGO_BIN_EXE_quorate");
     let inside = [inner, "run", "--wait", "4s", "mine", "--", "true"];
@@ -221,7 +221,7 @@ fn a_command_that_waits_for_the_lock_it_runs_under_is_told_so() {
 /// Writing to a terminal that Ctrl-S has stopped, or to a pager that is not scrolled, blocks. It must not block the
 /// renewals.
 #[test]
-fn a_stderr_that_nobody_reads_costs_no_lock() {
+fn blocked_stderr_does_not_cost_the_lock() {
     let (mut full, unread) = UnixStream::pair().expect("a pair");
     full.set_nonblocking(true).expect("a setting");
     while full.write(&[b'.'; 64]).is_ok() {}
