@@ -96,7 +96,7 @@ impl fmt::Display for Reply<'_> {
 /// Receives the replies that come in after a round has ended.
 pub(crate) trait LateAnswers: Send + Sync + 'static {
     /// Takes over the replies to the acquire that have come in so far.
-    fn take_over(&self, slots: Slots);
+    fn take_over(&self, replies: Replies);
 
     /// Records a reply to the acquire that came after the lock was won.
     fn note(
@@ -111,19 +111,19 @@ pub(crate) trait LateAnswers: Send + Sync + 'static {
 
 /// The replies of all masters, in the compact form that a held lock keeps for its whole life.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Slots {
-    each: Box<[Slot]>,
+pub(crate) struct Replies {
+    each: Box<[OneReply]>,
     /// Allocated only if there are faults, because most rounds have none.
     faults: Option<Box<Faults>>,
 }
 
-/// The faults of the slots marked [`Outcome::Fault`], by node.
+/// The faults of the replies marked [`Outcome::Fault`], by node.
 #[derive(Clone, Debug, Default)]
 struct Faults(Vec<(usize, Fault)>);
 
 /// The reply of one master, in 8 bytes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct OneReply {
     said: Outcome,
     late: bool,
     /// Microseconds from the first send; saturates at `u32::MAX` (about 71 minutes).
@@ -139,10 +139,10 @@ enum Outcome {
     Fault,
 }
 
-impl Slots {
+impl Replies {
     pub(crate) fn of(nodes: usize) -> Self {
         Self {
-            each: vec![Slot::default(); nodes].into(),
+            each: vec![OneReply::default(); nodes].into(),
             faults: None,
         }
     }
@@ -156,11 +156,11 @@ impl Slots {
         now: Instant,
         late: bool,
     ) {
-        let Some(slot) = self.each.get_mut(node) else {
+        let Some(reply) = self.each.get_mut(node) else {
             return;
         };
-        let before = slot.said;
-        slot.said = match answer {
+        let before = reply.said;
+        reply.said = match answer {
             Ok(
                 Answer::Granted { .. }
                 | Answer::Confirmed
@@ -172,8 +172,8 @@ impl Slots {
             Err(_) => Outcome::Fault,
         };
         let micros = now.saturating_since(started).as_micros();
-        slot.micros = u32::try_from(micros).unwrap_or(u32::MAX);
-        slot.late = late;
+        reply.micros = u32::try_from(micros).unwrap_or(u32::MAX);
+        reply.late = late;
         if let (Outcome::Fault, Some(faults)) = (before, &mut self.faults) {
             faults.0.retain(|(of, _)| *of != node);
         }
@@ -196,19 +196,19 @@ impl Slots {
         names: impl Iterator<Item = &'a NodeName>,
         phase: Phase,
     ) -> Vec<NodeReport> {
-        let slots = self.each.iter().enumerate();
+        let replies = self.each.iter().enumerate();
         names
-            .zip(slots)
-            .map(|(name, (node, slot))| self.report(node, *slot, name, phase))
+            .zip(replies)
+            .map(|(name, (node, reply))| self.report(node, *reply, name, phase))
             .collect()
     }
 
-    fn report(&self, node: usize, slot: Slot, name: &NodeName, phase: Phase) -> NodeReport {
+    fn report(&self, node: usize, reply: OneReply, name: &NodeName, phase: Phase) -> NodeReport {
         let fault = || {
             let mut faults = self.faults.iter().flat_map(|faults| &faults.0);
             faults.find(|(of, _)| *of == node)
         };
-        let outcome = match slot.said {
+        let outcome = match reply.said {
             Outcome::Silent => NodeOutcome::Silent,
             Outcome::Yes => NodeOutcome::Yes,
             Outcome::No => NodeOutcome::No,
@@ -216,13 +216,13 @@ impl Slots {
                 NodeOutcome::Fault(fault.clone())
             }),
         };
-        let silent = slot.said == Outcome::Silent;
+        let silent = reply.said == Outcome::Silent;
         NodeReport {
             node: name.clone(),
             phase,
             outcome,
-            latency: (!silent).then(|| Duration::from_micros(slot.micros.into())),
-            late: slot.late,
+            latency: (!silent).then(|| Duration::from_micros(reply.micros.into())),
+            late: reply.late,
         }
     }
 }
@@ -323,24 +323,24 @@ mod tests {
 
     #[test]
     fn late_answer_replaces_the_fault_in_a_slot_of_8_bytes() {
-        // Every held lock keeps one slot for each master.
-        assert_eq!(size_of::<Slot>(), 8);
+        // Every held lock keeps one reply of each master.
+        assert_eq!(size_of::<OneReply>(), 8);
         let names: Vec<NodeName> = ["a", "b"].into_iter().map(NodeName::new).collect();
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
-        let mut slots = Slots::of(2);
-        slots.note(0, &Err(Fault::Stalled), at(1), at(3), false);
-        slots.note(1, &Err(Fault::WrongType), at(1), at(2), false);
-        slots.note(7, &Err(Fault::WrongType), at(1), at(2), false);
-        let said = |slots: &Slots| -> Vec<_> {
-            let reports = slots.reports(names.iter(), Phase::Acquire);
+        let mut replies = Replies::of(2);
+        replies.note(0, &Err(Fault::Stalled), at(1), at(3), false);
+        replies.note(1, &Err(Fault::WrongType), at(1), at(2), false);
+        replies.note(7, &Err(Fault::WrongType), at(1), at(2), false);
+        let said = |replies: &Replies| -> Vec<_> {
+            let reports = replies.reports(names.iter(), Phase::Acquire);
             let said = reports.into_iter();
             said.map(|report| (report.outcome, report.late)).collect()
         };
         let wrong = (NodeOutcome::Fault(Fault::WrongType), false);
         let stalled = (NodeOutcome::Fault(Fault::Stalled), false);
-        assert_eq!(said(&slots), [stalled, wrong.clone()]);
-        slots.note(0, &Ok(Answer::Confirmed), at(1), at(9), true);
-        assert_eq!(said(&slots), [(NodeOutcome::Yes, true), wrong]);
+        assert_eq!(said(&replies), [stalled, wrong.clone()]);
+        replies.note(0, &Ok(Answer::Confirmed), at(1), at(9), true);
+        assert_eq!(said(&replies), [(NodeOutcome::Yes, true), wrong]);
     }
 
     fn reports(outcomes: impl IntoIterator<Item = NodeOutcome>) -> Vec<NodeReport> {

@@ -12,7 +12,7 @@ use crate::node::{Answer, ExtendItem, Fault, Phase, Request};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Extension, Terms};
-use crate::report::Slots;
+use crate::report::Replies;
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::extend::{Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
@@ -45,7 +45,7 @@ pub(super) async fn extend(
         held: held.clone(),
         id,
         core: Arc::downgrade(core),
-        slots: Slots::of(coordinator.quorum.nodes()),
+        replies: Replies::of(coordinator.quorum.nodes()),
         outcome: Extension::Pending,
     };
     let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
@@ -74,8 +74,8 @@ pub(super) async fn extend(
             Err(ExtendError::Lost(cause))
         }
         Extension::Unknown | Extension::Pending => {
-            let slots = &fan_out.answers().slots;
-            let reports = slots.reports(coordinator.names(), Phase::Extend);
+            let replies = &fan_out.answers().replies;
+            let reports = replies.reports(coordinator.names(), Phase::Extend);
             Err(ExtendError::NoQuorum(reports))
         }
     }
@@ -94,7 +94,7 @@ struct ExtendAnswers {
     held: Arc<Held>,
     id: u64,
     core: Weak<Core>,
-    slots: Slots,
+    replies: Replies,
     outcome: Extension,
 }
 
@@ -103,7 +103,7 @@ impl Collect for ExtendAnswers {
         let keys = 0..self.held.claim.keys().count();
         let said = extended(answer, keys.len());
         let of_lock = said_of_lock(&said, &keys);
-        self.slots
+        self.replies
             .note(from.node, &of_lock, self.terms.started, from.now, false);
         let old_end = self.held.valid_until();
         let outcome = self
@@ -136,7 +136,7 @@ impl Collect for ExtendAnswers {
 impl ExtendAnswers {
     /// Ends the lock, as a renewal does that finds it lost.
     fn lose(&mut self, now: Instant) {
-        self.held.tell(self.slots.clone());
+        self.held.tell(self.replies.clone());
         let cause = match self.outcome {
             Extension::Lost => LossCause::TakenAway,
             _ => self.held.ended(now).unwrap_or(LossCause::Expired),

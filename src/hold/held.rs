@@ -10,7 +10,7 @@ use crate::metrics;
 use crate::node::{Answer, Claim, Extended, Fault, NodeName, NoteItem, Phase};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
-use crate::report::{LateAnswers, NodeReport, OneLine, Slots};
+use crate::report::{LateAnswers, NodeReport, OneLine, Replies};
 use crate::rounds::attempt::Won;
 use crate::runtime::Runtime;
 use crate::waiting::local_line::LocalLines;
@@ -59,7 +59,7 @@ struct State {
     /// Whether the lock has the local turn, which is passed on at its end.
     in_line: bool,
     /// The replies to the acquire, including late ones; after a failed renewal or extension, the replies to that.
-    slots: Slots,
+    replies: Replies,
     phase: Phase,
     /// Whether the note has been written.
     noted: bool,
@@ -109,7 +109,7 @@ impl Held {
                 ttl: nanos(ttl),
                 lines: Some(lines),
                 in_line,
-                slots: Slots::default(),
+                replies: Replies::default(),
                 phase: Phase::Acquire,
                 noted: false,
                 unkept,
@@ -126,9 +126,9 @@ impl Held {
     }
 
     /// Stores the replies to a renewal or an extension that the holder should know of.
-    pub(crate) fn tell(&self, slots: Slots) {
+    pub(crate) fn tell(&self, replies: Replies) {
         let mut state = self.state();
-        state.slots = slots;
+        state.replies = replies;
         state.phase = Phase::Extend;
     }
 
@@ -140,7 +140,7 @@ impl Held {
     /// The reply of each master to the acquire, or to a renewal that failed since.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         let state = self.state();
-        state.slots.reports(names, state.phase)
+        state.replies.reports(names, state.phase)
     }
 
     /// The replies to a renewal that failed, in one line.
@@ -323,8 +323,8 @@ fn nanos(of: Duration) -> u64 {
 
 // With the feature `metrics` the struct is larger, because it also keeps the start time.
 impl LateAnswers for Held {
-    fn take_over(&self, slots: Slots) {
-        self.state().slots = slots;
+    fn take_over(&self, replies: Replies) {
+        self.state().replies = replies;
     }
 
     fn note(
@@ -337,7 +337,7 @@ impl LateAnswers for Held {
     ) {
         let mut state = self.state();
         if state.phase == Phase::Acquire {
-            state.slots.note(node, answer, started, now, late);
+            state.replies.note(node, answer, started, now, late);
         }
     }
 }
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn held_lock_fits_its_memory_budget() {
-        // For ten thousand held locks, each of these exists ten thousand times, as do the masters' slots and the local
+        // For ten thousand held locks, each of these exists ten thousand times, as do the masters' replies and the local
         // queue of the key. Together they may take at most 600 bytes per lock, including the allocator's overhead.
         assert_eq!(size_of::<Held>(), 144);
         assert_eq!(size_of::<Claim>(), 64);

@@ -23,7 +23,7 @@ use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Extension, Terms, retry_at};
-use crate::report::Slots;
+use crate::report::Replies;
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::extend::{KeysSaid, Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
@@ -291,12 +291,12 @@ impl Collect for RenewAnswers {
                 Extension::Lost | Extension::TooLate | Extension::Unknown => true,
             };
             if lock.tells {
-                let mut slots = Slots::of(nodes);
+                let mut replies = Replies::of(nodes);
                 for (from, said) in heard.iter() {
                     let said = said_of_lock(said, &lock.keys);
-                    slots.note(from.node, &said, *started, from.now, false);
+                    replies.note(from.node, &said, *started, from.now, false);
                 }
-                held.tell(slots);
+                held.tell(replies);
             }
             conclude(&renewal, &coordinator, lock, outcome, from.now);
         }

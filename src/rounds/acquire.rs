@@ -12,7 +12,7 @@ use crate::protocol::instant::Instant;
 use crate::protocol::permits::{NextSlot, SlotsSeen, next_slot};
 use crate::protocol::quorum::{MasterSet, Quorum, Verdict};
 use crate::protocol::round::{Round, Vote};
-use crate::report::{LateAnswers, NodeReport, Slots};
+use crate::report::{LateAnswers, NodeReport, Replies};
 
 pub(crate) type AcquireRound = FanOut<AcquireAnswers>;
 
@@ -20,8 +20,8 @@ pub(crate) type AcquireRound = FanOut<AcquireAnswers>;
 pub(crate) struct AcquireAnswers {
     pub(crate) round: Round,
     quorum: Quorum,
-    slots: Slots,
-    /// The held lock, once the round is won. It has taken over the slots, and receives later replies.
+    replies: Replies,
+    /// The held lock, once the round is won. It has taken over the replies, and receives later replies.
     holder: Option<Weak<dyn LateAnswers>>,
     started: Instant,
     decided: bool,
@@ -52,7 +52,7 @@ impl AcquireAnswers {
         Self {
             round: Round::open(quorum),
             quorum,
-            slots: Slots::of(quorum.nodes()),
+            replies: Replies::of(quorum.nodes()),
             holder: None,
             started,
             refusals: None,
@@ -183,18 +183,18 @@ impl AcquireAnswers {
     }
 
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
-        self.slots.reports(names, Phase::Acquire)
+        self.replies.reports(names, Phase::Acquire)
     }
 
     /// Whether waiting cannot help: too many masters have faults that do not pass by themselves.
     pub(crate) fn is_hopeless(&self) -> bool {
-        !self.quorum.possible_without(self.slots.lasting_faults())
+        !self.quorum.possible_without(self.replies.lasting_faults())
     }
 
     /// Hands the replies, including later ones, over to the lock that was won, so that a held lock does not keep its
     /// round alive. Lock order: the mutex of the answers is always taken before that of the lock.
     pub(crate) fn hand_over(&mut self, holder: &Arc<impl LateAnswers>) {
-        holder.take_over(std::mem::take(&mut self.slots));
+        holder.take_over(std::mem::take(&mut self.replies));
         let holder: Weak<_> = Arc::downgrade(holder);
         self.holder = Some(holder);
     }
@@ -203,7 +203,7 @@ impl AcquireAnswers {
         let (node, now) = (from.node, from.now);
         match self.holder.as_ref().and_then(Weak::upgrade) {
             Some(holder) => holder.note(node, answer, self.started, now, late),
-            None => self.slots.note(node, answer, self.started, now, late),
+            None => self.replies.note(node, answer, self.started, now, late),
         }
     }
 }

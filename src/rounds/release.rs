@@ -8,7 +8,7 @@ use super::fan_out::{Collect, FanOut, From};
 use crate::node::{Answer, Claim, Fault, NodeName, Phase, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
-use crate::report::{NodeReport, Slots};
+use crate::report::{NodeReport, Replies};
 
 impl Coordinator {
     /// Deletes the keys of `claim` on every master, and returns the answers to wait for.
@@ -70,7 +70,7 @@ pub(crate) struct ReleaseAnswers {
     quorum: Quorum,
     asked: usize,
     started: Instant,
-    slots: Slots,
+    replies: Replies,
     deleted: usize,
     gone: usize,
     faults: usize,
@@ -84,7 +84,7 @@ impl ReleaseAnswers {
             quorum,
             asked,
             started,
-            slots: Slots::of(quorum.nodes()),
+            replies: Replies::of(quorum.nodes()),
             deleted: 0,
             gone: 0,
             faults: 0,
@@ -111,14 +111,14 @@ impl ReleaseAnswers {
     }
 
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
-        self.slots.reports(names, Phase::Release)
+        self.replies.reports(names, Phase::Release)
     }
 }
 
 impl Collect for ReleaseAnswers {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
         let late = self.settled();
-        self.slots
+        self.replies
             .note(from.node, &answer, self.started, from.now, late);
         if answer.is_ok() {
             self.free.add(from.node);
