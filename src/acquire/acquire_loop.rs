@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::in_line::{Delays, InLine, Stranger, looks_at};
+use super::queue_place::{Delays, QueuePlace, UnqueuedHolder, looks_at};
 use crate::hold::core::Core;
 use crate::limit::Limit;
 use crate::metrics;
@@ -138,7 +138,7 @@ impl<'a> AcquireLoop<'a> {
     async fn in_order(mut self) -> Result<Acquired, NotAcquired> {
         let mut place = self.local_turn().await?;
         let mut delays = None;
-        let mut line: Option<InLine<'_>> = None;
+        let mut line: Option<QueuePlace<'_>> = None;
         let mut heard = place.as_ref().and_then(Place::told);
         let mut attempts = 0;
         let mut met = Meetings::default();
@@ -207,7 +207,7 @@ impl<'a> AcquireLoop<'a> {
         self,
         won: Won,
         mut place: Option<Place>,
-        line: Option<InLine<'_>>,
+        line: Option<QueuePlace<'_>>,
         attempts: u32,
     ) -> Acquired {
         if let Some(asked) = &self.asked {
@@ -230,11 +230,11 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// A place in the queue behind all waiters that were seen on the masters.
-    fn behind_all(&self, missed: &FailedAttempt) -> InLine<'a> {
+    fn behind_all(&self, missed: &FailedAttempt) -> QueuePlace<'a> {
         let answers = missed.round.answers();
         let drawn = answers.refusals().map_or(0, |refusals| refusals.ticket);
         drop(answers);
-        InLine::draw(self.core, &self.wanted, drawn + 1)
+        QueuePlace::draw(self.core, &self.wanted, drawn + 1)
     }
 
     /// Waits for the turn in the local queue. `None` for a try that the masters must decide.
@@ -398,7 +398,7 @@ impl<'a> AcquireLoop<'a> {
 
     /// Waits for a wake-up, or until the earliest of three times: when a majority may be free, when the next heartbeat
     /// is due, and when to ask again because the holder may wake nobody.
-    async fn wait(&self, place: &Place, line: &mut InLine<'_>, missed: &FailedAttempt) {
+    async fn wait(&self, place: &Place, line: &mut QueuePlace<'_>, missed: &FailedAttempt) {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum;
         let now = coordinator.now();
@@ -420,11 +420,11 @@ impl<'a> AcquireLoop<'a> {
         // before us, the holder may be a client that does not use the queue.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
-                let known = &mut line.stranger;
-                let again = Stranger::look_again(known, holder, now, || self.delays());
+                let known = &mut line.unqueued_holder;
+                let again = UnqueuedHolder::look_again(known, holder, now, || self.delays());
                 timer = timer.min(now + again);
             }
-            None => line.stranger = None,
+            None => line.unqueued_holder = None,
         }
         place
             .woken(

@@ -29,13 +29,13 @@ const LONGEST_LOOK: Duration = Duration::from_millis(200);
 pub(super) type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
 /// A place in the queue on the masters. Dropping it gives the place up on all of them at once.
-pub(super) struct InLine<'a> {
+pub(super) struct QueuePlace<'a> {
     coordinator: &'a Coordinator,
     pub(super) ticket: Ticket,
     /// Identifies the place in releases; this claim never holds a lock.
     claim: Arc<Claim>,
     /// The holder, if no other waiter is before this one.
-    pub(super) stranger: Option<Stranger>,
+    pub(super) unqueued_holder: Option<UnqueuedHolder>,
     /// How often this waiter has asked because it is not woken.
     looks: u32,
     kept: bool,
@@ -43,13 +43,13 @@ pub(super) struct InLine<'a> {
 
 /// A holder without a place in the queue. It may be a client that does not use queues, so that its release wakes
 /// nobody. Or it is a client of this library that did not wait, or that has outlived its place.
-pub(super) struct Stranger {
+pub(super) struct UnqueuedHolder {
     value: Vec<u8>,
     since: Instant,
     delays: Delays,
 }
 
-impl Stranger {
+impl UnqueuedHolder {
     /// The pause before asking again while the holder may wake nobody: the pauses of the retries, starting again with
     /// each holder, and longer ones once the holder has been there for long.
     pub(super) fn look_again(
@@ -59,13 +59,13 @@ impl Stranger {
         delays: impl FnOnce() -> Delays,
     ) -> Duration {
         let same = known.take().filter(|known| known.value == value);
-        let stranger = known.insert(same.unwrap_or_else(|| Self {
+        let unqueued_holder = known.insert(same.unwrap_or_else(|| Self {
             value,
             since: now,
             delays: delays(),
         }));
-        let watched = now.saturating_since(stranger.since);
-        let pause = stranger.delays.next().unwrap_or_default();
+        let watched = now.saturating_since(unqueued_holder.since);
+        let pause = unqueued_holder.delays.next().unwrap_or_default();
         pause.max(STAGGER).max(watched / PATIENCE)
     }
 }
@@ -85,7 +85,7 @@ pub(super) fn looks_at(
     })
 }
 
-impl<'a> InLine<'a> {
+impl<'a> QueuePlace<'a> {
     /// The pause before asking again without wake-ups.
     pub(super) fn look_again(&mut self) -> Duration {
         self.looks += 1;
@@ -110,7 +110,7 @@ impl<'a> InLine<'a> {
             coordinator,
             ticket,
             claim: Arc::new(claim),
-            stranger: None,
+            unqueued_holder: None,
             looks: 0,
             kept: false,
         }
@@ -127,7 +127,7 @@ impl<'a> InLine<'a> {
     }
 }
 
-impl Drop for InLine<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         if !self.kept {
             let _in_the_background = self.coordinator.leave(&self.claim);
@@ -170,7 +170,7 @@ mod tests {
         let mut known = None;
         let mut look = |value: &[u8], after: Duration| {
             let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;
-            Stranger::look_again(&mut known, value.to_vec(), NOW + after, delays)
+            UnqueuedHolder::look_again(&mut known, value.to_vec(), NOW + after, delays)
         };
         // The pauses of the retries, but never shorter than the delay for one place.
         assert_eq!(look(b"a", ms(0)), STAGGER);
