@@ -57,7 +57,7 @@ struct State {
     /// The local queues, which count this lock as held until it ends.
     lines: Option<Arc<LocalLines>>,
     /// Whether the lock has the local turn, which is passed on at its end.
-    in_line: bool,
+    queued: bool,
     /// The replies to the acquire, including late ones; after a failed renewal or extension, the replies to that.
     replies: Replies,
     phase: Phase,
@@ -69,7 +69,7 @@ struct State {
 
 impl State {
     fn take_lines(&mut self) -> Option<(Arc<LocalLines>, bool)> {
-        Some((self.lines.take()?, self.in_line))
+        Some((self.lines.take()?, self.queued))
     }
 }
 
@@ -80,8 +80,8 @@ impl Held {
         lines: &Arc<LocalLines>,
         place: Option<Place>,
     ) -> Arc<Self> {
-        let place = place.filter(Place::is_in_line);
-        let in_line = place.is_some();
+        let place = place.filter(Place::is_queued);
+        let queued = place.is_some();
         let lines = match place {
             Some(place) => place.hold(),
             None => lines.hold(won.claim.keys()),
@@ -108,7 +108,7 @@ impl Held {
                 valid_until: won.valid_until.min(hold_end),
                 ttl: nanos(ttl),
                 lines: Some(lines),
-                in_line,
+                queued,
                 replies: Replies::default(),
                 phase: Phase::Acquire,
                 noted: false,

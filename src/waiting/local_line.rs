@@ -59,8 +59,8 @@ impl LocalLines {
 
     /// Whether this process holds a lock on `key`.
     pub(crate) fn is_held(&self, key: &[u8]) -> bool {
-        let in_line = self.map().get(key).is_some_and(|line| line.front.is_none());
-        in_line || self.own.is_held(key)
+        let queued = self.map().get(key).is_some_and(|line| line.front.is_none());
+        queued || self.own.is_held(key)
     }
 
     /// Records a lock that is held without a place in a queue, until [`let_go`](Self::let_go).

@@ -111,7 +111,7 @@ fn calls(server: &Server, command: &str) -> u64 {
         .unwrap_or(0)
 }
 
-async fn in_line(masters: &Masters, resource: &str) {
+async fn queued(masters: &Masters, resource: &str) {
     let queue = format!("quorate:queue:{PREFIX}{resource}");
     eventually("a waiter is queued everywhere", || {
         masters.iter().all(|master| has_key(master, &queue))
@@ -209,7 +209,7 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
             let second = second.clone();
             async move { second.acquire("job").await }
         });
-        in_line(&masters, "job").await;
+        queued(&masters, "job").await;
         let tried = locker(&masters).try_acquire("job").await.expect("answers");
         assert!(matches!(tried, TryAcquire::Held(_)));
         let status = second.status("job").await.expect("a good name");

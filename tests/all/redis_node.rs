@@ -717,7 +717,7 @@ async fn a_ttl_above_the_longest_is_refused_by_the_master_itself() {
     let node = quorate::testing::connect(&masters[0].url(), &settings).expect("a good address");
     for (asked, name) in [
         (claim(b"job", 1), "job"),
-        (support::asking::in_line(b"line", 1, 7), "line"),
+        (support::asking::queued(b"line", 1, 7), "line"),
     ] {
         let above = support::asking::acquire(&asked, secs(30) + ms(1), 0);
         let said = ask(&*node, above).await;

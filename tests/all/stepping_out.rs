@@ -32,7 +32,7 @@ async fn waiter_that_left_the_queue_returns_to_its_place() {
         })
     };
     let status = redlock(secs(1));
-    let in_line = |wanted: usize| {
+    let queued = |wanted: usize| {
         let status = &status;
         async move {
             let began = Instant::now();
@@ -50,11 +50,11 @@ async fn waiter_that_left_the_queue_returns_to_its_place() {
     };
     // It draws the first ticket and gives up, so the queue is empty when the next one leaves it.
     let first = waiting("first", secs(2));
-    in_line(1).await;
+    queued(1).await;
     let old = waiting("old", secs(60));
-    in_line(2).await;
+    queued(2).await;
     first.await.expect("no panic");
-    in_line(1).await;
+    queued(1).await;
     // A majority does not answer for a moment: its next heartbeat notices that, and it leaves the queue.
     for node in &nodes[..2] {
         node.change(|request| match request {
@@ -62,12 +62,12 @@ async fn waiter_that_left_the_queue_returns_to_its_place() {
             _ => Honest,
         });
     }
-    in_line(0).await;
+    queued(0).await;
     for node in &nodes {
         node.change(|_| Honest);
     }
     let young = waiting("young", secs(60));
-    in_line(2).await;
+    queued(2).await;
     for node in &nodes {
         node.let_go("x");
     }

@@ -248,9 +248,9 @@ async fn span_of_a_waiter_records_each_field_once() {
         assert!(missed.clone().count() > 3, "{lines}");
         let last = missed.next_back().expect("one of them");
         // In the span, and in the event itself.
-        let in_line = if unordered { 0 } else { 2 };
+        let queued = if unordered { 0 } else { 2 };
         assert_eq!(last.matches("answering=").count(), 2, "{last}");
-        assert_eq!(last.matches("ahead=").count(), in_line, "{last}");
+        assert_eq!(last.matches("ahead=").count(), queued, "{last}");
     }
 }
 

@@ -24,7 +24,7 @@ async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
 }
 
 /// The number of waiters queued for a resource, on the master with the fewest.
-fn in_line(masters: &Masters, resource: &str) -> i64 {
+fn queued(masters: &Masters, resource: &str) -> i64 {
     let queue = format!("quorate:queue:{resource}");
     let count = |master: &quorate_testbed::Server| {
         let count = master.command(&["ZCARD", &queue]).expect("alive");
@@ -113,7 +113,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
             guard.release().await;
             redlock.flush().await;
         }));
-        within(PATIENCE, "it is queued", || in_line(&masters, "many") > n).await;
+        within(PATIENCE, "it is queued", || queued(&masters, "many") > n).await;
     }
     let status = holder.status("many").await.expect("a good name");
     let lines = status
@@ -159,7 +159,7 @@ async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     let (holder, waiter, third) = (redlock(&masters), redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");
     let waiting = tokio::spawn(async move { waiter.acquire("x").await });
-    within(PATIENCE, "it is queued", || in_line(&masters, "x") == 1).await;
+    within(PATIENCE, "it is queued", || queued(&masters, "x") == 1).await;
     // The lock is deleted without a wake-up for the waiter.
     for master in &masters {
         master.command(&["DEL", "x"]).expect("alive");

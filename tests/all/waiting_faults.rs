@@ -28,7 +28,7 @@ fn redlock(masters: &Masters) -> Redlock {
 }
 
 /// Waits until `count` waiters are queued on the first master that answers.
-async fn in_line(redlock: &Redlock, resource: &str, count: usize) {
+async fn queued(redlock: &Redlock, resource: &str, count: usize) {
     let began = Instant::now();
     loop {
         let status = redlock.status(resource).await.expect("a good name");
@@ -129,9 +129,9 @@ async fn waiter_killed_at_the_front_delays_the_others_by_its_heartbeat() {
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
     let mut dead = Process::start(&masters, "x");
-    in_line(&holder, "x", 1).await;
+    queued(&holder, "x", 1).await;
     let others = tokio::spawn(all_get_it(many(&masters, 5), "x"));
-    in_line(&holder, "x", 6).await;
+    queued(&holder, "x", 6).await;
     dead.kill();
     let began = Instant::now();
     guard.release().await;
@@ -167,7 +167,7 @@ async fn a_holder_killed_while_twenty_wait_delays_them_by_its_ttl() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let others = tokio::spawn(all_get_it(many(&masters, 20), "x"));
-    in_line(&watcher, "x", 20).await;
+    queued(&watcher, "x", 20).await;
     dead.kill();
     assert_eq!(others.await.expect("no panic"), 20);
 }
@@ -178,7 +178,7 @@ async fn master_restarted_empty_during_waiting_blocks_no_waiter() {
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
     let others = tokio::spawn(all_get_it(many(&masters, 8), "x"));
-    in_line(&holder, "x", 8).await;
+    queued(&holder, "x", 8).await;
     masters[1].kill().expect("killed");
     guard.release().await;
     masters[1].restart_empty().expect("restarted");
@@ -191,7 +191,7 @@ async fn connections_cut_while_waiting_block_no_waiter() {
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
     let others = tokio::spawn(all_get_it(many(&masters, 5), "x"));
-    in_line(&holder, "x", 5).await;
+    queued(&holder, "x", 5).await;
     // Commands and wake-ups share a connection: both are cut, on every master.
     for master in &masters {
         master
@@ -217,7 +217,7 @@ async fn waiters_without_wake_ups_are_served_by_timers() {
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
     let others = tokio::spawn(all_get_it(many(&masters, 5), "x"));
-    in_line(&holder, "x", 5).await;
+    queued(&holder, "x", 5).await;
     guard.release().await;
     assert_eq!(others.await.expect("no panic"), 5);
 }
@@ -245,7 +245,7 @@ async fn masters_with_clocks_seconds_apart_serve_all_waiters() {
     let holder = redlock(&masters);
     let guard = held(&holder, "x").await;
     let others = tokio::spawn(all_get_it(many(&masters, 6), "x"));
-    in_line(&holder, "x", 6).await;
+    queued(&holder, "x", 6).await;
     let token = guard.fencing_token();
     guard.release().await;
     assert_eq!(others.await.expect("no panic"), 6);
@@ -303,12 +303,12 @@ async fn a_waiter_outlives_its_heartbeat_while_a_minority_hangs() {
         })
     };
     let first = wait("first", first);
-    in_line(&holder, "x", 1).await;
+    queued(&holder, "x", 1).await;
     masters[2].stop().expect("stopped");
     // Several heartbeats (half the TTL each) pass.
     tokio::time::sleep(TTL * 2).await;
     let second = wait("second", redlock(&masters));
-    in_line(&holder, "x", 2).await;
+    queued(&holder, "x", 2).await;
     guard.release().await;
     first.await.expect("served");
     second.await.expect("served");

@@ -6,7 +6,7 @@ use quorate::node::{Answer, Claim, Class, Extended, Fairness, Fault, Group, Mode
 
 use crate::arm::{Arm, LONG, assert_about, fence, hex, now};
 use crate::support::asking::{
-    acquire, claim, classic, confirm, extend, in_line, look, release, smash, token,
+    acquire, claim, classic, confirm, extend, look, queued, release, smash, token,
 };
 use crate::support::{ms, secs};
 
@@ -117,7 +117,7 @@ pub(crate) async fn the_lock_lives_its_ttl_and_the_counter_a_day(arm: &Arm) {
 /// for the holder.
 pub(crate) async fn ttl_is_rounded_up_to_whole_milliseconds(arm: &Arm) {
     let brief = std::time::Duration::from_micros(100);
-    for asked in [claim(b"a", 1), in_line(b"b", 1, 7)] {
+    for asked in [claim(b"a", 1), queued(b"b", 1, 7)] {
         arm.granted(acquire(&asked, brief, now())).await;
     }
     let classic = classic(b"c", 1);
@@ -164,7 +164,7 @@ pub(crate) async fn a_counter_that_cannot_be_counted_on_is_a_fault_and_nothing_i
     ] {
         arm.put(&fence(KEY), odd.as_bytes(), Some(LONG));
         arm.put(&fence(b"held"), odd.as_bytes(), Some(LONG));
-        let waiting = in_line(KEY, 3, 7);
+        let waiting = queued(KEY, 3, 7);
         for asked in [
             acquire(&free, LONG, now()),
             acquire(&waiting, LONG, now()),

@@ -7,7 +7,7 @@ use quorate::node::{Answer, Claim, Class, Extended, Fairness, Group, Mode, Part,
 
 use crate::arm::{Arm, LONG, assert_about, each, fence, now};
 use crate::support::asking::{
-    acquire, claim, confirm, extend, in_line, read, release, remove, token, write,
+    acquire, claim, confirm, extend, queued, read, release, remove, token, write,
 };
 use crate::support::secs;
 
@@ -54,7 +54,7 @@ pub(crate) async fn a_counter_ahead_of_the_clock_is_kept_until_a_day_after_its_n
     let shared = Mode::Class(Class::Shared);
     for (way, claim) in [
         ("plain", claim(KEY, 1)),
-        ("in line", in_line(KEY, 1, 7)),
+        ("in line", queued(KEY, 1, 7)),
         ("several", group(&[KEY, b"other"], &Mode::Exclusive, 0)),
         ("reader", group(&[KEY], &shared, 0)),
         ("owner", group(&[KEY], &owner(), 0)),

@@ -6,7 +6,7 @@ use quorate::node::{Answer, Claim, Class, Extended, Fairness, Fault, Group};
 use quorate::node::{KeyState, Mode, Part, Subscriber, WakeSink};
 
 use crate::arm::{Arm, LONG, each, fence, hex, now};
-use crate::support::asking::{acquire, claim, extend, in_line, look, release, smash, token};
+use crate::support::asking::{acquire, claim, extend, look, queued, release, smash, token};
 use crate::support::eventually;
 
 const KEY: &[u8] = b"doc";
@@ -82,9 +82,9 @@ pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
     let reads = of_class(KEY, 1, Class::Shared, 0);
     arm.granted(acquire(&reads, LONG, now())).await;
     // A reader of process 7, queued behind a writer of another process.
-    let writer = in_line(KEY, 2, 1);
+    let writer = queued(KEY, 2, 1);
     let reader = Claim::new("", KEY, token(7), true)
-        .with_fairness(in_line(KEY, 7, 2).fairness().clone())
+        .with_fairness(queued(KEY, 7, 2).fairness().clone())
         .with_group(group(KEY, Class::Shared, 0));
     for waits in [writer.clone(), Arc::new(reader)] {
         let said = arm.ask(acquire(&waits, LONG, now())).await;

@@ -7,7 +7,7 @@ use quorate::node::{
 };
 
 use crate::arm::{Arm, LONG, now};
-use crate::support::asking::{Ears, acquire, in_line, look, release, token};
+use crate::support::asking::{Ears, acquire, look, queued, release, token};
 use crate::support::eventually;
 
 const KEY: &[u8] = b"job";
@@ -36,7 +36,7 @@ type Waiters = (&'static str, Vec<u8>, [Arc<Claim>; 2]);
 fn waiters() -> [Waiters; 4] {
     let two = |with: &dyn Fn(Claim) -> Claim, key: &[u8]| {
         [(3, 5), (4, 8)].map(|(n, number)| {
-            let fairness = in_line(KEY, n, number).fairness().clone();
+            let fairness = queued(KEY, n, number).fairness().clone();
             let claim = Claim::new("", key, token(n), true).with_fairness(fairness);
             Arc::new(with(claim))
         })
@@ -121,7 +121,7 @@ pub(crate) async fn releases_of_many_wake_a_line_whose_ticket_key_was_gone_until
         arm.granted(acquire(holder, LONG, now())).await;
     }
     let lock = held[3].key();
-    let waits = in_line(lock, 7, 3);
+    let waits = queued(lock, 7, 3);
     ticket(arm, acquire(&waits, LONG, now())).await;
     arm.delete_ticket(lock);
     ticket(arm, acquire(&waits, LONG, now())).await;

@@ -9,7 +9,7 @@ use quorate::node::{
 };
 
 use crate::arm::{Arm, LONG, assert_about, hex, now};
-use crate::support::asking::{acquire, claim, extend, in_line, look, release, smash, token};
+use crate::support::asking::{acquire, claim, extend, look, queued, release, smash, token};
 use crate::support::{eventually, ms, secs};
 
 const KEY: &[u8] = b"job";
@@ -190,7 +190,7 @@ pub(crate) async fn release_removes_its_own_note_only(arm: &Arm) {
     assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
     assert_eq!(arm.read(&note_key(KEY)), None);
     // Ordered, with and without a ticket.
-    for (n, holder) in [(3, in_line(KEY, 3, 1)), (4, in_line(KEY, 4, 2))] {
+    for (n, holder) in [(3, queued(KEY, 3, 1)), (4, queued(KEY, 4, 2))] {
         arm.granted(acquire(&holder, LONG, now())).await;
         arm.ask(note(&holder, "one", false)).await.expect("said");
         assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
@@ -208,7 +208,7 @@ pub(crate) async fn a_note_that_was_left_is_never_shown_for_another_holder(arm: 
     arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
     assert_eq!(arm.read(&note_key(KEY)), Some(left));
     assert_eq!(state(arm).await.note, None);
-    let Ok(Answer::Refused { line, .. }) = arm.ask(acquire(&in_line(KEY, 3, 1), LONG, now())).await
+    let Ok(Answer::Refused { line, .. }) = arm.ask(acquire(&queued(KEY, 3, 1), LONG, now())).await
     else {
         panic!("it is held")
     };
@@ -219,7 +219,7 @@ pub(crate) async fn refused_ordered_attempt_gets_the_holders_note(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     for known in [None, Some("one".to_owned())] {
-        let said = arm.ask(acquire(&in_line(KEY, 2, 1), LONG, now())).await;
+        let said = arm.ask(acquire(&queued(KEY, 2, 1), LONG, now())).await;
         let Ok(Answer::Refused { line, .. }) = said else {
             panic!("{said:?}")
         };
@@ -243,14 +243,14 @@ pub(crate) async fn break_returns_and_removes_the_note(arm: &Arm) {
 
 pub(crate) async fn note_key_of_another_type_is_ignored(arm: &Arm) {
     arm.put_foreign(&note_key(KEY));
-    let holder = in_line(KEY, 1, 1);
+    let holder = queued(KEY, 1, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     assert_eq!(
         arm.ask(note(&holder, "one", false)).await,
         Ok(written(false))
     );
     assert_eq!(state(arm).await.holder, Some(hex(1)));
-    let said = arm.ask(acquire(&in_line(KEY, 2, 2), LONG, now())).await;
+    let said = arm.ask(acquire(&queued(KEY, 2, 2), LONG, now())).await;
     assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
     assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
     arm.put(KEY, b"somebody", None);

@@ -110,7 +110,7 @@ pub(crate) fn classic(key: &[u8], n: u8) -> Arc<Claim> {
 }
 
 /// A fenced claim with this ticket.
-pub(crate) fn in_line(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
+pub(crate) fn queued(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
     let place = Ticket {
         waiter: format!("{n:016x}:1").into(),
         number,

@@ -65,7 +65,7 @@ impl Master {
         if mine == group.parts().len() {
             let place = claim.ticket().filter(|_| group.instead().is_none());
             for part in group.parts().iter().filter(|_| place.is_some()) {
-                self.stand_again(now, part, place);
+                self.restore_place(now, part, place);
             }
             return granted_before(claim.key(), counter);
         }
@@ -74,11 +74,11 @@ impl Master {
         for (part, held) in group.parts().iter().zip(&held) {
             // A client that replaces its own lock does not queue.
             let place = claim.ticket().filter(|_| group.instead().is_none());
-            let in_line = self.stand_in_line(now, part, held.as_deref(), place, &mut line);
-            let in_line = in_line.filter(|_| !is_replaced(group, held.as_deref()));
+            let ahead = self.join_queue(now, part, held.as_deref(), place, &mut line);
+            let ahead = ahead.filter(|_| !is_replaced(group, held.as_deref()));
             let obstacle = self.obstacle(now, part, held.as_deref(), claim, group)?;
             if way.is_none() {
-                way = obstacle.or(in_line).map(|obstacle| (&part.key, obstacle));
+                way = obstacle.or(ahead).map(|obstacle| (&part.key, obstacle));
             }
         }
         if let Some((key, Obstacle { left, holder })) = way {
@@ -132,7 +132,7 @@ impl Master {
     }
 
     /// Renews the heartbeat in one queue.
-    fn stand_again(&mut self, now: u64, part: &Part, ticket: Option<&Ticket>) {
+    fn restore_place(&mut self, now: u64, part: &Part, ticket: Option<&Ticket>) {
         if let Some(ticket) = ticket {
             let waiter = part.mode.place(&ticket.waiter);
             let ticket = Ticket {
@@ -144,7 +144,7 @@ impl Master {
     }
 
     /// Joins one queue if the claim has a ticket, and returns the waiters ahead.
-    fn stand_in_line(
+    fn join_queue(
         &mut self,
         now: u64,
         part: &Part,
@@ -502,7 +502,7 @@ impl Master {
 
     /// The processes of the waiters behind the first of a queue, each once.
     #[cfg(feature = "node")]
-    pub(crate) fn next_in_line(&self, key: &[u8], most: usize) -> Vec<Arc<str>> {
+    pub(crate) fn next_waiters(&self, key: &[u8], most: usize) -> Vec<Arc<str>> {
         let Some(line) = self.lines.get(key) else {
             return Vec::new();
         };

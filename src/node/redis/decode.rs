@@ -104,13 +104,13 @@ pub(super) fn decode(
 
 /// The answer to an acquire of a plain lock.
 pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
-    let in_line = matches!(claim.fairness(), Fairness::Fair(_));
+    let queued = matches!(claim.fairness(), Fairness::Fair(_));
     match value {
-        Value::Int(granted) if claim.fenced() || in_line => {
+        Value::Int(granted) if claim.fenced() || queued => {
             let counter = Some(counter(*granted)?);
             return Ok(Answer::Granted { counter });
         }
-        Value::Array(refused) if in_line => {
+        Value::Array(refused) if queued => {
             if let [
                 ttl @ Value::Int(_),
                 Value::Int(_),
@@ -131,10 +131,10 @@ pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAns
                 return Ok(Answer::Refused { ttl_left, line });
             }
         }
-        Value::Simple(b"OK") if !claim.fenced() && !in_line => {
+        Value::Simple(b"OK") if !claim.fenced() && !queued => {
             return Ok(Answer::Granted { counter: None });
         }
-        Value::Nil if !claim.fenced() && !in_line => {
+        Value::Nil if !claim.fenced() && !queued => {
             let (ttl_left, line) = (None, None);
             return Ok(Answer::Refused { ttl_left, line });
         }

@@ -267,7 +267,7 @@ fn wakes_of_last_request(
     let published = master.take_published();
     let mut near: Vec<Wake> = Vec::new();
     for (_, key) in published.iter().filter(|_| nudges) {
-        let next = master.next_in_line(key, NEAR).into_iter();
+        let next = master.next_waiters(key, NEAR).into_iter();
         near.extend(next.map(|process| Wake {
             process,
             word: word(NEXT, key),

@@ -226,12 +226,12 @@ impl Place {
     }
 
     /// Whether the place is in its queues.
-    pub(crate) fn is_in_line(&self) -> bool {
+    pub(crate) fn is_queued(&self) -> bool {
         self.stands == Stands::InLine
     }
 
     pub(crate) fn is_front(&self) -> bool {
-        if !self.is_in_line() {
+        if !self.is_queued() {
             return true;
         }
         let map = self.lines.map();
@@ -285,7 +285,7 @@ impl Place {
         let map = self.lines.map();
         let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
         let other = lines.find(|line| !line.is_front(&self.turn));
-        match other.filter(|_| self.is_in_line()) {
+        match other.filter(|_| self.is_queued()) {
             Some(line) => line.told(),
             None => self.turn.heard().clone(),
         }

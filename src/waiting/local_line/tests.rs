@@ -229,9 +229,9 @@ fn reader_outside_the_queue_lets_others_in_and_is_woken() {
     let lines = LocalLines::new();
     let mut reader = lines.enter(&job());
     let writer = lines.enter(&job());
-    assert!(reader.is_in_line());
+    assert!(reader.is_queued());
     reader.stand_beside();
-    assert!(!reader.is_in_line() && reader.is_front());
+    assert!(!reader.is_queued() && reader.is_front());
     assert!(writer.is_front(), "no waiter is before it");
     assert_eq!(lines.beside().len(), 1);
     lines.woken(3, b"job");
@@ -241,7 +241,7 @@ fn reader_outside_the_queue_lets_others_in_and_is_woken() {
     writer.tell(Some(outage()));
     assert_eq!(knows(&reader), None);
     let owner = lines.ask_beside(&job());
-    assert!(owner.is_front() && !owner.is_in_line());
+    assert!(owner.is_front() && !owner.is_queued());
     drop(reader);
     lines.woken(1, b"job");
     assert_eq!(owner.turn.woken.load(Ordering::Relaxed), 1 << 1);
@@ -264,7 +264,7 @@ fn waiter_that_got_no_slot_returns_before_later_waiters() {
     for place in [&mut first, &mut second, &mut third] {
         assert!(place.is_front());
         place.step_aside();
-        assert!(!place.is_in_line());
+        assert!(!place.is_queued());
     }
     assert!(fourth.is_front(), "no waiter is queued before it");
     assert!(!fourth.is_first(), "three waiters came before it");
