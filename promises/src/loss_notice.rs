@@ -44,11 +44,11 @@ mod tests {
 
     #[test]
     fn late_notice_is_found_unless_the_process_could_not_run() {
-        let mut told = LossNotice::new(5);
-        assert_eq!(told.judge(100, 90, 0), None);
-        assert_eq!(told.judge(100, 105, 0), None);
-        assert_eq!(told.judge(100, 106, 0), Some(6));
-        assert_eq!(told.judge(100, 120, 16), None);
-        assert_eq!((told.worst(), told.judged()), (6, 4));
+        let mut notices = LossNotice::new(5);
+        assert_eq!(notices.judge(100, 90, 0), None);
+        assert_eq!(notices.judge(100, 105, 0), None);
+        assert_eq!(notices.judge(100, 106, 0), Some(6));
+        assert_eq!(notices.judge(100, 120, 16), None);
+        assert_eq!((notices.worst(), notices.judged()), (6, 4));
     }
 }

@@ -295,8 +295,8 @@ impl World {
             self.watch.coverage.forgotten_scripts += 1;
             return Err("-NOSCRIPT No matching script\r\n".to_owned());
         };
-        let prolongs = matches!(script, Script::Extend | Script::Keep);
-        if !script.checks_marker() || self.flaw == Some(Flaw::ExtendUnrefused) && prolongs {
+        let extends = matches!(script, Script::Extend | Script::Keep);
+        if !script.checks_marker() || self.flaw == Some(Flaw::ExtendUnrefused) && extends {
             return Ok(looks);
         }
         let Some(refusal) = self.refusal_by_mark(conn, looks) else {
