@@ -117,18 +117,18 @@ impl ValueError {
             ),
             Self::Lost(trouble) => (
                 trouble,
-                "is lost: too few masters have it to tell the last one, and nothing is handed out; \
-                 find out what is right, drop it and create it anew",
+                "is lost: too few masters have it to decide which value was the last; find out the correct value, \
+                 drop the lost one, and create it again",
             ),
             Self::Exists(trouble) => (trouble, "was not created: there is one already"),
             Self::Incomplete(trouble) => (
                 trouble,
-                "needs an answer of every master to be created or dropped: try again when all are \
-                 there (what was dropped on some stays so)",
+                "needs an answer of every master to be created or dropped: try again when all masters \
+                 answer (a value that some masters have dropped stays dropped there)",
             ),
             Self::Unknown(trouble) => (
                 trouble,
-                "may have been written or not: hand out nothing by it; what it took is gone at worst",
+                "may have been written or not: treat this call as failed; at worst, what it took is wasted",
             ),
             _ => return None,
         })
@@ -153,7 +153,7 @@ impl fmt::Display for ValueError {
                 found,
             } => write!(
                 f,
-                "the value of {name:?} is no {wanted}, it begins with {found:?}: left alone; \
+                "the value of {name:?} is no {wanted}, but begins with {found:?}: it was not changed; \
                  choose another name"
             ),
             Self::Ahead {
@@ -189,13 +189,13 @@ fn write_ahead(
         return write!(
             f,
             "the last period of {name:?} that counts as done begins {ahead} after the masters' time: a machine \
-             whose clock was ahead did it; drop the record and create it anew"
+             whose clock was ahead recorded it; drop the record and create it again"
         );
     }
     write!(
         f,
         "the period of {name:?} begins {ahead} after the masters' time: the clock of this machine is ahead, or \
-         theirs are behind; it was not run"
+         those of the masters are behind; the period was not run"
     )
 }
 

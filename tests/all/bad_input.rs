@@ -109,7 +109,7 @@ async fn quota_is_not_created_if_a_master_is_missing_or_a_value_exists() {
     nodes[1].set_condition(Condition::Down);
     let error = quota.create(10).await.expect_err("one is away").to_string();
     let line = "the value of \"prizes\" needs an answer of every master to be created or dropped: try again when \
-                all are there (what was dropped on some stays so)";
+                all masters answer (a value that some masters have dropped stays dropped there)";
     assert!(error.starts_with(line) && error.contains("m1"), "{error}");
     assert_eq!(error.lines().count(), 1);
     nodes[1].set_condition(Condition::Up);
