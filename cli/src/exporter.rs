@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Args;
 
 use crate::exit::{self, Failure};
-use crate::figures::Figures;
+use crate::metrics::RunMetrics;
 use crate::output;
 
 /// How long the end of a run waits for the address of statsd. It waits twice as long for all metrics to be written.
@@ -34,7 +34,7 @@ pub(crate) struct ExporterArgs {
 
 /// The metrics of one run, and the thread that writes them.
 pub(crate) struct Exporter {
-    figures: Figures,
+    metrics: RunMetrics,
     began: Instant,
     held: Option<Instant>,
     thread: Option<Handed>,
@@ -42,7 +42,7 @@ pub(crate) struct Exporter {
 
 /// The thread that writes the metrics.
 struct Handed {
-    figures: Sender<Figures>,
+    metrics: Sender<RunMetrics>,
     /// Closed once all metrics have been written.
     done: Receiver<()>,
 }
@@ -54,10 +54,10 @@ impl Exporter {
     ///
     /// If the file cannot be written, or the address is malformed.
     pub(crate) fn begin(args: &ExporterArgs, resource: &str) -> Result<Self, Failure> {
-        let figures = Figures {
+        let metrics = RunMetrics {
             resource: resource.to_owned(),
             began: now(),
-            ..Figures::default()
+            ..RunMetrics::default()
         };
         let mut args = args.clone();
         if let Some(path) = &mut args.metrics_file {
@@ -70,7 +70,7 @@ impl Exporter {
         }
         let is_wanted = args.metrics_file.is_some() || args.statsd.is_some();
         Ok(Self {
-            figures,
+            metrics,
             began: Instant::now(),
             held: None,
             thread: is_wanted.then(|| Handed::start(args)),
@@ -80,19 +80,19 @@ impl Exporter {
     /// Records that the lock is held, with this fencing token.
     pub(crate) fn held(&mut self, number: Option<u64>) {
         self.held = Some(Instant::now());
-        self.figures.waited = self.began.elapsed();
-        self.figures.number = number;
+        self.metrics.waited = self.began.elapsed();
+        self.metrics.number = number;
     }
 
     /// Records that the command starts.
     pub(crate) fn running(&mut self) {
-        self.figures.is_running = true;
+        self.metrics.is_running = true;
         self.hand_over();
     }
 
     /// Records the end of the run with this exit code, and waits a bounded time until the metrics are written.
     pub(crate) fn end(mut self, outcome: Result<u8, u8>, conflict: u8) {
-        let ran = self.figures.is_running;
+        let ran = self.metrics.is_running;
         let (label, code) = match outcome {
             Ok(exit::OK) if ran => ("ok", exit::OK),
             Ok(code) if ran => ("failed", code),
@@ -103,13 +103,13 @@ impl Exporter {
             Err(code) => ("error", code),
         };
         match self.held {
-            Some(held) => self.figures.held = Some(held.elapsed()),
-            None => self.figures.waited = self.began.elapsed(),
+            Some(held) => self.metrics.held = Some(held.elapsed()),
+            None => self.metrics.waited = self.began.elapsed(),
         }
-        self.figures.ended(label, code, now());
+        self.metrics.ended(label, code, now());
         self.hand_over();
-        if let Some(Handed { figures, done }) = self.thread {
-            drop(figures);
+        if let Some(Handed { metrics, done }) = self.thread {
+            drop(metrics);
             if done.recv_timeout(2 * PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 output::mention(
                     "warning: the metrics of the run were not written or sent in time (--metrics-file, --statsd)",
@@ -120,32 +120,32 @@ impl Exporter {
 
     fn hand_over(&self) {
         if let Some(thread) = &self.thread {
-            let _ = thread.figures.send(self.figures.clone());
+            let _ = thread.metrics.send(self.metrics.clone());
         }
     }
 }
 
 impl Handed {
     fn start(args: ExporterArgs) -> Self {
-        let (figures, news) = channel::<Figures>();
+        let (metrics, news) = channel::<RunMetrics>();
         let (over, done) = channel();
         let address = args.statsd.map(resolve);
         std::thread::spawn(move || {
-            for mut figures in news {
+            for mut metrics in news {
                 if let Some(path) = &args.metrics_file
-                    && let Err(error) = replace(path, &mut figures)
+                    && let Err(error) = replace(path, &mut metrics)
                 {
                     say(&path.display().to_string(), &error);
                 }
-                if let (Some(address), Some(_)) = (&address, &figures.end)
-                    && let Err(error) = send(address, &figures.statsd())
+                if let (Some(address), Some(_)) = (&address, &metrics.end)
+                    && let Err(error) = send(address, &metrics.statsd())
                 {
                     say("statsd", &error);
                 }
             }
             drop(over);
         });
-        Self { figures, done }
+        Self { metrics, done }
     }
 }
 
@@ -185,10 +185,10 @@ fn check_kind(path: &Path) -> io::Result<()> {
 
 /// Replaces the file atomically: writes a temporary file, whose name the collector ignores, and renames it. The last
 /// success that another run has written in the meantime is kept.
-fn replace(path: &Path, figures: &mut Figures) -> io::Result<()> {
+fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;
-    figures.remember(&fs::read_to_string(path).unwrap_or_default());
-    let text = figures.prometheus();
+    metrics.remember(&fs::read_to_string(path).unwrap_or_default());
+    let text = metrics.prometheus();
     let beside = beside(path);
     let mut file = fs::File::create(&beside)?;
     let written = file

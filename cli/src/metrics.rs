@@ -21,7 +21,7 @@ const LAST_SUCCESS: &str = "quorate_run_last_success_time_seconds";
 
 /// The metrics of a run so far.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Figures {
+pub(crate) struct RunMetrics {
     pub(crate) resource: String,
     /// Start of the run. All times are in seconds since 1970-01-01 UTC.
     pub(crate) began: f64,
@@ -35,7 +35,7 @@ pub(crate) struct Figures {
     pub(crate) last_success: Option<f64>,
 }
 
-impl Figures {
+impl RunMetrics {
     /// Records the end of the run.
     pub(crate) fn ended(&mut self, outcome: &'static str, code: u8, at: f64) {
         debug_assert!(OUTCOMES.contains(&outcome), "{outcome} has its series");
@@ -162,18 +162,18 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn ended(outcome: &'static str, code: u8) -> Figures {
-        let mut figures = Figures {
+    fn ended(outcome: &'static str, code: u8) -> RunMetrics {
+        let mut metrics = RunMetrics {
             resource: "a \"b\"\\c:1".to_owned(),
             began: 1000.5,
             waited: Duration::from_millis(250),
             is_running: true,
             number: Some(7),
             held: Some(Duration::from_secs(3)),
-            ..Figures::default()
+            ..RunMetrics::default()
         };
-        figures.ended(outcome, code, 1004.0);
-        figures
+        metrics.ended(outcome, code, 1004.0);
+        metrics
     }
 
     #[test]
@@ -202,9 +202,9 @@ mod tests {
         let mut second = ended("lost", 74);
         second.remember(&first);
         assert_eq!(second.last_success, Some(1004.0));
-        let mut other = Figures {
+        let mut other = RunMetrics {
             resource: "another".to_owned(),
-            ..Figures::default()
+            ..RunMetrics::default()
         };
         other.remember(&first);
         assert_eq!(other.last_success, None);
