@@ -10,7 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::log::Talk;
 use crate::{
-    bench, break_, change, completion, demo, doctor, exit, fit, hold, lead, list, manual, once,
+    bench, break_, change, completion, demo, doctor, exit, hold, layout, lead, list, manual, once,
     prepare, quota, run, separator, status, watch,
 };
 
@@ -128,7 +128,10 @@ impl Command {
 ///
 /// Those of the argument parser. It returns help and version as errors, too.
 pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
-    let matches = fitted(without_empty_variables(Cli::command()), fit::page_width());
+    let matches = fitted(
+        without_empty_variables(Cli::command()),
+        layout::page_width(),
+    );
     let matches = matches.try_get_matches()?;
     let Cli {
         mut command,
@@ -190,7 +193,7 @@ fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bo
 
 /// Wraps all help texts at this width.
 fn fitted(command: clap::Command, width: usize) -> clap::Command {
-    let fit = |text: &clap::builder::StyledStr| fit::page(&text.to_string(), width);
+    let fit = |text: &clap::builder::StyledStr| layout::page(&text.to_string(), width);
     let short = command.get_after_help().map(fit);
     let long = command.get_after_long_help().map(fit);
     let mut command = command

@@ -7,7 +7,7 @@ use clap::Args;
 use clap_mangen::Man;
 
 use crate::exit::{self, Failure, Outcome};
-use crate::fit::{self, Block, Line};
+use crate::layout::{self, Block, Line};
 use crate::output;
 use crate::variables::TOLD;
 
@@ -118,7 +118,7 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     man.render_description_section(&mut page)?;
     let help = command.get_after_long_help().or(command.get_after_help());
     let help = help.map(ToString::to_string).unwrap_or_default();
-    let mut blocks = fit::blocks(&help);
+    let mut blocks = layout::blocks(&help);
     let mut taken = |is: &dyn Fn(&str) -> bool| -> Vec<Block> {
         blocks.extract_if(.., |block| is(&block.head)).collect()
     };

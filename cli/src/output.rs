@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 
 use crate::exit::Failure;
-use crate::fit;
+use crate::layout;
 
 /// Good news.
 pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
@@ -90,12 +90,12 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 ///
 /// As [`print()`].
 pub(crate) fn print_page(text: &str) -> Result<(), Failure> {
-    let Some(width) = fit::columns(io::stdout()) else {
+    let Some(width) = layout::columns(io::stdout()) else {
         return print(text);
     };
     let lines = text.lines().map(|line| {
         let lead = line.len() - line.trim_start_matches(' ').len();
-        fit::fill(line, width, &" ".repeat(lead + 4)) + "\n"
+        layout::fill(line, width, &" ".repeat(lead + 4)) + "\n"
     });
     print(&lines.collect::<String>())
 }
@@ -188,8 +188,8 @@ impl Cell {
 /// gets its own line.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     let wide = columns(heading, rows);
-    let is_too_wide = |room: &usize| wide.lines().any(|line| fit::visible(line) > *room);
-    match fit::columns(io::stdout()).filter(is_too_wide) {
+    let is_too_wide = |room: &usize| wide.lines().any(|line| layout::visible(line) > *room);
+    match layout::columns(io::stdout()).filter(is_too_wide) {
         Some(room) => records(heading, rows, room),
         None => wide,
     }
@@ -197,7 +197,7 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
 
 /// Prints each row as several lines, one per cell; cells without a value are left out.
 fn records(heading: &[&str], rows: &[Vec<Cell>], room: usize) -> String {
-    let names = heading.iter().skip(1).map(|name| fit::visible(name));
+    let names = heading.iter().skip(1).map(|name| layout::visible(name));
     let left = names.max().unwrap_or(0);
     let mut text = String::new();
     for row in rows {
@@ -208,7 +208,7 @@ fn records(heading: &[&str], rows: &[Vec<Cell>], room: usize) -> String {
         for (cell, name) in cells.filter(|(cell, _)| cell.text != "-") {
             let style = cell.style;
             let line = format!("  {name:left$}  {style}{}{style:#}", cell.text);
-            text += &fit::fill(&line, room, &" ".repeat(left + 4));
+            text += &layout::fill(&line, room, &" ".repeat(left + 4));
             text.push('\n');
         }
     }
