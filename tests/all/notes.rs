@@ -44,10 +44,9 @@ async fn longer_hold_writes_a_note_and_its_release_removes_it() {
     let guard = guard.expect("free");
     let note = noted(&other, "job").await;
     assert_eq!(note.pid, std::process::id());
-    assert!(
-        !note.host.is_empty() && note.process.contains("notes"),
-        "{note}"
-    );
+    let this = std::env::current_exe().expect("this program");
+    let name = this.file_name().unwrap_or_default().to_string_lossy();
+    assert!(!note.host.is_empty() && note.process == name, "{note}");
     assert_eq!(note.text.as_deref(), Some("by hand"));
     let age = SystemTime::now().duration_since(note.since);
     assert!(age.expect("in the past") < secs(60), "{note}");

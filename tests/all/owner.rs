@@ -139,11 +139,7 @@ async fn owner_that_cannot_join_now_is_not_reported_as_held_by_another() {
     };
     assert!(matches!(error, AcquireError::NotJoinable(_)), "{error:?}");
     let text = error.to_string();
-    for part in [
-        "held by its owner",
-        "cannot be joined now",
-        "nothing is held",
-    ] {
+    for part in ["held by its owner", "cannot join now", "nothing is held"] {
         assert!(text.contains(part), "{text}");
     }
     assert!(!text.contains("another"), "{text}");

@@ -277,7 +277,7 @@ async fn foreign_record_is_named_in_the_error() {
         let record = Record { version, state };
         books.state().records.insert(name.to_vec(), record);
         let why = redlock.try_acquire(name).await.unwrap_err().to_string();
-        assert!(why.contains("none of ours"), "{why}");
+        assert!(why.contains("was not written by quorate"), "{why}");
         assert!(!why.contains('\x1b'), "{why:?}");
     }
 }
@@ -296,7 +296,7 @@ async fn lock_whose_record_was_overwritten_ends_no_other_renewal() {
     tokio::time::sleep(ms(2_800)).await;
     assert!(good.remaining() > ms(1_800), "{:?}", good.report());
     let said = format!("{:?}", bad.report());
-    assert!(said.contains("none of ours"), "{said}");
+    assert!(said.contains("was not written by quorate"), "{said}");
 }
 
 #[tokio::test]
