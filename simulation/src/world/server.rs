@@ -144,10 +144,8 @@ impl World {
             }
             [b"INFO", ..] => {
                 let uptime = self.uptime(master);
-                let run = match self.flaw {
-                    Some(Flaw::WarmSpare) => 0,
-                    _ => self.masters[master].run,
-                };
+                let warm = matches!(self.flaw, Some(Flaw::WarmSpare));
+                let run = if warm { 0 } else { self.masters[master].run };
                 let (version, run) = (self.version_with_deletion(master), run_id(master, run));
                 let info = format!(
                     "redis_version:7.4.0\r\n{version}run_id:{run}\r\nuptime_in_seconds:{uptime}\r\n",
