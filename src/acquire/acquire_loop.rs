@@ -20,7 +20,7 @@ use crate::rounds::acquire::AcquireRound;
 use crate::rounds::attempt::{FailedAttempt, Won};
 use crate::rounds::wanted::Wanted;
 use crate::waiting::Waiting;
-use crate::waiting::heard::Heard;
+use crate::waiting::last_finding::LastFinding;
 use crate::waiting::local_line::place::Place;
 use crate::waiting::own::Asked;
 
@@ -94,7 +94,7 @@ impl<'a> AcquireLoop<'a> {
 
     async fn unordered(mut self) -> Result<Acquired, NotAcquired> {
         let mut delays = None;
-        let mut heard = None;
+        let mut last_finding = None;
         let mut attempts = 0;
         let mut met = Meetings::default();
         let mut in_a_row = 0;
@@ -113,7 +113,7 @@ impl<'a> AcquireLoop<'a> {
                 }
                 Err(missed) => missed,
             };
-            Heard::add(&mut heard, missed.finding, &missed.round);
+            LastFinding::add(&mut last_finding, missed.finding, &missed.round);
             self.show(&missed, attempts);
             if self
                 .asks_for_another_slot(&missed, &mut in_a_row, false)
@@ -130,7 +130,7 @@ impl<'a> AcquireLoop<'a> {
                 }
             }
             if self.is_over() || missed.round.answers().is_hopeless() {
-                return Err(self.not_acquired(heard, Some(missed), attempts));
+                return Err(self.not_acquired(last_finding, Some(missed), attempts));
             }
         }
     }
@@ -139,7 +139,7 @@ impl<'a> AcquireLoop<'a> {
         let mut place = self.local_turn().await?;
         let mut delays = None;
         let mut line: Option<QueuePlace<'_>> = None;
-        let mut heard = place.as_ref().and_then(Place::told);
+        let mut last_finding = place.as_ref().and_then(Place::shared_finding);
         let mut attempts = 0;
         let mut met = Meetings::default();
         let mut in_a_row = 0;
@@ -155,9 +155,13 @@ impl<'a> AcquireLoop<'a> {
                 Ok(won) => return Ok(self.acquired(won, place, line, attempts)),
                 Err(missed) => missed,
             };
-            Heard::add(&mut heard, missed.finding, &missed.round);
+            LastFinding::add(&mut last_finding, missed.finding, &missed.round);
             if let Some(place) = &place {
-                place.tell(heard.clone().map(|heard| heard.left_by(&self.wanted)));
+                place.share_finding(
+                    last_finding
+                        .clone()
+                        .map(|last_finding| last_finding.left_by(&self.wanted)),
+                );
                 self.learn_slots(place, &missed);
             }
             self.show(&missed, attempts);
@@ -170,7 +174,7 @@ impl<'a> AcquireLoop<'a> {
             }
             let over = self.is_over();
             let Some(place) = place.as_mut().filter(|_| !over) else {
-                return Err(self.not_acquired(heard, Some(missed), attempts));
+                return Err(self.not_acquired(last_finding, Some(missed), attempts));
             };
             // Wait for the releases, or three waiters could block each other without end.
             let undone = self.undone(&missed).await && !missed.round.answers().is_hopeless();
@@ -198,7 +202,7 @@ impl<'a> AcquireLoop<'a> {
                 }
             }
             if self.is_over() || missed.round.answers().is_hopeless() {
-                return Err(self.not_acquired(heard, Some(missed), attempts));
+                return Err(self.not_acquired(last_finding, Some(missed), attempts));
             }
         }
     }
@@ -259,7 +263,7 @@ impl<'a> AcquireLoop<'a> {
         let lines = &self.core.lines;
         if self.once {
             let entered = lines.enter_if_free(&self.wanted);
-            return entered.map_err(|heard| self.not_acquired(Some(heard), None, 0));
+            return entered.map_err(|last_finding| self.not_acquired(Some(last_finding), None, 0));
         }
         let place = lines.enter(&self.wanted);
         if place.is_front() {
@@ -274,14 +278,14 @@ impl<'a> AcquireLoop<'a> {
         }
         // One attempt is made in full, however short the wait: this waiter's own, or the first attempt of the waiter
         // before it.
-        if place.told().is_none() {
+        if place.shared_finding().is_none() {
             let coordinator = &self.core.coordinator;
             let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
             limit.wait(place.front()).await;
         }
-        match place.told() {
+        match place.shared_finding() {
             None if place.is_front() => Ok(Some(place)),
-            heard => Err(self.not_acquired(heard, None, 0)),
+            last_finding => Err(self.not_acquired(last_finding, None, 0)),
         }
     }
 
@@ -561,14 +565,16 @@ impl<'a> AcquireLoop<'a> {
     /// If nothing was proved the reason is an outage: no master reported another holder.
     fn not_acquired(
         &self,
-        heard: Option<Heard>,
+        last_finding: Option<LastFinding>,
         last: Option<FailedAttempt>,
         attempts: u32,
     ) -> NotAcquired {
         let waited = self.core.coordinator.now().saturating_since(self.began);
-        let names_holder = heard.as_ref().is_none_or(|heard| heard.names_holder);
-        let (failure, round) = match heard {
-            Some(heard) => (heard.finding.into(), heard.round),
+        let names_holder = last_finding
+            .as_ref()
+            .is_none_or(|last_finding| last_finding.names_holder);
+        let (failure, round) = match last_finding {
+            Some(last_finding) => (last_finding.finding.into(), last_finding.round),
             None => (Failure::Outage, last.map(|missed| missed.round)),
         };
         let said = round.as_ref().filter(|_| names_holder);

@@ -1,6 +1,6 @@
 //! Waiting: what a waiter can observe, and the local queue of each resource.
 
-pub(crate) mod heard;
+pub(crate) mod last_finding;
 pub(crate) mod local_line;
 pub(crate) mod own;
 pub(crate) mod watchers;

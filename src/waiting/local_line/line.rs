@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
-use crate::waiting::heard::Heard;
+use crate::waiting::last_finding::LastFinding;
 
 /// The queue of one resource. Most queues have a front only, so the rest is boxed: ten thousand held locks are ten
 /// thousand queues.
@@ -47,10 +47,10 @@ impl LocalLine {
     }
 
     /// The front's knowledge of the masters' answers.
-    pub(super) fn told(&self) -> Option<Heard> {
+    pub(super) fn shared_finding(&self) -> Option<LastFinding> {
         match &self.front {
-            None => Some(Heard::HERE),
-            Some(front) => front.heard().clone(),
+            None => Some(LastFinding::HERE),
+            Some(front) => front.last_finding().clone(),
         }
     }
 
@@ -62,7 +62,7 @@ impl LocalLine {
         if behind.is_empty() {
             self.behind = None;
         }
-        *next.heard() = self.told();
+        *next.last_finding() = self.shared_finding();
         if let Some(front) = &self.front {
             next.learn(front.elsewhere());
         }
@@ -80,7 +80,7 @@ pub(super) struct Turn {
     /// Notified when the waiter becomes the front, or when a master wakes it.
     pub(super) called: Notify,
     /// The waiter's knowledge of the masters' answers, once it is the front.
-    pub(super) heard: Mutex<Option<Heard>>,
+    pub(super) last_finding: Mutex<Option<LastFinding>>,
     /// The slots of a semaphore that other processes held when the waiter last looked, as bits.
     pub(super) elsewhere: AtomicU64,
 }
@@ -98,7 +98,9 @@ impl Turn {
     }
 
     /// Lock order: this lock is taken after that of the map, never before.
-    pub(super) fn heard(&self) -> MutexGuard<'_, Option<Heard>> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn last_finding(&self) -> MutexGuard<'_, Option<LastFinding>> {
+        self.last_finding
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

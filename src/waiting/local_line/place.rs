@@ -13,7 +13,7 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::rounds::wanted::Wanted;
 use crate::runtime::Runtime;
 use crate::sync::{AtomicU64, Mutex, Notify, Ordering};
-use crate::waiting::heard::Heard;
+use crate::waiting::last_finding::LastFinding;
 use crate::waiting::own::Asked;
 
 /// How long the first wake-up waits for those of the other masters, because a release reaches all masters within
@@ -97,7 +97,7 @@ impl LocalLines {
                 number: self.came.fetch_add(1, Ordering::Relaxed),
                 woken: AtomicU64::new(0),
                 called: Notify::new(),
-                heard: Mutex::default(),
+                last_finding: Mutex::default(),
                 elsewhere: AtomicU64::new(0),
             }),
             stands: Stands::InLine,
@@ -114,12 +114,15 @@ impl LocalLines {
     /// For a single attempt, which does not wait. Returns a place if the queues are empty, and what the front knows if
     /// another waiter queues here already. Returns `None` if there is a front only, or if the front knows nothing yet:
     /// the masters have to be asked then.
-    pub(crate) fn enter_if_free(self: &Arc<Self>, wanted: &Wanted) -> Result<Option<Place>, Heard> {
+    pub(crate) fn enter_if_free(
+        self: &Arc<Self>,
+        wanted: &Wanted,
+    ) -> Result<Option<Place>, LastFinding> {
         for key in wanted.keys() {
             match self.map().get(key) {
                 None => {}
                 Some(line) if line.behind.is_none() => return Ok(None),
-                Some(line) => return line.told().map_or(Ok(None), Err),
+                Some(line) => return line.shared_finding().map_or(Ok(None), Err),
             }
         }
         // Another waiter may have entered since the check above. This place is not the front then, and a single
@@ -128,7 +131,7 @@ impl LocalLines {
         if place.is_front() {
             Ok(Some(place))
         } else {
-            place.told().map_or(Ok(None), Err)
+            place.shared_finding().map_or(Ok(None), Err)
         }
     }
 }
@@ -276,18 +279,18 @@ impl Place {
     }
 
     /// Records what this waiter knows, for the waiters behind it.
-    pub(crate) fn tell(&self, heard: Option<Heard>) {
-        *self.turn.heard() = heard;
+    pub(crate) fn share_finding(&self, last_finding: Option<LastFinding>) {
+        *self.turn.last_finding() = last_finding;
     }
 
     /// The knowledge of the front of this waiter's queue.
-    pub(crate) fn told(&self) -> Option<Heard> {
+    pub(crate) fn shared_finding(&self) -> Option<LastFinding> {
         let map = self.lines.map();
         let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
         let other = lines.find(|line| !line.is_front(&self.turn));
         match other.filter(|_| self.is_queued()) {
-            Some(line) => line.told(),
-            None => self.turn.heard().clone(),
+            Some(line) => line.shared_finding(),
+            None => self.turn.last_finding().clone(),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::rounds::wanted::Wanted;
 use crate::runtime::{BoxFuture, Runtime};
-use crate::waiting::heard::Heard;
+use crate::waiting::last_finding::LastFinding;
 
 fn key(name: &str) -> Arc<[u8]> {
     Arc::from(name.as_bytes())
@@ -39,10 +39,10 @@ fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     }
 }
 
-const HELD: Heard = Heard::HERE;
+const HELD: LastFinding = LastFinding::HERE;
 
-fn outage() -> Heard {
-    Heard {
+fn outage() -> LastFinding {
+    LastFinding {
         finding: Finding::Outage,
         round: None,
         names_holder: true,
@@ -50,7 +50,9 @@ fn outage() -> Heard {
 }
 
 fn knows(place: &Place) -> Option<Finding> {
-    place.told().map(|heard| heard.finding)
+    place
+        .shared_finding()
+        .map(|last_finding| last_finding.finding)
 }
 
 /// A clock that the test sets.
@@ -161,7 +163,7 @@ fn knowledge_of_the_front_is_visible_and_passed_on() {
     let lines = LocalLines::new();
     let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
     assert_eq!(knows(&third), None);
-    first.tell(Some(outage()));
+    first.share_finding(Some(outage()));
     assert_eq!(knows(&first), Some(Finding::Outage));
     assert_eq!(knows(&third), Some(Finding::Outage));
     drop(first);
@@ -170,23 +172,27 @@ fn knowledge_of_the_front_is_visible_and_passed_on() {
         Some(Finding::Outage),
         "the knowledge is passed on"
     );
-    second.tell(Some(HELD));
+    second.share_finding(Some(HELD));
     assert_eq!(knows(&third), Some(Finding::Held));
-    second.tell(None);
+    second.share_finding(None);
     assert_eq!(knows(&third), None);
 }
 
 #[test]
 fn try_enters_an_empty_queue_and_does_not_wait_behind_others() {
     let lines = LocalLines::new();
-    let tries = || lines.enter_if_free(&job()).map_err(|heard| heard.finding);
+    let tries = || {
+        lines
+            .enter_if_free(&job())
+            .map_err(|last_finding| last_finding.finding)
+    };
     let first = tries().expect("free").expect("a place");
     assert!(first.is_front());
     // The masters decide, even if a front with others behind it knows nothing yet.
     assert!(matches!(tries(), Ok(None)));
     let behind = lines.enter(&job());
     assert!(matches!(tries(), Ok(None)));
-    first.tell(Some(outage()));
+    first.share_finding(Some(outage()));
     assert!(matches!(tries(), Err(Finding::Outage)));
     drop(behind);
     assert!(matches!(tries(), Ok(None)), "the front is alone again");
@@ -206,7 +212,7 @@ fn place_in_several_queues_is_the_front_if_it_is_first_in_all() {
     assert_eq!(several.ahead(), 1);
     let other = lines.enter(&Wanted::exclusive(key("other")));
     assert_eq!(other.ahead(), 1);
-    single.tell(Some(outage()));
+    single.share_finding(Some(outage()));
     assert_eq!(
         knows(&several),
         Some(Finding::Outage),
@@ -238,7 +244,7 @@ fn reader_outside_the_queue_lets_others_in_and_is_woken() {
     assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
     assert_eq!(writer.turn.woken.load(Ordering::Relaxed), 1 << 3);
     // It reports what it found itself, not what its queue knows.
-    writer.tell(Some(outage()));
+    writer.share_finding(Some(outage()));
     assert_eq!(knows(&reader), None);
     let owner = lines.ask_beside(&job());
     assert!(owner.is_front() && !owner.is_queued());
@@ -268,7 +274,7 @@ fn waiter_that_got_no_slot_returns_before_later_waiters() {
     }
     assert!(fourth.is_front(), "no waiter is queued before it");
     assert!(!fourth.is_first(), "three waiters came before it");
-    second.tell(Some(outage()));
+    second.share_finding(Some(outage()));
     second.step_back();
     assert!(second.is_front() && !fourth.is_front());
     assert!(!second.is_first(), "the first waiter still asks for a slot");

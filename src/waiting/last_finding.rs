@@ -8,7 +8,7 @@ use crate::rounds::wanted::Wanted;
 
 /// Why a lock is not available, according to the last round that proved something.
 #[derive(Clone)]
-pub(crate) struct Heard {
+pub(crate) struct LastFinding {
     pub(crate) finding: Finding,
     /// `None` if the lock is held in this process.
     pub(crate) round: Option<Arc<AcquireRound>>,
@@ -17,7 +17,7 @@ pub(crate) struct Heard {
     pub(crate) names_holder: bool,
 }
 
-impl Heard {
+impl LastFinding {
     /// A task of this process holds the lock, or held it last.
     pub(super) const HERE: Self = Self {
         finding: Finding::Held,
@@ -36,13 +36,15 @@ impl Heard {
 
     /// Adds the result of another round.
     pub(crate) fn add(
-        heard: &mut Option<Self>,
+        last_finding: &mut Option<Self>,
         finding: Option<Finding>,
         round: &Arc<AcquireRound>,
     ) {
-        let before = heard.as_ref().map(|heard| heard.finding);
+        let before = last_finding
+            .as_ref()
+            .map(|last_finding| last_finding.finding);
         if let Some(finding) = finding.filter(|finding| finding.replaces(before)) {
-            *heard = Some(Self {
+            *last_finding = Some(Self {
                 finding,
                 round: Some(round.clone()),
                 names_holder: true,
@@ -64,7 +66,7 @@ mod tests {
     fn finding_that_proves_less_does_not_replace_an_earlier_one() {
         let answers = AcquireAnswers::open(Quorum::of(3), Instant::from_nanos(1));
         let round = FanOut::new(Arc::new(Tokio::default()), answers);
-        let mut heard = None;
+        let mut last_finding = None;
         for (said, told) in [
             (None, None),
             (Some(Finding::Held), Some(Finding::Held)),
@@ -72,8 +74,14 @@ mod tests {
             (None, Some(Finding::Held)),
             (Some(Finding::Outage), Some(Finding::Outage)),
         ] {
-            Heard::add(&mut heard, said, &round);
-            assert_eq!(heard.as_ref().map(|heard| heard.finding), told, "{said:?}");
+            LastFinding::add(&mut last_finding, said, &round);
+            assert_eq!(
+                last_finding
+                    .as_ref()
+                    .map(|last_finding| last_finding.finding),
+                told,
+                "{said:?}"
+            );
         }
     }
 }
