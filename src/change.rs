@@ -144,7 +144,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`], with all conditions that are not met.
     pub async fn prepare(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        let mut missing = before.strangers_to_the_change();
+        let mut missing = before.foreign_markers_and_twins();
         missing.extend(before.faults_of(|master| master.is_next));
         missing.extend(before.unfit(self.redlock.core.options.max_ttl));
         if self.configuration.first_marker() > 0
@@ -155,7 +155,7 @@ impl MastersChange<'_> {
                     .into(),
             );
         }
-        missing.extend(before.told_others());
+        missing.extend(before.clients_of_other_masters());
         none(missing)?;
         let after = self
             .raise_where(0, |master| before.has_marker_like(master))
@@ -180,11 +180,11 @@ impl MastersChange<'_> {
     /// could be closed. Masters that were closed stay closed.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        let mut missing = before.strangers_to_the_change();
+        let mut missing = before.foreign_markers_and_twins();
         if before.stage() < ChangeStage::Prepared {
             missing.push("no majority of each set is prepared: run prepare first".into());
         }
-        missing.extend(before.not_told(self.strangers_pass));
+        missing.extend(before.clients_without_notice(self.strangers_pass));
         none(missing)?;
         let after = self.raise(1).await;
         let reached = after.stage() >= ChangeStage::Closed;
@@ -203,14 +203,14 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`] if no majority of the old masters is closed.
     pub async fn closed(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        none(before.strangers_to_the_change())?;
+        none(before.foreign_markers_and_twins())?;
         if before.stage() < ChangeStage::Closed {
             let missing = vec!["no majority of the old masters is closed: run close first".into()];
             return Err(ChangeError::Missing(missing));
         }
         // Also closes masters that were not reachable before.
         let survey = self.raise(1).await;
-        none(survey.not_told(self.strangers_pass))?;
+        none(survey.clients_without_notice(self.strangers_pass))?;
         Ok(survey)
     }
 
@@ -226,7 +226,7 @@ impl MastersChange<'_> {
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
         let now = self.look().await;
-        let mut missing = now.strangers_to_the_change();
+        let mut missing = now.foreign_markers_and_twins();
         if waited.is_none_or(|waited| waited < self.wait()) {
             missing.push(format!(
                 "the old masters must be closed for {:?} before open: run close again, or wait longer",
@@ -239,7 +239,7 @@ impl MastersChange<'_> {
                     .into(),
             );
         }
-        missing.extend(now.not_told(self.strangers_pass));
+        missing.extend(now.clients_without_notice(self.strangers_pass));
         none(missing)?;
         // An open master means that everything was carried before. Nothing may be carried now, because clients of the
         // next masters may have written since.
@@ -275,7 +275,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`] if none is open.
     pub async fn open_again(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        let mut missing = before.strangers_to_the_change();
+        let mut missing = before.foreign_markers_and_twins();
         if before.stage() < ChangeStage::Open {
             missing.push("the next masters are not open: run open first".into());
         }
@@ -290,7 +290,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`] if the next masters are not open.
     pub async fn finish(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        let mut missing = before.strangers_to_the_change();
+        let mut missing = before.foreign_markers_and_twins();
         if before.stage() < ChangeStage::Open {
             missing.push("the next masters are not open: run open first".into());
         }
@@ -309,13 +309,13 @@ impl MastersChange<'_> {
     /// these.
     async fn carry_values(&self, closed: &Survey) -> Result<Vec<CarriedValue>, ChangeError> {
         let read = self.order(&ChangeOrder::Values).await;
-        let told = self.old_only().is_met_by(closed.closed_until(&read));
+        let enough = self.old_only().is_met_by(closed.closed_until(&read));
         none(read.unless(
-            told,
+            enough,
             "no majority of the old masters is closed and listed its values: run close again",
         ))?;
-        let told = self.next_only().is_met_by(read.well());
-        none(read.unless(told, "no majority of the next masters listed its values"))?;
+        let enough = self.next_only().is_met_by(read.well());
+        none(read.unless(enough, "no majority of the next masters listed its values"))?;
         let carrier = Carrier {
             redlock: self.redlock,
             wait: self.wait(),
@@ -357,9 +357,9 @@ impl MastersChange<'_> {
     async fn carry_counters(&self, closed: &Survey) -> Result<(), ChangeError> {
         let within = CARRIED + self.wait();
         let read = self.order(&ChangeOrder::Counters(within)).await;
-        let told = self.old_only().is_met_by(closed.closed_until(&read));
+        let enough = self.old_only().is_met_by(closed.closed_until(&read));
         none(read.unless(
-            told,
+            enough,
             "no majority of the old masters is closed and listed its counters: run close again",
         ))?;
         let largest = read.largest();
@@ -368,9 +368,9 @@ impl MastersChange<'_> {
         }
         let counters: Arc<[Counter]> = largest.into_iter().collect();
         let written = self.order(&ChangeOrder::Carry(counters)).await;
-        let told = self.next_only().is_met_by(written.well());
+        let enough = self.next_only().is_met_by(written.well());
         none(written.unless(
-            told,
+            enough,
             "no majority of the next masters accepted the counters",
         ))?;
         none(written.held_by_owners())
@@ -618,7 +618,7 @@ impl Survey {
     }
 
     /// Markers that are not of this replacement, and masters that are the same server.
-    fn strangers_to_the_change(&self) -> Vec<String> {
+    fn foreign_markers_and_twins(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for (index, master) in self.masters.iter().enumerate() {
             let node = &master.node;
@@ -682,7 +682,7 @@ impl Survey {
     }
 
     /// Clients that are configured with other masters: the marker would exclude them.
-    fn told_others(&self) -> Vec<String> {
+    fn clients_of_other_masters(&self) -> Vec<String> {
         let configuration = self.configuration;
         let mut missing = Vec::new();
         for master in &self.masters {
@@ -704,10 +704,10 @@ impl Survey {
     }
 
     /// Clients on closed masters that cannot be notified. While they are connected, going on is not safe.
-    fn not_told(&self, strangers_pass: bool) -> Vec<String> {
+    fn clients_without_notice(&self, strangers_pass: bool) -> Vec<String> {
         let mut missing = Vec::new();
         for master in self.masters.iter().filter(|master| master.is_old) {
-            let untold = master
+            let unaware = master
                 .seen
                 .clients
                 .iter()
@@ -716,7 +716,7 @@ impl Survey {
                     ClientKind::Untold => true,
                     ClientKind::Stranger => !strangers_pass,
                 });
-            for client in untold {
+            for client in unaware {
                 missing.push(format!(
                     "{}: {} at {} takes locks but does not check the generation marker: stop it, or revoke its rights",
                     master.node,
