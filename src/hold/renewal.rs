@@ -395,10 +395,10 @@ mod tests {
         let kept = || Ok(Answer::Extended(vec![Extended::Kept]));
         let denied = || Ok(Answer::Extended(vec![Extended::NotOurs]));
         let down = || Err(Fault::Down("off".into()));
-        let odd = || Ok(Answer::Extended(Vec::new()));
+        let malformed = || Ok(Answer::Extended(Vec::new()));
         assert_eq!(open_after(&[kept(), kept(), kept()]), [1, 0, 0]);
         assert_eq!(open_after(&[kept(), denied(), down()]), [1, 0, 0]);
         assert_eq!(open_after(&[down(), kept(), kept()]), [1, 1, 0]);
-        assert_eq!(open_after(&[down(), odd(), kept()]), [1, 1, 0]);
+        assert_eq!(open_after(&[down(), malformed(), kept()]), [1, 1, 0]);
     }
 }

@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn malformed_note_is_not_read() {
-        for odd in [
+        for malformed in [
             "",
             " ",
             "x\t1\th\tp\t",
@@ -302,8 +302,8 @@ mod tests {
             "253402300800000\t1\th\tp\t",
             "999999999999999999\t1\th\tp\t",
         ] {
-            let odd = [HOLDER, b" ", odd.as_bytes()].concat();
-            assert_eq!(Note::read(&odd, HOLDER), None, "{odd:?}");
+            let malformed = [HOLDER, b" ", malformed.as_bytes()].concat();
+            assert_eq!(Note::read(&malformed, HOLDER), None, "{malformed:?}");
         }
         assert_eq!(Note::read(HOLDER, HOLDER), None);
         let endless = "x".repeat(1 << 20);

@@ -273,7 +273,7 @@ mod tests {
             print: prints()[0],
         };
         assert_eq!(Marker::read(marker.to_string().as_bytes()), Some(marker));
-        for odd in [
+        for malformed in [
             "",
             "5",
             "5 ",
@@ -283,7 +283,7 @@ mod tests {
             "5 +123456789abcdef",
             "5 0123456789abcdef0",
         ] {
-            assert_eq!(Marker::read(odd.as_bytes()), None, "{odd}");
+            assert_eq!(Marker::read(malformed.as_bytes()), None, "{malformed}");
         }
     }
 

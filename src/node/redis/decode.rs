@@ -19,12 +19,12 @@ pub(super) enum NoAnswer {
     Fault(Fault),
     /// The reply cannot belong to this request. Later replies may then be off by one as well, so the connection must be
     /// closed.
-    Odd(Fault),
+    Malformed(Fault),
 }
 
 impl NoAnswer {
-    pub(super) fn odd() -> Self {
-        Self::Odd(Fault::Server(
+    pub(super) fn malformed() -> Self {
+        Self::Malformed(Fault::Server(
             "a reply that does not fit the request".into(),
         ))
     }
@@ -65,7 +65,7 @@ pub(super) fn decode(
             if said.len() == items.iter().map(|item| item.claim.keys().count()).sum() =>
         {
             let said = said.iter().copied().map(extended).collect::<Option<_>>();
-            Answer::Extended(said.ok_or_else(NoAnswer::odd)?)
+            Answer::Extended(said.ok_or_else(NoAnswer::malformed)?)
         }
         (Request::Extend { items }, Value::Array(said))
             if said.len() == items.iter().map(|item| item.claim.keys().count()).sum() =>
@@ -76,10 +76,10 @@ pub(super) fn decode(
                 _ => None,
             };
             let said = said.iter().map(each).collect::<Option<_>>();
-            Answer::Extended(said.ok_or_else(NoAnswer::odd)?)
+            Answer::Extended(said.ok_or_else(NoAnswer::malformed)?)
         }
         (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
-            Answer::State(key_state(state).ok_or_else(NoAnswer::odd)?)
+            Answer::State(key_state(state).ok_or_else(NoAnswer::malformed)?)
         }
         (Request::Read { .. }, Value::Array(found)) => {
             let run = memory.run.clone();
@@ -94,11 +94,13 @@ pub(super) fn decode(
             Answer::CounterAbove(counter(*above)?)
         }
         (Request::Note { items }, Value::Bulk(said)) => {
-            noted(items, said).ok_or_else(NoAnswer::odd)?
+            noted(items, said).ok_or_else(NoAnswer::malformed)?
         }
-        (Request::List { .. }, Value::Array(page)) => listed(page).ok_or_else(NoAnswer::odd)?,
+        (Request::List { .. }, Value::Array(page)) => {
+            listed(page).ok_or_else(NoAnswer::malformed)?
+        }
         (Request::Watch { .. }, Value::Push(_)) => Answer::Watching,
-        _ => return Err(NoAnswer::odd()),
+        _ => return Err(NoAnswer::malformed()),
     })
 }
 
@@ -140,7 +142,7 @@ pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAns
         }
         _ => {}
     }
-    Err(NoAnswer::odd())
+    Err(NoAnswer::malformed())
 }
 
 /// The answer to an acquire of a semaphore's slot.
@@ -158,19 +160,19 @@ fn permitted(permit: &Permit, value: &Value<'_>) -> Result<Answer, NoAnswer> {
                 Value::Int(ticket @ 0..),
             ] = &refused[..]
             else {
-                return Err(NoAnswer::odd());
+                return Err(NoAnswer::malformed());
             };
             let line = QueueInfo {
                 ahead: ahead.unsigned_abs(),
                 ticket: ticket.unsigned_abs(),
                 holder: None,
-                free: free_slots(permit, free).ok_or_else(NoAnswer::odd)?,
+                free: free_slots(permit, free).ok_or_else(NoAnswer::malformed)?,
                 note: None,
             };
             let (ttl_left, line) = (as_millis(ttl), Some(Box::new(line)));
             Ok(Answer::Refused { ttl_left, line })
         }
-        _ => Err(NoAnswer::odd()),
+        _ => Err(NoAnswer::malformed()),
     }
 }
 
@@ -211,7 +213,7 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
             let (ttl_left, line) = (as_millis(&refused[0]), Some(Box::new(line(refused))));
             Ok(Answer::Refused { ttl_left, line })
         }
-        _ => Err(NoAnswer::odd()),
+        _ => Err(NoAnswer::malformed()),
     }
 }
 
@@ -226,7 +228,7 @@ pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     let possible = counter.filter(|counter| (1..=LARGEST_COUNTER).contains(counter));
     possible.ok_or_else(|| {
         let why = format!("a fencing counter of {said}, which cannot be");
-        NoAnswer::Odd(Fault::Server(why.into()))
+        NoAnswer::Malformed(Fault::Server(why.into()))
     })
 }
 
@@ -235,16 +237,16 @@ fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, N
     let text = match found {
         [Value::Nil] => return Ok(None),
         [Value::Bulk(text)] => text,
-        _ => return Err(NoAnswer::odd()),
+        _ => return Err(NoAnswer::malformed()),
     };
     let mut parts = text.splitn(3, |byte| *byte == b' ');
     let (Some(number), Some(run), Some(bytes)) = (parts.next(), parts.next(), parts.next()) else {
-        return Err(NoAnswer::odd());
+        return Err(NoAnswer::malformed());
     };
     let number = std::str::from_utf8(number).ok();
     let number = number.and_then(|number| number.parse().ok());
     Ok(Some(StoredValue {
-        number: counter(number.ok_or_else(NoAnswer::odd)?)?,
+        number: counter(number.ok_or_else(NoAnswer::malformed)?)?,
         bytes: bytes.to_vec(),
         vouched: memory.vouches_for(run),
     }))

@@ -152,12 +152,14 @@ impl Handshake {
     /// connection would explain less.
     pub(super) fn note(&mut self, shared: &Shared, value: &Value<'_>) -> Result<Step, Fault> {
         let Some(&asked) = self.asked.front() else {
-            return Err(odd("an answer that nobody asked for"));
+            return Err(malformed("an answer that nobody asked for"));
         };
         match (asked, value) {
             (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
             // No subscription has been made yet: a server that pushes messages nevertheless may never stop.
-            (_, Value::Push(_)) => return Err(odd("a message before anything was subscribed to")),
+            (_, Value::Push(_)) => {
+                return Err(malformed("a message before anything was subscribed to"));
+            }
             (Asked::Hello, value) => hello_answer(shared, value)?,
             (Asked::Name, Value::Error(_)) => self.unnamed = true,
             (
@@ -185,7 +187,11 @@ impl Handshake {
                 fault => return Err(fault),
             },
             (_, Value::Error(error)) => return Err(server_fault(error)),
-            (asked, _) => return Err(odd(&format!("an odd reply to the handshake: {asked:?}"))),
+            (asked, _) => {
+                return Err(malformed(&format!(
+                    "a malformed reply to the handshake: {asked:?}"
+                )));
+            }
         }
         self.asked.pop_front();
         Ok(match (self.asked.is_empty(), self.second) {
@@ -309,7 +315,9 @@ impl Handshake {
             self.field("run_id"),
             uptime.and_then(|text| text.parse::<u64>().ok()),
         ) else {
-            return Err(odd("INFO names no run_id and uptime for the restart guard"));
+            return Err(malformed(
+                "INFO names no run_id and uptime for the restart guard",
+            ));
         };
         let max_ttl = shared.options.max_ttl;
         // The name may lead to another server than before.
@@ -341,7 +349,7 @@ fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault
             fault => return Err(fault),
         },
         _ => {
-            return Err(odd(
+            return Err(malformed(
                 "a malformed reply to the question for the generation marker",
             ));
         }
@@ -350,7 +358,7 @@ fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault
 
 const NEVER_GUARDED: Instant = Instant::from_nanos(0);
 
-fn odd(what: &str) -> Fault {
+fn malformed(what: &str) -> Fault {
     Fault::Server(what.into())
 }
 
@@ -377,7 +385,7 @@ pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fau
             let secret = shared.address.info.redis_settings().password().is_some();
             Err(hello_fault(error, secret))
         }
-        _ => Err(odd("an odd reply to HELLO")),
+        _ => Err(malformed("a malformed reply to HELLO")),
     }
 }
 

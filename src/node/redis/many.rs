@@ -156,7 +156,7 @@ pub(super) fn decode_many(
                 into.push(said(&one.request, value)?);
             }
         }
-        _ => return Err(odd()),
+        _ => return Err(malformed()),
     }
     Ok(())
 }
@@ -167,11 +167,11 @@ fn said(request: &Request, value: &Value<'_>) -> Result<Each, Fault> {
             claim, proposal, ..
         } => taken(claim, *proposal, value),
         Request::Release { .. } => released(value),
-        _ => Err(odd()),
+        _ => Err(malformed()),
     }
 }
 
-fn odd() -> Fault {
+fn malformed() -> Fault {
     Fault::Server("a reply that does not fit the requests".into())
 }
 
@@ -181,7 +181,7 @@ fn released(value: &Value<'_>) -> Result<Each, Fault> {
         Value::Bulk(b"0") => Some(Ok(Answer::Released(false))),
         Value::Bulk(b"-") => None,
         Value::Error(error) => Some(Err(refused(Some(Script::ReleaseMany), error))),
-        _ => return Err(odd()),
+        _ => return Err(malformed()),
     })
 }
 
@@ -200,7 +200,7 @@ fn taken(claim: &Claim, proposal: u64, value: &Value<'_>) -> Result<Each, Fault>
     match answer {
         Ok(answer) => Ok(Some(Ok(answer))),
         Err(NoAnswer::Fault(fault)) => Ok(Some(Err(fault))),
-        Err(NoAnswer::Odd(fault)) => Err(fault),
+        Err(NoAnswer::Malformed(fault)) => Err(fault),
     }
 }
 

@@ -161,7 +161,7 @@ impl Online {
                 let answer = match decode(&queued.request, value, &self.memory) {
                     Ok(answer) => Ok(answer),
                     Err(NoAnswer::Fault(fault)) => Err(fault),
-                    Err(NoAnswer::Odd(fault)) => {
+                    Err(NoAnswer::Malformed(fault)) => {
                         pending_releases.keep(&queued);
                         queued.answer(Err(fault.clone()));
                         return Err(fault);
@@ -182,7 +182,7 @@ impl Online {
             What::Script(script) => self.scripts.loaded(script, value)?,
             What::Ping => match value {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
-                _ => return Err(Fault::Down("an odd answer to PING".into())),
+                _ => return Err(Fault::Down("a malformed reply to PING".into())),
             },
             // The marker was written, or another client wrote it, or it is not permitted: the next handshake reads it.
             What::Marker => {}

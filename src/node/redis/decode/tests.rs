@@ -25,7 +25,7 @@ fn only_well_formed_stored_values_are_decoded() {
     assert_eq!(said(b"7 run quota 3"), value(7, b"quota 3", true));
     assert_eq!(said(b"7 old \xff \r\n"), value(7, b"\xff \r\n", false));
     assert_eq!(said(b"7 run "), value(7, b"", true));
-    for odd in [
+    for malformed in [
         &b""[..],
         b"7",
         b"7 run",
@@ -33,7 +33,10 @@ fn only_well_formed_stored_values_are_decoded() {
         b"0 run y",
         b"-7 run y",
     ] {
-        assert!(matches!(said(odd), Err(NoAnswer::Odd(_))), "{odd:?}");
+        assert!(
+            matches!(said(malformed), Err(NoAnswer::Malformed(_))),
+            "{malformed:?}"
+        );
     }
     let nothing = decode(&read, &Value::Array(vec![Value::Nil]), &memory());
     let run = memory().run;
@@ -61,9 +64,12 @@ fn claims() -> [Request; 3] {
 fn impossible_counter_is_rejected() {
     let [_, fenced, fair] = claims();
     for request in [&fenced, &fair] {
-        for odd in [0, -1, (1 << 53) + 1, i64::MAX, i64::MIN] {
-            let said = decode(request, &Value::Int(odd), &memory());
-            assert!(matches!(said, Err(NoAnswer::Odd(_))), "{odd}: {said:?}");
+        for malformed in [0, -1, (1 << 53) + 1, i64::MAX, i64::MIN] {
+            let said = decode(request, &Value::Int(malformed), &memory());
+            assert!(
+                matches!(said, Err(NoAnswer::Malformed(_))),
+                "{malformed}: {said:?}"
+            );
         }
         for counter in [1, 1 << 53] {
             let said = decode(request, &Value::Int(counter), &memory());
@@ -96,7 +102,7 @@ fn reply_of_another_type_is_rejected() {
     ] {
         for value in wrong {
             let said = decode(request, value, &memory());
-            assert_eq!(said, Err(NoAnswer::odd()), "{request:?}: {value:?}");
+            assert_eq!(said, Err(NoAnswer::malformed()), "{request:?}: {value:?}");
         }
         let said = decode(request, &error, &memory());
         assert!(matches!(said, Err(NoAnswer::Fault(_))), "{said:?}");
@@ -129,8 +135,12 @@ fn refused_permit_needs_one_digit_of_each_slot_and_reads_them_as_bits() {
     let ttl_left = Some(Duration::from_millis(250));
     let line = Some(Box::new(line));
     assert_eq!(refused(b"101"), Ok(Answer::Refused { ttl_left, line }));
-    for odd in [&b"10"[..], b"1010", b"1x1", b""] {
-        assert_eq!(refused(odd), Err(NoAnswer::odd()), "{odd:?}");
+    for malformed in [&b"10"[..], b"1010", b"1x1", b""] {
+        assert_eq!(
+            refused(malformed),
+            Err(NoAnswer::malformed()),
+            "{malformed:?}"
+        );
     }
 }
 
@@ -146,5 +156,5 @@ fn look_reply_with_extra_elements_is_rejected() {
     };
     assert!(matches!(look(&[]), Ok(Answer::State(_))));
     assert!(matches!(look(&[Value::Nil]), Ok(Answer::State(_))));
-    assert_eq!(look(&[Value::Nil, Value::Nil]), Err(NoAnswer::odd()));
+    assert_eq!(look(&[Value::Nil, Value::Nil]), Err(NoAnswer::malformed()));
 }

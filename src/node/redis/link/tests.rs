@@ -477,7 +477,7 @@ fn requests_queued_for_too_long_are_refused() {
 
 #[test]
 fn reply_of_another_type_ends_the_connection() {
-    for odd in [
+    for malformed in [
         &b"+PONG\r\n"[..],
         b"*2\r\n:1\r\n-ERR x\r\n",
         b"_\r\n",
@@ -489,8 +489,13 @@ fn reply_of_another_type_ends_the_connection() {
         bench.ask(1, acquire(1));
         bench.ask(2, release(9));
         bench.link.take(at(0));
-        bench.say(odd, 1);
-        assert_ne!(bench.link.stage(), Stage::Talk, "{}", odd.escape_ascii());
+        bench.say(malformed, 1);
+        assert_ne!(
+            bench.link.stage(),
+            Stage::Talk,
+            "{}",
+            malformed.escape_ascii()
+        );
         let told = bench.told.all();
         assert!(told.iter().all(|(_, said)| said.is_err()), "{told:?}");
         assert_eq!(told.len(), 2);
@@ -1132,7 +1137,7 @@ fn scripts_for_many_that_were_lost_are_loaded_again_and_all_of_it_is_sent_again(
 
 #[test]
 fn malformed_reply_to_a_combined_call_ends_the_connection() {
-    for odd in [
+    for malformed in [
         "$2\r\n11\r\n",
         "$4\r\n1111\r\n",
         "$3\r\n1x1\r\n",
@@ -1145,18 +1150,18 @@ fn malformed_reply_to_a_combined_call_ends_the_connection() {
     ] {
         let mut bench = many_loaded();
         ask_releases(&mut bench, 3, 2);
-        bench.say(odd.as_bytes(), 3);
-        assert_eq!(bench.told.kinds(), ["server_error"; 3], "{odd:?}");
-        assert_ne!(bench.link.stage(), Stage::Talk, "{odd:?}");
+        bench.say(malformed.as_bytes(), 3);
+        assert_eq!(bench.told.kinds(), ["server_error"; 3], "{malformed:?}");
+        assert_ne!(bench.link.stage(), Stage::Talk, "{malformed:?}");
         let now = bench.greet_again(4);
         bench.link.take(at(now));
         assert_eq!(
             many(&bench.written()),
             [1; 3],
-            "{odd:?}: the releases are pending"
+            "{malformed:?}: the releases are pending"
         );
     }
-    for odd in [
+    for malformed in [
         "*7\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n",
         "*8\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:-2\r\n",
         "*8\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n*1\r\n:1\r\n",
@@ -1169,9 +1174,9 @@ fn malformed_reply_to_a_combined_call_ends_the_connection() {
         }
         bench.link.take(at(2));
         assert_eq!(many(&bench.written()), [8]);
-        bench.say(odd.as_bytes(), 3);
-        assert_eq!(bench.told.kinds(), ["server_error"; 8], "{odd:?}");
-        assert_ne!(bench.link.stage(), Stage::Talk, "{odd:?}");
+        bench.say(malformed.as_bytes(), 3);
+        assert_eq!(bench.told.kinds(), ["server_error"; 8], "{malformed:?}");
+        assert_ne!(bench.link.stage(), Stage::Talk, "{malformed:?}");
     }
 }
 
