@@ -144,7 +144,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`], with all conditions that are not met.
     pub async fn prepare(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        let mut missing = before.foreign_markers_and_twins();
+        let mut missing = before.foreign_markers_and_duplicates();
         missing.extend(before.faults_of(|master| master.is_next));
         missing.extend(before.unfit(self.redlock.core.options.max_ttl));
         if self.configuration.first_marker() > 0
@@ -180,7 +180,7 @@ impl MastersChange<'_> {
     /// could be closed. Masters that were closed stay closed.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        let mut missing = before.foreign_markers_and_twins();
+        let mut missing = before.foreign_markers_and_duplicates();
         if before.stage() < ChangeStage::Prepared {
             missing.push("no majority of each set is prepared: run prepare first".into());
         }
@@ -203,7 +203,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`] if no majority of the old masters is closed.
     pub async fn closed(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        none(before.foreign_markers_and_twins())?;
+        none(before.foreign_markers_and_duplicates())?;
         if before.stage() < ChangeStage::Closed {
             let missing = vec!["no majority of the old masters is closed: run close first".into()];
             return Err(ChangeError::Missing(missing));
@@ -226,7 +226,7 @@ impl MastersChange<'_> {
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
         let now = self.look().await;
-        let mut missing = now.foreign_markers_and_twins();
+        let mut missing = now.foreign_markers_and_duplicates();
         if waited.is_none_or(|waited| waited < self.wait()) {
             missing.push(format!(
                 "the old masters must be closed for {:?} before open: run close again, or wait longer",
@@ -275,7 +275,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`] if none is open.
     pub async fn open_again(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        let mut missing = before.foreign_markers_and_twins();
+        let mut missing = before.foreign_markers_and_duplicates();
         if before.stage() < ChangeStage::Open {
             missing.push("the next masters are not open: run open first".into());
         }
@@ -290,7 +290,7 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`] if the next masters are not open.
     pub async fn finish(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
-        let mut missing = before.foreign_markers_and_twins();
+        let mut missing = before.foreign_markers_and_duplicates();
         if before.stage() < ChangeStage::Open {
             missing.push("the next masters are not open: run open first".into());
         }
@@ -618,7 +618,7 @@ impl Survey {
     }
 
     /// Markers that are not of this replacement, and masters that are the same server.
-    fn foreign_markers_and_twins(&self) -> Vec<String> {
+    fn foreign_markers_and_duplicates(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for (index, master) in self.masters.iter().enumerate() {
             let node = &master.node;

@@ -49,7 +49,7 @@ impl Survey {
         if self.configuration.has_next() {
             return vec!["next_masters is set: use prepare, which also marks the masters".into()];
         }
-        let mut missing = self.foreign_markers_and_twins();
+        let mut missing = self.foreign_markers_and_duplicates();
         for master in &self.masters {
             let strange = |marker: &Marker| {
                 !self.is_own(*marker) && !self.is_of_others(*marker) && !self.is_later(*marker)
