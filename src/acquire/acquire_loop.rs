@@ -250,7 +250,7 @@ impl<'a> AcquireLoop<'a> {
                 // together.
                 let mut place = self.own_line().await?;
                 if let Some(place) = &mut place {
-                    place.stand_beside();
+                    place.leave_queues();
                 }
                 Ok(place)
             }

@@ -136,7 +136,7 @@ impl Collect for ExtendAnswers {
 impl ExtendAnswers {
     /// Ends the lock, as a renewal does that finds it lost.
     fn lose(&mut self, now: Instant) {
-        self.held.tell(self.replies.clone());
+        self.held.record_replies(self.replies.clone());
         let cause = match self.outcome {
             Extension::Lost => LossCause::TakenAway,
             _ => self.held.ended(now).unwrap_or(LossCause::Expired),

@@ -126,7 +126,7 @@ impl Held {
     }
 
     /// Stores the replies to a renewal or an extension that the holder should know of.
-    pub(crate) fn tell(&self, replies: Replies) {
+    pub(crate) fn record_replies(&self, replies: Replies) {
         let mut state = self.state();
         state.replies = replies;
         state.phase = Phase::Extend;

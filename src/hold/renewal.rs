@@ -296,7 +296,7 @@ impl Collect for RenewAnswers {
                     let said = said_of_lock(said, &lock.keys);
                     replies.note(from.node, &said, *started, from.now, false);
                 }
-                held.tell(replies);
+                held.record_replies(replies);
             }
             conclude(&renewal, &coordinator, lock, outcome, from.now);
         }

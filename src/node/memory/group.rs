@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::master::{Master, Member, Outcome, granted_before, raised, shown_of, told};
+use super::master::{Master, Member, Outcome, granted_before, raised, shown_of, shown_value};
 use crate::keys;
 use crate::node::shape::is_reader;
 use crate::node::{
@@ -83,7 +83,7 @@ impl Master {
         }
         if let Some((key, Obstacle { left, holder })) = way {
             line.note = self.note_of(now, key, holder.as_deref());
-            line.holder = holder.as_deref().map(told);
+            line.holder = holder.as_deref().map(shown_value);
             return Ok(Answer::Refused {
                 ttl_left: left,
                 line: Some(Box::new(line)),
@@ -139,7 +139,8 @@ impl Master {
                 waiter,
                 ..ticket.clone()
             };
-            self.line(now / 1000, &part.key).stand(&ticket, now / 1000);
+            self.line(now / 1000, &part.key)
+                .keep_place(&ticket, now / 1000);
         }
     }
 
@@ -160,7 +161,7 @@ impl Master {
                 waiter: me.clone(),
                 ..ticket.clone()
             };
-            line.stand(&ticket, ms);
+            line.keep_place(&ticket, ms);
         }
         line.purge(ms);
         seen.ticket = seen.ticket.max(line.ticket);

@@ -23,7 +23,7 @@ const FENCE_TTL_US: u64 = 86_400_000_000;
 const BROKEN_TTL_US: u64 = 2 * FENCE_TTL_US;
 
 /// How many bytes of a value are shown to other clients: more than any value of quorate's has.
-const TOLD: usize = 96;
+const VALUE_SHOWN: usize = 96;
 
 /// From here on a double, with which the scripts count, does not represent every integer.
 const LARGEST_COUNTER: u64 = 1 << 53;
@@ -336,7 +336,7 @@ impl Master {
         let ms = now / 1000;
         let me = ticket.map(|ticket| &ticket.waiter);
         if let Some(ticket) = ticket {
-            self.line(ms, claim.key()).stand(ticket, ms);
+            self.line(ms, claim.key()).keep_place(ticket, ms);
         }
         let line = self.line(ms, claim.key());
         if line.head() != me {
@@ -352,7 +352,7 @@ impl Master {
         if free && head.as_ref().is_none_or(|head| Some(head) == me) {
             return Ok(self.grant(now, claim, ttl, proposal, counter));
         }
-        let holder = self.text(now, claim.key())?.map(told);
+        let holder = self.text(now, claim.key())?.map(shown_value);
         if holder.as_deref() == Some(&claim.token().to_hex()) {
             return granted_before(claim.key(), counter);
         }
@@ -569,7 +569,7 @@ impl Master {
     }
 
     fn look(&mut self, now: u64, key: &[u8]) -> Outcome<KeyState> {
-        let holder = self.text(now, key)?.map(told);
+        let holder = self.text(now, key)?.map(shown_value);
         let ttl_left = self.ttl_left(now, key);
         let counter = self.text(now, &Family::Fence.of(key))?.and_then(parse);
         let ms = now / 1000;
@@ -680,7 +680,7 @@ impl Master {
     }
 
     fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> Outcome<KeyState> {
-        if let Some(holder) = self.text(now, key)?.map(told) {
+        if let Some(holder) = self.text(now, key)?.map(shown_value) {
             self.mark_as_broken(now, key, &holder, &was)?;
             self.keys.remove(key);
             if keys::is_marker(&holder) {
@@ -874,7 +874,7 @@ impl Master {
 
 impl Waiting {
     /// Takes or renews a place.
-    pub(super) fn stand(&mut self, ticket: &Ticket, ms: u64) {
+    pub(super) fn keep_place(&mut self, ticket: &Ticket, ms: u64) {
         let beat = u64::try_from(ticket.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
         let known = self
             .alive
@@ -940,8 +940,8 @@ pub(super) fn shown_of(note: &[u8]) -> &[u8] {
 }
 
 /// The part of a value that is shown.
-pub(super) fn told(value: &[u8]) -> Vec<u8> {
-    value[..value.len().min(TOLD)].to_vec()
+pub(super) fn shown_value(value: &[u8]) -> Vec<u8> {
+    value[..value.len().min(VALUE_SHOWN)].to_vec()
 }
 
 /// The new number of the counter when a lock is taken.

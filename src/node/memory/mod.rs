@@ -123,14 +123,14 @@ impl Node for MemoryNode {
 
     fn send(&self, request: Request, reply: Reply) {
         let answer = self.answer(&request);
-        let (heard, told): (Vec<(Subscriber, Vec<u8>)>, Vec<_>) = {
+        let (woken, announced): (Vec<(Subscriber, Vec<u8>)>, Vec<_>) = {
             let mut state = self.state();
             let announced = state.master.take_announced();
             // A process that does not observe the election ignores it.
-            let told = announced
+            let announced = announced
                 .into_iter()
                 .map(|key| (state.subscribers.clone(), key));
-            let told = told.collect();
+            let announced = announced.collect();
             let published = state.master.take_published();
             let subscribers = |process: Arc<str>| {
                 state
@@ -139,17 +139,17 @@ impl Node for MemoryNode {
                     .find(|subscriber| subscriber.process == process)
                     .cloned()
             };
-            let heard = published
+            let woken = published
                 .into_iter()
                 .filter_map(|(to, key)| Some((subscribers(to)?, key)))
                 .collect();
-            (heard, told)
+            (woken, announced)
         };
         reply.answer(answer);
-        for (subscriber, key) in heard {
+        for (subscriber, key) in woken {
             subscriber.sink.woken(subscriber.node, &key);
         }
-        for (subscribers, key) in told {
+        for (subscribers, key) in announced {
             for subscriber in subscribers {
                 subscriber.sink.announced(subscriber.node, &key);
             }

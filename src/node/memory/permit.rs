@@ -25,7 +25,7 @@ impl Master {
         let me = claim.ticket().map(|ticket| &ticket.waiter);
         let line = self.line(ms, &name);
         if let Some(ticket) = claim.ticket() {
-            line.stand(ticket, ms);
+            line.keep_place(ticket, ms);
         }
         line.purge(ms);
         let head = line.before(None).next().cloned();

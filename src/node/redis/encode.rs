@@ -117,7 +117,7 @@ impl Scripts {
         let mut command = self.call(Script::AcquireFair, 1, 3 + extra, out);
         bid(&mut command, claim, ttl, proposal);
         if let Some(ticket) = ticket {
-            stand(&mut command, ticket);
+            write_ticket(&mut command, ticket);
         }
     }
 
@@ -148,7 +148,7 @@ impl Scripts {
             None => command.arg(""),
         };
         match claim.ticket() {
-            Some(ticket) => stand(&mut command, ticket),
+            Some(ticket) => write_ticket(&mut command, ticket),
             None => command.arg("").number(0).number(0),
         };
         modes(&mut command, group);
@@ -204,7 +204,7 @@ impl Scripts {
         command.number(permit.slot().into());
         command.number(permit.permits().into());
         if let Some(ticket) = ticket {
-            stand(&mut command, ticket);
+            write_ticket(&mut command, ticket);
         }
     }
 
@@ -306,7 +306,7 @@ fn scan(page: &Page, out: &mut Vec<u8>) {
 }
 
 /// Writes the arguments of a queued waiter: its id, ticket and heartbeat.
-fn stand<'a, 'b>(command: &'a mut Command<'b>, ticket: &Ticket) -> &'a mut Command<'b> {
+fn write_ticket<'a, 'b>(command: &'a mut Command<'b>, ticket: &Ticket) -> &'a mut Command<'b> {
     let heartbeat = millis(ticket.heartbeat);
     command
         .arg(&*ticket.waiter)

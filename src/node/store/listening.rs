@@ -75,7 +75,7 @@ impl Listening {
     }
 
     /// Records the number of waiters before ours; `None` if ours does not wait any more.
-    pub(super) fn stand(&self, names: &[Name], ahead: Option<u64>) {
+    pub(super) fn note_ahead(&self, names: &[Name], ahead: Option<u64>) {
         let mut state = self.state();
         for name in names {
             if let Some(wanted) = state.wanted.get_mut(name) {
@@ -129,7 +129,7 @@ mod tests {
         listening.state().want(vec![a.clone(), b.clone()], until);
         listening.repace();
         assert_eq!(pace(), Pace::Waiting);
-        listening.stand(std::slice::from_ref(&a), Some(7));
+        listening.note_ahead(std::slice::from_ref(&a), Some(7));
         assert_eq!(pace(), Pace::Waiting);
         listening.draw_near(&a);
         assert_eq!(pace(), Pace::Next);
@@ -137,9 +137,9 @@ mod tests {
         listening.state().want(vec![a.clone()], until);
         listening.repace();
         assert_eq!(pace(), Pace::Next);
-        listening.stand(std::slice::from_ref(&a), None);
+        listening.note_ahead(std::slice::from_ref(&a), None);
         assert_eq!(pace(), Pace::Waiting, "the other waiter is still queued");
-        listening.stand(std::slice::from_ref(&b), None);
+        listening.note_ahead(std::slice::from_ref(&b), None);
         assert_eq!(pace(), Pace::Idle);
         // Notified too late.
         listening.draw_near(&a);
@@ -147,7 +147,7 @@ mod tests {
         listening.state().watched.insert(b);
         listening.repace();
         assert_eq!(pace(), Pace::Waiting);
-        listening.stand(&[a], Some(0));
+        listening.note_ahead(&[a], Some(0));
         assert_eq!(pace(), Pace::Next);
         assert!(listening.goes_on(until));
         assert_eq!(pace(), Pace::Waiting, "only the election is observed");

@@ -581,7 +581,7 @@ impl<S: Store> SessionTask<S> {
                 for ((change, version), stored) in commit.changes.iter().zip(versions).zip(stored) {
                     self.cache.note_written(&change.name, version, stored);
                 }
-                self.tell(&own.unwrap_or_default());
+                self.deliver_own(&own.unwrap_or_default());
                 done.push(true);
             }
         }
@@ -609,7 +609,7 @@ impl<S: Store> SessionTask<S> {
         ours.map(|wake| wake.word).collect()
     }
 
-    fn tell(&self, words: &[Vec<u8>]) {
+    fn deliver_own(&self, words: &[Vec<u8>]) {
         if let Some(subscriber) = self.shared.subscriber.get() {
             for word in words {
                 deliver(&self.shared, subscriber, word);
@@ -654,7 +654,9 @@ impl<S: Store> SessionTask<S> {
             _ => return,
         };
         if claim.ticket().is_some() {
-            self.shared.listening.stand(&names::of_claim(claim), ahead);
+            self.shared
+                .listening
+                .note_ahead(&names::of_claim(claim), ahead);
         }
     }
 

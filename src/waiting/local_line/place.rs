@@ -107,7 +107,7 @@ impl LocalLines {
     /// For a waiter that need not queue in this process: it has no place in a queue, but is woken by the masters.
     pub(crate) fn ask_beside(self: &Arc<Self>, wanted: &Wanted) -> Place {
         let mut place = self.place(wanted);
-        place.stand_beside();
+        place.leave_queues();
         place
     }
 
@@ -138,7 +138,7 @@ impl LocalLines {
 
 impl Place {
     /// Leaves the queues, so that the waiters behind may ask as well, and is still woken by the masters.
-    pub(crate) fn stand_beside(&mut self) {
+    pub(crate) fn leave_queues(&mut self) {
         let mut beside = self.lines.beside();
         for key in self.keys.all() {
             beside

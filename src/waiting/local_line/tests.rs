@@ -236,7 +236,7 @@ fn reader_outside_the_queue_lets_others_in_and_is_woken() {
     let mut reader = lines.enter(&job());
     let writer = lines.enter(&job());
     assert!(reader.is_queued());
-    reader.stand_beside();
+    reader.leave_queues();
     assert!(!reader.is_queued() && reader.is_front());
     assert!(writer.is_front(), "no waiter is before it");
     assert_eq!(lines.beside().len(), 1);
