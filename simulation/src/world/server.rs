@@ -172,9 +172,8 @@ impl World {
                 notes::subscribed(on, channel, out);
             }
             [b"SUBSCRIBE", channel] => {
-                let process = text(channel).rsplit(':').next().unwrap_or_default();
-                self.conns[conn].subscriber = Some(process.to_owned());
                 let channel = text(channel);
+                self.conns[conn].subscriber = channel.rsplit(':').next().map(str::to_owned);
                 write!(
                     out,
                     ">3\r\n$9\r\nsubscribe\r\n${}\r\n{channel}\r\n:1\r\n",
