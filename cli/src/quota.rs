@@ -83,7 +83,7 @@ enum Verb {
         of: Of,
         /// Number of units
         #[arg(value_name = "N")]
-        pieces: u64,
+        units: u64,
     },
     /// Take units, all or none
     Take {
@@ -91,7 +91,7 @@ enum Verb {
         of: Of,
         /// Number of units
         #[arg(value_name = "N", default_value_t = 1)]
-        pieces: u64,
+        units: u64,
     },
     /// Print how many units are left
     Left {
@@ -153,20 +153,20 @@ pub(crate) fn run(args: QuotaArgs) -> Outcome {
         )));
     }
     match args.verb {
-        Verb::Create { of, pieces } => of.with(async |quota| {
-            quota.create(pieces).await.map_err(no_quota)?;
-            Ok(Count::done(Some(pieces)))
+        Verb::Create { of, units } => of.with(async |quota| {
+            quota.create(units).await.map_err(no_quota)?;
+            Ok(Count::done(Some(units)))
         }),
-        Verb::Take { of, pieces } => of.with(async |quota| {
-            let take = quota.take(pieces).await.map_err(no_quota)?;
+        Verb::Take { of, units } => of.with(async |quota| {
+            let take = quota.take(units).await.map_err(no_quota)?;
             let (taken, left) = match take {
-                Take::Taken { left } => (pieces, left),
+                Take::Taken { left } => (units, left),
                 Take::SoldOut { left } => (0, left),
             };
             Ok(Count {
                 taken,
                 left: Some(left),
-                too_many: (taken == 0).then_some(pieces),
+                too_many: (taken == 0).then_some(units),
             })
         }),
         Verb::Left { of } => {
