@@ -78,7 +78,7 @@ pub(crate) fn run(args: HoldArgs) -> Outcome {
 fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
     let (lock, _) = args.lock.complete(args.masters)?;
     let work = async {
-        let mut signals = Signals::hear_and_reap().map_err(Failure::internal)?;
+        let mut signals = Signals::receive_and_reap().map_err(Failure::internal)?;
         let guard = lock.take(&mut signals).await?;
         let end = hold(&guard, &lock, &mut signals).await;
         guard.release().await;

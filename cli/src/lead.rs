@@ -153,7 +153,7 @@ async fn lead(
     place: &Place,
     deadline: Deadline,
 ) -> Result<WayOut, Failure> {
-    let mut signals = Signals::hear_and_reap().map_err(Failure::internal)?;
+    let mut signals = Signals::receive_and_reap().map_err(Failure::internal)?;
     loop {
         let cut_short = "stopped while waiting to become leader; nothing is held";
         let leads = tokio::select! {

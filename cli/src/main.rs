@@ -56,7 +56,7 @@ use args::Command;
 use exit::{Failure, Outcome};
 
 fn main() -> ExitCode {
-    if let Err(error) = process::put_right() {
+    if let Err(error) = process::repair_inherited() {
         return finish(Err(Failure::internal(error)));
     }
     // Does this process run as a helper that `quorate run` has started?

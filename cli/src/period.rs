@@ -103,7 +103,7 @@ mod tests {
 
     #[tokio::test]
     async fn pending_signal_is_seen_before_the_next_step() {
-        let mut signals = Signals::hear().expect("heard");
+        let mut signals = Signals::receive().expect("received");
         let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         assert!(quiet.is_ok(), "{quiet:?}");
         // No other test in this process handles SIGALRM.

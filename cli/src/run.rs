@@ -258,7 +258,7 @@ pub(crate) async fn leaving_nothing<T>(
 }
 
 async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
-    let mut signals = Signals::hear_and_reap().map_err(Failure::internal)?;
+    let mut signals = Signals::receive_and_reap().map_err(Failure::internal)?;
     let guard = plan.lock.take(&mut signals).await?;
     let number = guard.fencing_token();
     plan.exporter.borrow_mut().held(number);

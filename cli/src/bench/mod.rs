@@ -186,7 +186,7 @@ struct Measured {
 
 async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     // Before servers are started, so that a signal stops them in an orderly way.
-    let mut signals = Signals::hear().map_err(Failure::internal)?;
+    let mut signals = Signals::receive().map_err(Failure::internal)?;
     let ground = if !args.nodes.is_empty() {
         Ground::spawn_kinds(&args.nodes).await?
     } else if args.spawn {

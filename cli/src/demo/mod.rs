@@ -121,7 +121,7 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
     ));
     let progress = Arc::new(Progress::new(PRIZES));
     let summary = config::block_on(async {
-        let mut signals = Signals::hear().map_err(Failure::internal)?;
+        let mut signals = Signals::receive().map_err(Failure::internal)?;
         tokio::select! {
             summary = sell_out(&stage, &progress) => summary,
             sig = signals.next_that_ends() => Err(Failure::cut_short(sig, "the demo was interrupted; its masters are stopped")),

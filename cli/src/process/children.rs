@@ -23,6 +23,6 @@ pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
 }
 
 /// Reaps all children that have ended, and ignores how.
-pub(super) fn bury_orphans() {
+pub(super) fn reap_orphans() {
     while let Ok(Some(_)) = changed() {}
 }

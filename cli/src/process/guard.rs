@@ -93,7 +93,7 @@ impl Guard {
     }
 
     /// Notes that this process was reaped; it may be the guard.
-    pub(super) fn seen_off(&mut self, pid: Pid) {
+    pub(super) fn reaped(&mut self, pid: Pid) {
         self.gone |= pid.as_raw() == self.child.id().cast_signed();
     }
 

@@ -50,7 +50,7 @@ pub(crate) use group::Members;
 use guard::Guard;
 pub(crate) use helper::die_of;
 pub(crate) use program::look_for;
-pub(crate) use signals::{Signals, put_right, unless_asked_to_end};
+pub(crate) use signals::{Signals, repair_inherited, unless_asked_to_end};
 use terminal::Terminal;
 
 /// Longest time between two checks of the lock. Timers stop while the machine sleeps, but the validity does not.
@@ -58,7 +58,7 @@ const TICK: Duration = Duration::from_millis(250);
 /// How long other processes of the group may take to end together with the command.
 const AFTERMATH: Duration = Duration::from_millis(100);
 /// How long a process may take to end after `SIGKILL`.
-const BURIAL: Duration = Duration::from_secs(1);
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The lock, as the supervisor needs it.
 pub(crate) trait Lease {
@@ -153,7 +153,7 @@ pub(crate) async fn supervise(
         running: false,
         terminated: None,
         end: None,
-        heard: SigSet::empty(),
+        received: SigSet::empty(),
         denied: false,
         over: false,
         pending: Vec::new(),
@@ -212,7 +212,7 @@ struct Watch {
     /// How the command itself ended; `None` while it runs.
     end: Option<CommandEnd>,
     /// The signals that `quorate` has received so far.
-    heard: SigSet,
+    received: SigSet,
     /// Whether the message was printed that the command may not be signalled.
     denied: bool,
     /// Whether there is nothing left to stop.
@@ -248,7 +248,7 @@ impl Watch {
                 }
                 sig = signals.next() => {
                     if sig != Signal::SIGCHLD {
-                        self.heard.add(sig);
+                        self.received.add(sig);
                         self.pending.push(sig);
                     }
                 }
@@ -270,7 +270,7 @@ impl Watch {
     fn look(&mut self, lease: &impl Lease) -> io::Result<Option<Duration>> {
         let now = helper::now(); // read before the validity, so that the deadlines of the guard are early, not late
         let remaining = lease.remaining();
-        self.hear_the_guard();
+        self.check_the_guard();
         self.look_at_its_user();
         let since = self.terminated.map(|at| at.elapsed());
         let action = self.plan.decide(remaining, since);
@@ -322,7 +322,7 @@ impl Watch {
     /// How the command ended, once it is over.
     fn ended(&mut self, lease: &impl Lease) -> Option<Ended> {
         let CommandEnd { code, signal, at } = self.end?;
-        self.hear_the_guard();
+        self.check_the_guard();
         if self.terminated.is_some() {
             // The lock is ending: wait for the rest of the group, which got SIGTERM, too.
             return self.group.alive().is_none().then(|| Ended::Lost {
@@ -351,7 +351,7 @@ impl Watch {
     }
 
     /// Notes whether the guard has acted while this process was stopped or got no processor time.
-    fn hear_the_guard(&mut self) {
+    fn check_the_guard(&mut self) {
         if self.terminated.is_none() && self.guard.acted() {
             self.terminated = Some(Instant::now());
         }
@@ -370,7 +370,7 @@ impl Watch {
             if pid == self.pid {
                 self.note(status)?;
             } else if !status.stopped() {
-                self.guard.seen_off(pid);
+                self.guard.reaped(pid);
             }
         }
     }
@@ -394,7 +394,7 @@ impl Watch {
         }
         self.end = Some(CommandEnd {
             code,
-            signal: sig.filter(|sig| self.heard.contains(*sig) || typed(sig)),
+            signal: sig.filter(|sig| self.received.contains(*sig) || typed(sig)),
             at: Instant::now(),
         });
         Ok(())
@@ -451,13 +451,13 @@ impl Watch {
         }
     }
 
-    /// Kills the group and waits up to [`BURIAL`] until it is gone. Returns the processes that could not be stopped. It
+    /// Kills the group and waits up to [`KILL_TIMEOUT`] until it is gone. Returns the processes that could not be stopped. It
     /// blocks the thread, because nothing is more urgent.
     fn stop(&mut self) -> Option<Members> {
         self.over = true;
         // The result is checked below.
         let _ = self.group.signal(Signal::SIGKILL);
-        let patience = Instant::now() + BURIAL;
+        let patience = Instant::now() + KILL_TIMEOUT;
         loop {
             let gone = self.reap().is_err() || self.end.is_some();
             let alive = self.group.alive();

@@ -12,7 +12,7 @@ use crate::exit::Failure;
 
 /// All signals that are forwarded to the command, and SIGCHLD. `SIGKILL` and `SIGSTOP` cannot be received, `SIGTTIN` and
 /// `SIGTTOU` belong to the terminal, and the others report faults of this process.
-const HEARD: [Signal; 11] = [
+const RECEIVED: [Signal; 11] = [
     Signal::SIGCHLD,
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -40,10 +40,10 @@ impl Signals {
     /// Starts to receive signals. Signals that were ignored at the start of the process stay ignored, as `nohup` requires.
     ///
     /// Must be called within a tokio runtime with the I/O driver enabled.
-    pub(crate) fn hear() -> io::Result<Self> {
+    pub(crate) fn receive() -> io::Result<Self> {
         let ignored = ignored();
-        let mut streams = Vec::with_capacity(HEARD.len());
-        for sig in HEARD {
+        let mut streams = Vec::with_capacity(RECEIVED.len());
+        for sig in RECEIVED {
             // An ignored SIGCHLD would hide the end of children, and is never intended.
             if sig == Signal::SIGCHLD || !ignores(ignored, sig) {
                 streams.push((sig, signal(SignalKind::from_raw(sig as i32))?));
@@ -58,11 +58,11 @@ impl Signals {
 
     /// Starts to receive signals, and reaps adopted orphans while no command runs. Only for processes whose other children
     /// are all started by [`supervise`](super::supervise).
-    pub(crate) fn hear_and_reap() -> io::Result<Self> {
-        let heard = Self::hear()?;
+    pub(crate) fn receive_and_reap() -> io::Result<Self> {
+        let received = Self::receive()?;
         Ok(Self {
             reaps: true,
-            ..heard
+            ..received
         })
     }
 
@@ -93,7 +93,7 @@ impl Signals {
     pub(crate) async fn next_that_ends(&mut self) -> Signal {
         loop {
             match self.next().await {
-                Signal::SIGCHLD if self.reaps => children::bury_orphans(),
+                Signal::SIGCHLD if self.reaps => children::reap_orphans(),
                 Signal::SIGCHLD | Signal::SIGWINCH | Signal::SIGCONT => {}
                 Signal::SIGTSTP => {
                     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
@@ -109,7 +109,7 @@ pub(crate) async fn unless_asked_to_end<T>(
     work: impl Future<Output = Result<T, Failure>>,
     line: &str,
 ) -> Result<T, Failure> {
-    let mut signals = Signals::hear().map_err(Failure::internal)?;
+    let mut signals = Signals::receive().map_err(Failure::internal)?;
     tokio::select! {
         done = work => done,
         sig = signals.next_that_ends() => Err(Failure::cut_short(sig, line)),
@@ -119,7 +119,7 @@ pub(crate) async fn unless_asked_to_end<T>(
 /// Repairs inherited signal settings, for this process and its children: unblocks blocked signals, which some programs
 /// leave blocked by mistake, and handles SIGCHLD if it is ignored, because exit codes of children are lost otherwise.
 /// Must be called before anything else.
-pub(crate) fn put_right() -> io::Result<()> {
+pub(crate) fn repair_inherited() -> io::Result<()> {
     SigSet::all().thread_unblock()?;
     if ignores(ignored(), Signal::SIGCHLD) {
         // The handler stays until the process ends, and children do not inherit it.
