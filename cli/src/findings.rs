@@ -1,4 +1,4 @@
-//! What `doctor` thinks of what the masters say about themselves: pure judgement, no connection.
+//! The checks of `doctor`: derives findings from the inspections of the masters, without I/O.
 
 use std::time::Duration;
 
@@ -8,8 +8,7 @@ use crate::finding::{Add, Finding, Rules, Severity};
 use crate::output::{human, redact};
 use crate::records;
 
-/// The versions that every change is tested on, by `scripts/versions`; the page for operators has the
-/// results (a test compares).
+/// The versions that `scripts/versions` tests. docs/operations.md lists the same versions (checked by a test).
 const TESTED: [(&str, &str); 7] = [
     ("redis", "6.2"),
     ("redis", "7.0"),
@@ -20,12 +19,13 @@ const TESTED: [(&str, &str); 7] = [
     ("zookeeper", "3.8"),
 ];
 
-/// The clock difference up to which two healthy machines are not worth a word.
+/// Largest clock difference between masters without a finding, in milliseconds.
 const CLOCKS_AGREE_MS: i64 = 500;
-/// Clock differences count twice into the distance that fencing tokens need (the protocol's S = 1 s).
+/// Part of `max_ttl` that the clock difference must not use up, so that fencing tokens increase even after all masters
+/// lost their data: clock differences count twice, and each may be one second.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
-/// Judges all masters, one by one and together.
+/// Checks all masters, each by itself and together.
 pub(crate) fn judge(masters: &[Inspection], rules: Rules) -> Vec<Finding> {
     let mut findings = Vec::new();
     together(masters, rules, &mut findings);
@@ -50,7 +50,7 @@ pub(crate) fn judge(masters: &[Inspection], rules: Rules) -> Vec<Finding> {
     findings
 }
 
-/// Why no lock can use it.
+/// Adds the reason why locks cannot use this master.
 fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
     let why = redact(&fault.to_string()).into_owned();
     if master.records && records::unusable(master, fault, &why, add) {
@@ -106,11 +106,11 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
     add(Severity::Error, check, what, advice);
 }
 
-/// What its user may not do.
+/// Adds the missing rights of the user.
 fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
-    // Told by the check of persistence, where it matters.
+    // A missing right to read the persistence settings is reported by that check, if it matters.
     let told = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
-    // Without a prefix a lock may have any name, and only the operator knows which have.
+    // Without a prefix a lock may have any name, and only the operator knows the names in use.
     let unclear = |missing: &&MissingRight| missing.is_about_keys() && !rules.prefix;
     let missing: Vec<&MissingRight> = master.missing.iter().filter(told).collect();
     let some = |wanted: &dyn Fn(&&MissingRight) -> bool| -> Vec<&MissingRight> {
@@ -229,9 +229,9 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether a server that was already running would be known behind the address of a master.
+/// Checks that the masters have generation markers, which tell them from other servers at their addresses.
 fn marked(masters: &[Inspection], add: &mut impl Add) {
-    // Where some are of another kind the others keep no mark either.
+    // Markers are only used if all masters are Redis or Valkey servers.
     let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();
     if unmarked == 0 || masters.iter().any(|m| m.records) {
         return;
@@ -292,7 +292,7 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
     restarts(master, rules, add);
 }
 
-/// Whether anybody has tried this version.
+/// Checks that this version is a tested one.
 fn untested(server: &str, version: &str, add: &mut impl Add) {
     let tested = TESTED.iter().any(|(kind, series)| {
         let rest = version.strip_prefix(series);
@@ -315,7 +315,7 @@ fn untested(server: &str, version: &str, add: &mut impl Add) {
     }
 }
 
-/// What a restart of this master would mean, and whether there was one just now.
+/// Checks what a restart of this master would lose.
 fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
     let durable = match (master.append_only, master.append_fsync.as_deref()) {
         (Some(aof), Some(fsync)) => Some(aof && fsync == "always"),
@@ -365,14 +365,14 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
     }
 }
 
-/// Whether it has been up too short a time to vote.
+/// Checks whether the master has restarted so recently that it does not vote yet.
 fn just_started(master: &Inspection, add: &mut impl Add) {
     if let Some(left) = master.quarantined {
         let started = match master.uptime {
             Some(uptime) => format!("started {} ago", human(uptime)),
             None => "started recently".to_owned(),
         };
-        // As the next whole second: "0s" would be no time to wait.
+        // Rounded up to a whole second, because "0s" would not be a time to wait.
         let left = Duration::from_secs(left.as_secs() + 1);
         add(
             Severity::Warning,

@@ -1,6 +1,6 @@
-//! `quorate status`: what every master knows of a resource, and what that comes to.
+//! `quorate status`: the state of a resource on every master, and the verdict of the majority.
 //!
-//! It only looks. The JSON form is an object `{"resources": [..]}` of [`ResourceStatus`].
+//! It only reads. The JSON form is an object `{"resources": [..]}` of [`ResourceStatus`].
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,7 @@ use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::kind::holder_words;
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 
-/// What stands below `quorate status --help`.
+/// The text below the options of `quorate status --help`.
 pub(crate) const AFTER_HELP: &str = "\
 The verdict over the quorum is one of
     held       a majority of the masters reports the same holder
@@ -41,7 +41,7 @@ Only if there are any: holds[] (token, ttl_left_ms, note) of readers and owners;
 that name, each with slot and the fields of a resource; permit_line[] (master, waiting[]), the clients that wait
 for a permit; permits_error, why the semaphore could not be read on a majority.";
 
-/// What it ends with.
+/// Exit codes of this command.
 pub(crate) const CODES: [Meaning; 4] = [
     (
         "0",
@@ -70,37 +70,37 @@ pub(crate) struct StatusArgs {
 /// One resource in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct ResourceStatus {
-    /// The name; bytes that are no UTF-8 are written as `\xNN`.
+    /// The name; bytes that are not UTF-8 are written as `\xNN`.
     pub(crate) resource: String,
-    /// The name in hexadecimal, only where it is no UTF-8.
+    /// The name in hexadecimal, only if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resource_hex: Option<String>,
-    /// Which slot it is, of a semaphore of this name.
+    /// The slot, for a permit of the semaphore of this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slot: Option<usize>,
     /// `held`, `free`, `split` or `unknown`.
     pub(crate) verdict: &'static str,
-    /// The token that a majority names.
+    /// The token that a majority reports.
     pub(crate) holder: Option<String>,
-    /// What that holder says of itself.
+    /// The note of that holder.
     pub(crate) note: Option<NoteStatus>,
-    /// Where readers hold it, or an owner does: every hold.
+    /// All holds, if readers or an owner hold the lock.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) holds: Vec<HoldStatus>,
-    /// The permits that are held of the semaphore of this name.
+    /// The permits of the semaphore of this name that are held.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permits: Vec<ResourceStatus>,
-    /// Who waits for a permit of it, by each master that was asked; nothing where nobody waits.
+    /// The waiters for a permit, for each master that was asked; empty if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permit_line: Vec<LineStatus>,
-    /// Why the semaphore could not be read, where the plain lock could.
+    /// Why the semaphore could not be read, if the plain lock could.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
     /// How many masters are a majority.
     pub(crate) quorum: usize,
     /// How many answered.
     pub(crate) answered: usize,
-    /// What each said.
+    /// The state on each master.
     pub(crate) masters: Vec<MasterStatus>,
 }
 
@@ -113,34 +113,34 @@ pub(crate) struct MasterStatus {
     pub(crate) state: &'static str,
     /// The value of the lock key.
     pub(crate) token: Option<String>,
-    /// How long the master will keep it; null for a key without expiry.
+    /// Time until the key expires on this master, in milliseconds; null for a key without expiry.
     pub(crate) ttl_left_ms: Option<u64>,
     /// The fencing counter.
     pub(crate) fencing_counter: Option<u64>,
-    /// Who waits, the head of the line first.
+    /// The waiters, the next one first.
     pub(crate) waiting: Vec<WaiterStatus>,
-    /// How long the answer took.
+    /// How long the reply took, in milliseconds.
     pub(crate) latency_ms: f64,
-    /// What went wrong, for people.
+    /// The error, as text.
     pub(crate) error: Option<String>,
-    /// What went wrong, for programs.
+    /// The kind of error, stable across versions.
     pub(crate) error_kind: Option<&'static str>,
 }
 
-/// What a holder says of itself, in the JSON form.
+/// The note of a holder in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct NoteStatus {
     /// The machine.
     pub(crate) host: String,
     /// The process there.
     pub(crate) pid: u32,
-    /// Its name.
+    /// The name of the process.
     pub(crate) process: String,
-    /// Since when it holds, on its own clock.
+    /// When the holder acquired the lock, by its own clock.
     pub(crate) since: String,
-    /// What its user had to add.
+    /// The text of `--note`.
     pub(crate) text: Option<String>,
-    /// All of it, for people.
+    /// The whole note as one line.
     #[serde(skip)]
     pub(crate) line: String,
 }
@@ -161,11 +161,11 @@ impl NoteStatus {
 /// One of several holds in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct HoldStatus {
-    /// Its value.
+    /// The token of the hold.
     pub(crate) token: String,
-    /// How long it is kept without a renewal.
+    /// Time until the hold expires without a renewal, in milliseconds.
     pub(crate) ttl_left_ms: u64,
-    /// What its holder says of itself.
+    /// The note of its holder.
     pub(crate) note: Option<NoteStatus>,
 }
 
@@ -182,14 +182,14 @@ impl HoldStatus {
 /// One waiter in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct WaiterStatus {
-    /// The same on every master.
+    /// The id of the waiter, the same on every master.
     pub(crate) id: String,
-    /// How long its place is kept without another sign of life.
+    /// How long its place in the queue is kept without another heartbeat, in milliseconds.
     pub(crate) lives_ms: u64,
 }
 
 impl WaiterStatus {
-    /// The line that a master knows of.
+    /// The queue on one master.
     fn line(state: &KeyState) -> Vec<Self> {
         let waiter = |waiter: &Waiter| Self {
             id: output::bytes(waiter.id.as_bytes()),
@@ -199,12 +199,12 @@ impl WaiterStatus {
     }
 }
 
-/// The line of a semaphore on one master, in the JSON form.
+/// The queue of a semaphore on one master, in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct LineStatus {
     /// The address, without credentials.
     pub(crate) master: String,
-    /// Who waits, the head of the line first.
+    /// The waiters, the next one first.
     pub(crate) waiting: Vec<WaiterStatus>,
 }
 
@@ -216,7 +216,7 @@ impl LineStatus {
     }
 }
 
-/// Looks and prints.
+/// Reads the state and prints it.
 pub(crate) fn run(args: StatusArgs) -> Outcome {
     let (masters, _) = args.masters.complete()?;
     let redlock = config::redlock(&masters, None)?;
@@ -260,7 +260,7 @@ pub(crate) fn wrong_name(name: &OsString, why: impl std::fmt::Display) -> Failur
     Failure::usage(format!("cannot use '{shown}' as the name of a lock: {why}"))
 }
 
-/// The failure for a look without a majority.
+/// The failure if no majority of the masters answered.
 pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     let kinds = status.masters.iter().filter_map(|master| master.error_kind);
     unanswered(
@@ -269,8 +269,8 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     )
 }
 
-/// Too few of the masters have answered: so many, of so many, where so many are needed. By what they said instead, they
-/// are down, or others are in force.
+/// The failure if `answered` of `of` masters answered and `needed` are needed. `kinds` are the kinds of the faults, which
+/// tell an outage from an outdated configuration.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,
@@ -294,7 +294,7 @@ pub(crate) fn unanswered<'a>(
 }
 
 impl ResourceStatus {
-    /// The same of what is listed: a permit with its slot.
+    /// The JSON form of an entry of a list; a permit has its slot.
     pub(crate) fn of_listed(listed: &Listed) -> Self {
         Self {
             slot: listed.slot,
@@ -302,7 +302,7 @@ impl ResourceStatus {
         }
     }
 
-    /// Adds what is known of the semaphore of the same name.
+    /// Adds the semaphore of the same name.
     fn add_semaphore(&mut self, semaphore: &SemaphoreStatus) {
         let permits = semaphore.permits.iter();
         self.permits = permits.map(Self::of_listed).collect();
@@ -311,7 +311,7 @@ impl ResourceStatus {
         if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
             self.permit_line.clear();
         }
-        // Permits and their line are of one family of keys: who may not read the line sees no permit either.
+        // Permits and their queue have keys of the same prefix: a user that may not read the queue sees no permits.
         let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
         if unread && self.verdict != "unknown" {
             let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
@@ -321,27 +321,27 @@ impl ResourceStatus {
         }
     }
 
-    /// Who holds it, for people: a line for each hold that says something.
+    /// The notes of the holders, one line for each hold that has a note.
     pub(crate) fn holders(&self) -> Vec<&str> {
         let holds = self.holds.iter().map(|hold| &hold.note);
         let notes = std::iter::once(&self.note).chain(holds).flatten();
         notes.map(|note| &*note.line).collect()
     }
 
-    /// The longest that any master keeps it.
+    /// The longest time until the lock expires on a master.
     pub(crate) fn left(&self) -> String {
         let left = self.masters.iter().filter_map(|master| master.ttl_left_ms);
         let left = left.max().map(|ms| human(Duration::from_millis(ms)));
         left.unwrap_or_else(|| "-".to_owned())
     }
 
-    /// How many wait, by the master that knows of the most.
+    /// The number of waiters, on the master with the longest queue.
     pub(crate) fn waiting(&self) -> usize {
         let lines = self.masters.iter().map(|master| master.waiting.len());
         lines.max().unwrap_or(0)
     }
 
-    /// Who holds it, in one cell.
+    /// The holders, for one cell of a table.
     pub(crate) fn held_by(&self) -> String {
         let holders = self.holders();
         let silent = self.holds.len().saturating_sub(holders.len());
@@ -353,7 +353,7 @@ impl ResourceStatus {
         }
     }
 
-    /// The JSON form of what the library says.
+    /// The JSON form of a status of the library.
     pub(crate) fn new(name: &[u8], status: &Status) -> Self {
         let (verdict, holder) = match status.verdict() {
             StatusVerdict::Held(holder) => ("held", Some(output::bytes(&holder))),
@@ -471,7 +471,7 @@ fn page(status: &ResourceStatus) -> String {
     )
 }
 
-/// Who holds it, each on a line of its own.
+/// One line for each holder.
 pub(crate) fn holder_lines(status: &ResourceStatus) -> String {
     let mut lines = String::new();
     for holder in status.holders() {
@@ -486,7 +486,7 @@ fn waiting_for_permits(status: &ResourceStatus) -> usize {
     queues.max().unwrap_or(0)
 }
 
-/// The permits of the semaphore of the same name, and who waits for one; nothing where there are none.
+/// The permits of the semaphore of the same name and the number of waiters; empty if there are none.
 fn permits(status: &ResourceStatus) -> String {
     const WHICH: &str = "semaphore of the same name (a separate lock)";
     let permits = &status.permits;
