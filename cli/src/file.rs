@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_may_say_everything() {
+    fn file_may_set_every_kind_of_option() {
         let file = FileOptions::parse(
             "masters = ['redis://a', 'redis://b']\nttl = '10s'\nwait = '5m'\nfencing = 'off'\n\
              restart_guard = 'after-first-contact'\nkeep_for = '1m 30s'\n",
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_is_answered_with_the_place_and_the_key() {
+    fn wrong_file_is_reported_with_line_and_key() {
         for (text, parts) in [
             ("\ntll = '10s'\n", &["line 2", "tll", "expected one of"][..]),
             (
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_never_shows_the_other_values() {
+    fn error_in_a_file_does_not_show_other_values() {
         let error =
             FileOptions::parse("masters = ['redis://:s3cret@a']\ntll = '1s'\n").unwrap_err();
         assert!(!error.contains("s3cret"), "{error}");

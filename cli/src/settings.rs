@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_become_settings() {
+    fn flags_are_parsed_into_settings() {
         let command = MasterSettings::augment_args(Command::new("masters"));
         let words = "masters --masters redis://a,redis://b --masters redis://c --max-ttl 1m --order unordered";
         let matches = command.get_matches_from(words.split(' '));

@@ -40,12 +40,12 @@ fn ill(change: impl FnOnce(&mut Inspection)) -> Vec<(Severity, &'static str)> {
 }
 
 #[test]
-fn healthy_masters_leave_nothing_to_say() {
+fn healthy_masters_have_no_findings() {
     assert_eq!(ill(|_| {}), vec![]);
 }
 
 #[test]
-fn every_illness_is_found() {
+fn every_problem_of_a_master_is_reported() {
     use Severity::{Error, Note, Warning};
     assert_eq!(ill(|f| f.role = Some("slave".into())), [(Error, "role")]);
     assert_eq!(ill(|f| f.cluster = Some(true)), [(Error, "cluster")]);
@@ -78,7 +78,7 @@ fn every_illness_is_found() {
 }
 
 #[test]
-fn missing_marks_are_a_note_where_the_guard_is_on_and_all_masters_keep_marks() {
+fn missing_generation_markers_are_a_note_if_the_restart_guard_is_on() {
     use Severity::Note;
     assert_eq!(ill(|f| f.marked = Some(false)), [(Note, "marked")]);
     assert_eq!(ill(|f| f.marked = None), [], "its user may not read it");
@@ -106,7 +106,7 @@ fn missing_marks_are_a_note_where_the_guard_is_on_and_all_masters_keep_marks() {
 }
 
 #[test]
-fn masters_that_are_down_are_errors_and_a_lost_quorum_is_one_more() {
+fn masters_that_are_down_and_a_lost_quorum_are_errors() {
     let down = |n| faulty(n, Fault::Down("connection refused".into()));
     let count = |masters: &[Inspection], check| {
         judge(masters, RULES)
@@ -127,7 +127,7 @@ fn masters_that_are_down_are_errors_and_a_lost_quorum_is_one_more() {
 }
 
 #[test]
-fn without_the_guard_a_forgetful_master_is_an_error() {
+fn master_without_persistence_is_an_error_if_the_restart_guard_is_off() {
     let mut master = healthy(1);
     master.append_only = Some(false);
     master.uptime = Some(Duration::from_secs(1));
@@ -144,7 +144,7 @@ fn without_the_guard_a_forgetful_master_is_an_error() {
 }
 
 #[test]
-fn an_even_number_or_a_single_master_is_warned_about() {
+fn even_number_of_masters_and_single_master_are_warnings() {
     let checks = |n: usize| {
         let masters: Vec<Inspection> = (0..n).map(healthy).collect();
         judge(&masters, RULES).len()
@@ -153,7 +153,7 @@ fn an_even_number_or_a_single_master_is_warned_about() {
 }
 
 #[test]
-fn why_a_master_cannot_be_used_is_said_with_what_to_do() {
+fn unusable_master_is_reported_with_advice() {
     for (fault, check, advice) in [
         (Fault::Denied("WRONGPASS".into()), "login", "password"),
         (Fault::Down("refused".into()), "reachable", "start it"),
@@ -181,7 +181,7 @@ fn why_a_master_cannot_be_used_is_said_with_what_to_do() {
 }
 
 #[test]
-fn the_page_for_operators_lists_the_tested_versions() {
+fn documented_versions_match_the_tested_ones() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let (_, section) = page.split_once("## Versions\n").expect("the section");
