@@ -30,16 +30,16 @@ Replace some or all masters while clients use them; the new set may be larger or
     2  set next_masters for all clients as well. They then lock on a majority of both sets; the other clients go on.
        quorate masters status         names the clients that do not have next_masters yet
     3  quorate masters close          from now on the masters refuse clients without next_masters
-    4  quorate masters open           waits until the locks of refused clients have expired, copies values and fencing
-       counters to the next masters, and opens these
+    4  quorate masters open           waits until locks of refused clients have expired, copies values and fencing counters, opens
     5  for all clients: set masters to the next masters, remove next_masters, set masters_generation one higher
     6  quorate masters finish         from now on the masters refuse clients that still have next_masters
     7  stop the servers that were replaced, for good
 
 Once, after the masters have been set up and before any change:
 
-    quorate masters mark           writes a generation marker to all masters. A different server at the address of a
-                                   master lacks the marker, and its votes are ignored for max_ttl
+    quorate masters mark           writes a generation marker to all masters
+
+A different server at the address of a master lacks the marker, and its votes are ignored for max_ttl.
 
 Each step can be repeated, prints what it saw and what is missing, and does nothing unsafe. Before step 3 the change
 can be abandoned. Step 4 copies the values under locks (quota, once) to the next masters and prints a line for each.
