@@ -88,6 +88,7 @@ macro_rules! all_cases {
                 refusal_shows_which_slots_are_free;
             group:
                 joining_without_a_counter_gets_no_number_and_no_ticket
+                repeated_acquire_of_a_shared_hold_keeps_its_expiry
                 readers_behind_a_writer_that_gives_up_are_woken
                 broken_hold_does_not_join_a_later_class
                 hold_acquired_after_a_break_of_its_class_is_restored

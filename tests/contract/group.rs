@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use quorate::node::{Answer, Claim, Class, Extended, Fairness, Fault, Group};
 use quorate::node::{KeyState, Mode, Part, Subscriber, WakeSink};
 
-use crate::arm::{Arm, LONG, each, fence, hex, now};
+use crate::arm::{Arm, LONG, assert_about, each, fence, hex, now};
 use crate::support::asking::{acquire, claim, extend, look, queued, release, smash, token};
-use crate::support::eventually;
+use crate::support::{eventually, secs};
 
 const KEY: &[u8] = b"doc";
 
@@ -69,6 +69,17 @@ struct Woken(Arc<Mutex<Vec<Vec<u8>>>>);
 impl WakeSink for Woken {
     fn woken(&self, _: usize, key: &[u8]) {
         self.0.lock().expect("no panic").push(key.to_vec());
+    }
+}
+
+pub(crate) async fn repeated_acquire_of_a_shared_hold_keeps_its_expiry(arm: &Arm) {
+    for class in [Class::Shared, Class::Owner("o".into())] {
+        arm.clear();
+        let hold = of_class(KEY, 1, class, 0);
+        let first = arm.granted(acquire(&hold, secs(60), now())).await;
+        let again = arm.granted(acquire(&hold, LONG, now() + 500_000)).await;
+        assert_eq!(again, first);
+        assert_about(arm.ttl(KEY), secs(60));
     }
 }
 

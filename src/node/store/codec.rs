@@ -31,9 +31,18 @@ pub(super) struct Promised {
     pub(super) key: Name,
     pub(super) value: [u8; 32],
     pub(super) until: u64,
-    /// Whether the lease counts from now: an extension, or a hold that joins others of its class and depends on their
-    /// lock key. A repeated grant of an exclusive lock counts from before the first one.
-    pub(super) from_now: bool,
+    pub(super) since: Since,
+}
+
+/// The moment from which a promised lease counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Since {
+    /// Before the first grant. A grant that is repeated promises nothing more than the first one.
+    Before,
+    /// Now, if the hold is new: it joins others of its class and depends on their lock key.
+    Joined,
+    /// Now: an extension.
+    Extended,
 }
 
 impl Promised {
@@ -151,7 +160,14 @@ impl StoredItem {
                 return Self::new(item, now, clock);
             };
             let on_it = promised.iter().filter(|one| one.rests_on(&item));
-            let last = on_it.max_by_key(|one| (one.until, one.from_now));
+            let from_now = |one: &Promised| match one.since {
+                Since::Before => false,
+                Since::Joined => !before.iter().any(|known| known.is_hold_of(one, now)),
+                Since::Extended => true,
+            };
+            let last = on_it
+                .filter(|one| from_now(one))
+                .max_by_key(|one| one.until);
             last.map_or_else(|| known.clone(), |last| known.promised(now, last, clock))
         };
         let mut all: Vec<Self> = items.into_iter().map(keep).collect();
@@ -159,19 +175,19 @@ impl StoredItem {
         all
     }
 
+    /// Whether this is the entry of the promised hold, which then held the lock already.
+    fn is_hold_of(&self, promised: &Promised, now: u64) -> bool {
+        self.item.id.kind == Kind::Hold && promised.rests_on(&self.item) && self.item.lives(now)
+    }
+
     /// The same item, kept from `now` on for the promised time, whatever the server's clock shows and whoever reads it.
     fn promised(&self, now: u64, last: &Promised, clock: Clock) -> Self {
         let until = last.until;
         let until = match (self.when, clock) {
             // By the earliest time that the clock can show it lasts long enough, but perhaps not by the latest.
-            (When::Until(stored), Clock::Server { slack })
-                if last.from_now && stored < until + slack =>
-            {
-                until
-            }
-            // Others may have read the stamp before. A holder that is granted the lock again counts from before it was
-            // written.
-            (When::For { life, .. }, _) if last.from_now && !self.sure => until.max(now + life),
+            (When::Until(stored), Clock::Server { slack }) if stored < until + slack => until,
+            // Others may have read the stamp before.
+            (When::For { life, .. }, _) if !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
         let (item, until) = (self.item.clone(), Some(until));
@@ -279,7 +295,7 @@ mod tests {
             key: b"r0"[..].into(),
             value: VALUE,
             until,
-            from_now: true,
+            since: Since::Extended,
         }
     }
 
@@ -320,7 +336,7 @@ mod tests {
             "without slack the old end is late enough"
         );
         let again = Promised {
-            from_now: false,
+            since: Since::Before,
             ..promised(60_000_000)
         };
         let clock = Clock::Server { slack };
@@ -366,7 +382,7 @@ mod tests {
         let same = StoredItem::after(&again, items, now, clock, &[promised(now + life)]);
         assert_eq!(same, again, "an own stamp is known");
         let granted = Promised {
-            from_now: false,
+            since: Since::Before,
             ..promised(now + 9 * life)
         };
         let items = met.iter().map(|stored| stored.item.clone()).collect();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cache::RecordCache;
-use super::codec::{Promised, StoredItem, micros};
+use super::codec::{Promised, Since, StoredItem, micros};
 use super::contract::{Change, Commit, Wake};
 use super::listening::NEAR;
 use super::names::{self, Name};
@@ -43,12 +43,16 @@ impl Asked {
     fn promises(&self, now: u64) -> Vec<Promised> {
         let extended = matches!(self.queued.request, Request::Extend { .. });
         let of = |claim: &Claim, ttl: Duration| -> Vec<Promised> {
-            let from_now = extended || claim.shape().shares_keys();
+            let since = match (extended, claim.shape().shares_keys()) {
+                (true, _) => Since::Extended,
+                (false, true) => Since::Joined,
+                (false, false) => Since::Before,
+            };
             let promised = |key: &Name| Promised {
                 key: key.clone(),
                 value: claim.token().to_hex(),
                 until: now + micros(ttl),
-                from_now,
+                since,
             };
             claim.keys().map(promised).collect()
         };
