@@ -266,11 +266,11 @@ impl NodeReport {
 
     /// A grant or a refusal.
     pub(crate) fn is_vote(&self) -> bool {
-        !self.failed() && !self.unheard()
+        !self.failed() && !self.is_silent()
     }
 
     /// Whether there is no reply, or the request was withdrawn.
-    fn unheard(&self) -> bool {
+    fn is_silent(&self) -> bool {
         matches!(
             self.outcome,
             NodeOutcome::Silent | NodeOutcome::Fault(Fault::Withdrawn)
@@ -297,10 +297,9 @@ impl OneLine<'_> {
 impl fmt::Display for OneLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decided = self.decided();
-        let shown = self
-            .0
-            .iter()
-            .filter(|report| report.outcome != NodeOutcome::Yes && !(decided && report.unheard()));
+        let shown = self.0.iter().filter(|report| {
+            report.outcome != NodeOutcome::Yes && !(decided && report.is_silent())
+        });
         let mut replies: Vec<(Vec<&str>, String)> = Vec::new();
         for report in shown {
             let reply = Reply(report).to_string();

@@ -17,7 +17,7 @@ pub(crate) fn end(
     if cause == LossCause::Released || held.claim.is_withdrawn() {
         return;
     }
-    coordinator.release_unheard(&held.claim);
+    coordinator.release_in_background(&held.claim);
     held.end(cause);
     let resource = String::from_utf8_lossy(held.claim.resource());
     let said = held.trouble(coordinator.names());

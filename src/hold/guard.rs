@@ -330,7 +330,9 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.released {
             self.core.renewal.forget(&self.id);
-            self.core.coordinator.release_unheard(&self.held.claim);
+            self.core
+                .coordinator
+                .release_in_background(&self.held.claim);
             self.held.end(LossCause::Released);
         }
     }

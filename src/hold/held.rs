@@ -348,8 +348,9 @@ mod tests {
 
     #[test]
     fn held_lock_fits_its_memory_budget() {
-        // For ten thousand held locks, each of these exists ten thousand times, as do the masters' replies and the local
-        // queue of the key. Together they may take at most 600 bytes per lock, including the allocator's overhead.
+        // For ten thousand held locks, each of these exists ten thousand times, as do the masters' replies and the
+        // local queue of the key. Together they may take at most 600 bytes per lock, including the allocator's
+        // overhead.
         assert_eq!(size_of::<Held>(), 144);
         assert_eq!(size_of::<Claim>(), 64);
         assert_eq!(size_of::<crate::LockGuard>(), 32);

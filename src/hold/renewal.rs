@@ -173,7 +173,7 @@ impl Batch {
             started: now,
             renewal: Arc::downgrade(renewal),
             coordinator: Arc::downgrade(coordinator),
-            heard: Vec::new(),
+            received: Vec::new(),
             open: Some(Open::count(renewal, now)),
         };
         let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
@@ -191,7 +191,7 @@ struct RenewAnswers {
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
     /// The reply of each node for every key, in the order of arrival.
-    heard: Vec<(From, KeysSaid)>,
+    received: Vec<(From, KeysSaid)>,
     /// Present until a majority or all masters have answered.
     open: Option<Open>,
 }
@@ -245,19 +245,19 @@ impl Collect for RenewAnswers {
             return false;
         };
         let nodes = coordinator.quorum.nodes();
-        self.heard.push((from, extended(answer, self.keys)));
-        let usable = self.heard.iter().filter(|(_, said)| said.is_ok());
+        self.received.push((from, extended(answer, self.keys)));
+        let usable = self.received.iter().filter(|(_, said)| said.is_ok());
         let usable = usable.map(|(from, _)| from.node).collect();
-        if coordinator.quorum.is_met_by(usable) || self.heard.len() >= nodes {
+        if coordinator.quorum.is_met_by(usable) || self.received.len() >= nodes {
             self.open = None;
         }
         let Self {
             renewing,
-            heard,
+            received,
             started,
             ..
         } = self;
-        let Some((_, said)) = heard.last() else {
+        let Some((_, said)) = received.last() else {
             return false;
         };
         let mut notes = Vec::new();
@@ -292,7 +292,7 @@ impl Collect for RenewAnswers {
             };
             if lock.tells {
                 let mut replies = Replies::of(nodes);
-                for (from, said) in heard.iter() {
+                for (from, said) in received.iter() {
                     let said = said_of_lock(said, &lock.keys);
                     replies.note(from.node, &said, *started, from.now, false);
                 }
@@ -379,7 +379,7 @@ mod tests {
             started: NOW,
             renewal: Arc::downgrade(&renewal),
             coordinator: Arc::downgrade(&coordinator),
-            heard: Vec::new(),
+            received: Vec::new(),
             open: Some(Open::count(&renewal, NOW)),
         };
         let answers = answers.iter().cloned().enumerate();

@@ -82,7 +82,7 @@ impl LockGuard {
         let won = match attempt.await {
             Ok(won) if coordinator.now() < limit => won,
             Ok(won) => {
-                coordinator.release_unheard(&won.claim);
+                coordinator.release_in_background(&won.claim);
                 return Err(DowngradeError::Lost(LossCause::Expired));
             }
             Err(missed) if missed.round.answers().majority_refused() => {

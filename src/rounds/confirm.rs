@@ -255,12 +255,12 @@ mod tests {
         assert!(answers.count(from(1), down()));
         let outage = (Verdict::Lost, Some(Reason::Outage), None);
         assert_eq!(answers.decided(), Some(outage));
-        let mut crowd = ConfirmAnswers::open(Quorum::of(3));
-        crowd.count(from(0), Ok(Answer::NotAlone));
-        assert!(crowd.count(from(1), Ok(Answer::NotOurs)));
-        assert!(crowd.crowded);
+        let mut contended = ConfirmAnswers::open(Quorum::of(3));
+        contended.count(from(0), Ok(Answer::NotAlone));
+        assert!(contended.count(from(1), Ok(Answer::NotOurs)));
+        assert!(contended.crowded);
         assert_eq!(
-            crowd.decided().map(|(verdict, ..)| verdict),
+            contended.decided().map(|(verdict, ..)| verdict),
             Some(Verdict::Lost)
         );
     }

@@ -112,7 +112,7 @@ pub(crate) struct ValueAnswers {
     started: Instant,
     said: Vec<Option<Timed>>,
     yes: MasterSet,
-    heard: usize,
+    reply_count: usize,
 }
 
 impl ValueAnswers {
@@ -122,7 +122,7 @@ impl ValueAnswers {
             started,
             said: vec![None; quorum.nodes()],
             yes: MasterSet::default(),
-            heard: 0,
+            reply_count: 0,
         }
     }
 
@@ -325,10 +325,10 @@ impl Collect for ValueAnswers {
         if let Ok(Answer::Value { .. } | Answer::Written { .. }) = answer {
             self.yes.add(from.node);
         }
-        self.heard += 1;
+        self.reply_count += 1;
         if let Some(said) = self.said.get_mut(from.node) {
             *said = Some((answer, from.now.saturating_since(self.started)));
         }
-        self.quorum.is_met_by(self.yes) || self.heard >= self.quorum.nodes()
+        self.quorum.is_met_by(self.yes) || self.reply_count >= self.quorum.nodes()
     }
 }

@@ -24,7 +24,7 @@ impl Coordinator {
     }
 
     /// Deletes the keys of `claim` on every master in the background.
-    pub(crate) fn release_unheard(&self, claim: &Arc<Claim>) {
+    pub(crate) fn release_in_background(&self, claim: &Arc<Claim>) {
         claim.withdraw();
         for node in &self.nodes {
             node.send(

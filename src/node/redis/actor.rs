@@ -156,17 +156,17 @@ impl Actor {
             let took = self.link.take(self.clock.now());
             let wrote = self.write(cx);
             // Read even if writing failed: an answer may have arrived before.
-            let (heard, more) = self.read(cx);
+            let (received, more) = self.read(cx);
             if let Err(fault) = wrote {
                 self.link.cut(fault, self.clock.now());
             }
             if self.link.stage() != Stage::Talk {
                 return Next::Again;
             }
-            if more || (heard && crowded) {
+            if more || (received && crowded) {
                 return self.fan_out(cx);
             }
-            if !took && !heard {
+            if !took && !received {
                 break;
             }
         }
@@ -193,18 +193,18 @@ impl Actor {
     /// Reads up to a limit. Returns whether the master sent anything, and whether there may be more, which is read
     /// after other tasks had their turn.
     fn read(&mut self, cx: &mut Context<'_>) -> (bool, bool) {
-        let mut heard = false;
+        let mut received = false;
         for _ in 0..READS {
             let (Stage::Talk, Some(socket)) = (self.link.stage(), &mut self.socket) else {
-                return (heard, false);
+                return (received, false);
             };
             match socket.poll_read(self.link.input(), cx) {
-                Poll::Pending => return (heard, false),
-                Poll::Ready(Ok(())) => heard |= self.link.hear(self.clock.now()),
+                Poll::Pending => return (received, false),
+                Poll::Ready(Ok(())) => received |= self.link.receive(self.clock.now()),
                 Poll::Ready(Err(error)) => self.link.cut(down(error), self.clock.now()),
             }
         }
-        (heard, true)
+        (received, true)
     }
 
     /// Sets the timer; `Again` if something was due.

@@ -135,17 +135,17 @@ struct Talk(Conversation);
 impl Talk {
     async fn say(&mut self, words: &[&str]) -> Result<OwnedValue, Fault> {
         Command::words(self.0.out(), words);
-        let mut said = self.heard(1).await?;
+        let mut said = self.replies(1).await?;
         said.pop().unwrap_or(Ok(OwnedValue::Nothing))
     }
 
-    async fn heard(&mut self, count: usize) -> Result<Vec<Result<OwnedValue, Fault>>, Fault> {
+    async fn replies(&mut self, count: usize) -> Result<Vec<Result<OwnedValue, Fault>>, Fault> {
         let mut said = Vec::with_capacity(count);
         let exchange = self
             .0
             .exchange(count, |_, value| said.push(OwnedValue::of(&value)));
         match tokio::time::timeout(PATIENCE, exchange).await {
-            Ok(heard) => heard.map_err(down)?,
+            Ok(replies) => replies.map_err(down)?,
             Err(_) => return Err(Fault::Timeout(PATIENCE)),
         }
         Ok(said)
@@ -235,7 +235,7 @@ impl Talk {
             for key in page {
                 Command::of(self.0.out(), 2).arg("GET").arg(key);
             }
-            for (key, said) in page.iter().zip(self.heard(page.len()).await?) {
+            for (key, said) in page.iter().zip(self.replies(page.len()).await?) {
                 let number = said?.number().filter(|number| *number >= least);
                 found.extend(number.map(|number| (key.clone(), number)));
             }
@@ -259,7 +259,7 @@ impl Talk {
                 command.number(*number);
             }
             drop(command);
-            for said in self.heard(1).await? {
+            for said in self.replies(1).await? {
                 let said = page.iter().zip(said?.all());
                 owned.extend(said.filter_map(|((key, _), said)| match said {
                     OwnedValue::Text(marker) => Some((key.clone(), marker)),

@@ -65,7 +65,7 @@ impl Driver {
 
     /// Reports received bytes.
     pub fn hear(&self, bytes: &[u8], now: Instant) {
-        self.link(now, |link| hear(link, bytes, now));
+        self.link(now, |link| receive(link, bytes, now));
     }
 
     /// Takes requests from the mailbox, as far as there is room, and returns the driver's needs.
@@ -79,7 +79,7 @@ impl Driver {
     }
 }
 
-fn hear(link: &mut Link, mut bytes: &[u8], now: Instant) {
+fn receive(link: &mut Link, mut bytes: &[u8], now: Instant) {
     while !bytes.is_empty() && link.stage() == Stage::Talk {
         match link.input().room() {
             Ok(room) => {
@@ -87,7 +87,7 @@ fn hear(link: &mut Link, mut bytes: &[u8], now: Instant) {
                 room[..count].copy_from_slice(&bytes[..count]);
                 link.input().filled(count);
                 bytes = &bytes[count..];
-                link.hear(now);
+                link.receive(now);
             }
             Err(error) => link.cut(Fault::Down(brief(&error.to_string())), now),
         }

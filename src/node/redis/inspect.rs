@@ -112,7 +112,7 @@ async fn interview(
     Command::words(connection.out(), &["CONFIG", "GET", "appendfsync"]);
     Command::words(connection.out(), &["CONFIG", "GET", "save"]);
     let count = needs.len() + 3;
-    let heard = connection.exchange(count, |index, value| match needs.get(index) {
+    let exchange = connection.exchange(count, |index, value| match needs.get(index) {
         Some(need) => note(need, &scope.prefix, &value, found),
         None => match index - needs.len() {
             0 => {
@@ -123,7 +123,7 @@ async fn interview(
             _ => found.snapshots = setting(&value).map(|save| !save.is_empty()),
         },
     });
-    within(shared.options.connect_timeout, heard).await
+    within(shared.options.connect_timeout, exchange).await
 }
 
 fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
@@ -136,9 +136,12 @@ fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
     }
 }
 
-async fn within(limit: Duration, heard: impl Future<Output = io::Result<()>>) -> Result<(), Fault> {
-    match tokio::time::timeout(limit, heard).await {
-        Ok(heard) => heard.map_err(down),
+async fn within(
+    limit: Duration,
+    exchange: impl Future<Output = io::Result<()>>,
+) -> Result<(), Fault> {
+    match tokio::time::timeout(limit, exchange).await {
+        Ok(exchange) => exchange.map_err(down),
         Err(_) => Err(Fault::Timeout(limit)),
     }
 }

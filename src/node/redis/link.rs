@@ -6,8 +6,8 @@
 //! no socket, so a simulation drives the same state machine that runs in production.
 //!
 //! Every request is answered, whatever the master does: a request that was sent within the node timeout, one that waits
-//! for a connection within the connect timeout, and one in a burst within [`CROWDED`]. Undelivered releases are kept
-//! (up to a limit), and sent first on the next connection.
+//! for a connection within the connect timeout, and one in a burst within [`BURST_TIMEOUTS`]. Undelivered releases are
+//! kept (up to a limit), and sent first on the next connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long a request may wait in a burst before it is sent, in node timeouts. The master is busy meanwhile. A request
 /// that waits here does not time out at the master and is not repeated
 /// (`more_requests_than_a_master_can_process_wait_without_timeouts`).
-const CROWDED: u32 = 10;
+const BURST_TIMEOUTS: u32 = 10;
 
 /// The link to one master.
 pub(super) struct Link {
@@ -150,9 +150,9 @@ impl Link {
     }
 
     /// Parses the received bytes; `true` if the master sent anything.
-    pub(super) fn hear(&mut self, now: Instant) -> bool {
+    pub(super) fn receive(&mut self, now: Instant) -> bool {
         match self.listen(now) {
-            Ok(heard) => heard,
+            Ok(received) => received,
             Err(fault) => {
                 self.lose(fault, now);
                 true
@@ -161,14 +161,14 @@ impl Link {
     }
 
     fn listen(&mut self, now: Instant) -> Result<bool, Fault> {
-        let mut heard = false;
+        let mut received = false;
         loop {
             match &mut self.state {
                 State::Handshaking { handshake, .. } => {
                     let Some(value) = self.input.next().map_err(down)? else {
-                        return Ok(heard);
+                        return Ok(received);
                     };
-                    heard = true;
+                    received = true;
                     let ready = match handshake.note(&self.shared, &value)? {
                         Step::Waits => false,
                         Step::Done => true,
@@ -187,15 +187,15 @@ impl Link {
                 }
                 State::Online(online) => {
                     while let Some(value) = self.input.next().map_err(down)? {
-                        heard = true;
-                        online.hear(&self.shared, &mut self.pending_releases, &value, now)?;
+                        received = true;
+                        online.receive(&self.shared, &mut self.pending_releases, &value, now)?;
                     }
-                    if heard {
+                    if received {
                         online.caught_up(self.shared.options.node_timeout, now);
                     }
-                    return Ok(heard);
+                    return Ok(received);
                 }
-                _ => return Ok(heard),
+                _ => return Ok(received),
             }
         }
     }
@@ -263,7 +263,7 @@ impl Link {
                     // Requests that are queued or come from now on are refused until the master answers.
                     self.refuse_all(&Fault::Stalled);
                 }
-                let limit = CROWDED * self.shared.options.node_timeout;
+                let limit = BURST_TIMEOUTS * self.shared.options.node_timeout;
                 self.shared.mailbox.overdue(now, limit, &mut self.batch);
                 self.refuse_batch(&Fault::Overloaded);
             }

@@ -46,7 +46,7 @@ pub(super) struct Online {
     votes: Votes,
     since: Instant,
     /// When the master last sent something.
-    heard: Instant,
+    last_reply: Instant,
     /// The outstanding requests, in the order of sending.
     under_way: VecDeque<Sent>,
     /// Requests that wait for scripts to be loaded, for the first time or after the master has lost them; sent before
@@ -78,7 +78,7 @@ impl Online {
             deletion: negotiated.deletion,
             memory: negotiated.memory,
             since: now,
-            heard: now,
+            last_reply: now,
             under_way: VecDeque::new(),
             again: Vec::new(),
             wanted: Vec::new(),
@@ -122,14 +122,14 @@ impl Online {
     }
 
     /// Handles one reply or push. An error ends the connection.
-    pub(super) fn hear(
+    pub(super) fn receive(
         &mut self,
         shared: &Shared,
         pending_releases: &mut PendingReleases,
         value: &Value<'_>,
         now: Instant,
     ) -> Result<(), Fault> {
-        self.heard = now;
+        self.last_reply = now;
         if let Value::Push(push) = value
             && !self.is_answer(push)
         {
@@ -151,7 +151,7 @@ impl Online {
                         self.answered.push(queued);
                     }
                 }
-                self.hear_many(shared, pending_releases, value, (at, now))?;
+                self.receive_many(shared, pending_releases, value, (at, now))?;
             }
             What::Request(queued) => {
                 self.window.learn(at, now);
@@ -211,7 +211,7 @@ impl Online {
     }
 
     /// Handles the reply to all requests in `answered`.
-    fn hear_many(
+    fn receive_many(
         &mut self,
         shared: &Shared,
         pending_releases: &mut PendingReleases,
@@ -403,7 +403,7 @@ impl Online {
             (Some(since), _) => since + STALL.max(4 * limit),
             (None, Some(oldest)) => oldest.at + limit,
             (None, None) => {
-                let idle = self.heard + IDLE;
+                let idle = self.last_reply + IDLE;
                 pending_releases
                     .wake_at()
                     .map_or(idle, |respite| respite.min(idle))
@@ -427,7 +427,7 @@ impl Online {
             };
         }
         let Some(oldest) = self.under_way.front() else {
-            if now >= self.heard + IDLE {
+            if now >= self.last_reply + IDLE {
                 Command::words(out.commands(), &["PING"]);
                 self.under_way.push_back(Sent::alone(What::Ping, now));
             }

@@ -1,8 +1,8 @@
 //! One session of a store at a time, and the task that owns it.
 //!
 //! Every request is answered, whatever the store does: a request that was sent within the store's timeout, one that
-//! waits for a session within the connect timeout, and one in a burst within [`CROWDED`]. A session that does not
-//! answer in time is dropped. Its pending requests are made harmless: the next change of each record involved gives
+//! waits for a session within the connect timeout, and one in a burst within [`BURST_TIMEOUTS`]. A session that does
+//! not answer in time is dropped. Its pending requests are made harmless: the next change of each record involved gives
 //! that record another version.
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ use crate::settings::RestartGuard;
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The longest time that a request may wait in a burst before it is sent, in store timeouts.
-const CROWDED: u32 = 10;
+const BURST_TIMEOUTS: u32 = 10;
 
 /// After this much silence the store is asked for its clock, to check that it still answers.
 const IDLE: Duration = Duration::from_secs(2);
@@ -381,7 +381,7 @@ impl<S: Store> SessionTask<S> {
         let mailbox = &shared.mailboxes[self.number];
         let runtime = &shared.context().runtime;
         let now = runtime.now();
-        mailbox.overdue(now, CROWDED * shared.traits.timeout, &mut self.batch);
+        mailbox.overdue(now, BURST_TIMEOUTS * shared.traits.timeout, &mut self.batch);
         for queued in self.batch.drain(..) {
             self.pending_releases.keep(&queued);
             queued.answer(Err(Fault::Overloaded));

@@ -106,7 +106,7 @@ impl Bench {
         let room = input.room().expect("room");
         room[..bytes.len()].copy_from_slice(bytes);
         input.filled(bytes.len());
-        self.link.hear(at(now));
+        self.link.receive(at(now));
     }
 
     /// Takes all bytes to be written, as a socket would.
@@ -468,7 +468,7 @@ fn requests_queued_for_too_long_are_refused() {
         }
     }
     // Unless the master was given up as stalled before: in either case no request waits without end.
-    let limit = 2 * u64::from(CROWDED) * NODE_TIMEOUT;
+    let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(gone_by.is_none_or(|by| by <= limit), "{gone_by:?}");
     let mut left = Vec::new();
     bench.shared.mailbox.take(usize::MAX, &mut left);
