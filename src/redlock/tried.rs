@@ -6,7 +6,7 @@ use crate::hold::guard::LockGuard;
 use crate::node::Note;
 use crate::report::NodeReport;
 
-/// The result of [`Redlock::try_acquire`].
+/// The result of [`Redlock::try_acquire`](crate::Redlock::try_acquire).
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the lock"]
 pub enum TryAcquire {
@@ -34,7 +34,7 @@ pub struct Refusal {
     pub ttl_left: Option<Duration>,
     /// The reply of each master. Empty if this process itself holds the lock, because no master was asked then.
     pub reports: Vec<NodeReport>,
-    /// Whether this [`Redlock`] itself holds the lock. Locks are not re-entrant.
+    /// Whether this [`Redlock`](crate::Redlock) itself holds the lock. Locks are not re-entrant.
     pub held_here: bool,
     /// The holder's note, if there is one.
     pub note: Option<Box<Note>>,
