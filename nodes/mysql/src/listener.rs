@@ -26,7 +26,7 @@ pub struct MySqlListener {
     connection: Connection,
     process: String,
     /// The id of the last wake-up that was received.
-    heard: u64,
+    last_received: u64,
     mariadb: bool,
     /// The number of statements until old wake-ups are removed.
     until_sweep: u32,
@@ -50,7 +50,7 @@ impl MySqlListener {
         Ok(Self {
             connection,
             process: literal,
-            heard: 0,
+            last_received: 0,
             mariadb: version.contains("MariaDB"),
             until_sweep: 0,
             pacer: Pacer::default(),
@@ -64,18 +64,18 @@ impl MySqlListener {
             packet = format!("DELETE FROM quorate_woken WHERE at<{CLOCK}-{OLD};");
         }
         self.until_sweep -= 1;
-        let (process, heard) = (&self.process, self.heard);
+        let (process, last_received) = (&self.process, self.last_received);
         let (looks, pause) = looks(self.pacer.pace());
         if self.mariadb {
-            let body = listening(process, &heard.to_string(), looks, pause);
+            let body = listening(process, &last_received.to_string(), looks, pause);
             packet += &body.replacen("BEGIN", "BEGIN NOT ATOMIC", 1);
         } else {
-            let heard = heard.to_string();
+            let last_received = last_received.to_string();
             packet.extend([
                 "CALL quorate_listen(",
                 process,
                 ",",
-                &heard,
+                &last_received,
                 ",",
                 looks,
                 ",",
@@ -113,7 +113,7 @@ impl Listener for MySqlListener {
             let mut words = Vec::new();
             for mut row in said.into_iter().flat_map(|one| one.rows) {
                 if let (Some(id), Some(word)) = (number(&row, 0), bytes(&mut row, 1)) {
-                    self.heard = self.heard.max(id);
+                    self.last_received = self.last_received.max(id);
                     words.push(word);
                 }
             }
@@ -155,8 +155,8 @@ mod tests {
                      VALUES ('p','one',UNIX_TIMESTAMP()*1000000)";
         for _ in 0..2 {
             server.sql(leave).expect("left");
-            let heard = listener.next().await;
-            assert_eq!(heard, Ok(vec![b"one".to_vec()]));
+            let received = listener.next().await;
+            assert_eq!(received, Ok(vec![b"one".to_vec()]));
         }
     }
 }

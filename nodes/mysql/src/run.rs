@@ -17,7 +17,7 @@ use mysql_async::Row;
 
 use crate::session::{number, word};
 
-/// The query whose result [`Told::read`] reads.
+/// The query whose result [`RunReport::read`] reads.
 pub(crate) const QUESTION: &str = "SELECT UUID(),@@hostname,@@port,@@datadir/*M!,\
     TIMESTAMPDIFF(SECOND,'1970-01-01',UTC_TIMESTAMP()),\
     (SELECT variable_value FROM information_schema.global_status WHERE variable_name='UPTIME')*/";
@@ -29,14 +29,14 @@ const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
 
 /// The report of a server about its current run.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct RunReport {
     /// The server's monotonic clock now, and its value when the server started, both in microseconds.
     clocks: Option<(u64, u64)>,
     /// Identifies the running server: equal in all of its databases, different on every other server.
     server: String,
 }
 
-impl Told {
+impl RunReport {
     pub(crate) fn read(row: &mut Row) -> Option<Self> {
         let uuid = word(row, 0)?;
         let port = number(row, 2)?;
@@ -138,11 +138,11 @@ pub(crate) struct Names {
 
 impl Names {
     /// The one name of the server whose database stores `name`.
-    pub(crate) fn of(&mut self, name: String, told: &Told) -> String {
+    pub(crate) fn of(&mut self, name: String, report: &RunReport) -> String {
         let known = self.same.get(&name).unwrap_or(&name).clone();
         let one = self
             .running
-            .entry(told.server.clone())
+            .entry(report.server.clone())
             .or_insert(known)
             .clone();
         self.same.insert(name, one.clone());
@@ -157,17 +157,17 @@ mod tests {
     /// 2026-11-23 07:37:41 UTC.
     const UUID: &str = "f2206ef9-e708-11f1-893b-02fc00000001";
 
-    fn told(wall: Option<(u64, u64)>) -> Told {
-        Told::of(UUID, "h:3306 /d", wall).expect("a UUID")
+    fn report(wall: Option<(u64, u64)>) -> RunReport {
+        RunReport::of(UUID, "h:3306 /d", wall).expect("a UUID")
     }
 
     fn lasts(wall: Option<(u64, u64)>) -> Duration {
-        told(wall).lasts(&Run::read("a"))
+        report(wall).lasts(&Run::read("a"))
     }
 
     #[test]
     fn age_of_a_run_does_not_depend_on_the_wall_clock() {
-        let clock = told(Some((0, 0))).clock().expect("a clock");
+        let clock = report(Some((0, 0))).clock().expect("a clock");
         let now = clock / 1_000_000;
         let began = now - 10;
         let age = Duration::from_micros(clock - began * 1_000_000);
@@ -190,22 +190,22 @@ mod tests {
             "00000000-0000-1000-8000-000000000000",
             "f2206ef9-e708-zzzz-893b-02",
         ] {
-            assert_eq!(Told::of(odd, "h", Some((9, 1))), None, "{odd}");
+            assert_eq!(RunReport::of(odd, "h", Some((9, 1))), None, "{odd}");
         }
         // A random UUID contains no time.
-        let random = Told::of("f2206ef9-e708-41f1-893b-02fc00000001", "h", Some((9, 1)));
+        let random = RunReport::of("f2206ef9-e708-41f1-893b-02fc00000001", "h", Some((9, 1)));
         assert_eq!(random.expect("a name").clock(), None);
     }
 
     #[test]
     fn run_with_a_later_beginning_counts_from_that_moment() {
-        let clock = told(Some((0, 0))).clock().expect("a clock");
-        let told = told(Some((clock / 1_000_000, 3600)));
-        let since = |since| told.lasts(&Run::read(&Run::text("a", Some(since))));
+        let clock = report(Some((0, 0))).clock().expect("a clock");
+        let report = report(Some((clock / 1_000_000, 3600)));
+        let since = |since| report.lasts(&Run::read(&Run::text("a", Some(since))));
         assert_eq!(since(clock - 5), Duration::from_micros(5));
         assert_eq!(since(clock + 5), Duration::ZERO);
         assert!(since(1) > Duration::from_secs(3599));
-        assert_eq!(told.lasts(&Run::read("a@x")), Duration::ZERO);
+        assert_eq!(report.lasts(&Run::read("a@x")), Duration::ZERO);
         assert_eq!(Run::read(&Run::text("a", None)).id, "a");
     }
 
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn databases_of_one_server_get_one_name_that_survives_a_restart() {
-        let run = |server: &str| Told {
+        let run = |server: &str| RunReport {
             clocks: None,
             server: server.into(),
         };

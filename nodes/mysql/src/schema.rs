@@ -10,7 +10,7 @@ use rand::RngExt;
 
 use crate::connection::{Connection, Outcome};
 use crate::fault::{plain, unprepared};
-use crate::run::{FirstSight, Names, QUESTION, Run, Told};
+use crate::run::{FirstSight, Names, QUESTION, Run, RunReport};
 use crate::session::{number, word};
 use crate::sql::{SETTINGS, listening, settings};
 use crate::tables::{self, Misfit, RECORD, RUN, SCHEMA, TABLES, WOKEN, What};
@@ -283,10 +283,10 @@ async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), 
 /// Starts a run whose beginning lies `later` in the future.
 async fn begin_run(connection: &mut Connection, id: &str, later: Duration) -> Result<(), Fault> {
     let mut said = connection.ask(QUESTION).await?;
-    let told = said
+    let report = said
         .first_mut()
-        .and_then(|one| Told::read(one.rows.first_mut()?));
-    let now = told.and_then(|told| told.clock());
+        .and_then(|one| RunReport::read(one.rows.first_mut()?));
+    let now = report.and_then(|report| report.clock());
     let later = u64::try_from(later.as_micros()).unwrap_or(u64::MAX);
     let text = Run::text(id, now.map(|now| now.saturating_add(later)));
     let replace = format!("REPLACE INTO quorate_run (one,run) VALUES (1,'{text}')");
@@ -360,14 +360,14 @@ pub(crate) async fn greet(
     let run = row(&mut said, 1).and_then(|mut row| word(&mut row, 0));
     let run = run.ok_or_else(|| unprepared("the table quorate_run cannot be written"))?;
     let run = Run::read(&plain(&run));
-    let told = row(&mut said, 2).and_then(|mut row| Told::read(&mut row));
-    let lasts = told
+    let report = row(&mut said, 2).and_then(|mut row| RunReport::read(&mut row));
+    let lasts = report
         .as_ref()
-        .map_or(Duration::ZERO, |told| told.lasts(&run));
+        .map_or(Duration::ZERO, |report| report.lasts(&run));
     let uptime = seen.ago(&run.id).max(lasts);
     let greeting = Greeting::new(ServerRun::new(run.id)).uptime(uptime);
-    Ok(match (name, told) {
-        (Some(name), Some(told)) => greeting.server(one_name(plain(&name), &told)),
+    Ok(match (name, report) {
+        (Some(name), Some(report)) => greeting.server(one_name(plain(&name), &report)),
         (Some(name), None) => greeting.server(format!("mysql {}", plain(&name))),
         (None, _) => greeting,
     })
@@ -399,11 +399,11 @@ fn row(said: &mut [Outcome], at: usize) -> Option<mysql_async::Row> {
 }
 
 /// The server's name, the same for all of its databases that this process uses.
-fn one_name(name: String, told: &Told) -> String {
+fn one_name(name: String, report: &RunReport) -> String {
     static NAMES: OnceLock<Mutex<Names>> = OnceLock::new();
     let names = NAMES.get_or_init(Mutex::default);
     let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
-    format!("mysql {}", names.of(name, told))
+    format!("mysql {}", names.of(name, report))
 }
 
 /// Whether this crate supports a schema of this version.

@@ -21,7 +21,7 @@ pub struct MySqlSession {
 }
 
 /// Which statement shows whether a commit was applied, and the new versions of its records if it was.
-enum Told {
+enum Proof {
     /// The number of rows that this statement changed.
     ByChange(usize, u64),
     /// The first column of this statement's row.
@@ -52,24 +52,24 @@ impl MySqlSession {
     }
 
     /// Adds these commits to the packet, and returns where their results will be.
-    fn write(&mut self, commits: &[Commit], packet: &mut Packet) -> Vec<Told> {
-        let mut told: Vec<Option<Told>> = commits.iter().map(|_| None).collect();
+    fn write(&mut self, commits: &[Commit], packet: &mut Packet) -> Vec<Proof> {
+        let mut proofs: Vec<Option<Proof>> = commits.iter().map(|_| None).collect();
         let mut single: Vec<(usize, &Change, &[u8])> = Vec::new();
         for (number, commit) in commits.iter().enumerate() {
             if let [change] = &commit.changes[..] {
                 match &change.state {
                     Some(state) => single.push((number, change, state)),
-                    None => told[number] = Some(check(change, commit, packet)),
+                    None => proofs[number] = Some(check(change, commit, packet)),
                 }
             }
         }
-        self.write_single(commits, single, packet, &mut told);
-        for (commit, told) in commits.iter().zip(&mut told) {
-            if told.is_none() {
-                *told = Some(self.write_joint(commit, packet));
+        self.write_single(commits, single, packet, &mut proofs);
+        for (commit, proof) in commits.iter().zip(&mut proofs) {
+            if proof.is_none() {
+                *proof = Some(self.write_joint(commit, packet));
             }
         }
-        told.into_iter().flatten().collect()
+        proofs.into_iter().flatten().collect()
     }
 
     /// Adds the commits of one record each. They share one transaction, so that the disk is waited for once. They are
@@ -79,7 +79,7 @@ impl MySqlSession {
         commits: &[Commit],
         mut single: Vec<(usize, &Change, &[u8])>,
         packet: &mut Packet,
-        told: &mut [Option<Told>],
+        proofs: &mut [Option<Proof>],
     ) {
         let joined = single.len() > 1;
         single.sort_by(|a, b| a.1.name.cmp(&b.1.name));
@@ -95,7 +95,7 @@ impl MySqlSession {
                 let at = packet.add(|out| sql::update(change, state, out));
                 (at, change.version + 1)
             };
-            told[*number] = Some(Told::ByChange(at, version));
+            proofs[*number] = Some(Proof::ByChange(at, version));
             if joined && !commits[*number].wakes.is_empty() {
                 packet.add(|out| out.extend(["SET @done", &number.to_string(), "=ROW_COUNT()"]));
             }
@@ -117,7 +117,7 @@ impl MySqlSession {
     }
 
     /// Adds a commit of several records, in a transaction of its own.
-    fn write_joint(&mut self, commit: &Commit, packet: &mut Packet) -> Told {
+    fn write_joint(&mut self, commit: &Commit, packet: &mut Packet) -> Proof {
         let versions: Vec<u64> = commit
             .changes
             .iter()
@@ -150,7 +150,7 @@ impl MySqlSession {
         if !commit.wakes.is_empty() {
             packet.add(|out| sql::wake(&commit.wakes, &format!("@fit={fit}"), out));
         }
-        Told::Jointly {
+        Proof::Jointly {
             update,
             row: at,
             versions,
@@ -163,27 +163,27 @@ impl MySqlSession {
     }
 }
 
-fn check(change: &Change, commit: &Commit, packet: &mut Packet) -> Told {
+fn check(change: &Change, commit: &Commit, packet: &mut Packet) -> Proof {
     let at = packet.add(|out| sql::check(change, out));
     if !commit.wakes.is_empty() {
         packet.add(|out| sql::wake(&commit.wakes, "TRUE", out));
     }
-    Told::ByRow(at, vec![change.version])
+    Proof::ByRow(at, vec![change.version])
 }
 
 /// The outcome of a commit, and the server's clock if the result contains it.
-fn became(told: Told, said: &[Outcome]) -> Result<(Committed, Option<u64>), Fault> {
+fn became(proof: Proof, said: &[Outcome]) -> Result<(Committed, Option<u64>), Fault> {
     let at = |at: usize| said.get(at).ok_or_else(unreadable);
-    let (done, clock, versions) = match told {
-        Told::ByChange(change, version) => {
+    let (done, clock, versions) = match proof {
+        Proof::ByChange(change, version) => {
             let outcome = at(change)?;
             (outcome.changed > 0, outcome.number, vec![version])
         }
-        Told::ByRow(row, versions) => {
+        Proof::ByRow(row, versions) => {
             let (done, clock) = by_row(at(row)?)?;
             (done, clock, versions)
         }
-        Told::Jointly {
+        Proof::Jointly {
             update,
             row,
             versions,
@@ -242,13 +242,13 @@ impl Session for MySqlSession {
             return Err(Fault::Unsupported("a name of more than 2,100 bytes".into()));
         }
         let mut packet = Packet::default();
-        let told = self.write(commits, &mut packet);
+        let proofs = self.write(commits, &mut packet);
         let mut clock = None;
         let mut what = Vec::with_capacity(commits.len());
-        if !told.is_empty() {
+        if !proofs.is_empty() {
             let said = self.connection.ask(packet.text()).await?;
-            for told in told {
-                let (committed, shown) = became(told, &said)?;
+            for proof in proofs {
+                let (committed, shown) = became(proof, &said)?;
                 clock = clock.max(shown);
                 what.push(committed);
             }

@@ -246,14 +246,14 @@ pub(crate) fn has_room(commit: &Commit) -> bool {
     names.max().unwrap_or(0) <= LONGEST_NAME && words.max().unwrap_or(0) <= LONGEST_WORD
 }
 
-/// The statements that poll for wake-ups of `process` with an id above `heard`: at most `looks` polls, `pause` seconds
-/// apart. Each argument is an SQL expression. The pause is a statement of its own, because a sleep inside the query
-/// would keep the table locked.
-pub(crate) fn listening(process: &str, heard: &str, looks: &str, pause: &str) -> String {
+/// The statements that poll for wake-ups of `process` with an id above `last_received`: at most `looks` polls, `pause`
+/// seconds apart. Each argument is an SQL expression. The pause is a statement of its own, because a sleep inside the
+/// query would keep the table locked.
+pub(crate) fn listening(process: &str, last_received: &str, looks: &str, pause: &str) -> String {
     format!(
         "BEGIN \
          DECLARE looked INT DEFAULT 0;\
-         DELETE FROM quorate_woken WHERE process={process} AND id<={heard};\
+         DELETE FROM quorate_woken WHERE process={process} AND id<={last_received};\
          WHILE looked<{looks} AND NOT EXISTS (SELECT 1 FROM quorate_woken WHERE process={process}) DO \
          DO SLEEP({pause});SET looked=looked+1;\
          END WHILE;\
