@@ -27,7 +27,7 @@ pub struct ZooKeeperListener {
     address: Arc<Address>,
     path: String,
     /// The version of the znode that was last reported.
-    heard: i32,
+    seen_version: i32,
     /// The operation in progress. It is stored here, so that dropping a future of the caller loses nothing.
     next: Next,
 }
@@ -64,7 +64,7 @@ impl ZooKeeperListener {
                         client,
                         address,
                         path,
-                        heard: 0,
+                        seen_version: 0,
                         next: Next::Look,
                     });
                 }
@@ -84,9 +84,9 @@ impl ZooKeeperListener {
     }
 
     /// The words that arrived since the last read. `None` if there are none.
-    fn told(&mut self, data: &[u8], version: i32) -> Option<Vec<Vec<u8>>> {
-        let since = version.wrapping_sub(self.heard);
-        self.heard = version;
+    fn new_words(&mut self, data: &[u8], version: i32) -> Option<Vec<Vec<u8>>> {
+        let since = version.wrapping_sub(self.seen_version);
+        self.seen_version = version;
         match since {
             0 => None,
             1 => Some(words::read(data).unwrap_or_default()),
@@ -95,7 +95,7 @@ impl ZooKeeperListener {
         }
     }
 
-    async fn hear(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
+    async fn receive(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         loop {
             match &mut self.next {
                 Next::Look => self.next = Next::Read(self.look()),
@@ -111,7 +111,7 @@ impl ZooKeeperListener {
                         return Err(self.gone(&Error::NoNode));
                     }
                     self.next = Next::Watch(watch.changed().map(|_| ()).boxed());
-                    if let Some(words) = self.told(&data, stat.version) {
+                    if let Some(words) = self.new_words(&data, stat.version) {
                         return Ok(words);
                     }
                 }
@@ -131,6 +131,6 @@ impl ZooKeeperListener {
 
 impl Listener for ZooKeeperListener {
     async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
-        Watch::on(&self.client)?.over(self.hear()).await
+        Watch::on(&self.client)?.over(self.receive()).await
     }
 }

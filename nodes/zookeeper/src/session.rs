@@ -57,11 +57,11 @@ enum Outcome {
     Done(Vec<u64>),
     Stale,
     /// Nothing was applied, because the process of this wake-up is gone and its znode does not exist.
-    Unheard(usize),
+    ReaderGone(usize),
 }
 
 /// A process, and all words that one commit sends to it.
-type Told = (Arc<str>, Vec<u8>);
+type Message = (Arc<str>, Vec<u8>);
 
 impl ZooKeeperSession {
     pub(crate) fn new(dialled: Dialled, address: Arc<Address>, date: Option<u64>) -> Self {
@@ -188,9 +188,9 @@ impl ZooKeeperSession {
         &self,
         commit: &Commit,
         steps: &[Vec<Step>],
-        told: &[Told],
+        messages: &[Message],
     ) -> BoxFuture<'_, Result<Outcome, Fault>> {
-        if let ([change], [only], []) = (&*commit.changes, steps, told)
+        if let ([change], [only], []) = (&*commit.changes, steps, messages)
             && let [Step::Set(life, at)] = **only
         {
             let state = change.state.as_deref().unwrap_or_default();
@@ -209,14 +209,14 @@ impl ZooKeeperSession {
             .boxed();
         }
         let mut writer = self.client.new_multi_writer();
-        let added = self.write(&mut writer, commit, steps, told);
+        let added = self.write(&mut writer, commit, steps, messages);
         if let Err(error) = added {
             return std::future::ready(Err(self.fault(&error))).boxed();
         }
         let sent = writer.commit();
         let before: Vec<u64> = commit.changes.iter().map(|change| change.version).collect();
-        let (steps, told) = (steps.to_vec(), told.len());
-        async move { self.judge(sent.await, &steps, &before, told) }.boxed()
+        let (steps, messages) = (steps.to_vec(), messages.len());
+        async move { self.judge(sent.await, &steps, &before, messages) }.boxed()
     }
 
     fn write(
@@ -224,13 +224,13 @@ impl ZooKeeperSession {
         writer: &mut MultiWriter<'_>,
         commit: &Commit,
         steps: &[Vec<Step>],
-        told: &[Told],
+        messages: &[Message],
     ) -> Result<(), Error> {
         for (change, steps) in commit.changes.iter().zip(steps) {
             let state = change.state.as_deref().unwrap_or_default();
             self.write_record(writer, &change.name, state, steps)?;
         }
-        for (process, data) in told {
+        for (process, data) in messages {
             writer.add_set_data(&self.layout.wake(process), data, None)?;
         }
         Ok(())
@@ -265,11 +265,11 @@ impl ZooKeeperSession {
         said: Result<Vec<MultiWriteResult>, MultiWriteError>,
         steps: &[Vec<Step>],
         before: &[u64],
-        told: usize,
+        messages: usize,
     ) -> Result<Outcome, Fault> {
         let of_records: usize = steps.iter().map(Vec::len).sum();
         match said {
-            Ok(results) if results.len() == of_records + told => {
+            Ok(results) if results.len() == of_records + messages => {
                 self.learn_date(date_of_all(&results));
                 Ok(Outcome::Done(versions(&results, steps, before)))
             }
@@ -277,7 +277,7 @@ impl ZooKeeperSession {
             Err(MultiWriteError::OperationFailed { index, source }) => {
                 let created = steps.iter().flatten().nth(index) == Some(&Step::Room);
                 match source {
-                    _ if index >= of_records => Ok(Outcome::Unheard(index - of_records)),
+                    _ if index >= of_records => Ok(Outcome::ReaderGone(index - of_records)),
                     Error::BadVersion | Error::NodeExists => Ok(Outcome::Stale),
                     // No record has this version, or there is no parent in which to create one.
                     Error::NoNode if !created => Ok(Outcome::Stale),
@@ -324,7 +324,7 @@ impl ZooKeeperSession {
         &self,
         commit: &Commit,
         steps: &[Vec<Step>],
-        mut told: Vec<Told>,
+        mut messages: Vec<Message>,
         first: BoxFuture<'_, Result<Outcome, Fault>>,
     ) -> Result<Committed, Fault> {
         let mut outcome = first.await?;
@@ -332,9 +332,9 @@ impl ZooKeeperSession {
             match outcome {
                 Outcome::Done(versions) => return Ok(Committed::Done(versions)),
                 Outcome::Stale => return Ok(Committed::Stale),
-                Outcome::Unheard(gone) => told.remove(gone),
+                Outcome::ReaderGone(gone) => messages.remove(gone),
             };
-            outcome = self.send(commit, steps, &told).await?;
+            outcome = self.send(commit, steps, &messages).await?;
         }
     }
 }
@@ -355,9 +355,9 @@ impl Session for ZooKeeperSession {
             .iter()
             .zip(&planned)
             .map(|(commit, steps)| {
-                let told = told(commit);
-                let first = self.send(commit, steps, &told);
-                self.settle(commit, steps, told, first)
+                let messages = messages_of(commit);
+                let first = self.send(commit, steps, &messages);
+                self.settle(commit, steps, messages, first)
             })
             .collect();
         let settled = watch.over(join_all(sent).map(together)).await?;
@@ -421,18 +421,18 @@ fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
 }
 
 /// The wake-ups of a commit, with all words for one process joined.
-fn told(commit: &Commit) -> Vec<Told> {
-    let mut told: Vec<(Arc<str>, Vec<&[u8]>)> = Vec::new();
+fn messages_of(commit: &Commit) -> Vec<Message> {
+    let mut messages: Vec<(Arc<str>, Vec<&[u8]>)> = Vec::new();
     for wake in &commit.wakes {
-        match told
+        match messages
             .iter_mut()
             .find(|(process, _)| *process == wake.process)
         {
             Some((_, all)) => all.push(&wake.word),
-            None => told.push((wake.process.clone(), vec![&wake.word])),
+            None => messages.push((wake.process.clone(), vec![&wake.word])),
         }
     }
-    let written = told.into_iter();
+    let written = messages.into_iter();
     written
         .map(|(process, all)| (process, words::write(all)))
         .collect()
