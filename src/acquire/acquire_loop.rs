@@ -157,11 +157,8 @@ impl<'a> AcquireLoop<'a> {
             };
             LastFinding::add(&mut last_finding, missed.finding, &missed.round);
             if let Some(place) = &place {
-                place.share_finding(
-                    last_finding
-                        .clone()
-                        .map(|last_finding| last_finding.left_by(&self.wanted)),
-                );
+                let known = last_finding.clone();
+                place.share_finding(known.map(|known| known.left_by(&self.wanted)));
                 self.learn_slots(place, &missed);
             }
             self.show(&missed, attempts);

@@ -96,9 +96,7 @@ pub(super) fn decode(
         (Request::Note { items }, Value::Bulk(said)) => {
             noted(items, said).ok_or_else(NoAnswer::malformed)?
         }
-        (Request::List { .. }, Value::Array(page)) => {
-            listed(page).ok_or_else(NoAnswer::malformed)?
-        }
+        (Request::List { .. }, Value::Array(all)) => listed(all).ok_or_else(NoAnswer::malformed)?,
         (Request::Watch { .. }, Value::Push(_)) => Answer::Watching,
         _ => return Err(NoAnswer::malformed()),
     })
