@@ -57,7 +57,7 @@ impl LockGuard {
         self.kept.home.wait_for(within, lost)
     }
 
-    /// Calls `told` when the lock is lost. The callback runs on the background thread and must not block. It is not
+    /// Calls `notify` when the lock is lost. The callback runs on the background thread and must not block. It is not
     /// called when the lock is released.
     ///
     /// ```
@@ -73,12 +73,12 @@ impl LockGuard {
     /// # assert!(!stop.load(Ordering::Relaxed));
     /// # }
     /// ```
-    pub fn on_lost(&self, told: impl FnOnce(LossCause) + Send + 'static) {
+    pub fn on_lost(&self, notify: impl FnOnce(LossCause) + Send + 'static) {
         let lost = self.kept.get().lost();
         self.kept.home.spawn(async move {
             let cause = lost.await;
             if cause != LossCause::Released {
-                told(cause);
+                notify(cause);
             }
         });
     }
