@@ -5,10 +5,10 @@
 //!
 //! 1. `find` reads the deciding code (`targets.rs` lists it) and finds mutants.
 //! 2. `tree` weaves them into the copy, leaves out those that do not compile, and builds the tests and the simulation
-//! of the copy.
+//!    of the copy.
 //! 3. `judge` runs them against each mutant, the cheapest first, until one fails.
 //! 4. `survivors.txt` lists the mutants that no judge notices, with the reason why they make no difference. A test
-//! keeps the list true and short.
+//!    keeps the list true and short.
 
 mod choice;
 mod find;

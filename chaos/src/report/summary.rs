@@ -126,7 +126,7 @@ impl Summary {
                     *summary.missed.entry("dropped".into()).or_default() += 1;
                 }
                 Event::Notified { cause, .. } => {
-                    *summary.notified.entry(cause.clone()).or_default() += 1
+                    *summary.notified.entry(cause.clone()).or_default() += 1;
                 }
                 Event::Gauge {
                     memory,

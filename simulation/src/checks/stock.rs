@@ -207,7 +207,7 @@ impl Stock {
                 }
             }
             (ValueStep::Create(_), ValueResult::Nothing) if ask.before > 0 => {
-                quota.units = ask.before
+                quota.units = ask.before;
             }
             _ => {}
         }
