@@ -141,7 +141,7 @@ mod enabled {
         register([].into_iter(), &[], &[]);
     }
 
-    /// Creates every series at 0 (`the_first_loss_of_a_process_is_an_increase`).
+    /// Creates every series at 0 (`first_loss_of_a_process_increases_a_series`).
     pub(crate) fn register(
         nodes: impl Iterator<Item = Arc<str>>,
         phases: &[&'static str],

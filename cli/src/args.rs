@@ -36,7 +36,7 @@ struct Cli {
     talk: Talk,
 }
 
-/// What to do.
+/// The command to run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Take a lock, run a command, release the lock

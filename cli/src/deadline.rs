@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// What the supervisor has to do now.
+/// The next action of the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// The lock is valid for long enough; decide again after at most this time.

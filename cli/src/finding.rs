@@ -24,10 +24,10 @@ pub(crate) struct Finding {
     pub(crate) check: &'static str,
     /// The master, if the finding is about a single one.
     pub(crate) master: Option<String>,
-    /// What was found.
+    /// The observation.
     #[serde(rename = "finding")]
     pub(crate) what: String,
-    /// What to change.
+    /// The recommended change.
     pub(crate) advice: String,
 }
 

@@ -150,7 +150,7 @@ fn together_with_others(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// What a database may lose in a crash.
+/// Checks which commits a database may lose in a crash.
 fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
     let flush = master.setting("innodb_flush_log_at_trx_commit");
     let binlog = match master.setting("log_bin") {

@@ -136,6 +136,7 @@ mod tests {
         "interop",
         "pages",
         "redis_types",
+        "language",
         "references",
         "tidy",
         "tiers",

@@ -20,6 +20,7 @@ mod full;
 mod hostile;
 mod inspect;
 mod kinds;
+mod language;
 mod lease;
 mod limits;
 mod list;

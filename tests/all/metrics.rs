@@ -194,7 +194,7 @@ fn metrics_show_renewal_margins_and_loss_causes() {
 }
 
 #[test]
-fn the_first_loss_of_a_process_is_an_increase() {
+fn first_loss_of_a_process_increases_a_series() {
     const LOST: &str = "quorate_locks_lost_total{cause=max_hold}";
     let mut before = Seen::new();
     let after = recorded_with_looks(async |figures| {

@@ -44,7 +44,7 @@ macro_rules! all_cases {
                 an_expired_lock_is_no_longer_there_to_release;
             extend:
                 an_extension_raises_the_expiry
-                an_extension_never_shortens
+                extension_never_shortens
                 a_key_without_expiry_is_given_one
                 extension_restores_a_missing_key
                 another_holders_key_is_not_extended

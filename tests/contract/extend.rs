@@ -18,7 +18,7 @@ pub(crate) async fn an_extension_raises_the_expiry(arm: &Arm) {
     assert_eq!(arm.read(KEY), Some(hex(1)));
 }
 
-pub(crate) async fn an_extension_never_shortens(arm: &Arm) {
+pub(crate) async fn extension_never_shortens(arm: &Arm) {
     let claim = claim(KEY, 1);
     arm.granted(acquire(&claim, LONG, now())).await;
     let said = arm.ask(extend(&[(&claim, SHORT)])).await;

@@ -93,12 +93,12 @@ pub(crate) enum Ended {
     Lost {
         /// Why the lock was lost.
         cause: String,
-        /// What became of the command.
+        /// The fate of the command.
         fate: Fate,
     },
 }
 
-/// What became of a command whose lock was lost.
+/// The fate of a command whose lock was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It ended in time after `SIGTERM`.

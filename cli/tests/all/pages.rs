@@ -177,7 +177,7 @@ fn tables_fit_narrow_terminals() {
     assert!(piped.out.contains("MASTER "), "{piped:?}");
 }
 
-/// What bash completes for these words.
+/// The completions that bash offers for these words.
 fn completed(words: &[&str]) -> Done {
     let script = done(bare().args(["completions", "bash"]));
     assert_eq!(script.code, Some(0), "{script:?}");

@@ -1,0 +1,294 @@
+//! The language of the project is kept plain: words that this project once used in a private sense, and sentences
+//! whose subject is a clause with *who* or *what*, do not come back.
+//!
+//! The check reads comments, messages (string literals of several words), names of tests, Lua scripts, shell scripts
+//! and pages. Text in backticks is code and is not read.
+
+use std::path::{Path, PathBuf};
+
+/// Words and phrases that are not used, each with what to write instead.
+const REPLACED: [(&str, &str); 29] = [
+    ("told", "is notified, reports, returns, receives"),
+    ("beside", "next to, alongside, shared with"),
+    ("sign of life", "heartbeat"),
+    ("signs of life", "heartbeats"),
+    ("stands in line", "is queued, waits"),
+    ("stand in line", "are queued, wait"),
+    ("stranger", "foreign key, unknown client"),
+    ("strangers", "foreign keys, unknown clients"),
+    ("owed", "pending release"),
+    ("prolong", "extend, renew"),
+    ("prolongs", "extends, renews"),
+    ("prolonged", "extended, renewed"),
+    ("gives back", "releases"),
+    ("given back", "released"),
+    ("put back", "restored"),
+    ("puts back", "restores"),
+    ("canary", "seeded bug, known-bad implementation"),
+    ("canaries", "seeded bugs, known-bad implementations"),
+    ("litter", "leaked keys, orphaned processes"),
+    ("leavings", "leaked keys, orphaned processes"),
+    ("crowd", "burst, concurrent callers"),
+    ("tame", "sanitize, escape"),
+    ("tamed", "sanitized, escaped"),
+    ("vouched", "trusted, written in this server run"),
+    ("anew", "again"),
+    ("comes to", "results in, is decided as"),
+    ("come to", "result in, reach"),
+    ("so many", "name the number"),
+    ("so long", "name the time"),
+];
+
+/// How a sentence may not begin: the subject would be a clause. A question may.
+const CLAUSES: [&str; 4] = ["Who", "Whoever", "What", "Whatever"];
+
+/// Texts that may keep a word of the list: part of a path, and the word. A page about words, a proper name.
+const ALLOWED: [(&str, &str); 0] = [];
+
+/// Folders and files that are read.
+const READ: [&str; 17] = [
+    "src",
+    "tests",
+    "cli",
+    "simulation",
+    "chaos",
+    "nodes",
+    "testbed",
+    "benches",
+    "promises",
+    "mutants",
+    "examples",
+    "docs",
+    "scripts",
+    "packaging",
+    "README.md",
+    "CONTRIBUTING.md",
+    "ARCHITECTURE.md",
+];
+
+/// One text: where it begins, and its words.
+struct Text {
+    line: usize,
+    words: String,
+}
+
+fn files(path: &Path, into: &mut Vec<PathBuf>) {
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path).expect("a folder can be read") {
+            let path = entry.expect("an entry can be read").path();
+            if !path.ends_with("target") {
+                files(&path, into);
+            }
+        }
+    } else {
+        into.push(path.to_path_buf());
+    }
+}
+
+/// Adds a line to the text above it where both are parts of one comment, and begins a new text otherwise.
+fn join(texts: &mut Vec<Text>, last: &mut usize, line: usize, words: &str) {
+    match texts.last_mut() {
+        Some(text) if *last + 1 == line && !words.trim().is_empty() => {
+            text.words.push(' ');
+            text.words.push_str(words.trim());
+        }
+        _ => texts.push(Text {
+            line,
+            words: words.trim().to_owned(),
+        }),
+    }
+    *last = line;
+}
+
+/// The comments of a file whose comments begin with `sign`, as paragraphs.
+fn comments(text: &str, sign: &str) -> Vec<Text> {
+    let mut texts = Vec::new();
+    let mut last = 0;
+    for (index, line) in text.lines().enumerate() {
+        if let Some(words) = line.trim_start().strip_prefix(sign) {
+            let words = words.trim_start_matches(['/', '!', '-', '#']);
+            if words.trim().is_empty() {
+                last = 0;
+            } else {
+                join(&mut texts, &mut last, index + 1, words);
+            }
+        }
+    }
+    texts
+}
+
+/// String literals of at least three words, and names of tests with spaces for underscores.
+fn messages(text: &str) -> Vec<Text> {
+    let mut texts = Vec::new();
+    let mut test = false;
+    for (index, line) in text.lines().enumerate() {
+        let code = line.trim_start();
+        if code.starts_with("//") {
+            continue;
+        }
+        if code.starts_with("#[test]") || code.starts_with("#[tokio::test") {
+            test = true;
+        } else if let Some((_, name)) = code.split_once("fn ").filter(|_| test) {
+            let name = name.split(['(', '<']).next().unwrap_or_default();
+            texts.push(Text {
+                line: index + 1,
+                words: name.replace('_', " "),
+            });
+            test = false;
+        }
+        for literal in code.replace("\\\"", "'").split('"').skip(1).step_by(2) {
+            if literal.split_whitespace().count() >= 3 {
+                texts.push(Text {
+                    line: index + 1,
+                    words: literal.to_owned(),
+                });
+            }
+        }
+    }
+    texts
+}
+
+/// The paragraphs, items and table rows of a page, without its blocks of code.
+fn paragraphs(text: &str) -> Vec<Text> {
+    let mut texts = Vec::new();
+    let (mut last, mut code) = (0, false);
+    for (index, line) in text.lines().enumerate() {
+        let words = line.trim();
+        if words.starts_with("```") {
+            code = !code;
+        } else if !code {
+            if words.is_empty() || words.starts_with(['#', '|', '-', '*']) {
+                last = 0;
+            }
+            if !words.is_empty() && !words.starts_with('#') {
+                join(&mut texts, &mut last, index + 1, words);
+            }
+        }
+    }
+    texts
+}
+
+fn texts(path: &Path) -> Vec<Text> {
+    let Ok(text) = std::fs::read_to_string(path) else {
+        return Vec::new();
+    };
+    let script = text.starts_with("#!");
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("rs") => [comments(&text, "//"), messages(&text)]
+            .into_iter()
+            .flatten()
+            .collect(),
+        Some("lua") => comments(&text, "--"),
+        Some("md") => paragraphs(&text),
+        Some("toml" | "yml") => comments(&text, "#"),
+        _ if script => comments(&text, "#"),
+        _ => Vec::new(),
+    }
+}
+
+/// The text without `{values}` of format strings.
+fn without_braces(text: &str) -> String {
+    let mut depth = 0_usize;
+    text.chars()
+        .filter(|c| {
+            match c {
+                '{' => depth += 1,
+                '}' => depth = depth.saturating_sub(1),
+                _ => return depth == 0,
+            }
+            false
+        })
+        .collect()
+}
+
+/// The faults of a text: replaced words, and sentences with a clause as their subject.
+fn faults(text: &str) -> Vec<String> {
+    // Every second part between backticks is code.
+    let prose: String = text.split('`').step_by(2).collect::<Vec<_>>().join("`");
+    // So is a value in braces; "told apart" is an idiom.
+    let prose = without_braces(&prose).replace("told apart", "distinguished");
+    let lower = format!(
+        " {} ",
+        prose
+            .to_lowercase()
+            .replace(|c: char| !c.is_alphanumeric() && c != '`', " ")
+    );
+    let mut faults: Vec<String> = REPLACED
+        .iter()
+        .filter(|(word, _)| lower.contains(&format!(" {word} ")))
+        .map(|(word, instead)| format!("{word:?} (write: {instead})"))
+        .collect();
+    for sentence in prose.split_inclusive(['.', '?', ':', '!']) {
+        let words = sentence.trim_start_matches([' ', '*', '-', '|', '.', '(']);
+        let first = words.split_whitespace().next().unwrap_or_default();
+        if CLAUSES.contains(&first) && words.ends_with('.') {
+            faults.push(format!(
+                "a sentence begins with {first:?} (name the subject)"
+            ));
+        }
+    }
+    faults
+}
+
+#[test]
+fn comments_messages_and_pages_avoid_the_replaced_words() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths = Vec::new();
+    for name in READ {
+        files(&root.join(name), &mut paths);
+    }
+    let (mut read, mut found) = (0, Vec::new());
+    for path in paths.iter().filter(|path| !path.ends_with("language.rs")) {
+        let name = path
+            .strip_prefix(root)
+            .unwrap_or(path)
+            .display()
+            .to_string();
+        for text in texts(path) {
+            read += 1;
+            for fault in faults(&text.words) {
+                let allowed = |(part, word): &(&str, &str)| {
+                    name.contains(part) && fault.starts_with(&format!("{word:?}"))
+                };
+                if !ALLOWED.iter().any(allowed) {
+                    found.push(format!("{name}:{}: {fault}", text.line));
+                }
+            }
+        }
+    }
+    assert!(
+        read > 5_000,
+        "only {read} texts were found: the check does not read what it should"
+    );
+    assert!(
+        found.is_empty(),
+        "{} texts are not plain:\n{}",
+        found.len(),
+        found.join("\n")
+    );
+}
+
+#[test]
+fn check_of_language_finds_replaced_words_and_clauses_as_subjects() {
+    for bad in [
+        "The caller is told at once.",
+        "Done anew",
+        "Who holds the lock renews it.",
+        "x. What is left is released.",
+    ] {
+        assert!(!faults(bad).is_empty(), "{bad:?} was accepted");
+    }
+    for good in [
+        "Is notified.",
+        "Calls `told`.",
+        "Who holds the lock?",
+        "A holder who waits.",
+        "the canaryfile",
+    ] {
+        assert!(
+            faults(good).is_empty(),
+            "{good:?} was refused: {:?}",
+            faults(good)
+        );
+    }
+}
