@@ -129,7 +129,7 @@ mod tests {
 
     /// Tests that do not concern the deciding code: they test pages, the package, its settings, and calls that others
     /// test already.
-    const NO_JUDGES: [&str; 9] = [
+    const NO_JUDGES: [&str; 10] = [
         "blocking",
         "crates",
         "from_env",
