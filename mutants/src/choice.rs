@@ -30,7 +30,7 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["sweep::"])),
     ("all", Part::Only(&["wakes::"])),
     ("all", Part::Only(&["local_line::"])),
-    ("all", Part::Only(&["told::"])),
+    ("all", Part::Only(&["progress::"])),
     ("all", Part::Only(&["acquire::"])),
     ("all", Part::Only(&["waiting::"])),
     ("contract", Part::Only(&["server::"])),
