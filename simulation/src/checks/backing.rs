@@ -1,5 +1,5 @@
-//! Rule 3: every fencing token is backed by a quorum of votes. On a majority of the configured masters, the lock had
-//! the attempt's value while the counter was equal to the token.
+//! Rule 3: every fencing token is backed by a quorum of votes. On a majority of the configured masters, the lock key
+//! held the value of the attempt while the fencing counter was equal to the token.
 
 use super::{ByValue, Check, Moment};
 use crate::change_plan::is_majority;
@@ -8,10 +8,11 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Backing {
     fencing: bool,
-    /// The masters that are stores, as bits: the checkers do not look into their records.
+    /// The masters that are stores (bit n is master n). They count as votes, because the checkers do not read their
+    /// records.
     stores: u16,
-    /// Per value: the resource, the counter seen together with the value, and the masters on which it was seen, as
-    /// bits.
+    /// For each lock value: the resource, the fencing counter seen together with the value, and the masters on which
+    /// both were seen (bit n is master n).
     votes: ByValue<Vec<(usize, u64, u16)>>,
     judged: u64,
 }
@@ -70,7 +71,7 @@ impl Check for Backing {
                     });
                     equal.fold(0u16, |all, (.., masters)| all | masters)
                 };
-                // A master counts if it has granted every resource.
+                // A master counts only if it has granted every resource of the lock.
                 let all = believer.scope.resources().map(of);
                 let masters = all.fold(u16::MAX, |all, one| all & one) | self.stores;
                 if is_majority(masters, believer.sets) {

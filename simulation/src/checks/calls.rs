@@ -7,24 +7,24 @@ use crate::clock::MS;
 use crate::facts::{Call, Fact};
 use crate::scenario::Scenario;
 
-/// The time until the first request of a process has a connection.
+/// The time, in nanoseconds, until a process has its first connections and can send its first request.
 const CONNECT: u64 = 500 * MS;
 
-/// The number of rounds of one attempt, which is made in full, however short the wait: the attempt of the first local
-/// waiter, or the caller's own; at most three rounds of confirmations; and the request that finds out why the attempt
-/// failed.
+/// The largest number of rounds in one attempt: the attempt of the first local waiter or of the caller, at most three
+/// confirmations, and the request that finds out why the attempt failed. An attempt is made in full even if the wait is
+/// shorter.
 const ROUNDS: u64 = 6;
 
 /// The number of rounds of a call about a value after it has the lock: a read, a write and a release.
 const VALUE_ROUNDS: u64 = 3;
 
-/// The time for timers, wake-ups and the last look of a wait.
+/// The extra time, in nanoseconds, for timers, wake-ups and the last attempt before a wait ends.
 const SLACK: u64 = 10 * MS;
 
 pub(crate) struct Calls {
-    /// The time beyond the timeout of the call.
+    /// The longest time, in nanoseconds, by which a call may exceed its own timeout.
     bound: u64,
-    /// The longest duration of a round.
+    /// The longest duration of a round, in nanoseconds.
     round: u64,
     worst: Option<Lateness>,
     judged: u64,
@@ -33,16 +33,16 @@ pub(crate) struct Calls {
 /// How long a call took beyond its own timeout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lateness {
-    /// The call.
+    /// The name of the call, e.g. "an acquire".
     pub call: &'static str,
-    /// The time beyond its timeout, in nanoseconds.
+    /// How long the call took beyond its timeout, in nanoseconds.
     pub late: u64,
-    /// The bound of `late`, in nanoseconds.
+    /// The largest allowed value of `late`, in nanoseconds.
     pub bound: u64,
 }
 
 impl Lateness {
-    /// The used part of the bound, in thousandths.
+    /// `late` as a share of `bound`, in thousandths.
     pub fn used(&self) -> u64 {
         self.late * 1_000 / self.bound
     }
@@ -94,17 +94,17 @@ impl Check for Calls {
             Call::Acquire {
                 wait: Some(wait), ..
             } => *wait,
-            // An unlimited wait: the rule `healing` bounds it.
+            // A wait without a limit has no timeout; the rule `healing` bounds it.
             Call::Acquire { wait: None, .. } => return Ok(()),
             Call::Value { wait } => *wait + VALUE_ROUNDS * self.round,
             Call::Extend | Call::Downgrade | Call::Release => 0,
         };
-        // A process that was paused during the call is late because of that.
+        // A process that was paused during the call is late because of the pause.
         if !at.promises.punctual || at.awake_since[*client] > *began {
             return Ok(());
         }
         self.judged += 1;
-        // The clocks of processes run at slightly different rates.
+        // The client measures its timeout on its own clock, which may be up to 1 % slow.
         let by_itself = wait + wait / 100;
         let late = (at.now - began).saturating_sub(by_itself);
         if self.worst.as_ref().is_none_or(|worst| worst.late < late) {

@@ -13,7 +13,7 @@ const DAY_US: u64 = 86_400_000_000;
 
 pub(crate) struct Counters {
     fencing: bool,
-    /// By master and resource.
+    /// The last known counters, by master and resource.
     last: Vec<[Last; PLACES]>,
     judged: u64,
 }
@@ -22,9 +22,10 @@ pub(crate) struct Counters {
 #[derive(Clone, Copy, Default)]
 struct Last {
     counter: u64,
-    /// When the key expires, in microseconds on the master's clock.
+    /// When the key of the counter expires, in microseconds on the master's clock.
     expires: u64,
-    /// The largest reading of the master's clock before a jump since that message, in microseconds.
+    /// The largest time that the master's clock has shown since that message, in microseconds. It is noted before each
+    /// jump of the clock.
     shown_us: u64,
 }
 

@@ -1,7 +1,8 @@
-//! A majority of the masters keeps the key of a holder: when a lock is obtained or extended, they keep it, in true
-//! time, at least until the end of its validity.
+//! A majority of the masters keeps the key of a holder. When a lock is obtained or extended, these masters keep its
+//! key, in true time, at least until the end of its validity.
 //!
-//! The rule `exclusion` notices a validity that is too long only if another client comes within those few milliseconds.
+//! The rule `exclusion` notices a validity that is too long only if another client asks for the lock within the few
+//! milliseconds that are too much.
 
 use super::{Check, Moment};
 use crate::change_plan::is_majority;
@@ -12,27 +13,28 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Cover {
     masters: Vec<Kept>,
-    /// The masters that are stores, as bits: the checkers do not look into their records.
+    /// The masters that are stores (bit n is master n). They count as keeping the lock, because the checkers do not
+    /// read their records.
     stores: u16,
-    /// How long a master does not vote after a restart. Zero without the restart guard.
+    /// How long a master does not vote after a restart, in nanoseconds. Zero without the restart guard.
     guarded: u64,
     judged: u64,
 }
 
-/// The locks on one master.
+/// The lock keys on one master.
 #[derive(Clone)]
 struct Kept {
     keys: [Key; PLACES],
-    /// The holds of classes, with their resources.
+    /// The holds that share a lock with others of their class, each with its resource.
     members: Vec<(usize, Member)>,
-    /// Until this true time the master does not vote, because it has restarted.
+    /// The true time until which the master does not vote because it has restarted.
     silent_until: u64,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Key {
     holder: Option<[u8; 32]>,
-    /// In true time.
+    /// The true time at which the key expires.
     until: u64,
 }
 
@@ -114,7 +116,7 @@ impl Check for Cover {
                 let kept = &mut self.masters[*master].members;
                 if !members.is_empty() || !kept.is_empty() {
                     kept.retain(|(of, _)| of != resource);
-                    // The hold counts only while the lock key shows the marker of its class.
+                    // A hold of a class counts only while the lock key shows the marker of the class.
                     let marked = after.holder.is_some_and(|holder| holder.ends_with(&[0]));
                     let all = members.iter().filter(|_| marked);
                     kept.extend(all.map(|member| (*resource, *member)));

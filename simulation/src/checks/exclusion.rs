@@ -1,5 +1,5 @@
-//! Rule 1: at most one client at a time believes that it holds a lock, or several of one class. A belief lasts from
-//! `obtained` to the first of: release sent, validity ended, loss notified.
+//! Rule 1: at most one client at a time believes that it holds a lock, except that holds of one class share it. A
+//! belief begins with `obtained` and ends when the release is sent, the validity ends, or the loss is notified.
 
 use quorate_promises::{Belief, Exclusion as Believers, Overlap};
 
@@ -12,7 +12,7 @@ pub(crate) struct Exclusion {
     believers: Believers<usize, Who>,
 }
 
-/// A hold and its scope.
+/// A hold, its client and its scope.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Who {
     id: u64,

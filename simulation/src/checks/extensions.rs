@@ -1,5 +1,5 @@
-//! Rule 5: an extension is not counted after the end of the old validity or while another client holds the lock, and no
-//! extension shortens the time for which a master keeps the key.
+//! Rule 5: an extension is not counted if the old validity has ended or if another client holds the lock. No extension
+//! shortens the time for which a master keeps the key.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
@@ -8,7 +8,7 @@ use crate::locker::PLACES;
 use crate::scenario::Scenario;
 
 pub(crate) struct Extensions {
-    /// By resource: event, client and scope of the last hold that was obtained.
+    /// The last hold that was obtained on each resource: its event, client and scope.
     last: [Option<(u64, usize, Scope)>; PLACES],
     judged: u64,
 }

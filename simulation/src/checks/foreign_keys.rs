@@ -1,4 +1,4 @@
-//! Foreign keys stay untouched: no client writes over a value of another type under the key of a lock.
+//! Foreign keys stay untouched: no client overwrites a value that another program keeps under the key of a lock.
 
 use super::{Check, Moment};
 use crate::facts::Fact;

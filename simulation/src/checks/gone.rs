@@ -1,5 +1,5 @@
-//! A lock that a store has reported to its client as released stays released: no commit that is still in flight writes
-//! it again.
+//! Once a store has reported to a client that its lock is released, the lock stays released: no commit that is still in
+//! flight writes it again.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};

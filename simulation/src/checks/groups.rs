@@ -1,6 +1,6 @@
-//! Checks holds of a class (docs/protocol.md, "Several resources, readers, owners, semaphores"). On every master the class marker
-//! lives as long as each hold, and no hold exists without it. Nobody removes the hold of another client. An owner is
-//! never kept from a lock that it holds.
+//! Checks holds of a class (docs/protocol.md, "Several resources, readers, owners, semaphores"). On every master the
+//! class marker lives as long as each hold, and no hold exists without the marker. No client removes the hold of
+//! another client. An owner is never refused a lock that it already holds.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::scenario::Scenario;
 use quorate::node::{Answer, Claim, Class, Extended, Group, Mode};
 
 pub(crate) struct Groups {
-    /// The holds on each master and resource after the last message.
+    /// The holds on each master and resource after the last message about them.
     stood: HashMap<(usize, usize), Vec<Member>>,
     judged: u64,
 }
@@ -25,7 +25,7 @@ impl Groups {
     }
 }
 
-/// The class with which a claim holds a resource.
+/// Returns the class with which a claim asks for a resource; `None` for an exclusive claim.
 pub(super) fn class_on(claim: &Claim, resource: usize) -> Option<&Class> {
     let mut parts = claim.group()?.parts().iter();
     match &parts.find(|part| resource_of(&part.key) == resource)?.mode {
@@ -34,7 +34,7 @@ pub(super) fn class_on(claim: &Claim, resource: usize) -> Option<&Class> {
     }
 }
 
-/// Whether the lock key shows the marker of a class.
+/// Whether the lock key holds the marker of this class.
 pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
     let marker = class.marker();
     holder.is_some_and(|holder| {
@@ -43,7 +43,8 @@ pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
     })
 }
 
-/// Checks that a fencing token is confirmed only while the master has everything that it stands for.
+/// Checks that a master confirms a fencing token only while it still keeps the hold: its lock value and, for a class,
+/// also the class marker.
 fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -74,8 +75,8 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     ))
 }
 
-/// Checks that no master keeps the hold of an owner, or restores a reader, after another client has held the lock, and
-/// that no owner is refused what it already has.
+/// Checks that, once another client has held the lock, no master keeps the hold of an owner or restores the hold of a
+/// reader. Also checks that no owner is refused a lock that it already holds.
 fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -170,7 +171,7 @@ impl Check for Groups {
             }
         }
         if let Some(member) = members.iter().find(lives) {
-            // A holder that is not the value of an attempt is a marker.
+            // Values of attempts fill all 32 bytes. A shorter value, padded with zeros, is the marker of a class.
             if after.holder.is_none_or(|holder| holder[31] != 0) {
                 return Err(format!(
                     "{} holds r{resource} on master {master}, and the lock key shows no class",

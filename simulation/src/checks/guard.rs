@@ -15,7 +15,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        // Clocks may differ by 1 % in rate while the time is measured, as in all rules.
+        // The clock on which `max_ttl` is measured may run up to 1 % fast or slow, as in all rules.
         let max_ttl = scenario.settings.max_ttl / 100 * 99;
         Self {
             max_ttl,
@@ -30,7 +30,7 @@ impl Check for Guard {
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            // By its own clock, the master has been running for days.
+            // After the unused days, every master has been running for days by its own clock and may vote.
             Fact::Happened {
                 what: Happening::Unused,
                 ..

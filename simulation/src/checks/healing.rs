@@ -5,7 +5,7 @@ use crate::clock::BEGIN;
 use crate::scenario::Scenario;
 
 pub(crate) struct Healing {
-    /// The true time at which every client must be done.
+    /// The true time, in nanoseconds, at which every client must be done.
     pub(crate) deadline: u64,
 }
 
@@ -18,7 +18,7 @@ impl Healing {
         }
     }
 
-    /// Complains if a client is not done by the deadline.
+    /// Complains if a client still waits at the deadline.
     pub(crate) fn overdue(&self, waiting: &[usize], bound: u64) -> Option<Violation> {
         (!waiting.is_empty()).then(|| Violation {
             rule: Self::RULE,

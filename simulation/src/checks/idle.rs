@@ -1,7 +1,7 @@
-//! In a calm scenario with ordered waiting, no lock is idle while a client waits for it. Once it is released and has a
-//! waiter, the next client holds it within a few round trips.
+//! In a calm scenario with ordered waiting, no lock is idle while a client waits for it. After a release, the next
+//! waiter holds the lock within a few round trips.
 //!
-//! Timers, the fallback of every wake-up, would hide a wake-up that never comes.
+//! Every waiter also polls by a timer. Only this rule notices a wake-up that never comes, because the timer hides it.
 
 use super::{Check, Moment};
 use crate::clock::MS;
@@ -10,22 +10,24 @@ use crate::kind::Kind;
 use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
-/// The bound in one-way delays: a release, a wake-up, an attempt that others disturb, its withdrawal, another attempt
-/// and a confirmation. The most in 8,000 cases was ten.
+/// The longest time that a lock may be idle, in one-way network delays: a release, a wake-up, an attempt that other
+/// clients disturb, its withdrawal, another attempt and a confirmation. The longest in 8,000 cases was ten.
 const WAYS: u64 = 12;
 
-/// The delays that waiters add on purpose: to let other wake-ups arrive, and between two wake-ups.
+/// The delays, in nanoseconds, that waiters add on purpose: until other wake-ups have arrived, and between two
+/// wake-ups.
 const SLACK: u64 = 15 * MS;
 
-/// Stores need several questions for each step. Stores that send no wake-ups are polled every 200 ms.
+/// The factor of the bound for stores. They need several requests for each step, and stores that send no wake-ups are
+/// polled every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }
 
 pub(crate) struct Idle {
-    /// Whether the rule applies. It does not if a scenario has locks on several resources, since one resource may be
-    /// idle while a client waits for the others. It does not apply to owners either: two first holds of an owner that
-    /// arrive together may need several rounds to agree on a number.
+    /// Whether the rule applies. It does not apply to scenarios with locks on several resources, because one resource
+    /// may be idle while a client waits for the others. It does not apply to owners either, because two first holds of
+    /// an owner that arrive together may need several rounds to agree on a fencing token.
     on: bool,
     bound: u64,
     locks: [Lock; RESOURCES],
@@ -34,10 +36,10 @@ pub(crate) struct Idle {
 
 #[derive(Default)]
 struct Lock {
-    /// The number of holders.
+    /// The number of clients that hold the lock.
     held: u32,
     free_since: u64,
-    /// The waiting tasks, and since when. The first has waited the longest.
+    /// The waiting tasks, longest wait first, each with the time since when it waits.
     waiting: Vec<(usize, u64)>,
 }
 
@@ -62,7 +64,7 @@ impl Idle {
         }
     }
 
-    /// A waiter stops waiting: complains if it could have had the lock for too long.
+    /// Called when a waiter stops waiting: complains if it could have had the lock for longer than the bound.
     fn judge(&mut self, at: &Moment<'_>, resource: usize) -> Result<(), String> {
         let lock = &self.locks[resource];
         let Some((_, since)) = lock.waiting.first().filter(|_| lock.held == 0) else {
@@ -80,7 +82,7 @@ impl Idle {
     }
 }
 
-/// Whether a fact concerns a resource and not a semaphore.
+/// Whether a fact concerns an ordinary resource, as opposed to a semaphore.
 fn is_of_resource(fact: &Fact<'_>) -> bool {
     let place = match fact {
         Fact::Asked { resource, .. }

@@ -1,5 +1,5 @@
-//! In a calm scenario with ordered waiting, no permit is idle while a client waits for one. After a permit was last
-//! taken or released, the next waiter has one within a few round trips.
+//! In a calm scenario with ordered waiting, no permit of a semaphore is idle while a client waits for one. After a
+//! permit was taken or released, the next waiter has a free permit within a few round trips.
 
 use super::permits::asked_for;
 use super::{Check, Moment};
@@ -8,14 +8,17 @@ use crate::facts::{Call, Fact};
 use crate::locker::{SEMAPHORES, semaphore_of};
 use crate::scenario::Scenario;
 
-/// The bound in one-way delays: a release, a wake-up, attempts on three slots one after the other with the withdrawal
-/// of what others disturbed, a confirmation, and the departure of earlier waiters.
+/// The longest time that a permit may be idle, in one-way network delays: a release, a wake-up, attempts on three slots
+/// one after the other, the withdrawal of attempts that other clients disturbed, a confirmation, and the departure of
+/// earlier waiters.
 const WAYS: u64 = 20;
 
-/// The delays that waiters add on purpose: to let other wake-ups arrive, and between two wake-ups.
+/// The delays, in nanoseconds, that waiters add on purpose: until other wake-ups have arrived, and between two
+/// wake-ups.
 const SLACK: u64 = 25 * MS;
 
-/// Stores need several questions for each step. Stores that send no wake-ups are polled every 200 ms.
+/// The factor of the bound for stores. They need several requests for each step, and stores that send no wake-ups are
+/// polled every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }
@@ -28,12 +31,12 @@ pub(crate) struct IdlePermit {
 
 #[derive(Default)]
 struct Semaphore {
-    /// The number of permits; `None` if clients configure different numbers.
+    /// The number of permits of the semaphore; `None` if clients configure different numbers.
     permits: Option<usize>,
     held: usize,
-    /// When a permit was last taken or released.
+    /// When a permit of the semaphore was last taken or released.
     moved: u64,
-    /// The waiting tasks, and since when. The first has waited the longest.
+    /// The waiting tasks, longest wait first, each with the time since when it waits.
     waiting: Vec<(usize, u64)>,
 }
 
@@ -51,7 +54,8 @@ impl IdlePermit {
         }
     }
 
-    /// A waiter stops waiting, or a permit moves: complains if a waiter could have had a permit for too long.
+    /// Called when a waiter stops waiting, and when a permit is taken or released: complains if the waiter could have
+    /// had a permit for longer than the bound.
     fn judge(&mut self, now: u64, line: usize) -> Result<(), String> {
         let semaphore = &self.semaphores[line];
         let Some((_, since)) = semaphore.waiting.first() else {

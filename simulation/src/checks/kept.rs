@@ -1,4 +1,4 @@
-//! In a calm scenario a renewed lock is not lost, however long it is held.
+//! In a calm scenario, a lock that is renewed in the background is not lost, however long it is held.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Why};
@@ -28,7 +28,7 @@ impl Check for Kept {
         if !at.promises.calm || !believer.renewed {
             return Ok(());
         }
-        // Only a renewal can have kept a lock for longer than its TTL.
+        // A lock older than its TTL exists only because it was renewed.
         self.judged += u64::from(at.now > believer.obtained + self.ttl);
         if *why == Why::Lost {
             return Err(format!(

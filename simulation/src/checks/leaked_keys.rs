@@ -1,7 +1,7 @@
-//! In a calm scenario no key is left behind. Once a client is done with a value (released, dropped, or never granted),
-//! its key is gone from every master within a round trip.
+//! In a calm scenario no key is left behind. Once a client is done with a lock value (released, dropped, or never
+//! granted), every master deletes the key with this value within a round trip.
 //!
-//! The rule `healing` waits for the keys to expire, so it would not notice such leaked keys.
+//! The rule `healing` would not notice leaked keys, because it waits until keys expire.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,16 +15,17 @@ type Value = [u8; 32];
 
 pub(crate) struct LeakedKeys {
     on: bool,
-    /// The time until a release is executed: it is sent after earlier requests and may wait for a reply that lets it
-    /// leave. With several kinds of locks, the release and the requests before it may each have to load a script first.
+    /// The time, in nanoseconds, until a master has executed a release. A release is sent after earlier requests and
+    /// may wait until a reply to one of them arrives. With several kinds of locks, the release and each earlier request
+    /// may have to load a script first.
     bound: u64,
     /// The value with which each task is trying to get a lock.
     tries: HashMap<usize, Value>,
-    /// Values that clients are done with, and when their keys must be gone.
+    /// The lock values that clients are done with, each with the time by which its keys must be gone.
     done: VecDeque<(u64, Value)>,
-    /// By master and resource: the value in the lock key, and until which true time.
+    /// By master and resource: the value in the lock key, and the true time at which the key expires.
     keys: Vec<[(Option<Value>, u64); PLACES]>,
-    /// Holds that share a lock, with master and resource.
+    /// The holds that share a lock, each with its master and resource.
     members: Vec<(usize, usize, Member)>,
     judged: u64,
 }
@@ -43,7 +44,7 @@ impl LeakedKeys {
         }
     }
 
-    /// Looks for keys that should be gone by now.
+    /// Complains about the keys that should be gone by `now`.
     fn sweep(&mut self, now: u64) -> Result<(), String> {
         while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
             self.done.pop_front();
@@ -80,7 +81,8 @@ impl Check for LeakedKeys {
         self.sweep(at.now)?;
         let over = match fact {
             Fact::Started { task, claim, .. } => {
-                // Another hold of an owner sends a second request.
+                // A further hold of an owner sends a second request with the same value. Only another value means that
+                // the last attempt is over.
                 let value = claim.token().to_hex();
                 let last = self.tries.insert(*task, value);
                 last.filter(|last| *last != value)
@@ -94,7 +96,7 @@ impl Check for LeakedKeys {
                 call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
             } => self.tries.remove(task),
-            // If clones share a hold, the last one releases it.
+            // Clones share one hold, and only the last clone releases it.
             Fact::Retired { believer, .. } => {
                 let same = |one: &Believer| one.value == believer.value;
                 let shared = at.believers.iter().any(same);

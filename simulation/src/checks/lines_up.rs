@@ -1,4 +1,4 @@
-//! The masters of which a waiter needs a majority.
+//! The sets of masters of which each waiter needs a majority.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,9 +7,10 @@ use crate::change_plan::Sets;
 use crate::scenario::Scenario;
 use quorate::node::Ticket;
 
-/// The sets of masters by the name of a waiter, if clients have different masters.
+/// The sets of masters of each waiter, by the waiter's name, because clients may have different masters.
 pub(super) struct LinesUp {
-    /// The sets of each client at its first step. Order is not promised in scenarios whose clients change their step.
+    /// The sets of masters of each client at its first step of a replacement of masters. They are enough, because order
+    /// is not promised in scenarios in which clients change their step.
     clients: Vec<Sets>,
     changes: bool,
     waiters: HashMap<Arc<str>, usize>,
@@ -26,7 +27,7 @@ impl LinesUp {
         }
     }
 
-    /// A client begins an attempt, perhaps with a place in the queue.
+    /// Records that a client begins an attempt; `place` is its place in the queue, if it waits in order.
     pub(super) fn begins(&mut self, client: usize, place: Option<&Ticket>) {
         if let Some(place) = place.filter(|_| self.changes) {
             self.waiters.insert(place.waiter.clone(), client);

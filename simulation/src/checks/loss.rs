@@ -1,5 +1,5 @@
-//! Rule 1 for the holder: a holder is notified at the end of its validity, by a timer of its own and not at the next
-//! renewal.
+//! Rule 1 for the holder: a holder is notified when its validity ends. It has a timer of its own for this, so it need
+//! not wait until the next renewal.
 
 use quorate_promises::LossNotice;
 
@@ -8,7 +8,7 @@ use crate::clock::MS;
 use crate::facts::Fact;
 use crate::scenario::Scenario;
 
-/// The time from the timer to the holder, if no process is paused.
+/// The time, in nanoseconds, from the timer until the holder is notified, if its process is not paused.
 const SLACK: u64 = MS;
 
 pub(crate) struct Loss {
@@ -45,7 +45,7 @@ impl Check for Loss {
                 continue;
             }
             let shows = believer.clock.read(at.now);
-            // The slack starts again when its process resumes.
+            // The slack starts again when the holder's process resumes after a pause.
             let kept = believer
                 .clock
                 .read(awake_since)

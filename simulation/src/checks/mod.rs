@@ -1,8 +1,8 @@
-//! The checkers: the promises of docs/protocol.md ("Promises and assumptions"), one file for each rule. They are called
-//! after every event.
+//! The checkers: the promises of docs/protocol.md ("Promises and assumptions"), one file for each rule. Each checker is
+//! called after every event.
 //!
-//! A checker receives facts as they happen and returns a complaint. It knows nothing of the library's internals: only
-//! what clients believe, what masters did, and which messages were sent.
+//! A checker receives facts as they happen and returns an error if its rule is broken. It knows nothing of the
+//! library's internals: only what clients believe, what masters did, and which messages were sent.
 
 mod backing;
 mod calls;
@@ -41,14 +41,14 @@ pub(crate) use healing::Healing;
 use crate::facts::{Believer, Fact};
 use crate::scenario::{Promises, Scenario};
 
-/// A broken rule.
+/// A rule that was broken, with the event that broke it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The name of the broken rule.
     pub rule: &'static str,
     /// The state or event that broke the rule.
     pub what: String,
-    /// When, in nanoseconds of simulated time.
+    /// When the rule was broken, in nanoseconds of simulated time.
     pub at: u64,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The rules whose breach does harm by itself. The other rules are broken earlier, and protect these.
+/// The rules whose breach does harm to users. The other rules protect these: they are broken earlier.
 pub const HARM: [&str; 9] = [
     "exclusion",
     "permits",
@@ -77,32 +77,33 @@ pub const HARM: [&str; 9] = [
     "time goes on",
 ];
 
-/// The rule that judges nothing if no master is a store.
+/// The rule that has nothing to check if no master is a store.
 pub(crate) const OF_STORES: &str = <gone::Gone as Check>::RULE;
 
-/// The information that every checker may read.
+/// The time and the state of the clients, which every checker may read.
 pub(crate) struct Moment<'a> {
-    /// The true time.
+    /// The true time, in nanoseconds.
     pub(crate) now: u64,
-    /// The number of the event.
+    /// The number of the current event.
     pub(crate) event: u64,
     pub(crate) believers: &'a [Believer],
-    /// Since when each client has been running. In the future for a paused client.
+    /// The true time since when each client has been running without a pause. In the future for a client that is paused
+    /// now.
     pub(crate) awake_since: &'a [u64],
     pub(crate) promises: Promises,
 }
 
-/// One rule.
+/// One rule that a scenario must keep.
 pub(crate) trait Check {
     /// The name of the rule.
     const RULE: &'static str;
 
-    /// Handles a fact.
+    /// Handles a fact, and returns an error if it breaks the rule.
     fn see(&mut self, _at: &Moment<'_>, _fact: &Fact<'_>) -> Result<(), String> {
         Ok(())
     }
 
-    /// Checks the state after an event.
+    /// Checks the state after an event, and returns an error if the rule is broken.
     fn after(&mut self, _at: &Moment<'_>) -> Result<(), String> {
         Ok(())
     }
@@ -119,7 +120,7 @@ macro_rules! checkers {
         /// The number of cases that each rule has judged, in the order of [`RULES`].
         pub type Judged = [u64; RULES.len()];
 
-        /// All rules.
+        /// The checkers of all rules, and the first violation.
         pub(crate) struct Checkers {
             $($field: $kind,)*
             harm: bool,
@@ -180,18 +181,18 @@ checkers! {
 }
 
 impl Checkers {
-    /// The call that came closest to its bound.
+    /// The call that came closest to the bound of the rule for calls.
     pub(crate) fn worst(&self) -> Option<Lateness> {
         self.calls.worst()
     }
 
-    /// Complains that tasks have been polled `polls` times while the time has not moved.
+    /// Reports a violation: tasks have been polled `polls` times while the simulated time has not moved.
     pub(crate) fn busy(&mut self, now: u64, polls: usize) {
         let what = format!("tasks were polled {polls} times while the time did not move");
         self.note("time goes on", now, Err(what));
     }
 
-    /// Keeps the first complaint.
+    /// Keeps the complaint of a rule as the violation, if it is the first one.
     fn note(&mut self, rule: &'static str, now: u64, said: Result<(), String>) {
         if let (Err(what), None) = (said, &self.violation) {
             if self.harm && !HARM.contains(&rule) {
@@ -203,11 +204,11 @@ impl Checkers {
     }
 }
 
-/// A map by the values of attempts, which are random already.
+/// A map with lock values of attempts as keys. These values are random, so a cheap hasher is enough.
 pub(crate) type ByValue<T> =
     std::collections::HashMap<[u8; 32], T, std::hash::BuildHasherDefault<FirstBytes>>;
 
-/// A hasher that takes the first eight bytes.
+/// A hasher that takes the first eight bytes of the value.
 #[derive(Default)]
 pub(crate) struct FirstBytes(u64);
 
@@ -218,7 +219,7 @@ impl std::hash::Hasher for FirstBytes {
 
     fn write(&mut self, bytes: &[u8]) {
         if let Some(head) = bytes.last_chunk::<8>().filter(|_| bytes.len() >= 16) {
-            // Hexadecimal digits have few bits each: the multiplication spreads them.
+            // Each hexadecimal digit holds only four random bits in its byte; the multiplication spreads them.
             self.0 = u64::from_le_bytes(*head).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         }
     }

@@ -1,6 +1,6 @@
 //! Checks notes and leaders as they are reported to clients (docs/protocol.md, "Notes and leaders"). The terms that an
 //! observer reports never fall. A note belongs to the holder of its lock, outlives the lock by at most three times the
-//! TTL, and is deleted with the release.
+//! largest TTL, and is deleted with the release.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -16,25 +16,26 @@ pub(crate) struct Notes {
     on: bool,
     /// The largest term that each task has received in its current observation.
     terms: HashMap<usize, u64>,
-    /// The largest term that any observer has received, by resource, and its value when the masters were last unused
-    /// for days.
+    /// The largest term that any observer has received, by resource. `floor` is a copy of it from the last time that
+    /// the masters were unused for days.
     largest: HashMap<usize, u64>,
     floor: HashMap<usize, u64>,
     /// The note that observers received for each term, by resource.
     received: HashMap<(usize, u64), String>,
-    /// The note of the holder of each term, if it leaves one.
+    /// The note of the holder of each term, by resource and term. The inner `None` is a holder without a note.
     says: HashMap<(usize, u64), Option<String>>,
-    /// The note of the client that holds the lock with this value.
+    /// The note of each client, by the value of the lock that it holds.
     values: ByValue<String>,
-    /// All notes that holders of a resource have left.
+    /// All notes that holders have left, each with its resource.
     said: HashSet<(usize, String)>,
-    /// By master and resource: whose note is there, and until which true time.
+    /// By master and resource: the lock value of the holder whose note is there, and the true time at which the note
+    /// expires.
     beside: HashMap<(usize, usize), (Value, u64)>,
-    /// In calm scenarios: notes that must be gone, and when.
+    /// In calm scenarios: the lock values whose notes must be gone, each with the true time by which they must be gone.
     done: VecDeque<(u64, Value)>,
     bound: Option<u64>,
-    /// The longest time in microseconds for which a note may outlive its lock. A lock lives at most for the largest
-    /// TTL, unless a clock jumps.
+    /// The longest time, in microseconds, for which a note may outlive its lock. Unlimited if clocks jump, because a
+    /// lock may then outlive the largest TTL.
     longer: u64,
     judged: u64,
 }
@@ -63,7 +64,8 @@ impl Notes {
         }
     }
 
-    /// Checks that the note that observers received for a term is the note of its holder. Either may come first.
+    /// Checks that observers received the note of the term's holder. The holder's note may be known before or after
+    /// theirs.
     fn agree(&mut self, resource: usize, term: u64) -> Result<(), String> {
         let place = (resource, term);
         let (Some(received), Some(says)) = (self.received.get(&place), self.says.get(&place))
@@ -113,7 +115,7 @@ impl Notes {
         self.agree(resource, term)
     }
 
-    /// Checks the note next to a lock on one master.
+    /// Checks the note that a master keeps next to a lock.
     fn beside(
         &mut self,
         place: (usize, usize),
@@ -150,8 +152,8 @@ impl Notes {
         Ok(())
     }
 
-    /// Checks that a waiter receives the note of the holder that the master names, or, if no holder is named, a note
-    /// that some holder has left.
+    /// Checks the note that a waiter received. If the master named the holder, it must be the holder's note; otherwise
+    /// it must be a note that some holder has left.
     fn refused(
         &mut self,
         resource: usize,
@@ -171,7 +173,7 @@ impl Notes {
         Ok(())
     }
 
-    /// Looks for notes whose holders are gone.
+    /// Complains about notes that should be gone by `now`.
     fn sweep(&mut self, now: u64) -> Result<(), String> {
         while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
             self.done.pop_front();

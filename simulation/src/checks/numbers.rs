@@ -1,6 +1,6 @@
-//! Checks fencing tokens of locks with classes (docs/protocol.md, "Several resources, readers, owners, semaphores"). Holds
-//! that exclude each other never have the same token, and the later hold has the larger one. Within a class tokens do
-//! not fall, and the live holds of an owner share one token.
+//! Checks fencing tokens of locks with classes (docs/protocol.md, "Several resources, readers, owners, semaphores").
+//! Two holds that exclude each other never have the same token, and the later hold has the larger token. Within a class
+//! tokens do not fall, and the live holds of an owner share one token.
 
 use super::Moment;
 use crate::facts::Believer;
@@ -15,7 +15,7 @@ pub(super) struct Numbers {
 struct Given {
     client: usize,
     scope: Scope,
-    /// The event at which it was obtained.
+    /// The number of the event at which the lock was obtained.
     at: u64,
     number: u64,
 }

@@ -1,8 +1,8 @@
 //! Rule 8: first come, first served.
 //!
 //! On every master, no lock is granted while a live waiter is ahead in the queue. Across masters, in true time: once a
-//! waiter is queued on a majority, no task whose first attempt began later gets the lock before it. The second is
-//! promised only if nothing keeps waiters from sending heartbeats.
+//! waiter is queued on a majority, no task whose first attempt began later gets the lock before that waiter. The
+//! promise across masters holds only while nothing keeps waiters from sending heartbeats.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,27 +23,29 @@ use quorate::node::{Answer, Claim, Class as NodeClass, Fairness, Ticket};
 pub(crate) struct Order {
     fair: bool,
     lines_up: LinesUp,
-    /// The queue on each master, by resource, as the messages make it.
+    /// The queue on each master, by resource, reconstructed from the messages.
     queues: Vec<[Queue; RESOURCES]>,
-    /// The masters on which each waiter is queued, as bits, by resource.
+    /// The masters on which each waiter is queued (bit n is master n), by resource and waiter.
     stands: HashMap<(usize, Arc<str>), u16>,
-    /// The waiters that are queued on a majority, and since which event.
+    /// The waiters that are queued on a majority, each with the event since when, by resource. Readers are in
+    /// `readers`.
     lines: [Line<Arc<str>>; RESOURCES],
-    /// The readers among them. Other readers may pass them.
+    /// The readers that are queued on a majority, by resource. Other readers may overtake them.
     readers: [Line<Arc<str>>; RESOURCES],
-    /// Grants of shared holds, which are repeated: master, resource and value.
+    /// The shared holds that a master has granted (master, resource, lock value). A further grant of such a hold is a
+    /// repetition.
     granted: HashSet<(usize, usize, [u8; 32])>,
-    /// The acquire of each task.
+    /// The acquire call of each task.
     tasks: HashMap<usize, Attempts>,
     judged: u64,
 }
 
-/// The attempts of one acquire.
+/// The attempts of one acquire call.
 struct Attempts {
-    /// The event with which the first of them began.
+    /// The number of the event with which the first attempt began.
     first: u64,
     waiter: Option<Arc<str>>,
-    /// It replaces a lock that the task holds, so it waits for no other client.
+    /// The acquire replaces a lock that the task holds, so it waits for no other client.
     instead: bool,
 }
 
@@ -77,7 +79,7 @@ impl Order {
         self.stands_on(event, (master, resource), place, reads);
     }
 
-    /// A waiter is queued on one more master.
+    /// Records that a waiter is queued on one more master.
     fn stands_on(
         &mut self,
         event: u64,
@@ -106,12 +108,13 @@ impl Order {
         self.readers[resource].leaves(waiter);
     }
 
-    /// Complains if a lock passed a waiter that was queued before the winner's first attempt.
+    /// Complains if the lock was obtained before a waiter that was queued on a majority when the winner's first attempt
+    /// began.
     fn obtained(&mut self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
         let Some(attempts) = self.tasks.remove(&believer.task) else {
             return Ok(());
         };
-        // Semaphores have queues of their own (`permit_line.rs`).
+        // Semaphores have queues of their own, which `permit_line.rs` checks.
         if semaphore_of(believer.resource).is_some() {
             return Ok(());
         }
@@ -120,7 +123,7 @@ impl Order {
                 self.leave(resource, waiter);
             }
         }
-        // An owner passes every waiter to what it already has.
+        // An owner may overtake every waiter for a lock that it already holds, and so may a claim that replaces a lock.
         let passes = matches!(believer.scope.class, Some(Class::Owner(_))) || attempts.instead;
         if !at.promises.order || passes {
             return Ok(());
@@ -141,7 +144,7 @@ impl Order {
         Ok(())
     }
 
-    /// A master was asked for a lock.
+    /// Handles a message with which a client asked a master for a lock.
     fn asked(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         let Fact::Applied {
             master,
@@ -157,7 +160,7 @@ impl Order {
             return Ok(());
         };
 
-        // While a foreign key is in the way, no client is queued.
+        // While a foreign key is under the key of the lock, no client is queued.
         if answer.is_err() {
             return Ok(());
         }
@@ -167,14 +170,14 @@ impl Order {
         let place = place(claim);
         let granted = matches!(answer, Ok(Answer::Granted { .. }));
         if instead(claim) {
-            // With the replaced lock, its place is taken over.
+            // A granted replacement also takes the waiter's place out of the queue.
             if let Some(place) = place.filter(|_| granted) {
                 self.queues[*master][*resource].leave(&place.waiter);
             }
             return Ok(());
         }
         let value = claim.token().to_hex();
-        // A grant to a group that already has the lock is a repetition, and no heartbeat.
+        // A grant to a group that already has the lock only repeats the first grant. It does not count as a heartbeat.
         let again = granted
             && match class {
                 None => claim.group().is_some() && before.holder == Some(value),
@@ -185,7 +188,8 @@ impl Order {
         }
         let fresh = match class {
             None => before.holder != after.holder,
-            // An owner passes every waiter to what it already has.
+            // Every first grant to a reader counts as new. An owner may overtake waiters for a lock that it already
+            // holds, so only its first hold counts.
             Some(NodeClass::Shared) => !again,
             Some(class) => !again && !shows(before.holder, class),
         };
@@ -196,7 +200,7 @@ impl Order {
         Ok(())
     }
 
-    /// Complains if a master granted a lock while another client was ahead in its queue.
+    /// Complains if a master granted a lock while another client was ahead in the master's queue.
     fn grant(
         &self,
         (master, resource): (usize, usize),
@@ -206,7 +210,7 @@ impl Order {
     ) -> Result<(), String> {
         let rank = place.map(|place| (place.number, named(place, reads)));
         let mut before = self.queues[master][resource].before(rank.as_ref(), now_ms);
-        // Readers do not wait for readers.
+        // A reader does not wait for other readers.
         match before.find(|id| !(reads && id.ends_with(READER))) {
             None => Ok(()),
             Some(first) => Err(format!(
@@ -216,10 +220,10 @@ impl Order {
     }
 }
 
-/// The suffix of the name of a reader in a queue.
+/// The suffix that marks a reader's name in a queue.
 const READER: &str = ":r";
 
-/// The name of a waiter in a queue.
+/// Returns the name under which a waiter is queued.
 fn named(place: &Ticket, reads: bool) -> Arc<str> {
     if reads {
         format!("{}{READER}", place.waiter).into()
@@ -228,7 +232,7 @@ fn named(place: &Ticket, reads: bool) -> Arc<str> {
     }
 }
 
-/// The value of the lock that a claim replaces.
+/// Whether the claim replaces a lock that its client holds.
 fn instead(claim: &Claim) -> bool {
     claim.group().is_some_and(|group| group.instead().is_some())
 }
@@ -275,7 +279,7 @@ impl Check for Order {
                     }
                 }
             }
-            // A restored hold counts like a granted one.
+            // A hold that an extension has restored counts like a granted hold.
             Fact::Applied {
                 master,
                 resource,

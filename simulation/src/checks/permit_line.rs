@@ -1,6 +1,7 @@
-//! Checks the queue of a semaphore (docs/protocol.md, "Several resources, readers, owners, semaphores"). On every master only
-//! the first waiter takes a slot, and no free slot is refused to the first waiter. Over all masters, in true time: once a
-//! waiter is queued on a majority, no task whose first attempt began later gets a permit before it.
+//! Checks the queue of a semaphore (docs/protocol.md, "Several resources, readers, owners, semaphores"). On every
+//! master only the first waiter takes a slot, and the first waiter is not refused a free slot. Over all masters, in
+//! true time: once a waiter is queued on a majority, no task whose first attempt began later gets a permit before that
+//! waiter.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,15 +22,16 @@ use quorate::node::{Answer, Ticket};
 pub(crate) struct PermitLine {
     on: bool,
     lines_up: LinesUp,
-    /// The queue on each master, by semaphore.
+    /// The queue on each master, by semaphore, reconstructed from the messages.
     queues: Vec<[Queue; SEMAPHORES]>,
-    /// The masters that have restarted, as bits: their disk may restore a queue that no message has made since.
+    /// The masters that have restarted (bit n is master n). Their disk may restore a queue that differs from `queues`.
     restarted: u16,
-    /// The masters on which each waiter is queued, as bits, by semaphore.
+    /// The masters on which each waiter is queued (bit n is master n), by semaphore and waiter.
     stands: HashMap<(usize, Arc<str>), u16>,
-    /// The waiters that are queued on a majority, and since which event.
+    /// The waiters that are queued on a majority, each with the event since when, by semaphore.
     lines: [Line<Arc<str>>; SEMAPHORES],
-    /// The first attempt of each task that asks for a permit: the event with which it began, and its name in the queue.
+    /// The first attempt of each task that asks for a permit: the number of the event with which it began, and the name
+    /// of the waiter in the queue.
     tasks: HashMap<usize, (u64, Option<Arc<str>>)>,
     judged: u64,
 }
@@ -57,7 +59,7 @@ impl PermitLine {
         self.stands_on(event, (master, line), place);
     }
 
-    /// A waiter is queued on one more master.
+    /// Records that a waiter is queued on one more master.
     fn stands_on(&mut self, event: u64, (master, line): (usize, usize), place: &Ticket) {
         let masters = self.stands.entry((line, place.waiter.clone())).or_default();
         let before = *masters;
@@ -73,7 +75,7 @@ impl PermitLine {
         self.lines[line].leaves(waiter);
     }
 
-    /// A master was asked for a slot.
+    /// Handles a message with which a client asked a master for a slot.
     fn asked(&mut self, at: &Moment<'_>, line: usize, fact: &Fact<'_>) -> Result<(), String> {
         let Fact::Applied {
             master,
@@ -90,7 +92,8 @@ impl PermitLine {
         };
         let granted = matches!(answer, Ok(Answer::Granted { .. }));
         let place = place(claim);
-        // A slot that is held already is granted again. That is no heartbeat.
+        // A grant of a slot that the client already holds only repeats the first grant. It does not count as a
+        // heartbeat.
         let again = granted && before.holder == Some(claim.token().to_hex());
         if let Some(place) = place.filter(|_| !again) {
             self.stand(at.event, (*master, line), *now_ms, place);
@@ -115,7 +118,8 @@ impl PermitLine {
         }
     }
 
-    /// Complains if a permit passed a waiter that was queued before the winner's first attempt.
+    /// Complains if the permit was obtained before a waiter that was queued on a majority when the winner's first
+    /// attempt began.
     fn obtained(&mut self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
         let Some((began, waiter)) = self.tasks.remove(&believer.task) else {
             return Ok(());

@@ -1,8 +1,8 @@
-//! Checks that a semaphore has at most as many believing holders as permits
-//! (docs/protocol.md, "Several resources, readers, owners, semaphores"). The checks of any lock cover that a slot has one
-//! holder, and a token of its own.
+//! Checks that at most as many clients believe that they hold a permit of a semaphore as it has permits
+//! (docs/protocol.md, "Several resources, readers, owners, semaphores"). Other rules check that each slot has one
+//! holder and a token of its own, as for any lock.
 //!
-//! If callers name different numbers of permits, the largest number in use is the limit.
+//! If clients configure different numbers of permits, the largest number is the limit.
 
 use quorate_promises::{Belief, Exclusion};
 
@@ -15,7 +15,7 @@ use crate::scenario::Scenario;
 pub(crate) struct Permits {
     /// The largest configured number of permits, by semaphore.
     most: [usize; SEMAPHORES],
-    /// The holds of each semaphore.
+    /// The clients that believe that they hold a permit, by semaphore.
     believers: Exclusion<usize, u64>,
     judged: u64,
 }
@@ -41,7 +41,7 @@ pub(super) fn asked_for(scenario: &Scenario) -> [(usize, usize); SEMAPHORES] {
             let place = usize::from(step.kind.place(step.resource));
             note(&mut asked, place, permits.into());
         }
-        // The last lock is of the kind of the last step, and on the first resource.
+        // The lock that a client takes after all its steps has the kind of its last step, and is on the first resource.
         if let Some(Kind::Permit(permits)) = client.steps.last().map(|step| step.kind) {
             let place = Kind::Permit(permits).place(0);
             note(&mut asked, place.into(), permits.into());
@@ -87,7 +87,7 @@ impl Check for Permits {
                 return Ok(());
             }
         };
-        // All of them believe at the same moment.
+        // All holders in `others` believe at the same moment that they hold a permit.
         if others.len() < self.most[semaphore] {
             return Ok(());
         }

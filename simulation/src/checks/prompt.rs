@@ -1,4 +1,4 @@
-//! The holder of a lock that was taken away is notified at once: when a majority of the masters has replied "not
+//! A holder whose lock was taken away is notified at once: as soon as a majority of the masters has replied "not
 //! yours", and not only at the end of its validity.
 
 use super::{ByValue, Check, Moment};
@@ -10,8 +10,8 @@ use crate::scenario::Scenario;
 use quorate::node::Extended;
 
 pub(crate) struct Prompt {
-    /// The time for the last reply, the same again for late replies of the same round, and the time from the reply to
-    /// the holder.
+    /// The longest time, in nanoseconds, from the reply that completes the majority until the holder is notified. It
+    /// covers the travel of this reply, the same time again for late replies of the same round, and the notification.
     bound: u64,
     taken: ByValue<Taken>,
     judged: u64,
@@ -20,14 +20,14 @@ pub(crate) struct Prompt {
 #[derive(Default)]
 struct Taken {
     masters: u16,
-    /// When the holder must have been notified.
+    /// The true time by which the holder must have been notified.
     by: Option<u64>,
 }
 
 impl Prompt {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            // Stores are asked more than one question in each round.
+            // A round needs more than one request to each store.
             bound: if scenario.stores() == 0 { 2 } else { 10 }
                 * (scenario.net.delay + scenario.net.jitter)
                 + MS,
@@ -36,13 +36,13 @@ impl Prompt {
         }
     }
 
-    /// A master has replied that the lock is not held by this value.
+    /// Records that a master has replied that the lock is not held by this value.
     fn denied(&mut self, at: &Moment<'_>, master: usize, value: [u8; 32]) {
         let mut believers = at.believers.iter();
         let held = believers.find(|one| one.value.to_hex() == value);
         let taken = self.taken.entry(value).or_default();
         taken.masters |= 1 << master;
-        // A majority of one set of masters is enough.
+        // A client with two sets of masters has lost its lock once a majority of either set denies it.
         let denied = |believer: &Believer| {
             let mut sets = believer.sets.into_iter();
             sets.any(|set| is_majority(taken.masters, [set, set]))
@@ -73,7 +73,8 @@ impl Check for Prompt {
                 claim,
                 extended: Some(Extended::NotOurs),
                 ..
-                // Of several resources, a majority must deny the same one: this rule looks at one resource.
+                // A lock on several resources is lost once a majority denies the same resource; this rule looks at the
+                // first resource.
             } if *resource == resource_of(claim.key()) => {
                 self.denied(at, *master, claim.token().to_hex());
             }

@@ -1,8 +1,8 @@
-//! The queue of one lock on one master, as the messages make it.
+//! The queue of one lock on one master, reconstructed from the messages.
 
 use std::sync::Arc;
 
-/// A waiter's rank: its ticket, then its name.
+/// A waiter's rank in the queue: its ticket number, then its name.
 pub(super) type Rank = (u64, Arc<str>);
 
 #[derive(Default)]
@@ -10,12 +10,12 @@ pub(super) struct Queue(Vec<Standing>);
 
 struct Standing {
     rank: Rank,
-    /// When the heartbeat expires, in milliseconds on the master's clock.
+    /// When the waiter's heartbeat expires, in milliseconds on the master's clock.
     until_ms: u64,
 }
 
 impl Queue {
-    /// A waiter joins the queue, or sends a heartbeat.
+    /// Adds a waiter to the queue, or records its heartbeat.
     pub(super) fn stand(&mut self, rank: Rank, until_ms: u64, now_ms: u64) {
         // Expired waiters are removed, so that a clock that jumps back does not bring them back.
         self.0
@@ -30,7 +30,7 @@ impl Queue {
         self.0.retain(|one| *one.rank.1 != *name);
     }
 
-    /// The live waiters ahead of that rank; `None` for the end of the queue.
+    /// Returns the live waiters ahead of this rank; `None` as the rank returns all live waiters.
     pub(super) fn before(
         &self,
         rank: Option<&Rank>,

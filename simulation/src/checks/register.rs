@@ -1,6 +1,6 @@
-//! Checks values under locks as masters store them (docs/protocol.md, "Values under a lock"). A read leaves the reader's
-//! token, and a write is refused if a larger number is there. Numbers do not fall within one server run, and a number
-//! stands for the same value everywhere.
+//! Checks values under locks as masters store them (docs/protocol.md, "Values under a lock"). A read leaves the
+//! reader's fencing token on the master, and a write is refused if a larger token is there. Tokens do not fall within
+//! one server run, and the values written under one token are the same on every master.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,9 @@
-//! Checks values under locks as their users see them (docs/protocol.md, "Values under a lock"). No unit of a quota is
-//! handed out twice, or was never created. A period starts at most once. The reported number of units left is never too
-//! high, nor lower than the requests can explain. A lost value hands out nothing more, and no value is lost unless a
-//! master restarts.
+//! Checks values under locks as their users see them (docs/protocol.md, "Values under a lock"):
+//!
+//! - Every unit of a quota that is handed out was created, and is handed out only once.
+//! - A period starts at most once.
+//! - The reported number of units left is never too high, and not lower than the requests can explain.
+//! - A lost value hands out no units, and no value is lost unless a master restarts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,18 +17,18 @@ use quorate::node::{Answer, Request};
 pub(crate) struct Stock {
     /// The quotas, by resource.
     quotas: HashMap<usize, Quota>,
-    /// The client that got each unit. A unit is identified by the number of units below it.
+    /// The client that took each unit, by resource and unit. A unit is identified by the number of units below it.
     taken: HashMap<(usize, u64), usize>,
-    /// The client that did each period, by the bytes that recorded it.
+    /// The client that did the work of each period, by resource and the bytes that recorded the period.
     done: HashMap<(usize, Vec<u8>), usize>,
     /// The bytes written on some master, by resource and fencing token.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// Values that were reported as lost after their creation: the event, and the smallest step of a client that got
-    /// this result. For clients of this step and later ones they stay lost.
+    /// The values that were reported as lost after their creation, by resource: the event of the report, and the
+    /// smallest step of a client that received it. For clients of this step and later steps the value stays lost.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
-    /// Some master has restarted, so values may be lost.
+    /// Whether any master has restarted. Only then may values be lost.
     restarted: bool,
     /// The current call of each task.
     asks: HashMap<usize, Ask>,
@@ -36,37 +38,38 @@ pub(crate) struct Stock {
 #[derive(Clone, Copy, Default)]
 struct Quota {
     units: u64,
-    /// The units that were certainly taken.
+    /// The number of units that were certainly taken.
     taken: u64,
-    /// The largest number of units that may have been taken: those asked for, minus requests that certainly took
-    /// nothing.
+    /// The largest number of units that may have been taken: the units asked for, minus the requests that certainly
+    /// took nothing.
     asked: u64,
 }
 
-/// Removals, by resource.
+/// The removals of values, by resource.
 #[derive(Default)]
 struct Removals {
-    /// The event at which the last removal returned. The results of calls that began earlier may concern the removed
-    /// value.
+    /// The event at which the last removal returned. The results of calls that began before this event may concern the
+    /// removed value.
     since: HashMap<usize, u64>,
-    /// Resources without a value: since the removal no client has begun to create a new one.
+    /// The resources without a value: no client has begun to create a new one since the removal.
     gone: HashSet<usize>,
-    /// The number of removals that are not over, or that may have happened or not.
+    /// The number of removals that have not returned, or whose outcome is unknown.
     open: HashMap<usize, usize>,
     /// The fencing token under which the last confirmed removal was written.
     written: HashMap<usize, u64>,
-    /// The largest fencing token under which a creation writes.
+    /// The largest fencing token under which a creation writes its value.
     creations: HashMap<usize, u64>,
 }
 
 impl Removals {
-    /// Whether the result of this call may concern another value than the last one.
+    /// Whether the result of this call may concern a value that has been removed or is being removed.
     fn cover(&self, resource: usize, ask: Ask) -> bool {
         let since = self.since.get(&resource).copied().unwrap_or(0);
         since > ask.began || self.open.get(&resource).is_some_and(|open| *open > 0)
     }
 
-    /// A creation writes its value under this fencing token. A removal under a smaller token came before it.
+    /// Records that a creation writes its value under this fencing token. A removal under a smaller token came first,
+    /// so the value is not gone.
     fn created_under(&mut self, resource: usize, number: u64) {
         let last = self.creations.entry(resource).or_default();
         *last = number.max(*last);
@@ -84,15 +87,15 @@ impl Removals {
 struct Ask {
     verb: ValueStep,
     resource: usize,
-    /// The event with which the call began.
+    /// The number of the event with which the call began.
     began: u64,
-    /// The step of the replacement of masters at which the client is.
+    /// The client's step in the replacement of masters when the call began.
     step: u8,
-    /// The units that were certainly taken when the call began.
+    /// The number of units that were certainly taken when the call began.
     taken: u64,
-    /// For a creation: the units of the quota before it.
+    /// For a creation: the number of units of the quota before the call.
     before: u64,
-    /// The fencing token under which the call writes.
+    /// The fencing token under which the call writes; `None` until the call sends a write.
     number: Option<u64>,
 }
 
@@ -120,7 +123,7 @@ impl Stock {
         match verb {
             ValueStep::Create(units) => {
                 before = others.map_or(quota.units, |other| other.before);
-                // The creation fails if there is a value already.
+                // The creation fails if the resource has a value already.
                 if !self.created.contains_key(&resource) {
                     quota.units = units.into();
                 }
@@ -129,7 +132,7 @@ impl Stock {
             ValueStep::Take(units) => quota.asked += u64::from(units),
             ValueStep::Remove { .. } => {
                 *self.removals.open.entry(resource).or_default() += 1;
-                // From now on, a missing value may be the effect of the removal.
+                // From now on, a missing value may be the effect of this removal.
                 self.lost.remove(&resource);
                 self.created.remove(&resource);
             }
@@ -147,7 +150,7 @@ impl Stock {
         self.asks.insert(task, ask);
     }
 
-    /// A call writes under the lock with this fencing token.
+    /// Records the fencing token of the lock under which the call of a task writes.
     fn writes(&mut self, task: usize, resource: usize, number: u64) {
         let Some(ask) = self.asks.get_mut(&task) else {
             return;
@@ -158,8 +161,8 @@ impl Stock {
         }
     }
 
-    /// A removal has returned: the value was gone from every master, and a later value is another one. The call may
-    /// return after a later creation. The fencing tokens of both writes show which was first.
+    /// Records that a removal has returned: the value was gone from every master, and a later value is a new one. The
+    /// call may return after a later creation, so the fencing tokens of both writes decide which was first.
     fn removed(&mut self, now: u64, resource: usize, removal: Ask) {
         self.judged += 1;
         let number = removal.number.unwrap_or(u64::MAX);
@@ -191,8 +194,8 @@ impl Stock {
         self.quotas.insert(resource, anew);
     }
 
-    /// The units of a quota once a creation has returned. Several clients may create it at the same time; at most one
-    /// succeeds.
+    /// Sets the units of a quota when a creation has returned. Several clients may create it at the same time; at most
+    /// one succeeds.
     fn created_or_not(&mut self, ask: Ask, result: ValueResult) {
         let quota = self.quotas.entry(ask.resource).or_default();
         match (ask.verb, result) {
@@ -255,7 +258,8 @@ impl Stock {
             ValueResult::Created => {
                 self.created.insert(resource, now);
             }
-            // A client of both sets gets this result for values that the next masters do not have yet.
+            // At an odd step a client has two sets of masters, and may get `Lost` for a value that the new masters do
+            // not have yet. Only even steps are checked.
             ValueResult::Lost if ask.step.is_multiple_of(2) && self.was_created_before(ask) => {
                 self.judged += 1;
                 if !self.restarted {
@@ -283,7 +287,7 @@ impl Stock {
         created.is_some_and(|at| *at < ask.began)
     }
 
-    /// Checks that each unit exists and has not been taken.
+    /// Checks that each taken unit exists and has not been taken before.
     fn took(
         &mut self,
         client: usize,
@@ -308,7 +312,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Checks that this many units can be left.
+    /// Checks that the reported number of units left is possible.
     fn left(&mut self, resource: usize, ask: Ask, left: u64) -> Result<(), String> {
         self.judged += 1;
         let quota = self.quotas.get(&resource).copied().unwrap_or_default();
@@ -323,7 +327,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Checks that the period was not done before.
+    /// Checks that the work of the period was not done before.
     fn did(&mut self, client: usize, resource: usize, number: u64) -> Result<(), String> {
         self.judged += 1;
         let Some(period) = self.written.get(&(resource, number)) else {

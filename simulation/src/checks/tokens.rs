@@ -1,6 +1,7 @@
-//! Rule 2: fencing tokens are unique. If an attempt starts after another lock was obtained, its token is larger.
+//! Rule 2: fencing tokens are unique. If an attempt starts after another lock was obtained, the attempt gets a larger
+//! token.
 //!
-//! An attempt starts with the first message that carries its value.
+//! An attempt starts with the first message that carries its lock value.
 
 use quorate_promises::{Breach, Obtained, Tokens as Given};
 
@@ -11,9 +12,9 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Tokens {
     started: ByValue<u64>,
-    /// The tokens of clients. Times are event numbers.
+    /// The fencing tokens that clients received. Times are event numbers.
     given: Given<usize, usize>,
-    /// If the scenario has several kinds of locks.
+    /// The checks for locks of several kinds; `None` if the scenario has only one kind.
     mixed: Option<Numbers>,
 }
 

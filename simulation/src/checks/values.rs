@@ -1,4 +1,4 @@
-//! Rule 6: no release changes another value, and no value is used by two attempts.
+//! Rule 6: a release changes no key that holds another value, and no two attempts use the same value.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::scenario::Scenario;
 use quorate::node::Claim;
 
 pub(crate) struct Values {
-    /// The attempt to which each value belongs.
+    /// The attempt that uses each lock value.
     attempts: ByValue<Arc<Claim>>,
     judged: u64,
 }
