@@ -14,7 +14,8 @@ use quorate_chaos::scenario::Scenario;
 use quorate_chaos::workload::{Locker, Order, Workload};
 use quorate_chaos::world::Needs;
 
-/// A known-bad client may never get the lock, so this is how long it waits.
+/// The time that a client waits for a lock in a run with a known-bad implementation, because such a client may never
+/// get the lock.
 const PATIENCE_WITH_WRONG_ONES: Duration = Duration::from_secs(5);
 
 /// Try to break the lock: real masters, real processes, real faults, and a verdict.
@@ -36,34 +37,35 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Run the checkers again on a stored history
     Recheck {
-        /// The directory that a run has written
+        /// The report directory of the run that is checked again
         dir: PathBuf,
     },
-    /// Run for a long time with a thousand locks, and check that nothing grows
+    /// Run for a long time with many held locks (1,000, or 200 if a master writes to disk), and check that no process
+    /// grows
     Soak(RunArgs),
     /// Run every workload under every fault with 1, 3 and 5 masters, fair and unordered, for a few seconds each
     Matrix(MatrixArgs),
     /// List the kinds of faults
     Faults,
-    /// A client process of a run
+    /// Run as a client process of another run
     #[command(hide = true)]
     Client,
-    /// A process that resolves a host name
+    /// Resolve a host name and print the result
     #[command(hide = true)]
     Lookup {
-        /// The name.
+        /// The host name to resolve
         name: String,
     },
-    /// A process under `quorate run`
+    /// Work as the child process of `quorate run`
     #[command(hide = true)]
     Child {
-        /// The start of the common time base.
+        /// The time at which the run started, on the machine's clock in nanoseconds
         #[arg(long)]
         origin: u64,
-        /// How long it works.
+        /// How long the child works
         #[arg(long, value_parser = humantime::parse_duration)]
         works: Duration,
-        /// The file it changes.
+        /// The file that the child changes
         #[arg(long)]
         state: PathBuf,
     },
@@ -71,20 +73,21 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
-    /// The seed of all random draws [default: from the clock]
+    /// The seed of all random draws [default: taken from the clock]
     #[arg(long)]
     seed: Option<u64>,
 
-    /// How long faults are injected; the fault-free period at the end is added to it
+    /// The time during which faults are injected; the fault-free period at the end of the run comes on top
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     duration: Duration,
 
-    /// The number of masters
+    /// The number of masters, all of them Redis
     #[arg(long, default_value_t = 5)]
     masters: usize,
 
-    /// The kinds of the masters, instead of their number: redis, mysql (a MariaDB), mysql-flush0 (one that loses its
-    /// last second in a crash), zookeeper, ensemble (a ZooKeeper of three servers), for example redis,redis,mysql
+    /// The kinds of the masters, used instead of their number: redis, mysql (a MariaDB), mysql-flush0 (a MariaDB that
+    /// loses the last second in a crash), zookeeper, ensemble (three ZooKeeper servers that form one master). Example:
+    /// redis,redis,mysql
     #[arg(
         long,
         value_name = "KIND",
@@ -93,8 +96,9 @@ pub(crate) struct RunArgs {
     )]
     nodes: Vec<NodeKind>,
 
-    /// Replace N masters under load, as the operators' page says, one after the other and each in a change of its own
-    /// [without a number: all]. The run lasts as long as the changes take; faults are injected at their steps
+    /// Replace N masters under load, one after the other and each in a change of its own, with the steps of the
+    /// operators' page (docs/operations.md) [without a number: replace all]. The run lasts as long as the changes take;
+    /// faults are injected at their steps
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "all", conflicts_with = "nodes", value_parser = replaced)]
     replace_masters: Option<Replaced>,
 
@@ -102,15 +106,16 @@ pub(crate) struct RunArgs {
     #[arg(long, conflicts_with_all = ["nodes", "replace_masters"])]
     replace_at_once: bool,
 
-    /// Go to N masters in one change, more or fewer than before
+    /// Change the number of masters to N in one change
     #[arg(long, value_name = "N", conflicts_with_all = ["nodes", "replace_masters", "replace_at_once"])]
     grow: Option<usize>,
 
-    /// The operator that replaces masters: careful, or known-bad (with --replace-at-once): no-joint-step, opens-by-hand
+    /// The operator that replaces masters: careful, or one of the known-bad operators no-joint-step and opens-by-hand,
+    /// which need --replace-at-once
     #[arg(long, default_value = "careful")]
     operator: Operator,
 
-    /// The TTL of a lock; answers of masters other than Redis may take a quarter of it
+    /// The TTL of a lock. Masters other than Redis get a quarter of it as their request timeout
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 
@@ -118,23 +123,24 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value_t = 8)]
     clients: usize,
 
-    /// The faults, by name, or `mixed`, or `none`; `quorate-chaos faults` lists them
+    /// The faults to inject: names from the list of `quorate-chaos faults`, or `mixed`, or `none`
     #[arg(long, value_delimiter = ',', default_value = "mixed")]
     faults: Vec<String>,
 
-    /// The work of the clients, by kind of lock: lock, transfer, readers, permits, owners, prizes, leader, or `kinds`
-    /// (all but lock), or `all`, at the same time. A part of lock may be named as well: file, register, stock,
-    /// handover, many, run [default: lock; lock and prizes if a careful operator replaces masters]
+    /// The work of the clients, named by the kind of lock: lock, transfer, readers, permits, owners, prizes, leader.
+    /// `kinds` means all of them except lock, `all` means all of them at the same time. A part of lock can be named as
+    /// well: file, register, stock, handover, many, run [default: lock; with a careful operator that replaces masters:
+    /// lock,prizes]
     #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', value_parser = workloads)]
     workload: Vec<Named>,
 
-    /// The lock implementation: quorate, or a known-bad one: half-quorum, no-undo, ignores-loss, jumps-line, and for
-    /// one kind of lock each: one-by-one, later-lease (transfer), counts-readers, any-permit, joins-by-one,
-    /// numbers-each (owners), counts-down (prizes), led-by-one (leader)
+    /// The lock implementation: quorate, or a known-bad one. Known-bad for plain locks: half-quorum, no-undo,
+    /// ignores-loss, jumps-line. Known-bad for one kind of lock: one-by-one, later-lease (transfer), counts-readers
+    /// (readers), any-permit (permits), joins-by-one, numbers-each (owners), counts-down (prizes), led-by-one (leader)
     #[arg(long, default_value = "quorate")]
     locker: Locker,
 
-    /// The order of waiters: fair or unordered
+    /// The order in which waiters get the lock: fair or unordered
     #[arg(long, default_value = "fair")]
     order: Order,
 
@@ -142,7 +148,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new())]
     restart_guard: Option<bool>,
 
-    /// The number of locks that each client holds at once in the workload `many`
+    /// The number of locks that each client of the workload `many` holds at once
     #[arg(long, default_value_t = 40)]
     many: usize,
 
@@ -150,62 +156,62 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", default_value = "120ms", value_parser = humantime::parse_duration)]
     pause: Duration,
 
-    /// The server program [default: QUORATE_SERVER, redis-server or valkey-server]
+    /// The server program [default: the variable QUORATE_SERVER, otherwise redis-server or valkey-server]
     #[arg(long, value_name = "PATH")]
     server: Option<PathBuf>,
 
-    /// The directory of the report [default: a new directory in target/chaos]
+    /// The directory that the report is written to [default: a new directory in target/chaos]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct MatrixArgs {
-    /// How long faults are injected in each run
+    /// The time during which faults are injected in each run
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
     pub(crate) cell: Duration,
 
-    /// The workloads, each in runs of its own; the parts of a workload run at the same time, see `run`
+    /// The workloads; each entry is a run of its own. The parts of one workload run at the same time, as in `run`
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "lock,kinds", value_parser = workloads)]
     pub(crate) workload: Vec<Named>,
 
-    /// The numbers of masters
+    /// The numbers of Redis masters; each number is a run of its own
     #[arg(long, value_delimiter = ',', default_value = "1,3,5")]
     pub(crate) masters: Vec<usize>,
 
-    /// Masters of several kinds instead of numbers: redis+redis+mysql,ensemble
+    /// Sets of masters of several kinds, used instead of numbers. Example: redis+redis+mysql,ensemble
     #[arg(long, value_name = "KIND+KIND", value_delimiter = ',', conflicts_with = "masters", value_parser = mix)]
     pub(crate) mixes: Vec<Mix>,
 
-    /// The orders of waiters
+    /// The orders of waiters; each order is a run of its own
     #[arg(long, value_delimiter = ',', default_value = "fair,unordered")]
     pub(crate) orders: Vec<Order>,
 
-    /// The faults [default: all]
+    /// The faults; each fault is a run of its own [default: all]
     #[arg(long, value_delimiter = ',')]
     pub(crate) faults: Vec<Kind>,
 
-    /// The TTL of a lock [default: 1s, with --mixes 2s]
+    /// The TTL of a lock [default: 1s; with --mixes: 2s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     ttl: Option<Duration>,
 
-    /// The seed of the first run
+    /// The seed of the first run; each later run uses the next number
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// The number of client processes
+    /// The number of client processes in each run
     #[arg(long, default_value_t = 4)]
     pub(crate) clients: usize,
 
-    /// The server program [default: QUORATE_SERVER, redis-server or valkey-server]
+    /// The server program [default: the variable QUORATE_SERVER, otherwise redis-server or valkey-server]
     #[arg(long, value_name = "PATH")]
     pub(crate) server: Option<PathBuf>,
 
-    /// The file that the matrix is written into; the text around it stays
+    /// The file that the result table is written into; the text around the table stays
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
 
-    /// The directory for the reports of runs that are not valid
+    /// The directory for the reports of runs whose verdict is not "valid"
     #[arg(long, value_name = "DIR", default_value = "target/chaos/matrix")]
     pub(crate) out: PathBuf,
 }
@@ -220,7 +226,7 @@ fn mix(names: &str) -> Result<Mix, String> {
 }
 
 impl MatrixArgs {
-    /// The masters of each run.
+    /// The kinds of the masters, for each run of the matrix.
     pub(crate) fn fleets(&self) -> Vec<Vec<NodeKind>> {
         match &self.mixes[..] {
             [] => {
@@ -241,7 +247,7 @@ impl MatrixArgs {
         self.ttl.unwrap_or(usual)
     }
 
-    /// The place of the result in the file.
+    /// The pair of marks in the file between which the result is written.
     pub(crate) fn place(&self) -> Place {
         if self.mixes.is_empty() {
             Place::REDIS
@@ -278,7 +284,7 @@ fn workloads(name: &str) -> Result<Named, String> {
 }
 
 impl Command {
-    /// Whether it includes faults that need network namespaces.
+    /// Whether the arguments include faults that need network namespaces.
     pub(crate) fn has_links(&self) -> bool {
         let link = |kind: &Kind| kind.needs == Needs::Links;
         match self {
@@ -293,7 +299,7 @@ impl Command {
 }
 
 impl RunArgs {
-    /// The changes of masters, if there are any.
+    /// The changes of masters that the arguments ask for, or `None`.
     fn changes(&self) -> Option<Changes> {
         let masters = self.masters;
         let changes = match (self.replace_masters, self.grow) {
@@ -383,7 +389,7 @@ impl RunArgs {
     }
 }
 
-/// The command that runs this scenario again.
+/// The command line that runs this scenario again.
 pub(crate) fn again(scenario: &Scenario) -> String {
     let names: Vec<&str> = scenario.faults.iter().map(|kind| kind.name()).collect();
     let mixed = match scenario.changes {
@@ -428,7 +434,7 @@ pub(crate) fn again(scenario: &Scenario) -> String {
     command
 }
 
-/// The options for this scenario's changes of masters.
+/// The command-line options for this scenario's changes of masters.
 fn changed(scenario: &Scenario) -> String {
     let Some(changes) = &scenario.changes else {
         return String::new();

@@ -1,5 +1,6 @@
-//! The accounts that the fencing tokens of a lock over several resources protect. The bank checks tokens alone: it
-//! rejects a smaller token than the largest one seen on any of the accounts, even one that came from a reader.
+//! The bank: accounts that the fencing tokens of a lock over several resources protect. The bank does not know locks.
+//! It rejects a token that is smaller than the largest token seen on any of the requested accounts, even if that larger
+//! token came from a reader.
 
 use std::collections::BTreeMap;
 
@@ -29,26 +30,26 @@ impl Default for Account {
     }
 }
 
-/// The account that has seen a larger token, and that token.
+/// A rejection: the account that has already seen a larger token, and that larger token.
 pub type Stale = (String, u64);
 
 impl Bank {
-    /// The balances of these accounts.
+    /// Returns the balances of these accounts, if the token is not smaller than one seen before.
     ///
     /// # Errors
     ///
-    /// [`Stale`]; nothing has changed then.
+    /// [`Stale`] if an account has seen a larger token. Nothing is changed in that case.
     pub fn look(&mut self, names: &[&str], token: u64) -> Result<Vec<i64>, Stale> {
         self.admit(names, token)?;
         let balance = |name: &&str| self.accounts.get(*name).map_or(OPENING, |one| one.balance);
         Ok(names.iter().map(balance).collect())
     }
 
-    /// Sets the balances.
+    /// Sets the balances of these accounts, if the token is not smaller than one seen before.
     ///
     /// # Errors
     ///
-    /// [`Stale`]; nothing has changed then.
+    /// [`Stale`] if an account has seen a larger token. Nothing is changed in that case.
     pub fn book(&mut self, balances: &BTreeMap<String, i64>, token: u64) -> Result<(), Stale> {
         let names: Vec<&str> = balances.keys().map(String::as_str).collect();
         self.admit(&names, token)?;
@@ -58,7 +59,8 @@ impl Bank {
         Ok(())
     }
 
-    /// Accepts this token on all accounts or on none.
+    /// Records this token as the largest on all of these accounts. If one of them has seen a larger token, none is
+    /// changed.
     fn admit(&mut self, names: &[&str], token: u64) -> Result<(), Stale> {
         let stale = names.iter().find_map(|name| {
             let highest = self.accounts.get(*name)?.highest;

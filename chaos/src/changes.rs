@@ -1,4 +1,4 @@
-//! Changes of masters during a run: which masters, how often, and by which kind of operator.
+//! The changes of masters that a run makes: which masters, how often, and by which kind of operator.
 
 use std::str::FromStr;
 
@@ -9,20 +9,21 @@ use serde::{Deserialize, Serialize};
 pub struct Changes {
     /// The masters of each generation, by index.
     pub sets: Vec<Vec<usize>>,
-    /// The operator that changes them.
+    /// The operator that changes the masters.
     pub operator: Operator,
 }
 
-/// The operator of a change: careful, as the operators' page says, or wrong in a way that the checkers must notice.
+/// The kind of operator that changes masters: careful, who follows the operators' page, or known-bad in a way that the
+/// checkers must notice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {
-    /// Takes every step in its order and completes it.
+    /// Takes every step of the operators' page, in order, and completes each step.
     #[default]
     Careful,
-    /// Gives the next masters to one client after another, and skips all other steps.
+    /// Gives the new masters to one client after another, and skips all other steps.
     NoJointStep,
-    /// Opens the next masters by writing their generation markers by hand, and never closes the old masters.
+    /// Opens the new masters by writing their generation markers by hand, and never closes the old masters.
     OpensByHand,
 }
 
@@ -30,7 +31,7 @@ impl Operator {
     /// All kinds of operators.
     pub const ALL: [Self; 3] = [Self::Careful, Self::NoJointStep, Self::OpensByHand];
 
-    /// Its name on the command line.
+    /// The name of the operator on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Careful => "careful",
@@ -50,13 +51,14 @@ impl FromStr for Operator {
 }
 
 impl Changes {
-    /// `replaced` of the `masters` are replaced, one after the other and each in a change of its own.
+    /// The plan in which `replaced` of the `masters` are replaced, one after the other, each in a change of its own.
     pub fn one_by_one(masters: usize, replaced: usize) -> Self {
         let set = |first: usize| (first..first + masters).collect();
         Self::through((0..=replaced).map(set).collect())
     }
 
-    /// All masters are replaced in one change, so the two sets have nothing in common.
+    /// The plan in which all masters are replaced in one change, so that the old and the new set have no master in
+    /// common.
     pub fn at_once(masters: usize) -> Self {
         Self::through(vec![
             (0..masters).collect(),
@@ -64,7 +66,7 @@ impl Changes {
         ])
     }
 
-    /// The number of masters grows or shrinks in one change.
+    /// The plan in which the number of masters grows or shrinks from `masters` to `to` in one change.
     pub fn resized(masters: usize, to: usize) -> Self {
         Self::through(vec![(0..masters).collect(), (0..to).collect()])
     }
@@ -87,7 +89,7 @@ impl Changes {
         all.map_or(0, |last| last + 1)
     }
 
-    /// The masters that this change removes.
+    /// The masters that the change with this number removes.
     pub fn left_over(&self, change: usize) -> Vec<usize> {
         let [old, next] = [&self.sets[change], &self.sets[change + 1]];
         let old = old.iter().filter(|master| !next.contains(master));

@@ -1,4 +1,4 @@
-//! The mode in which an attempt wants its resources: exclusive, or shared with others.
+//! The mode in which an attempt wants its resources: exclusively, or shared with certain other holds.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,24 +6,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Claim {
-    /// None: exclusive.
+    /// Shares with no other hold: the exclusive mode.
     #[default]
     Alone,
-    /// Other readers.
+    /// Shares with other readers.
     Reader,
-    /// The holders of the other slots, of this many.
+    /// Shares with the holders of the other slots. The number is the count of all slots.
     Permit(usize),
-    /// Other holds of this owner.
+    /// Shares with other holds of the owner with this name.
     Owner(String),
 }
 
 impl Claim {
-    /// Whether it is exclusive.
+    /// Whether the mode is exclusive.
     pub fn is_alone(&self) -> bool {
         *self == Self::Alone
     }
 
-    /// Whether holds of these two claims may overlap on one resource. Permits are checked slot by slot.
+    /// Whether holds with these two claims may overlap on one resource. For permits this is checked slot by slot.
     pub fn is_beside(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Reader, Self::Reader) => true,

@@ -12,7 +12,7 @@ use crate::scenario::{Scenario, Workload};
 
 type Checker = fn(&Case<'_>) -> Finding;
 
-/// The additional checkers for single kinds of lock.
+/// The checkers that run only for certain kinds of lock, each with the workloads that need it.
 const OF_KINDS: [(Checker, &[Workload]); 6] = [
     (ledger::check, &[Workload::Transfer]),
     (views::check, &[Workload::Readers, Workload::Owners]),

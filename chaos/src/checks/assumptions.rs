@@ -1,9 +1,10 @@
-//! Checks that the run did what it set out to do. Otherwise its other verdicts mean little.
+//! Checks that the faults had their effect and that the clients got locks. Otherwise the verdicts of the other checkers
+//! mean little.
 
 use super::{Case, Finding, Violation};
 use crate::event::Event;
 
-/// With fewer acquisitions than this per client, nothing was tested.
+/// The minimum number of acquisitions per client. A run with fewer has tested nothing.
 const FEW: usize = 3;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -23,7 +24,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("assumptions", looked_at, violations).lacking(&missing)
 }
 
-/// Faults that did not have their effect, and clients that ended by themselves.
+/// Faults that had no effect, and clients that ended unexpectedly.
 fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
     let bad = |t: u64, who: &str, what: String| Violation {
         checker: "assumptions".into(),
@@ -53,10 +54,10 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
     faults.chain(clients).collect()
 }
 
-/// Reasons why the run is not meaningful.
+/// The reasons why the run is not meaningful.
 fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
     let mut missing = Vec::new();
-    // A short run with many kinds of faults may not reach them all; a run with one kind must.
+    // A short run with many kinds of faults may not reach all of them. A run with one kind must inject it.
     if let [kind] = case.scenario.faults[..] {
         let unavailable = case.history.lines.iter().any(|line| {
             matches!(&line.what, Event::Unavailable { kind: name, .. } if name == kind.name())

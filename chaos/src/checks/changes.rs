@@ -1,6 +1,6 @@
-//! Changes of masters. Every step was taken. In every change a fault hit a master, and another one hit between closing
-//! and opening. No client was refused while its masters were in force. And no lock with waiters was free for longer
-//! than dead clients explain.
+//! Checks a run with changes of masters: every step was taken; a fault hit a master between the closing of the old
+//! masters and the opening of the new ones; no client was refused while its masters were the valid set; and no lock
+//! with waiters was free for longer than dead clients explain.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::event::Event;
 use crate::pace::{self, Step};
 use crate::walk::STEPS;
 
-/// Further delays before a waiter gets a free lock: masters that do not answer, retry pauses, and a busy machine.
+/// The additional delay allowed before a waiter gets a free lock. It covers masters that do not answer, retry pauses,
+/// and a busy machine.
 const SLACK: Duration = Duration::from_millis(1_500);
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -53,7 +54,7 @@ fn violation(from: u64, to: u64, who: &str, what: String) -> Violation {
     }
 }
 
-/// Steps that were not taken, or did not complete.
+/// Steps of the operator that were not taken or did not complete.
 fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation> {
     let mut missing = Vec::new();
     for change in 0..changes.count() {
@@ -72,7 +73,7 @@ fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation>
     missing
 }
 
-/// Faults that should have happened during a change and did not.
+/// The changes in which no fault hit a master between closing the old masters and opening the new ones.
 fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
     let mut unhurt = Vec::new();
     let hit = |from: u64, to: u64| {
@@ -101,10 +102,12 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
     unhurt
 }
 
-/// Adds clients that were refused although their masters were in force. Returns the number of all refusals.
+/// Adds a violation for each client that was refused although its masters were the valid set. Returns the number of all
+/// refusals.
 fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> usize {
     let lives = pace::lives(case.history);
-    // A client at this step may be refused after its close, or after the finish of its change.
+    // A client that uses one set of masters may be refused once its set was closed. A client that uses both sets may be
+    // refused once the change was finished.
     let outdated = |step: u64| {
         let (change, name) = match step % 2 {
             0 => (step / 2, "close"),
@@ -137,10 +140,11 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
     refused
 }
 
-/// Adds locks that were free for too long. Returns the longest such time.
+/// Adds a violation for each lock that was free for too long while a client waited for it. Returns the longest such
+/// time in nanoseconds.
 fn waits(case: &Case<'_>, violations: &mut Vec<Violation>) -> u64 {
     let ttl = case.scenario.ttl;
-    // The lease of a dead holder, then the ticket of a dead waiter behind it.
+    // The lease of a dead holder must expire, and then the ticket of a dead waiter that was next in the queue.
     let allowed = (ttl + ttl / 2 + SLACK).as_nanos() as u64;
     let calm = case.history.calm().unwrap_or(case.end);
     let mut longest = 0;

@@ -1,5 +1,5 @@
-//! Effects on unprotected files under the locks: no two steps may have started from the same content. Otherwise an
-//! update was lost, or a prize was given twice.
+//! Checks the unprotected files that clients change under their locks: no two writes may start from the same content.
+//! Otherwise an update was lost, or an item was taken twice.
 
 use std::collections::HashMap;
 
@@ -30,8 +30,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let Some((t, who)) = firsts.insert((key, from), (line.t, &line.who)) else {
             continue;
         };
-        // A holder that was paused between its last check of the lock and its write is beyond the protection of a lock
-        // without fencing.
+        // A lock without fencing cannot protect against a holder that was paused between its last check of the lock and
+        // its write.
         let late = holds
             .get(&(line.who.as_str(), *op))
             .and_then(|hold| hold.belief(case.end))

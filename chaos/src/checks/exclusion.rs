@@ -1,6 +1,6 @@
-//! Mutual exclusion: at most one client believes that it holds the lock. A belief lasts from "obtained" to the first of
-//! "release sent", "validity ended" and "loss notified". Two beliefs may overlap only if their kinds of lock may be
-//! held together.
+//! Mutual exclusion: at most one client believes that it holds the lock. A client's belief lasts from "obtained" to the
+//! first of "release sent", "validity ended" and "loss notified". The beliefs of two clients may overlap only if their
+//! modes may share the lock.
 
 use quorate_promises::{Belief, Exclusion, Overlap};
 
@@ -39,7 +39,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     };
     let finding = Finding::of("exclusion", looked_at, violations);
     if promise == Promise::MustBreak && seen == 0 {
-        // Exclusion was certainly broken and was not noticed, so other unnoticed breaks mean nothing.
+        // The fault certainly breaks exclusion, but no break was seen. So this run says nothing about unseen breaks.
         return finding.at_least(Verdict::Unknown);
     }
     finding

@@ -1,6 +1,6 @@
-//! Fencing tokens: never used twice, except by holds that share a lock. A hold that began after another one was
-//! obtained has the larger token. The register never accepts a write with an older token. All this must be true even
-//! when exclusion is broken.
+//! Fencing tokens. No token is used twice, except by holds that share a lock. A hold that began after another hold was
+//! obtained has the larger token. The register never accepts a write with a token smaller than one it has seen. All of
+//! this must be true even when exclusion is broken.
 
 use std::collections::HashMap;
 
@@ -55,16 +55,16 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("fencing", looked_at, violations)
 }
 
-/// The holds of owners, by resource and token.
+/// The holds of lock owners, by resource and token.
 #[derive(Default)]
 struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 
-/// A hold, the end of its belief, and the start of the acquisition that drew its token.
+/// A hold, the end of the client's belief in it, and the start of the acquisition that drew its token.
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {
-    /// The start of the acquisition that drew this hold's token. A hold that joins an owner's live lock, locally or on
-    /// the masters, shares the token of that lock.
+    /// Returns the start of the acquisition that drew this hold's token. A hold that joins an owner's live lock,
+    /// locally or on the masters, shares the token of that lock.
     fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
         let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
             return attempt.began;

@@ -1,5 +1,5 @@
-//! What followers see: terms never fall, each term has one leader, and each leader is shown with its own term. That two
-//! leaders never lead at once is part of the exclusion checker.
+//! Checks what followers of a leader see: terms never fall, each term has one leader, and each leader is shown with its
+//! own term. The exclusion checker checks that two leaders never lead at once.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::workload::{Workload, family};
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let attempts = case.attempts.iter();
     let campaigns = attempts.filter(|one| family(&one.resource) == Workload::Leader.name());
-    // The term of each leader, as that leader knows it.
+    // The term of each leader, as that leader recorded it.
     let terms: BTreeMap<String, u64> = campaigns
         .filter_map(|one| Some((one.name(), one.token?)))
         .collect();

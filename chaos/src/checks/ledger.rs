@@ -1,5 +1,5 @@
-//! The sum of all accounts never changes, even when locks are lost. A lost transfer changes the sum, and so does one
-//! that was computed from outdated balances. No token books after a larger one.
+//! The sum of all account balances never changes, even when locks are lost. A lost transfer would change it, and so
+//! would a transfer computed from outdated balances. No transfer is booked after one with a larger token.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             bad(format!(
                 "all accounts have {now} after {by}, and had {expected}"
             ));
-            // Report each change once.
+            // Continue with the changed sum, so that each change is reported once.
             expected = now;
         }
     }

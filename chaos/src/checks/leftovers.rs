@@ -1,6 +1,6 @@
-//! Keys that remain on the masters. Right after the last client has released everything, no key of a living client may
-//! remain. One TTL later, only notes of dead clients may remain, and when those have expired, nothing. Every key must
-//! have an expiry. A master without a clock is checked only after one TTL.
+//! Checks which keys remain on the masters. Right after the last client has released everything, no key of a living
+//! client may remain. One TTL later, only notes of dead clients may remain. When those notes have expired, no key may
+//! remain. Every key must have an expiry. A master without a clock is checked only after one TTL.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::{Case, Finding, Verdict, Violation};
 use crate::event::Event;
 use crate::history::Attempt;
 
-/// A note lives at most this many times as long as its lock.
+/// The longest life of a holder's note, as a multiple of the TTL of its lock.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
-/// Whether the key is a holder's note.
+/// Whether the key stores a holder's note.
 pub(crate) fn is_note(key: &str) -> bool {
     key.starts_with("quorate:note:")
 }
@@ -45,11 +45,11 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
         if when == "at-once" {
             at_once += 1;
-            // A killed client could not release; its keys may wait for their expiry.
+            // A killed client could not release its locks, so its keys may remain until they expire.
             let left: Vec<String> = left
                 .iter()
-                // A ticket counter outlives its queue for a moment, so that tickets never fall. So does the key that
-                // shows that queues exist.
+                // A ticket counter outlives its queue for a moment, so that tickets never fall. The key that shows that
+                // queues exist outlives them as well.
                 .filter(|key| !key.starts_with("quorate:ticket:") && *key != "quorate:lines")
                 .filter(|key| !case.abandoned(key))
                 .cloned()
@@ -88,14 +88,14 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 }
 
 impl Case<'_> {
-    /// Whether this key may belong to a client that ended without releasing shortly before the end, or to a fault with
-    /// an effect until then.
+    /// Whether this key has an excuse: a client that locked its resource ended without releasing shortly before the end
+    /// of the run, or a fault had an effect until then.
     fn abandoned(&self, key: &str) -> bool {
         let finish = self.history.finish().unwrap_or(self.end);
         let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
         let lives = if is_note(key) { NOTE_LIVES + 1 } else { 2 };
         let recent = before(lives * self.scenario.max_ttl);
-        // A ticket lives longer than a lock.
+        // Keys of queues live longer than keys of locks.
         let felt = match self.scenario.settling() {
             Some(settling) if !key.starts_with("quorate:") => before(settling),
             _ => recent,
@@ -109,7 +109,8 @@ impl Case<'_> {
                     .iter()
                     .any(|attempt| attempt.who == line.who && is_of(key, attempt))
         }) || self.faults.iter().any(|fault| {
-            // The clock is behind the expiry that the key was given, or a release met a master that did not answer.
+            // A fault explains the key if the master's clock was set back, or if a release met a master that did not
+            // answer.
             fault.healed.unwrap_or(self.end) > felt
         })
     }

@@ -1,4 +1,4 @@
-//! Once all faults have healed, every client gets every lock it wants, within a bounded time.
+//! Once all faults have healed, every client gets every lock that it asks for, within a bounded time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -62,7 +62,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     if let Some(first) = first {
         let _ = write!(looked_at, "; the first after {}", seconds(first - calm));
     }
-    // A known-bad client without undo depends on expiries; the checker of leftover keys reports that.
+    // A known-bad client that does not undo its grants depends on their expiry. The checker of leftover keys reports
+    // that.
     let finding = Finding::of("liveness", looked_at, violations);
     if first.is_none() && case.scenario.locker == Locker::Quorate {
         return finding.at_least(Verdict::Invalid);
@@ -70,7 +71,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// The resource that all clients of a workload share; `many` has none.
+/// The resource that all clients of a workload share. `None` for the workload `many`, where each client has its own.
 fn shared(workload: Workload, case: &Case<'_>) -> Option<&'static str> {
     let unavailable = case.history.lines.iter().any(|line| {
         matches!(

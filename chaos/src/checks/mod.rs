@@ -28,14 +28,14 @@ use serde::{Deserialize, Serialize};
 use crate::history::{Attempt, FaultSpan, History};
 use crate::scenario::{Exclusion, Scenario};
 
-/// No thread waits longer than this for a processor, in nanoseconds.
+/// The longest time that a thread is assumed to wait for a processor, in nanoseconds.
 const LONGEST_WAIT: u64 = 5_000_000_000;
 
 /// A checker's verdict, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The promise was checked and is kept.
+    /// The promise was checked, and it was kept.
     Valid,
     /// The history does not contain enough to decide.
     Unknown,
@@ -53,22 +53,22 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// An event that should not have happened, or that the scenario allows.
+/// An event that breaks a promise. The scenario may excuse it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Violation {
-    /// The checker that found it.
+    /// The checker that found the violation.
     pub checker: String,
-    /// Its start, in nanoseconds of the run.
+    /// The start of the violation, in nanoseconds since the start of the run.
     pub from: u64,
-    /// Its end, in nanoseconds of the run.
+    /// The end of the violation, in nanoseconds since the start of the run.
     pub to: u64,
     /// The clients and masters involved.
     pub who: Vec<String>,
-    /// The resource, if it is about one.
+    /// The resource that the violation is about, or `None` if it is not about one resource.
     pub resource: Option<String>,
-    /// A description.
+    /// A description of the violation.
     pub what: String,
-    /// The reason why the scenario allows it, if it does.
+    /// The reason why the scenario allows the violation, or `None` if it does not.
     pub excused: Option<String>,
 }
 
@@ -77,16 +77,16 @@ pub struct Violation {
 pub struct Finding {
     /// The name of the checker.
     pub checker: String,
-    /// Its verdict.
+    /// The verdict of the checker.
     pub verdict: Verdict,
-    /// The subject of the check, in a few words.
+    /// What the checker looked at, in a few words
     pub looked_at: String,
-    /// The violations it found.
+    /// The violations that the checker found.
     pub violations: Vec<Violation>,
 }
 
 impl Finding {
-    /// A finding that is invalid if there is a violation without an excuse.
+    /// A finding from these violations: "invalid" if one of them has no excuse, otherwise "valid".
     fn of(checker: &str, looked_at: String, violations: Vec<Violation>) -> Self {
         let broken = violations.iter().any(|one| one.excused.is_none());
         Self {
@@ -101,13 +101,14 @@ impl Finding {
         }
     }
 
-    /// The finding with a verdict at least this bad.
+    /// The same finding, with its verdict lowered to `verdict` if it was better.
     fn at_least(mut self, verdict: Verdict) -> Self {
         self.verdict = self.verdict.max(verdict);
         self
     }
 
-    /// The finding with reasons why the history is not enough. If there are any, the verdict is at best unknown.
+    /// The same finding with the reasons why the history is not sufficient. With any reason, the verdict is "unknown"
+    /// or worse.
     fn lacking(mut self, reasons: &[String]) -> Self {
         for why in reasons {
             self.looked_at.push_str("; ");
@@ -121,9 +122,9 @@ impl Finding {
 /// The results of all checkers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
-    /// The worst verdict.
+    /// The worst verdict of all checkers.
     pub verdict: Verdict,
-    /// One entry per checker.
+    /// One finding per checker.
     pub findings: Vec<Finding>,
 }
 
@@ -153,16 +154,16 @@ pub(crate) struct Case<'a> {
     history: &'a History,
     attempts: Vec<Attempt>,
     faults: Vec<FaultSpan>,
-    /// When each client was not scheduled because the machine was busy.
+    /// The intervals in which each client was not scheduled because the machine was busy: from and to.
     stalls: HashMap<&'a str, Vec<(u64, u64)>>,
-    /// How long each client's threads waited for a processor: from, to, and the sum.
+    /// The intervals in which each client's threads waited for a processor: from, to, and the total time waited.
     starved: HashMap<&'a str, Vec<(u64, u64, u64)>>,
     end: u64,
 }
 
 impl Case<'_> {
-    /// The fault that allows two holders at some point between `from` and `to`, if any: from its start until every lock
-    /// that it may have affected has expired.
+    /// Returns the fault that excuses two holders between `from` and `to`, if there is one. A fault excuses them from
+    /// its start until every lock that it may have affected has expired.
     fn excuse(&self, from: u64, to: u64) -> Option<String> {
         if self.scenario.exclusion() == Exclusion::Holds {
             return None;
@@ -180,8 +181,8 @@ impl Case<'_> {
         Some(format!("{} on {}", fault.kind, fault.targets.join(", ")))
     }
 
-    /// For how long this client did not run between `from` and `to`: stopped, with blocked threads, or not scheduled by
-    /// a busy machine.
+    /// The nanoseconds between `from` and `to` in which this client did not run: the process was stopped, its threads
+    /// were blocked, or the busy machine did not schedule it.
     fn paused(&self, who: &str, from: u64, to: u64) -> u64 {
         let name = who.split('.').next().unwrap_or(who);
         let mut pauses: Vec<(u64, u64)> = self
@@ -199,7 +200,7 @@ impl Case<'_> {
             pauses.extend(near);
         }
         pauses.sort_unstable();
-        // The union of these intervals, limited to the time in question.
+        // Sum up the union of these pauses, limited to `from..to`.
         let (mut sum, mut reached) = (0, from);
         for (since, over) in pauses {
             let (since, over) = (since.max(reached), over.min(to));
@@ -211,8 +212,8 @@ impl Case<'_> {
         sum
     }
 
-    /// The delay that this client may have between `from` and `to` through no fault of its own: its
-    /// [pauses](Self::paused), plus the time its threads waited for a processor.
+    /// The nanoseconds by which the machine or a fault may have delayed this client between `from` and `to`: its
+    /// [pauses](Self::paused), plus the time for which its threads waited for a processor.
     fn kept_waiting(&self, who: &str, from: u64, to: u64) -> u64 {
         let mut sum = self.paused(who, from, to);
         let Some(starved) = self.starved.get(who) else {
@@ -228,7 +229,8 @@ impl Case<'_> {
                 continue;
             }
             let (since, until) = ((*since).max(from), (*until).min(to));
-            // It is unknown when in that interval the threads waited; all of it may lie in the part in question.
+            // Only the total wait of an interval is known, not when in the interval it happened. All of it may lie
+            // within `from..to`.
             let waited = (*waited).min(until.saturating_sub(since));
             sum += waited.saturating_sub(self.paused(who, since, until));
         }
@@ -241,7 +243,7 @@ impl Case<'_> {
     }
 }
 
-/// Nanoseconds, formatted as seconds.
+/// Formats nanoseconds as seconds.
 pub(crate) fn seconds(t: u64) -> String {
     format!("{:.3} s", t as f64 / 1e9)
 }

@@ -1,11 +1,11 @@
-//! A holder whose lock has ended is notified in time: at the deadline, even while masters are silent.
+//! A holder that loses its lock is notified in time: by the deadline of its lease, even while masters do not answer.
 
 use quorate_promises::LossNotice;
 
 use super::{Case, Finding, Violation, seconds};
 
-/// How much later than the deadline the notification may reach the client's own log, in addition to the time the
-/// machine is known to have delayed the client.
+/// The allowed delay between the deadline and the notification in the client's log, in nanoseconds. The time for which
+/// the machine is known to have delayed the client comes on top.
 const SLACK: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -18,14 +18,14 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         };
         let news = attempt.notified.as_ref().map(|(t, _)| *t);
         told += usize::from(news.is_some());
-        // For every way in which the hold ended, check whether it lasted past the deadline.
+        // Whichever way the hold ended, it must not have lasted past the deadline.
         let ended = match (attempt.release, news) {
             (Some(release), Some(news)) => release.min(news),
             (Some(t), None) | (None, Some(t)) => t,
-            // The client was killed, or only a part of its history is known.
+            // The client was killed, or only part of its history is known, so there is nothing to check.
             (None, None) => continue,
         };
-        // Time in which that process did not run does not count.
+        // The time in which the client process did not run does not count as a late notification.
         let kept = case.kept_waiting(&attempt.who, until, ended);
         waited = waited.max(kept);
         if let Some(late) = in_time.judge(until, ended, kept) {

@@ -1,5 +1,6 @@
-//! First come, first served: a client that is safely queued gets the lock before all clients that came later. Checked
-//! only for fair ordering and without faults nearby, because a waiter that cannot reach a majority has no ticket.
+//! First come, first served: a client that is surely queued gets the lock before all clients that came later. This is
+//! checked only with the fair order and only away from faults, because a waiter that cannot reach a majority has no
+//! ticket.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +12,8 @@ use crate::history::Attempt;
 use crate::scenario::{Locker, Order, Workload};
 use crate::workload::family;
 
-/// A client that came this much later is certainly behind: on a busy machine, the earlier one has made its first
-/// attempt and been queued by then.
+/// The time, in nanoseconds, after which a later client is certainly queued behind an earlier one. Within it, the
+/// earlier client has made its first attempt and has been queued, even on a busy machine.
 const LATER: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -23,7 +24,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     }
     let mut by_resource: BTreeMap<&str, Vec<&Attempt>> = BTreeMap::new();
     for attempt in &case.attempts {
-        // A client that continues as a reader already has the lock.
+        // An attempt that continues a writer's hold as a reader already has the lock.
         if attempt.goes_on.is_some() || !is_in_line(family(&attempt.resource)) {
             continue;
         }
@@ -40,9 +41,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("order", looked_at, seen.violations)
 }
 
-/// Whether the clients of this workload queue for the lock and record it at once. The locks of `many` are each wanted
-/// by one client only. A child process takes time to start. Further holds of an owner pass all waiters. The lock under
-/// a quota is not visible.
+/// Whether the checker can judge the order of this workload. It cannot judge four of them: each lock of `many` has one
+/// client only; a child process of `run` takes time to start; further holds of an owner may overtake all waiters; and
+/// the lock under a quota of `prizes` is not recorded.
 fn is_in_line(workload: &str) -> bool {
     let all = Workload::ALL.iter();
     let mut in_line = all.filter(|workload| {
@@ -54,13 +55,13 @@ fn is_in_line(workload: &str) -> bool {
     in_line.any(|one| one.name() == workload)
 }
 
-/// Whether both may be served at the same time, so that the later one may record it first.
+/// Whether both attempts may hold the lock at the same time. Then the later of the two may record it first.
 fn at_once(one: &Attempt, other: &Attempt) -> bool {
     let permits = |attempt: &Attempt| matches!(attempt.claim, Claim::Permit(_));
     one.claim.is_beside(&other.claim) || (permits(one) && permits(other))
 }
 
-/// The comparisons so far.
+/// The comparisons so far, and the violations found by them.
 #[derive(Default)]
 struct Seen {
     violations: Vec<Violation>,
@@ -68,7 +69,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Checks the attempts on one resource, in the order in which they began.
+    /// Checks the attempts on one resource; they must be sorted by their start.
     fn look_at(&mut self, case: &Case<'_>, resource: &str, attempts: &[&Attempt]) {
         let mut won: Vec<(u64, &Attempt)> = attempts
             .iter()
@@ -133,8 +134,8 @@ fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violati
 }
 
 impl Case<'_> {
-    /// Whether no fault had an effect between `from` and `to`: none was active, and no master was excluded after a
-    /// restart, including its first start.
+    /// Whether no fault had an effect between `from` and `to`: no fault was active, and no master was excluded after a
+    /// restart or after its first start.
     fn is_quiet(&self, from: u64, to: u64) -> bool {
         let felt = self.scenario.max_ttl.as_nanos() as u64 + 1_500_000_000;
         from > felt

@@ -1,4 +1,4 @@
-//! At most as many holders at a time as there are permits, each in a slot of its own.
+//! A semaphore has at most as many holders at a time as permits, each in a slot of its own.
 
 use super::{Case, Finding, Verdict, Violation};
 use crate::claim::Claim;

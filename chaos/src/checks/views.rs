@@ -1,5 +1,5 @@
-//! The state that holders find under their locks: readers see whole writes, and steps of one owner never see the mark
-//! of another owner.
+//! Checks the data that holders find under their locks: readers see complete writes, and a step of one lock owner never
+//! sees the mark of another owner.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use super::{Case, Finding, Verdict, Violation};
 use crate::event::Event;
 use crate::history::Attempt;
 
-/// The file that readers read as a whole. Its two halves have a number appended.
+/// The name of the data that readers read: two files, whose names have a number appended.
 const WHOLE: &str = "readers";
 const SECOND_HALF: &str = "readers-2";
 
@@ -41,7 +41,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let other = holds.get(writer);
         let over = other.and_then(|other| Some(other.belief(case.end)?.1));
         let before = over.filter(|over| *over <= began);
-        // The writer was killed or notified of its loss in the middle of the write, which no lock can prevent.
+        // The writer was killed or lost its lock in the middle of the write. No lock can prevent the half-written data.
         if key == WHOLE && before.is_some() && !finished.contains(writer) {
             halves += 1;
             continue;
@@ -73,7 +73,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// The writers that wrote both halves.
+/// The attempts that wrote both halves.
 fn finished(case: &Case<'_>) -> HashSet<String> {
     let lines = case.history.lines.iter();
     let wrote = lines.filter_map(|line| match &line.what {

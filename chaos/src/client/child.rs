@@ -1,7 +1,7 @@
-//! A command under `quorate run`: another process, which works until it is killed.
+//! The command under `quorate run`: a child process that works until it is killed.
 //!
-//! The child writes a line every few milliseconds, and the last line counts as the end of its work, because the lock
-//! may have passed to another client as soon as the child was dead.
+//! The child writes a line every few milliseconds. The last line counts as the end of its work, because another client
+//! may have acquired the lock as soon as the child was dead.
 
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,7 @@ use crate::workload::Workload;
 /// The interval between two lines of the child.
 const BEAT: Duration = Duration::from_millis(4);
 
-/// Runs one child after the other.
+/// Starts one child after the other, until the client is told to finish.
 pub(super) async fn repeat(ctx: Ctx) {
     let Some(quorate) = ctx.settings.quorate.clone() else {
         return;
@@ -60,14 +60,14 @@ async fn once(ctx: &Ctx, quorate: &Path) {
     }
 }
 
-/// Starts `quorate run`, and under it the child.
+/// Starts `quorate run` with the child as its command.
 fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
     let settings = &ctx.settings;
     let text = |time: Duration| humantime::format_duration(time).to_string();
     let works = Duration::from_millis(rand::rng().random_range(5..120));
     let guard = match settings.guarding {
         Guarding::Off => "off",
-        // Each child contacts the masters for the first time, possibly just after a restart.
+        // Each child contacts the masters for the first time, possibly just after a master was restarted.
         _ => "on",
     };
     let next = match &settings.next_masters[..] {
@@ -98,7 +98,7 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-/// Records what the child writes. Returns the time of its last line, or `None` if it never began.
+/// Records the lines that the child writes. Returns the time of its last line, or `None` if it wrote none.
 async fn listen(ctx: &Ctx, op: u64, out: ChildStdout) -> Option<u64> {
     let mut lines = BufReader::new(out).lines();
     let mut worked = None;
@@ -117,7 +117,7 @@ async fn listen(ctx: &Ctx, op: u64, out: ChildStdout) -> Option<u64> {
     worked
 }
 
-/// The time of a line of the child, and the events that it means.
+/// Parses a line of the child: its time, and the events that it stands for.
 fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
     let mut words = line.split(' ');
     let word = words.next()?;
@@ -139,8 +139,8 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
                 from,
                 began,
             };
-            // The child ends now. Its end is seen only after that of `quorate run`, and this process may be dead by
-            // then.
+            // The child ends now, so record the release now. This process sees the child's end only after `quorate run`
+            // has ended, and it may have been killed by then.
             vec![wrote, Event::Release { op, until: None }]
         }
         _ => Vec::new(),
@@ -148,11 +148,12 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
     Some((t, events))
 }
 
-/// The child process: prints `began`, reads, prints lines, writes, ends.
+/// The main function of the child process: prints `began`, reads the file, prints lines while it works, writes the
+/// file, and ends.
 ///
 /// # Errors
 ///
-/// If it cannot print, which shows that nobody reads its output.
+/// If the child cannot print, which means that its output is no longer read.
 pub fn main(origin: u64, works: Duration, state: &Path) -> anyhow::Result<()> {
     let clock = Clock::at(origin);
     let mut out = io::stdout();

@@ -1,4 +1,4 @@
-//! Data that all tasks of a client share, and its way to record events.
+//! Data that all tasks of a client process share, and the functions that record events.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,20 +12,20 @@ use rand::RngExt;
 use super::settings::Settings;
 use crate::event::{Clock, Entry, Event, STALLED};
 
-/// A task that is scheduled later than this counts as delayed by the machine or by the reader of its output; in
-/// nanoseconds.
+/// A task that is scheduled later than this, in nanoseconds, counts as delayed by the machine or by the reader of the
+/// client's output.
 pub(super) const LATE: u64 = 40_000_000;
 
-/// Data that all tasks of a client share.
+/// Data that all tasks of a client process share.
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) clock: Clock,
     pub(super) redlock: Redlock,
-    /// One handle per owner, because clones of a handle count holds locally.
+    /// One handle per lock owner, because the clones of a handle count their holds locally.
     owners: Mutex<HashMap<String, Owner>>,
     ops: AtomicU64,
     finishing: AtomicBool,
-    /// Until when futures are dropped, in nanoseconds of the run.
+    /// The time until which futures are dropped midway, in nanoseconds since the start of the run.
     drop_until: AtomicU64,
 }
 
@@ -48,12 +48,12 @@ impl Shared {
         self.finishing.store(true, Ordering::Relaxed);
     }
 
-    /// From now until `t`, futures and guards are dropped.
+    /// From now until `t`, tasks drop their futures and guards midway.
     pub(super) fn drop_futures_until(&self, t: u64) {
         self.drop_until.store(t, Ordering::Relaxed);
     }
 
-    /// The owner with this id, the same for all tasks.
+    /// The handle of the lock owner with this id; all tasks share it.
     pub(super) fn owner(&self, id: &str) -> Result<Owner, InvalidResource> {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(owner) = owners.get(id) {
@@ -64,7 +64,7 @@ impl Shared {
         Ok(owner)
     }
 
-    /// The name of one of our attempts in shared files.
+    /// The name that identifies the attempt `op` of this client in shared files.
     pub(super) fn signed(&self, op: u64) -> String {
         format!("{}#{op}", self.settings.name)
     }
@@ -108,7 +108,7 @@ impl Shared {
             std::process::exit(1);
         }
         drop(out);
-        // The reader of our output was too busy, so this process was blocked.
+        // Writing took long because the reader of the output was too busy, so this process was blocked.
         let stood_still = self.clock.now() - since > LATE;
         if stood_still && !matches!(line.what, Event::Suffered { .. }) {
             let what = STALLED.to_owned();

@@ -1,4 +1,4 @@
-//! The files that are changed under the locks and have no other protection.
+//! The files that clients change under their locks. The files have no other protection.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek};
@@ -8,7 +8,7 @@ use super::context::Ctx;
 use super::hold::Hold;
 use crate::event::Event;
 
-/// Writes if the lock is still held, and records it.
+/// Writes the file and records the write, unless the lock has been lost.
 pub(super) fn write(
     ctx: &Ctx,
     (key, file): (&str, &File),
@@ -28,7 +28,7 @@ pub(super) fn write(
     }
 }
 
-/// Leaves a mark if the lock is still held.
+/// Writes the mark of this holder into the file, unless the lock has been lost.
 pub(super) fn mark(ctx: &Ctx, file: &File, hold: &Hold, text: &str) -> bool {
     hold.is_valid(ctx)
         && file

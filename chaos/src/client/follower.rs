@@ -1,4 +1,4 @@
-//! Follows the leader, and records the notifications.
+//! Follows the leader of an election, and records the notifications.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::known_bad;
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
-/// Repeats until the client is to finish.
+/// Follows the leader until the client is told to finish.
 pub(super) async fn repeat(ctx: Ctx) {
     if ctx.settings.locker == Locker::LedByOne {
         return follow_known_bad(&ctx).await;
@@ -17,8 +17,8 @@ pub(super) async fn repeat(ctx: Ctx) {
         return;
     };
     while !ctx.is_finishing() {
-        // Dropping the future loses only the survey in progress. The step must leave time for a slow survey, or no
-        // leader is ever seen.
+        // Dropping the future loses only the survey in progress. If the step were shorter than a slow survey, no leader
+        // would ever be seen.
         let step = ctx.settings.ttl;
         let Ok(leader) = tokio::time::timeout(step, observation.next()).await else {
             continue;
@@ -29,7 +29,7 @@ pub(super) async fn repeat(ctx: Ctx) {
     }
 }
 
-/// Follows a leader of a known-bad implementation.
+/// Follows the leader of a known-bad implementation.
 async fn follow_known_bad(ctx: &Ctx) {
     let mut last = None;
     while !ctx.is_finishing() {

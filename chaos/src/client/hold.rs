@@ -1,4 +1,4 @@
-//! One hold of any lock implementation: the library, or a known-bad one.
+//! One hold of a lock, acquired with the library or with a known-bad implementation.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,9 +16,9 @@ use crate::workload::{Locker, Workload};
 
 /// A lock that a client believes to hold.
 pub(super) enum Hold {
-    /// A guard of the library.
+    /// An exclusive or shared guard of the library.
     Guard(LockGuard),
-    /// One of several clones for one owner.
+    /// A guard for one hold of a lock owner.
     Owned(OwnedGuard),
     /// A leader's guard.
     Leading(Leadership),
@@ -28,7 +28,7 @@ pub(super) enum Hold {
     KnownBad(KnownBadHold),
 }
 
-/// The outcome of waiting for a lock.
+/// The outcome of an attempt to acquire a lock.
 pub(super) enum Taken {
     Yes(Hold),
     No(&'static str),
@@ -51,7 +51,7 @@ impl Hold {
         Taken::of(taken)
     }
 
-    /// Waits for any kind of lock that a lock request can express.
+    /// Waits for a lock of a kind that a lock request of the library can express.
     async fn take_plainly(ctx: &Ctx, wanted: &Wanted) -> Taken {
         let resource = &wanted.resource;
         let request = match wanted.claim {
@@ -69,7 +69,7 @@ impl Hold {
         })
     }
 
-    /// The library's guard, if the holder reacts to notifications.
+    /// The library's guard, unless the holder ignores loss notifications.
     pub(super) fn guard(&self) -> Option<&LockGuard> {
         match self {
             Self::Guard(guard) => Some(guard),
@@ -87,7 +87,7 @@ impl Hold {
         }
     }
 
-    /// The slot of a permit.
+    /// The slot of the semaphore that the hold occupies, if it is a permit.
     pub(super) fn slot(&self) -> Option<usize> {
         match self {
             Self::KnownBad(hold) => hold.slot,
@@ -95,8 +95,8 @@ impl Hold {
         }
     }
 
-    /// Until when the holder believes to hold the lock, as of now. `None` means without end, for a holder that ignores
-    /// losses.
+    /// The time until which the holder believes to hold the lock, in nanoseconds since the start of the run. `None` for
+    /// a holder that ignores losses: it believes without end.
     pub(super) fn until(&self, ctx: &Ctx) -> Option<u64> {
         match self {
             Self::KnownBad(hold) => Some(hold.until),
@@ -129,14 +129,15 @@ impl Hold {
         }
     }
 
-    /// Drops a lost lock. Known-bad implementations release it all the same.
+    /// Drops a lost lock. A known-bad implementation releases it nevertheless.
     pub(super) async fn give_up(self, ctx: &Ctx) {
         if let Self::KnownBad(hold) = self {
             known_bad::release(ctx, hold).await;
         }
     }
 
-    /// Records that the belief is over, and releases. While the client drops guards, drops instead of releasing.
+    /// Records the release, and releases the lock. In the period in which the client drops guards, it drops the guard
+    /// instead.
     pub(super) async fn give_back(self, ctx: &Ctx, op: u64) {
         let until = self.until(ctx);
         ctx.note(Event::Release { op, until });
@@ -149,7 +150,7 @@ impl Hold {
             Self::Leading(leadership) => Some(leadership.resign().await),
             Self::KnownBad(hold) => return known_bad::release(ctx, hold).await,
         };
-        // If other clones are left, there is no result.
+        // Other clones of the guard still hold the lock, so there is no result to record.
         if let Some(released) = released {
             let open = released.unreachable + released.pending;
             let on = released.on;
@@ -158,7 +159,7 @@ impl Hold {
     }
 }
 
-/// Whether the lock comes from the library, used correctly or not.
+/// Whether the lock comes from the library, even if the client uses it wrongly.
 fn is_of_the_library(locker: Locker) -> bool {
     matches!(
         locker,
@@ -175,7 +176,7 @@ impl Taken {
     }
 }
 
-/// The reason of a failed acquisition, as one word.
+/// The reason of a failed acquisition, as one word for the history.
 pub(super) fn word(error: &AcquireError) -> &'static str {
     match error {
         AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => "held",

@@ -36,7 +36,7 @@ use crate::workload::{Locker, Order, Workload};
 /// The number of worker threads of a client; all of them are blocked when it starves.
 const WORKERS: usize = 2;
 
-/// The number of tasks per client that want a permit: together more than there are permits.
+/// The number of tasks per client that want a permit. The tasks of all clients together want more permits than exist.
 const PERMITTED: usize = 3;
 
 /// The main function of a client process.
@@ -74,7 +74,7 @@ pub fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A stopped client would not notice that its input was closed, but the kernel ends it.
+/// Has the kernel kill this client when its parent dies. A stopped client would not notice that its input was closed.
 fn die_with_parent() {
     #[cfg(target_os = "linux")]
     {
@@ -89,7 +89,7 @@ fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
         .masters_generation(settings.generation)
         .ttl(settings.ttl)
         .max_ttl(settings.max_ttl)
-        // Twice the default, because masters, proxies and clients share the machine.
+        // Twice the default timeout, because masters, proxies and clients share the machine.
         .node_timeout(settings.ttl / 10)
         .wait(Wait::For(PATIENCE))
         .restart_guard(match settings.guarding {
@@ -111,20 +111,20 @@ async fn live(ctx: Ctx) {
     let pid = std::process::id();
     ctx.note(Event::Ready { pid });
     work_all(&ctx).await;
-    // Every release has been sent. The wait is bounded, because a master may be gone for good.
+    // Every release has been sent. The wait for the replies is bounded, because a master may be gone for good.
     let _ = tokio::time::timeout(Duration::from_secs(2), ctx.redlock.flush()).await;
     ctx.note(Event::Bye);
     std::process::exit(0);
 }
 
-/// Runs all workloads at the same time until the client is to finish.
+/// Runs all workloads at the same time until the client is told to finish.
 async fn work_all(ctx: &Ctx) {
     let mut tasks = tokio::task::JoinSet::new();
     for workload in ctx.settings.workloads.clone() {
         match workload {
             Workload::Many => {
-                // The names are the same after a restart of the client, because each leaves a fencing counter for a
-                // day.
+                // The names of the locks stay the same after a restart of the client, because each name leaves a
+                // fencing counter for a day.
                 let name = ctx.settings.name.split('.').next().unwrap_or_default();
                 for number in 0..ctx.settings.many {
                     let resource = format!("many-{name}-{number}");
@@ -158,7 +158,7 @@ async fn work_all(ctx: &Ctx) {
     while tasks.join_next().await.is_some() {}
 }
 
-/// Contacts every master once, so that first contact lies before the first fault.
+/// Contacts every master once, so that the first contact happens before the first fault.
 async fn meet_all(ctx: &Ctx) {
     for _ in 0..100 {
         if let Ok(status) = ctx.redlock.status("first-contact").await
@@ -170,7 +170,7 @@ async fn meet_all(ctx: &Ctx) {
     }
 }
 
-/// Whether a master was reached. One that restarted recently refuses to answer, which counts as well.
+/// Whether the master answered. The refusal of a master that restarted recently counts as an answer.
 fn is_met(said: &Result<KeyState, Fault>) -> bool {
     matches!(said, Ok(_) | Err(Fault::Quarantined(_)))
 }

@@ -1,4 +1,5 @@
-//! Steps of one order, nested and in several processes at once. While they hold the lock, no other order may work.
+//! The workload of lock owners: each owner is an order, whose steps run nested and in several processes at once. While
+//! the steps of one order hold the lock, no other order may work.
 
 use super::context::Ctx;
 use super::files;
@@ -7,10 +8,10 @@ use super::wanted::Wanted;
 use crate::claim::Claim;
 use crate::event::Event;
 
-/// The file with the mark of the order that works now: `order writer`.
+/// The file with the mark of the order that works now, as `order writer`.
 const MARK: &str = "owners";
 
-/// Writes the mark of its order if the lock is still held.
+/// Writes the mark of the attempt's order, unless the lock has been lost.
 pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bool {
     let (Claim::Owner(id), Ok((file, _))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return false;
@@ -18,7 +19,8 @@ pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bo
     files::mark(ctx, &file, hold, &format!("{id} {}", ctx.signed(op)))
 }
 
-/// Checks that the mark is still there; another step of the same order may have written it.
+/// Checks that the mark of the attempt's order is still in the file. Another step of the same order may have written
+/// it.
 pub(super) fn look(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
     let (Claim::Owner(id), Ok((_, text))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return;

@@ -1,5 +1,5 @@
-//! Prizes from quotas of ten, and jobs that run once, each as a quota of one. The first client is also the operator: it
-//! creates new quotas when few are left, for which every master must answer.
+//! The workload of quotas: prizes from quotas of ten, and jobs that run once, each as a quota of one. The first client
+//! is also the operator: it creates new quotas when few are left, which succeeds only if every master answers.
 
 use std::fs;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use super::work::Waits;
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
-/// The size of each quota.
+/// The number of prizes in each quota.
 const PRIZES: u64 = 10;
-/// Every third quota is the record of a job that runs once.
+/// One of this many quotas is the record of a job that runs once.
 const RECORDS: usize = 3;
-/// The period of such a job, too long for any run to reach the next one.
+/// The period of a job that runs once per period. It is so long that no run reaches the next period.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The number of quotas that are kept open.
+/// The number of quotas that the operator keeps available.
 const OPEN: usize = 3;
-/// The probability of asking a quota that should have nothing left.
+/// The probability that a client asks a quota again that should be exhausted.
 const ASKS_AGAIN: f64 = 0.1;
 
-/// Keeps some quotas open until the client is to finish.
+/// Keeps some quotas available until the client is told to finish.
 pub(super) async fn operate(ctx: Ctx) {
     while !ctx.is_finishing() {
         let (open, over) = (quotas(&ctx, "open"), quotas(&ctx, "over"));
@@ -39,14 +39,15 @@ pub(super) async fn operate(ctx: Ctx) {
     }
 }
 
-/// Creates the next quota that does not exist yet, if every master answers.
+/// Creates the next quota that does not exist yet. It succeeds only if every master answers.
 async fn create(ctx: &Ctx, next: usize) {
     for number in next.. {
         let (name, pieces) = (name(number), pieces(number));
         let created = match ctx.settings.locker {
             Locker::CountsDown => known_bad::create(ctx, &name, pieces).await,
             _ => match create_value(ctx, number).await {
-                // Created by an operator that was killed or got no reply, so no client knows it.
+                // The quota was created by an operator that was killed or got no reply, so no client knows the quota.
+                // Skip it.
                 Err(ValueError::Exists(_)) => continue,
                 created => created.is_ok(),
             },
@@ -69,7 +70,7 @@ async fn create_value(ctx: &Ctx, number: usize) -> Result<(), ValueError> {
     }
 }
 
-/// The job that stands for a quota of one.
+/// The job for the quota with this number, if its quota is a job that runs once.
 fn job(ctx: &Ctx, number: usize) -> Option<Once> {
     let is_record = number.is_multiple_of(RECORDS);
     is_record.then(|| {
@@ -87,7 +88,7 @@ fn pieces(number: usize) -> u64 {
     }
 }
 
-/// The numbers of the quotas in this state, as files that all clients see.
+/// The numbers of the quotas in this state. The states are files that all clients see.
 fn quotas(ctx: &Ctx, state: &str) -> Vec<usize> {
     let Ok(files) = fs::read_dir(&ctx.settings.dir) else {
         return Vec::new();
@@ -103,7 +104,7 @@ fn quotas(ctx: &Ctx, state: &str) -> Vec<usize> {
     numbers.collect()
 }
 
-/// Takes one prize after the other.
+/// Takes one prize after the other until the client is told to finish.
 pub(super) async fn repeat(ctx: Ctx) {
     while !ctx.is_finishing() {
         ctx.pause().await;
@@ -149,7 +150,7 @@ async fn take(ctx: &Ctx, number: usize) {
     }
 }
 
-/// Asks for a prize. Returns the answer and how many are left, or the reason why there is no answer.
+/// Asks for a prize. Returns the answer and how many prizes are left, or the reason why there is no answer.
 async fn ask(ctx: &Ctx, number: usize) -> Result<(&'static str, Option<u64>), &'static str> {
     let name = name(number);
     if ctx.settings.locker == Locker::CountsDown {

@@ -1,4 +1,5 @@
-//! Two files that belong together: a writer changes one after the other, and readers must see complete writes.
+//! The workload of readers: two files that belong together. A writer changes one after the other, and readers must see
+//! complete writes.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::workload::Workload;
 
 /// The two files. Each holds `edition writer`.
 const HALVES: [&str; 2] = ["readers-1", "readers-2"];
-/// The name of both together.
+/// The name of both files together in the history.
 const WHOLE: &str = "readers";
 
 pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
@@ -25,7 +26,7 @@ pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time:
     }
 }
 
-/// Writes a new edition, one file after the other.
+/// Writes a new edition, first to one file and then to the other.
 async fn write(ctx: &Ctx, op: u64, hold: &Hold, time: Duration) {
     let mut edition = None;
     for half in HALVES {
@@ -40,7 +41,7 @@ async fn write(ctx: &Ctx, op: u64, hold: &Hold, time: Duration) {
     }
 }
 
-/// Reads both files, with the work in between.
+/// Reads one file, works, and reads the other file.
 async fn read(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
     let Ok((_, first)) = files::read(ctx, HALVES[0]) else {
         return;
@@ -54,7 +55,7 @@ async fn read(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) 
     }
 }
 
-/// Records what it read, if the lock was still held.
+/// Records the data that the holder read, unless the lock has been lost.
 fn found(ctx: &Ctx, key: &str, op: u64, hold: &Hold, (expected, found): (&str, &str)) {
     if !hold.is_valid(ctx) {
         return;
@@ -79,7 +80,7 @@ fn edition_of(text: &str) -> u64 {
     edition.parse().unwrap_or(0)
 }
 
-/// Whether this writer continues as a reader, which some do.
+/// Decides whether this writer continues as a reader. Some writers do.
 pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
     wanted.workload == Workload::Readers
         && wanted.claim == Claim::Alone

@@ -7,63 +7,63 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::{Locker, Order, Workload};
 
-/// How long clients wait for a lock, in this process and in its children.
+/// How long clients wait for a lock, in their own process and in their children.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The restart guard of a client; see [`RestartGuard`](quorate::RestartGuard).
+/// The setting of the restart guard for a client; see [`RestartGuard`](quorate::RestartGuard).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Guarding {
-    /// For a client that starts while masters may just have been restarted.
+    /// Guards from the first contact: for a client that starts while masters may just have been restarted.
     On,
-    /// For the first clients: their masters have just been started empty, and nobody has held anything on them.
+    /// Guards only after the first contact: for the first clients, whose masters have just been started empty.
     AfterFirstContact,
-    /// For scenarios that are meant to break exclusion.
+    /// No guard: for scenarios that are meant to break exclusion.
     Off,
 }
 
 /// The settings of a client; the first line on its standard input.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
-    /// Its name in the history.
+    /// The name of the client in the history.
     pub name: String,
-    /// The start of the time base.
+    /// The start of the run, in nanoseconds of the machine's clock.
     pub origin: u64,
     /// The addresses of the masters for this client.
     pub masters: Vec<String>,
-    /// The masters of the second set, while masters are changed.
+    /// The addresses of the second set of masters, while masters are changed. Empty at other times.
     #[serde(default)]
     pub next_masters: Vec<String>,
-    /// The number of changes of masters before this configuration.
+    /// The number of completed changes of masters before this configuration.
     #[serde(default)]
     pub generation: u64,
-    /// Its restart guard.
+    /// The restart guard of the client.
     pub guarding: Guarding,
     /// The lock implementation.
     pub locker: Locker,
     /// The order of waiters.
     pub waiting: Order,
-    /// The work it does.
+    /// The workloads of the client.
     pub workloads: Vec<Workload>,
     /// The TTL of a lock.
     pub ttl: Duration,
-    /// The longest ttl.
+    /// The longest TTL that the client may use.
     pub max_ttl: Duration,
     /// The longest pause between two attempts.
     pub pause: Duration,
-    /// The share of holds that are about as long as the TTL, or longer.
+    /// The share of holds that last about as long as the TTL or longer, from 0 to 1.
     pub long: f64,
     /// Whether holds are renewed. A renewal restores a key that a master has lost, often before another client asks for
-    /// it. In a run that is meant to break exclusion, it must not.
+    /// the lock. So holds are not renewed in a run that is meant to break exclusion.
     pub renewed: bool,
-    /// The number of locks that the workload `many` holds.
+    /// The number of locks that the client holds at once in the workload `many`.
     pub many: usize,
-    /// About how long it holds each of them.
+    /// About how long the workload `many` holds each lock.
     pub many_hold: Duration,
-    /// The folder of the shared files.
+    /// The folder of the files that all clients share.
     pub dir: PathBuf,
     /// The socket of the fenced register.
     pub register: PathBuf,
-    /// The `quorate` program.
+    /// The path of the `quorate` program; `None` if there is none.
     pub quorate: Option<PathBuf>,
 }
 
@@ -81,6 +81,6 @@ pub enum Instruction {
     Starve(Duration),
     /// Drop futures and guards for this long.
     DropFutures(Duration),
-    /// Finish and end.
+    /// Finish the work and exit.
     Finish,
 }

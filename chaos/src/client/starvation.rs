@@ -1,9 +1,9 @@
-//! Measures how much of a client's delay is due to the machine.
+//! Measures how much of a client's delay was caused by the machine.
 //!
 //! There are two measures, because neither sees everything. The first is the kernel's count of the time in which
-//! threads were ready but had no processor. The second is a thread that only sleeps and measures how late it wakes; it
-//! also notices when the whole machine or group is halted, which the kernel does not count. Delays that the library
-//! causes itself, by blocking or occupying its threads, are in neither.
+//! threads were ready but had no processor. The second is a thread that only sleeps and measures how late it wakes. It
+//! also notices when the whole machine or its control group is halted, which the kernel does not count. Neither measure
+//! contains delays that the library causes itself by blocking or occupying its threads.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::event::{Event, STALLED};
 const NAP: Duration = Duration::from_millis(10);
 /// The interval between two readings of the kernel's count, in nanoseconds.
 const LOOK: u64 = 50_000_000;
-/// Shorter waits within one interval are not recorded, in nanoseconds.
+/// Waits shorter than this within one interval are not recorded, in nanoseconds.
 const LITTLE: u64 = 3_000_000;
 
 /// Records both measures for as long as the process lives.
@@ -43,8 +43,8 @@ pub(super) fn watch(ctx: &Ctx) {
     }
 }
 
-/// From two readings: since when threads have waited, and for how long in sum. The kernel counts a wait when it is
-/// over, so a wait longer than the interval began before it.
+/// Compares two readings: returns since when threads have waited, and for how long in total. The kernel counts a wait
+/// when it ends, so a wait longer than the interval began before the interval.
 fn starved(
     counted: &HashMap<u32, u64>,
     fresh: &HashMap<u32, u64>,

@@ -1,4 +1,4 @@
-//! Money moves from one account to another, with both locked at once.
+//! The workload of transfers: a client moves money from one account to another, with both accounts locked at once.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use super::context::Ctx;
 use super::hold::Hold;
 use super::wanted::Wanted;
 
-/// Reads both accounts, works, and books the result. It does not check the lock again: the bank checks the token.
+/// Reads both balances, works, and books the transfer. It does not check the lock again, because the bank checks the
+/// token.
 pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
     let Some(token) = hold.token() else {
         return tokio::time::sleep(time).await;
@@ -32,7 +33,7 @@ pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time:
     ask(ctx, &format!("book {} {token} {by}\n", parts.join(","))).await;
 }
 
-/// The bank's answer, if it accepts the token.
+/// Returns the balances from the bank's answer, or `None` if the bank rejected the token or did not answer.
 async fn ask(ctx: &Ctx, question: &str) -> Option<Vec<i64>> {
     let stream = UnixStream::connect(&ctx.settings.register).await.ok()?;
     let mut stream = BufReader::new(stream);

@@ -8,11 +8,11 @@ use crate::claim::Claim;
 use crate::event::Event;
 use crate::workload::Workload;
 
-/// The number of permits.
+/// The number of permits of the semaphore.
 const PERMITS: usize = 5;
-/// The number of owners.
+/// The number of lock owners.
 const OWNERS: u32 = 3;
-/// The share of attempts on the two files that are writers.
+/// The share of attempts on the two files that are writers, from 0 to 1.
 const WRITERS: f64 = 0.3;
 
 /// The resources and the mode of one attempt.
@@ -20,12 +20,13 @@ const WRITERS: f64 = 0.3;
 pub(super) struct Wanted {
     pub(super) workload: Workload,
     pub(super) resource: String,
-    /// Further resources, locked together with the first.
+    /// Further resources that are locked together with the first one.
     pub(super) also: Vec<String>,
     pub(super) claim: Claim,
-    /// Whether it is nested in another hold of its owner.
+    /// Whether the attempt is nested in another hold of its owner.
     pub(super) is_inner: bool,
-    /// The attempt whose hold it continues, and the content that it must find.
+    /// If the attempt continues another hold as a reader: the number of that attempt, and the content that it must
+    /// find.
     pub(super) goes_on: Option<(u64, String)>,
 }
 
@@ -43,7 +44,7 @@ impl Wanted {
         let mut rng = rand::rng();
         match workload {
             Workload::Transfer => {
-                // In random order, because the order of the names must not matter.
+                // The order is random, because the lock must not depend on the order of the names.
                 let mut accounts: Vec<usize> = (1..=ACCOUNTS).collect();
                 accounts.shuffle(&mut rng);
                 wanted.resource = format!("{resource}-{}", accounts[0]);
@@ -60,7 +61,7 @@ impl Wanted {
         wanted
     }
 
-    /// A further hold of the same owner.
+    /// The attempt for a nested hold of the same owner.
     pub(super) fn inner(&self) -> Self {
         Self {
             is_inner: true,
@@ -68,7 +69,7 @@ impl Wanted {
         }
     }
 
-    /// The reader that a writer continues as.
+    /// The attempt with which a writer continues as a reader.
     pub(super) fn reader(&self, op: u64, left: String) -> Self {
         Self {
             claim: Claim::Reader,
@@ -85,7 +86,7 @@ impl Wanted {
             .collect()
     }
 
-    /// The event that is recorded before anything is sent.
+    /// The event that is recorded before the attempt sends a request.
     pub(super) fn wait(&self, op: u64) -> Event {
         Event::Wait {
             op,

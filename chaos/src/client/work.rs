@@ -15,10 +15,10 @@ use super::{files, owners, readers, transfer};
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
-/// The size of a full stock.
+/// The number of items in a full stock.
 const ITEMS: u64 = 25;
 
-/// Makes one attempt after the other until the client is to finish.
+/// Makes one attempt after the other until the client is told to finish.
 pub(super) async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
     while !ctx.is_finishing() {
         ctx.pause().await;
@@ -33,25 +33,25 @@ pub(super) async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
     }
 }
 
-/// How long a hold works: mostly short, sometimes longer than the TTL.
+/// Draws how long a hold works: usually for a short time, sometimes for longer than the TTL.
 fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
     let ttl = ctx.settings.ttl;
     let draw: f64 = rand::rng().random_range(0.0..1.0);
     match workload {
         Workload::Handover => Duration::from_micros((draw * 4_000.0) as u64),
         Workload::Many => ctx.settings.many_hold.mul_f64(0.6 + 0.8 * draw),
-        // Long enough for followers to be notified.
+        // A leader must lead long enough for followers to be notified.
         Workload::Leader if draw > ctx.settings.long => {
             Duration::from_millis(40 + (draw * 160.0) as u64)
         }
-        // Longer than the lease; otherwise there would be no loss to ignore.
+        // The hold must outlast the lease; otherwise there would be no loss to ignore.
         _ if ctx.settings.locker == Locker::IgnoresLoss && draw < 0.3 => ttl.mul_f64(1.5),
         _ if draw < ctx.settings.long => ttl.mul_f64(0.7 + 0.7 * draw / ctx.settings.long),
         _ => Duration::from_millis(2 + (draw * 30.0) as u64),
     }
 }
 
-/// One attempt, and the work under its lock.
+/// Makes one attempt, and works under its lock.
 pub(super) async fn critical(ctx: &Ctx, wanted: &Wanted, op: u64) {
     let waits = Waits::begin(ctx, wanted, op);
     let taken = Hold::take(ctx, wanted, op).await;
@@ -65,7 +65,7 @@ pub(super) async fn critical(ctx: &Ctx, wanted: &Wanted, op: u64) {
     }
 }
 
-/// The work under a lock that was just obtained. It may acquire another lock.
+/// Works under a lock that was just obtained. The work may acquire another lock.
 pub(super) fn holding<'a>(
     ctx: &'a Ctx,
     wanted: &'a Wanted,
@@ -90,8 +90,8 @@ pub(super) fn holding<'a>(
             let lost = hold.lost(ctx);
             let work = work(ctx, wanted, op, hold);
             tokio::select! {
-                // The work is polled first: a resumed holder takes its next step before it sees the notification, and
-                // the fenced register must withstand that.
+                // The work is polled before the loss notification. So a holder that is resumed takes its next step
+                // before it sees the loss, and the fenced register must withstand that.
                 biased;
                 () = work => None,
                 () = watch(ctx, wanted.workload, op, hold) => None,
@@ -115,7 +115,7 @@ pub(super) fn holding<'a>(
     })
 }
 
-/// An attempt that may be dropped before it has an outcome.
+/// An attempt in progress. If it is dropped before it has an outcome, that is recorded.
 pub(super) struct Waits<'a> {
     ctx: &'a Ctx,
     op: u64,
@@ -123,7 +123,7 @@ pub(super) struct Waits<'a> {
 }
 
 impl<'a> Waits<'a> {
-    /// Records that it begins.
+    /// Records that the attempt begins.
     pub(super) fn begin(ctx: &'a Ctx, wanted: &Wanted, op: u64) -> Self {
         ctx.note(wanted.wait(op));
         Self {
@@ -133,7 +133,7 @@ impl<'a> Waits<'a> {
         }
     }
 
-    /// The attempt has an outcome.
+    /// Notes that the attempt has an outcome, so that dropping it records nothing.
     pub(super) fn over(mut self) {
         self.is_over = true;
     }
@@ -147,7 +147,7 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// A hold that may be dropped with the future around it: the belief ends before the lock does.
+/// A hold that may be dropped with the future around it. Its release is recorded before the lock is released.
 struct HoldGuard<'a> {
     ctx: &'a Ctx,
     op: u64,
@@ -163,10 +163,10 @@ impl Drop for HoldGuard<'_> {
     }
 }
 
-/// Records each extension of the validity, so that it is known even if the client is killed.
+/// Records each extension of the hold's validity, so that the validity is known even if the client is killed.
 async fn watch(ctx: &Ctx, workload: Workload, op: u64, hold: &Hold) {
     if workload == Workload::Many {
-        // No other client wants these locks, and there are too many of them.
+        // No other client wants the locks of `many`, and there are too many of them to record each extension.
         return std::future::pending().await;
     }
     let mut last = hold.until(ctx);
@@ -190,7 +190,7 @@ async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
             change_file(ctx, resource, op, hold, time, next_number).await;
         }
         Workload::Permits => {
-            // Each slot is a lock of its own and has a file of its own.
+            // Each slot of the semaphore is a lock of its own, so it has a file of its own.
             let key = format!("{resource}-{}", hold.slot().unwrap_or_default());
             change_file(ctx, &key, op, hold, time, next_number).await;
         }
@@ -198,12 +198,13 @@ async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
         Workload::Transfer => transfer::work(ctx, wanted, op, hold, time).await,
         Workload::Readers => readers::work(ctx, wanted, op, hold, time).await,
         Workload::Owners => work_for_owner(ctx, wanted, op, hold, time).await,
-        // A leader gives orders, each with its term.
+        // A leader writes orders to the register, each with its term as the token.
         Workload::Register | Workload::Leader => {
             write_register(ctx, resource, op, hold, time).await;
         }
         Workload::Many => {
-            // Released early at the end of the run; otherwise the end would take as long as the longest hold.
+            // At the end of the run the locks are released early. Otherwise the end would take as long as the longest
+            // hold.
             let end = tokio::time::Instant::now() + time;
             while tokio::time::Instant::now() < end && !ctx.is_finishing() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -218,7 +219,8 @@ fn next_number(text: &str) -> String {
     (number + 1).to_string()
 }
 
-/// The stock is `number of the delivery:items left`. One item is taken, and an empty stock is filled.
+/// The next content of the stock, which is `number of the delivery:items left`. One item is taken; an empty stock is
+/// filled first.
 fn next_item(text: &str) -> String {
     let (delivery, left) = text.split_once(':').unwrap_or(("0", "0"));
     let (delivery, left): (u64, u64) = (delivery.parse().unwrap_or(0), left.parse().unwrap_or(0));
@@ -228,7 +230,7 @@ fn next_item(text: &str) -> String {
     }
 }
 
-/// Reads, works, checks the lock again as a careful holder does, and writes.
+/// Reads the file, works, checks the lock again as a careful holder does, and writes the file.
 async fn change_file(
     ctx: &Ctx,
     key: &str,
@@ -245,7 +247,8 @@ async fn change_file(
     files::write(ctx, (key, &file), op, hold, from, &text);
 }
 
-/// Writes twice with the work in between, and does not check the lock: the register checks the token.
+/// Writes to the register twice, with the work in between. It does not check the lock, because the register checks the
+/// token.
 async fn write_register(ctx: &Ctx, key: &str, op: u64, hold: &Hold, time: Duration) {
     let Some(token) = hold.token() else {
         return tokio::time::sleep(time).await;
@@ -268,7 +271,7 @@ async fn write_register(ctx: &Ctx, key: &str, op: u64, hold: &Hold, time: Durati
     }
 }
 
-/// One step of an order, with or without a nested hold.
+/// Works on one step of an order, sometimes with a nested hold.
 async fn work_for_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
     if !owners::leave_mark(ctx, wanted, op, hold) {
         return;
@@ -282,11 +285,11 @@ async fn work_for_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: 
     owners::look(ctx, wanted, op, hold);
 }
 
-/// Continues as a reader, which must find what the writer has written.
+/// Continues a writer's hold as a reader, which must find the content that the writer has written.
 async fn read_on(ctx: &Ctx, wanted: &Wanted, op: u64, guard: LockGuard) {
     let left = readers::left(ctx);
     let until = Some(ctx.clock.of(guard.valid_until()));
-    // From here on it is no longer a writer.
+    // From here on the holder is a reader, so the writer's release is recorded.
     ctx.note(Event::Release { op, until });
     let Some(left) = left else {
         return;

@@ -1,22 +1,22 @@
-//! The lock that a known-bad client believes to hold.
+//! The hold of a known-bad client.
 
 use super::masters::{self, Command};
 use crate::client::context::Ctx;
 
-/// The lock that a known-bad client believes to hold.
+/// A lock that a known-bad client believes to hold.
 pub(crate) struct KnownBadHold {
-    /// The end of the belief.
+    /// The time at which the client stops to believe in its lock, in nanoseconds since the start of the run.
     pub(crate) until: u64,
-    /// Its fencing token.
+    /// The fencing token, if the implementation has one.
     pub(crate) token: Option<u64>,
-    /// The slot of a permit.
+    /// The slot of the semaphore, if the hold is a permit.
     pub(crate) slot: Option<usize>,
-    /// The commands that release it, on every master.
+    /// The commands that release the lock; each is sent to every master.
     pub(super) undo: Vec<Command>,
 }
 
 impl KnownBadHold {
-    /// A hold without token and permit.
+    /// A hold without a fencing token and without a slot.
     pub(super) fn new(until: u64, undo: Command) -> Self {
         Self {
             until,
@@ -26,14 +26,14 @@ impl KnownBadHold {
         }
     }
 
-    /// Releases it on every master, whether or not it was granted there.
+    /// Releases the lock on every master, whether or not the master had granted it.
     pub(super) fn give_back(&self, ctx: &Ctx) {
         for command in &self.undo {
             masters::on_each(ctx, command);
         }
     }
 
-    /// The hold itself if it was won; otherwise it is released.
+    /// Returns the hold if the attempt has won; otherwise releases it.
     pub(super) fn if_won(self, ctx: &Ctx, won: bool) -> Option<Self> {
         if won && ctx.clock.now() < self.until {
             return Some(self);

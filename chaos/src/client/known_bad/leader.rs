@@ -1,11 +1,11 @@
-//! Leader election by one master: the first one that answers.
+//! A known-bad leader election: the first master that answers decides alone.
 
 use super::held::KnownBadHold;
 use super::masters;
 use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 
-/// Draws the next term if nobody leads. The key holds the term and the leader.
+/// Draws the next term if nobody leads. The key holds the term and the name of the leader.
 const LEAD: &str = "
     if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
     local term = redis.call('INCR', KEYS[2])
@@ -23,7 +23,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<KnownBadHol
     let terms = format!("{resource}:term");
     let until = masters::until(ctx, ctx.clock.now());
     let lead = masters::script(LEAD, &[resource, &terms], &[&name, &masters::ttl(ctx)]);
-    // The deliberate mistake: if this master does not answer any more, the next one knows of no leader.
+    // The deliberate mistake: if this master stops answering, the next master knows of no leader and grants a second
+    // one.
     let term = masters::on_first(ctx, &lead)?.int()?;
     let undo = masters::script(RESIGN, &[resource], &[&name]);
     let hold = KnownBadHold {
@@ -33,7 +34,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<KnownBadHol
     hold.if_won(ctx, term > 0)
 }
 
-/// The leader and its term, from the same master.
+/// Returns the leader and its term from the first master that answers.
 pub(crate) async fn leads(ctx: &Ctx, resource: &str) -> Option<(u64, String)> {
     let (ctx, get) = (ctx.clone(), vec!["GET".to_owned(), resource.to_owned()]);
     let asked = tokio::task::spawn_blocking(move || masters::on_first(&ctx, &get));

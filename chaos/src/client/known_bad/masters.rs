@@ -1,4 +1,4 @@
-//! Sends commands to masters, one after the other and each on a new connection.
+//! Sends commands of known-bad clients to masters, one master after the other, each on a new connection.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -15,10 +15,10 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
-/// A command and its arguments.
+/// A Redis command and its arguments.
 pub(super) type Command = Vec<String>;
 
-/// The command that runs this script.
+/// The command that runs this Lua script.
 pub(super) fn script(text: &str, keys: &[&str], args: &[&str]) -> Command {
     let count = keys.len().to_string();
     let head = ["EVAL", text, &count];
@@ -54,12 +54,12 @@ pub(super) fn majority(ctx: &Ctx) -> usize {
     ctx.settings.masters.len() / 2 + 1
 }
 
-/// The end of the belief in a grant that was requested at `started`.
+/// The time until which a client believes in a grant that was requested at `started`.
 pub(super) fn until(ctx: &Ctx, started: u64) -> u64 {
     started + ctx.settings.ttl.mul_f64(0.98).as_nanos() as u64
 }
 
-/// The TTL as an argument of a command.
+/// The TTL in milliseconds, as an argument of a command.
 pub(super) fn ttl(ctx: &Ctx) -> String {
     ctx.settings.ttl.as_millis().to_string()
 }

@@ -1,6 +1,6 @@
-//! Known-bad clients: locks as a programmer might write them who has the masters but not the rules. A checker that does
-//! not catch them does not work. Each one has one mistake, which its file names. Some of them keep their counts on the
-//! masters as well.
+//! Known-bad clients: lock implementations with one deliberate mistake each, which the comments in its file name. They
+//! look like the work of a programmer who does not know the rules. A checker that does not catch its known-bad client
+//! does not work. Some implementations also keep counts on the masters.
 
 mod held;
 mod leader;
@@ -24,10 +24,10 @@ use super::context::Ctx;
 use super::wanted::Wanted;
 use crate::workload::Locker;
 
-/// The number of attempts.
+/// The maximum number of attempts to acquire the lock.
 const TRIES: usize = 40;
 
-/// Tries for a while. A hold that cannot be used is released at once.
+/// Tries to acquire the lock, at most `TRIES` times. A hold that was not won is released at once.
 pub(super) async fn acquire(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<KnownBadHold> {
     let tries = match ctx.settings.locker {
         Locker::OneByOne => 1,

@@ -1,4 +1,5 @@
-//! The plain lock. The known-bad ones are `half-quorum` and `no-undo`; for all other lockers this part is correct.
+//! The plain lock of the known-bad clients. The implementations `half-quorum` and `no-undo` have their mistakes here;
+//! for all others this part is correct.
 
 use super::held::KnownBadHold;
 use super::masters;
@@ -20,7 +21,7 @@ pub(super) fn attempt(ctx: &Ctx, resource: &str) -> Option<KnownBadHold> {
     let hold = KnownBadHold::new(until, masters::release(resource, &value));
     let won = granted >= quorum && ctx.clock.now() < until;
     if !won && settings.locker == Locker::NoUndo {
-        // The mistake: grants without a majority are not undone, and block everybody.
+        // The mistake: grants of a failed attempt are not undone, so they block all clients until they expire.
         return None;
     }
     hold.if_won(ctx, won)

@@ -1,11 +1,11 @@
-//! A quota as a number on each master that is decremented for every unit.
+//! A known-bad quota: a number on each master that is decremented for every unit.
 
 use quorate_testbed::Reply;
 
 use super::masters;
 use crate::client::context::Ctx;
 
-/// Creates the quota if every master answers.
+/// Creates the quota on all masters. Returns whether every master answered.
 pub(crate) async fn create(ctx: &Ctx, name: &str, pieces: u64) -> bool {
     let (ctx, set) = (ctx.clone(), command(&["SET", name, &pieces.to_string()]));
     let asked = tokio::task::spawn_blocking(move || {
@@ -15,7 +15,7 @@ pub(crate) async fn create(ctx: &Ctx, name: &str, pieces: u64) -> bool {
     asked.await.unwrap_or(false)
 }
 
-/// Takes a unit and returns how many are left. `None` if nothing was left.
+/// Takes a unit and returns how many are left. `None` if there was none left or no majority answered.
 pub(crate) async fn take(ctx: &Ctx, name: &str) -> Option<u64> {
     let (ctx, name) = (ctx.clone(), name.to_owned());
     let taken = tokio::task::spawn_blocking(move || take_one(&ctx, &name));
@@ -26,7 +26,7 @@ fn take_one(ctx: &Ctx, name: &str) -> Option<u64> {
     let answers = masters::on_each(ctx, &command(&["DECR", name]));
     let left = answers.iter().filter_map(Reply::int);
     let left: Vec<u64> = left.filter_map(|left| u64::try_from(left).ok()).collect();
-    // The mistake: masters that received the requests in different orders do not agree on the unit.
+    // The mistake: masters that received the requests in different orders do not agree on which unit was taken.
     if left.len() >= masters::majority(ctx) {
         return left.into_iter().min();
     }

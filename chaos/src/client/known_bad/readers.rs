@@ -1,4 +1,4 @@
-//! Readers as a number on each master; a writer may enter when it is zero.
+//! A known-bad readers-writer lock: the readers are a number on each master, and a writer may enter when it is zero.
 
 use super::held::KnownBadHold;
 use super::masters;
@@ -6,8 +6,8 @@ use crate::claim::Claim;
 use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 
-/// Adds a reader if there is no writer. The mistake: the number has one expiry, that of the first reader. It expires
-/// while others read, and from then on it is too small.
+/// Adds a reader if there is no writer. The mistake: the number has one expiry, set by the first reader. It expires
+/// while other readers still read, and is too small from then on.
 const ENTER: &str = "
     if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
     if redis.call('INCR', KEYS[2]) == 1 then redis.call('PEXPIRE', KEYS[2], ARGV[1]) end

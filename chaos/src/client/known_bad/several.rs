@@ -1,4 +1,4 @@
-//! Several resources, locked one after the other; each single lock is correct.
+//! A known-bad lock over several resources: they are locked one after the other. Each single lock is correct.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 use crate::workload::Locker;
 
-/// The pause between two attempts of a holder of the first resource to lock the next one.
+/// The pause of a client that holds the first resource, before it tries again to lock the next one.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The number of attempts.
+/// The maximum number of attempts to lock the next resource.
 const TRIES: usize = 100;
 
 pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
@@ -19,7 +19,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let mut all: Option<KnownBadHold> = None;
     for resource in wanted.resources() {
         let Some(next) = wait_for(ctx, resource, tries) else {
-            // The first mistake: the first resource stays locked, and nobody holds it.
+            // The mistake of `one-by-one`: the first resource stays locked, although the client has given up.
             if let Some(first) = all.filter(|_| !keeps) {
                 first.give_back(ctx);
             }
@@ -29,7 +29,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
             None => next,
             Some(first) => KnownBadHold {
                 undo: [first.undo, next.undo].concat(),
-                // The second mistake: the lock of the first resource ends before that of the next.
+                // The mistake of `later-lease`: the hold lasts as long as the last lock, although the first lock
+                // expires earlier.
                 ..next
             },
         });
