@@ -1,8 +1,8 @@
-//! The ancestors of this process. Known on Linux only, if `/proc` is mounted.
+//! The ancestors of this process. They can be read only on Linux, and only if `/proc` is mounted.
 
 use std::os::unix::fs::MetadataExt;
 
-/// Maximum number of ancestors that are read.
+/// Maximum number of ancestors that are read. If there are more, none of them is known.
 const DEEPEST: usize = 1024;
 
 /// A process, identified by its pid and its start time, because the kernel reuses pids.
@@ -18,12 +18,12 @@ struct Process {
 pub(crate) struct Ancestry {
     /// Inode of the pid namespace. Pids of another namespace cannot be compared with ours.
     namespace: u64,
-    /// This process first, up to the one that has no parent.
+    /// This process first, then its ancestors, up to the process that has no parent.
     line: Vec<Process>,
 }
 
 impl Ancestry {
-    /// `None` if an ancestor cannot be read.
+    /// Reads this process and its ancestors from `/proc`. `None` if one of them cannot be read.
     pub(crate) fn of_this_process() -> Option<Self> {
         let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
         let (mut line, mut next) = (Vec::new(), "self".to_owned());
@@ -41,13 +41,14 @@ impl Ancestry {
         }
     }
 
-    /// The name of this process for its descendants: pid, start time and pid namespace.
+    /// The name by which descendants recognise this process: `PID.START_TIME.PID_NAMESPACE`.
     pub(crate) fn name(&self) -> Option<String> {
         let Process { pid, began } = self.line.first()?;
         Some(format!("{pid}.{began}.{}", self.namespace))
     }
 
-    /// Whether the process of this name is certainly not an ancestor: it has ended, or is unrelated to this process.
+    /// Whether the process called `name` is certainly not an ancestor of this process, because it has ended or was
+    /// never an ancestor. `name` is a result of [`name`](Self::name).
     pub(crate) fn is_without(&self, name: &str) -> bool {
         let mut parts = name.split('.');
         let mut part = || parts.next()?.parse::<u64>().ok();
@@ -60,8 +61,8 @@ impl Ancestry {
     }
 }
 
-/// Parses `/proc/PID/stat`: the process and the pid of its parent. The name of the process is in parentheses and may
-/// contain any byte, parentheses included.
+/// Parses `/proc/PID/stat`: returns the process and the pid of its parent. The file has the process name in
+/// parentheses, and that name may contain any byte, parentheses included.
 fn parse(stat: &[u8]) -> Option<(Process, u32)> {
     let open = stat.iter().position(|&byte| byte == b'(')?;
     let close = stat.iter().rposition(|&byte| byte == b')')?;
@@ -95,7 +96,7 @@ mod tests {
             ("1.0.3", false),
             ("7.98.3", true),
             ("8.99.3", true),
-            // Nothing is certain for another namespace or for a malformed name.
+            // For another pid namespace or a malformed name, the result is `false`: the process may be an ancestor.
             ("8.99.4", false),
             ("8.99", false),
             ("", false),

@@ -112,8 +112,8 @@ impl Command {
         }
     }
 
-    /// The default level of the library's events. The other commands print the reply of each master themselves, and
-    /// the demo kills masters on purpose.
+    /// The default level for events of the library: warnings for commands that hold a lock or lead, no events for the
+    /// others. The other commands print the reply of each master themselves, and the demo kills masters on purpose.
     pub(crate) fn usual(&self) -> LevelFilter {
         match self {
             Self::Run(_) | Self::Hold(_) | Self::Once(_) | Self::Lead(_) => LevelFilter::WARN,
@@ -126,7 +126,7 @@ impl Command {
 ///
 /// # Errors
 ///
-/// Those of the argument parser. It returns help and version as errors, too.
+/// The errors of the argument parser. A request for help or for the version is returned as an error, too.
 pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
     let matches = fitted(
         without_empty_variables(Cli::command()),
@@ -159,7 +159,7 @@ pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
     Ok((command, talk))
 }
 
-/// Checks that the command to run begins where the parser found it.
+/// Refuses a command line in which the command to run could begin at another word than the parser assumed.
 fn check_separator(name: &str, command: &[OsString]) -> Result<(), clap::Error> {
     let mut all = Cli::command();
     all.build();
@@ -182,8 +182,8 @@ fn check_separator(name: &str, command: &[OsString]) -> Result<(), clap::Error> 
         .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
-/// For two options that exclude each other: whether only the second was typed. A typed option wins over the variable
-/// of the other one. If both were typed, this is an error with the text `words`.
+/// For two options that exclude each other: returns whether only the second was typed on the command line. In that case
+/// the second wins over the variable of the first. If both were typed, the result is an error with the text `words`.
 fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bool, clap::Error> {
     match two.map(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
         [true, true] => Err(Cli::command().error(ErrorKind::ArgumentConflict, words)),
@@ -191,7 +191,7 @@ fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bo
     }
 }
 
-/// Wraps all help texts at this width.
+/// Wraps all help texts at `width` columns.
 fn fitted(command: clap::Command, width: usize) -> clap::Command {
     let fit = |text: &clap::builder::StyledStr| layout::page(&text.to_string(), width);
     let short = command.get_after_help().map(fit);
@@ -208,8 +208,8 @@ fn fitted(command: clap::Command, width: usize) -> clap::Command {
     command
 }
 
-/// Ignores variables that are empty. An empty variable counts as unset for every option, because that is how people
-/// unset one in a unit file, a compose file or a pipeline. The parser would use "" as the value.
+/// Makes the parser ignore empty variables, so that an empty variable counts as unset for every option. People unset a
+/// variable in this way in a unit file, a compose file or a pipeline, but the parser would use "" as the value.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     command
         .mut_args(|arg| {
@@ -223,7 +223,7 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
         .mut_subcommands(without_empty_variables)
 }
 
-/// The command line for completions and manual pages.
+/// The command line as completions and manual pages describe it.
 pub(crate) fn description() -> clap::Command {
     Cli::command()
 }

@@ -63,7 +63,7 @@ pub(crate) struct BreakArgs {
     masters: MasterOptions,
 }
 
-/// Breaks the lock.
+/// Force-releases the lock: deletes it on all masters.
 pub(crate) fn run(args: BreakArgs) -> Outcome {
     let name = args.resource.as_bytes();
     if !args.yes {
@@ -97,7 +97,7 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// One line per master.
+/// The output for people: one line per master, with its state before the break.
 fn page(before: &ResourceStatus) -> String {
     let mut text = holder_lines(before);
     for master in &before.masters {

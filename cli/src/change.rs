@@ -15,8 +15,8 @@ use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 use crate::process;
 use crate::run::leaving_nothing;
 
-/// Longest ttl of the locks under which values are copied. The locks are renewed; if this process is killed, they
-/// expire after this time.
+/// Longest ttl of the locks under which stored values are copied to the next masters. The locks are renewed meanwhile;
+/// if this process is killed, they expire after at most this time.
 const LOCKED: Duration = Duration::from_secs(5);
 
 const CUT_SHORT: &str = "the step may be half done: run it again";
@@ -101,7 +101,7 @@ struct StepArgs {
     masters: MasterOptions,
 }
 
-/// Runs one step.
+/// Runs one step of a change of the masters.
 pub(crate) fn run(args: ChangeArgs) -> Outcome {
     let (Step::Status(step)
     | Step::Mark(step)
@@ -190,7 +190,7 @@ async fn closed(change: &MastersChange<'_>) -> Outcome {
 
 async fn opened(change: &MastersChange<'_>) -> Outcome {
     if change.look().await.stage() >= ChangeStage::Open {
-        // Repeat the step for masters that were not reached before.
+        // The masters are open already. Repeat the step for masters that were unreachable the first time.
         let survey = taken(change, change.open_again().await).await?;
         show(&survey)?;
         return done(
@@ -240,7 +240,8 @@ async fn left(change: &MastersChange<'_>) -> Outcome {
     }
 }
 
-/// The state after a step. If the step was refused, prints the state of all masters first.
+/// Returns the state after `step`. If the library refused the step, prints the state of all masters, and then the
+/// reasons.
 async fn taken(
     change: &MastersChange<'_>,
     step: Result<Survey, ChangeError>,
@@ -255,7 +256,7 @@ async fn taken(
     }
 }
 
-/// Prints why a step was refused.
+/// Prints what is missing for a step that was refused, and returns the failure.
 fn refused<T>(missing: &[String]) -> Result<T, Failure> {
     for missing in missing {
         output::say(missing);
@@ -266,7 +267,7 @@ fn refused<T>(missing: &[String]) -> Result<T, Failure> {
     ))
 }
 
-/// Waits, and prints the remaining time every few seconds.
+/// Waits for `time`, and prints the remaining time every five seconds.
 async fn wait(time: Duration) {
     let until = Instant::now() + time;
     loop {
@@ -325,7 +326,7 @@ fn show(survey: &Survey) -> Result<(), Failure> {
     ))
 }
 
-/// Prints one line for each copied value, and the library's advice.
+/// Prints one line for each stored value that was copied, and the library's advice.
 fn show_values(survey: &Survey) -> Result<(), Failure> {
     for value in &survey.carried {
         output::print(&format!("{value}\n"))?;
@@ -359,7 +360,8 @@ fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
     ]
 }
 
-/// The number of clients at each step.
+/// The cell with the clients connected to this master: the number at each step of the change, and the numbers of other
+/// clients.
 fn clients(master: &MasterSeen) -> Cell {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
     for client in &master.seen.clients {

@@ -1,4 +1,4 @@
-//! Completion scripts, generated from the command line. After `--` they complete another command.
+//! Prints completion scripts, which are generated from the command line. After `--` they complete the command to run.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -15,8 +15,8 @@ Examples:
     quorate completions zsh > ~/.zfunc/_quorate
     quorate completions fish > ~/.config/fish/completions/quorate.fish";
 
-/// Appended to the bash script. It completes the command after `--` with `_command_offset` of the package
-/// bash-completion, or, if that is not installed, with program and file names.
+/// Appended to the bash script. Completes the command after `--` with `_command_offset` of the package bash-completion.
+/// If the package is not installed, completes program and file names instead.
 const BASH: &str = r#"
 _quorate_or_command() {
     local at
@@ -38,7 +38,7 @@ _quorate_or_command() {
 complete -F _quorate_or_command -o bashdefault -o default quorate
 "#;
 
-/// Appended to the fish script: completes the command after `--`.
+/// Appended to the fish script. Completes the command after `--`.
 const FISH: &str = r#"
 function __fish_quorate_command
     set -l words (commandline -opc) (commandline -ct)
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &CompletionArgs, mut commands: clap::Command) -> Outcome
     let more = match args.shell {
         Shell::Bash => BASH,
         Shell::Fish => FISH,
-        // The generated zsh script already completes the command.
+        // The generated zsh script already completes the command after `--`.
         _ => "",
     };
     output::print_raw(more.as_bytes())?;

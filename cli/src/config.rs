@@ -1,7 +1,8 @@
-//! The options about masters: flags over `QUORATE_*` variables over the TOML file over the library's defaults.
+//! The options about masters. Flags take precedence over `QUORATE_*` variables, then follow the TOML file and the
+//! library's defaults.
 //!
-//! The argument parser merges flags and variables. This file adds the settings of the TOML file and passes the result to
-//! the library's builder, which checks it.
+//! The argument parser merges flags and variables. This module adds the settings of the TOML file and passes the result
+//! to the library's builder, which checks it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,11 +16,11 @@ use crate::exit::Failure;
 use crate::file::{FileOptions, Source};
 use crate::settings::{self, MasterSettings};
 
-/// The file that is read when no other is named and it exists.
+/// The configuration file that is read if it exists and `--config` is not given.
 const DEFAULT_FILE: &str = "quorate.toml";
 
-/// Fills in the options of the command that neither a flag nor a variable gives. Settings of the library are filled in by
-/// `Settings::or`.
+/// Fills in, from the TOML file, the options of the command that neither a flag nor a variable gives. For settings of
+/// the library, `Settings::or` does this.
 macro_rules! fill {
     ($options:ident from $under:ident: $($name:ident),+ $(,)?) => {
         $($options.$name = $options.$name.take().or($under.$name.take());)+
@@ -27,8 +28,8 @@ macro_rules! fill {
 }
 pub(crate) use fill;
 
-/// How long releases may take at the end of the command, in addition to the node timeout. A master that takes longer
-/// keeps the lock until its ttl is over.
+/// How long the end of the command waits for releases, in addition to the node timeout. On a master that takes longer,
+/// the lock may remain until its ttl expires.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// How to reach the masters, and the rules of the lock. Every command takes these.
@@ -47,11 +48,11 @@ pub(crate) struct MasterOptions {
 }
 
 impl MasterOptions {
-    /// Reads the file and fills in the settings that neither a flag nor a variable gives.
+    /// Reads the configuration file and fills in the settings that neither a flag nor a variable gives.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, is not TOML, or has an unknown key or a bad value; if no master is named.
+    /// If the file cannot be read, is not TOML, or has an unknown key or a bad value; or if no master is configured.
     pub(crate) fn complete(mut self) -> Result<(Self, FileOptions), Failure> {
         let found = Path::new(DEFAULT_FILE);
         let file = match &self.config {
@@ -78,12 +79,12 @@ impl MasterOptions {
         &self.given.0
     }
 
-    /// The same, to be changed.
+    /// The settings of the masters, to be changed.
     pub(crate) fn settings_mut(&mut self) -> &mut Settings {
         &mut self.given.0
     }
 
-    /// How long a master may take to answer.
+    /// How long a master may take to reply.
     pub(crate) fn node_timeout(&self) -> Duration {
         self.settings().node_timeout.unwrap_or(DEFAULT_NODE_TIMEOUT)
     }
@@ -105,11 +106,11 @@ fn none_empty(what: &str, urls: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// A factory with these options. Connects to nothing.
+/// Creates a client with these options. Opens no connection yet.
 ///
 /// # Errors
 ///
-/// If the library refuses a setting. The message names the setting and what would be right.
+/// If the library refuses a setting. The message names the setting and a valid value.
 pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<Redlock, Failure> {
     let mut settings = options.settings().clone();
     settings.ttl = ttl;
@@ -121,19 +122,19 @@ pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<
     builder.build().map_err(Failure::usage)
 }
 
-/// Runs a future that talks to masters to its end.
+/// Runs the future to its end on a new runtime in this thread.
 ///
 /// # Errors
 ///
-/// Those of the future, or that no runtime could be made.
+/// The error of the future, or an internal failure if no runtime can be created.
 pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Failure::internal)?;
     let outcome = runtime.block_on(future);
-    // Dropped, it would wait for the thread that looks a name up at a silent name server: nobody needs
-    // that answer any more (`silent_name_server_does_not_delay_the_exit`).
+    // Dropping the runtime would wait for its thread that resolves a host name, even if the name server does not reply.
+    // Nobody needs that result any more (test `silent_name_server_does_not_delay_the_exit`).
     runtime.shutdown_background();
     outcome
 }

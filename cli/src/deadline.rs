@@ -1,23 +1,23 @@
 //! Decides when the command gets `SIGTERM` and when it gets `SIGKILL`.
 //!
-//! `quorate run` promises that the command runs only while the lock is valid. Therefore `SIGKILL` must be sent before
-//! the validity ends, and `SIGTERM` one grace period earlier. This module reads no clock and sends no signal; the
-//! caller passes the times in.
+//! `quorate run` guarantees that the command runs only while the lock is valid. Therefore `SIGKILL` must be sent before
+//! the validity ends, and `SIGTERM` one grace period earlier. This module reads no clock and sends no signal: the
+//! caller passes the times in, and sends the signals.
 
 use std::time::Duration;
 
 /// The next action of the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// The lock is valid for long enough; decide again after at most this time.
+    /// The lock is valid for long enough: decide again after at most this time.
     KeepRunning(Duration),
-    /// Little validity is left: send `SIGTERM`, and decide again after this time.
+    /// Little validity is left: send `SIGTERM` if it was not sent yet, and decide again after this time.
     Terminate(Duration),
-    /// The validity or the grace period is used up: send `SIGKILL`.
+    /// The validity or the grace period has ended: send `SIGKILL`.
     Kill,
 }
 
-/// How long before the end of the validity the signals are due, for one lock.
+/// How long before the end of a lock's validity `SIGTERM` and `SIGKILL` are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Deadline {
     grace: Duration,
@@ -40,21 +40,21 @@ impl Deadline {
         }
     }
 
-    /// The grace period in use, which may be shorter than the one asked for.
+    /// The grace period in use. It may be shorter than the configured grace period, because it must fit into the ttl.
     pub(crate) fn grace(self) -> Duration {
         self.grace
     }
 
-    /// How long before the end of the validity the guard process sends `SIGTERM` and `SIGKILL`. That is a little later
-    /// than the supervisor does, so that the guard acts only if the supervisor could not.
+    /// How long before the end of the validity the guard process sends `SIGTERM` and `SIGKILL`. Both times are a little
+    /// later than those of the supervisor, so that the guard acts only if the supervisor could not.
     pub(crate) fn backstop(self) -> (Duration, Duration) {
         (self.grace + self.margin / 2, self.margin / 2)
     }
 
-    /// Decides for the `remaining` validity. `terminated_for` is the time since `SIGTERM`, if it was sent.
+    /// Decides what to do when the lock is valid for another `remaining`. `terminated_for` is the time since `SIGTERM`
+    /// was sent, `None` if it was not sent.
     ///
-    /// After `SIGTERM` there is no way back: if a late renewal succeeds, the command still gets only the rest of its
-    /// grace period.
+    /// `SIGTERM` is final: even if a renewal succeeds later, the command gets only the rest of its grace period.
     pub(crate) fn decide(self, remaining: Duration, terminated_for: Option<Duration>) -> Action {
         let Some(to_kill) = remaining
             .checked_sub(self.margin)

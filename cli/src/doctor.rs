@@ -1,7 +1,7 @@
 //! `quorate doctor`: checks whether the masters are fit to hold locks. Each finding says what to change.
 //!
-//! The library inspects the masters over the same connections as locks use, [`findings`](crate::findings) judges what
-//! it saw, and this file prints.
+//! The library inspects the masters over the same kind of connections that locks use. The module
+//! [`findings`](crate::findings) judges the inspections, and this module prints the findings.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -94,12 +94,12 @@ struct MasterReport {
     grant: Vec<String>,
     settings: BTreeMap<String, String>,
     unseen: Vec<String>,
-    /// The word in the table.
+    /// The state of the master as the table shows it.
     #[serde(skip)]
     state: State,
 }
 
-/// Whether a lock can use the master.
+/// Whether locks can use the master.
 #[derive(Debug, Clone, Copy)]
 enum State {
     Up,
@@ -108,7 +108,7 @@ enum State {
     Down,
 }
 
-/// Inspects all masters concurrently.
+/// Inspects all masters concurrently, and prints the findings.
 pub(crate) fn run(args: DoctorArgs) -> Outcome {
     let (masters, _) = args.masters.complete()?;
     let redlock = config::redlock(&masters, None)?;
@@ -144,7 +144,7 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
     Ok(if well { exit::OK } else { exit::FINDINGS })
 }
 
-/// The median of the clock offsets; the offsets are shown relative to it.
+/// The median clock offset of the masters, which is subtracted from all offsets that are shown.
 fn middle_clock(inspections: &[Inspection]) -> i64 {
     let mut clocks: Vec<i64> = inspections
         .iter()

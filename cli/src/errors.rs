@@ -4,7 +4,8 @@ use quorate::{AcquireError, BuildError, ValueError};
 
 use crate::exit::{self, Failure};
 
-/// The failure for a lock that was not acquired. Contention, outage and wrong names have different exit codes.
+/// The failure for a lock that was not acquired. A lock held by another client, an outage and a wrong name have
+/// different exit codes.
 pub(crate) fn not_acquired(error: AcquireError) -> Failure {
     let is_usual = matches!(error, AcquireError::HeldByOther(_));
     let code = code_of(&error);
@@ -21,12 +22,12 @@ fn needs_fencing(what: &str) -> String {
     format!("{what} need fencing tokens: do not use --fencing off")
 }
 
-/// The failure of an access to a quota.
+/// The failure if a quota could not be read or written.
 pub(crate) fn no_quota(error: ValueError) -> Failure {
     no_value(error, "quota", "quorate quota create NAME N")
 }
 
-/// The failure of an access to the record of a command that runs once a period.
+/// The failure if the record of a command of `once` could not be read or written.
 pub(crate) fn no_record(error: ValueError) -> Failure {
     no_value(error, "record", "quorate once --create NAME")
 }
@@ -59,7 +60,7 @@ fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
     }
 }
 
-/// The message if a signal interrupts the access to a value under its lock.
+/// The message if a signal interrupts the access to a stored value under its lock.
 pub(crate) const VALUE_CUT_SHORT: &str = "no lock is held; if the lock had been acquired already, the change may or may not have been made";
 
 fn code_of(error: &AcquireError) -> u8 {

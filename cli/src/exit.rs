@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 /// Success.
 pub(crate) const OK: u8 = 0;
-/// `doctor` found something to repair, a step of `masters` was refused, or a quota has too few units.
+/// `doctor` found a problem, a step of `masters` was refused, or a quota has fewer units than requested.
 pub(crate) const FINDINGS: u8 = 1;
 /// The command line, a variable, the configuration file or the resource name is wrong.
 pub(crate) const USAGE: u8 = 64;
@@ -16,11 +16,11 @@ pub(crate) const UNAVAILABLE: u8 = 69;
 pub(crate) const SOFTWARE: u8 = 70;
 /// The lock was lost while the command ran.
 pub(crate) const LOST: u8 = 74;
-/// Another client held the lock for the whole wait.
+/// Another client held the lock for the whole time that this command waited for it.
 pub(crate) const HELD: u8 = 75;
-/// The masters have been replaced, and this configuration names the old ones.
+/// The masters have been replaced, and the configuration of this client still names the old masters.
 pub(crate) const CONFIG: u8 = 78;
-/// The command was found and could not be executed.
+/// The command was found, but could not be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// The command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
@@ -28,7 +28,8 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// An exit code as help texts show it, and its meaning.
 pub(crate) type Meaning = (&'static str, &'static str);
 
-/// The meaning of every code. All help texts are built from this table, and tests compare the pages with it.
+/// Exit codes of all commands, with their meanings. All help texts are built from this table, and tests compare the
+/// pages in `docs/` with it.
 const TABLE: [Meaning; 11] = [
     ("0", "success (run: the command's own exit code)"),
     ("1", "the check or step found a problem"),
@@ -52,13 +53,12 @@ const TABLE: [Meaning; 11] = [
     ),
 ];
 
-/// The whole table, for a help text.
+/// The table of all exit codes, for a help text.
 pub(crate) fn table() -> String {
     table_of(&TABLE)
 }
 
-/// The table of one command: its exit codes, each with its own text, or with the text of the whole table if its own
-/// is empty.
+/// The table of exit codes of one command. A code with an empty text gets its general meaning.
 pub(crate) fn table_of(codes: &[Meaning]) -> String {
     let mut text = "Exit codes:".to_owned();
     for (code, own) in codes {
@@ -72,12 +72,12 @@ pub(crate) fn table_of(codes: &[Meaning]) -> String {
     text
 }
 
-/// A help text, followed by the table of one command.
+/// The text `help`, followed by the table of the command's exit codes.
 pub(crate) fn below(help: &str, codes: &[Meaning]) -> String {
     format!("{help}\n\n{}", table_of(codes))
 }
 
-/// The exit code for a process that was ended by signal number `n`.
+/// The exit code of a process that was ended by signal number `n`, as a shell reports it.
 pub(crate) fn signalled(n: i32) -> u8 {
     u8::try_from(128 + n).unwrap_or(u8::MAX)
 }
@@ -87,17 +87,18 @@ pub(crate) fn signalled(n: i32) -> u8 {
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) line: String,
-    /// The signal that ended the command. The process dies of the same signal, so that its parent sees it.
+    /// The signal that ended this command. The process then ends itself with the same signal, so that its parent sees
+    /// it.
     pub(crate) signal: Option<Signal>,
-    /// An expected outcome, not an error: `-q` suppresses the message.
+    /// Whether this is an expected outcome and not an error: then `-q` suppresses the message.
     pub(crate) is_usual: bool,
 }
 
-/// What every command returns: the code to exit with.
+/// What every command returns: the exit code, or a failure.
 pub(crate) type Outcome = Result<u8, Failure>;
 
 impl Failure {
-    /// A failure with this code. The message names the cause and the remedy.
+    /// Creates a failure with this exit code. `line` is the message, which names the cause and the remedy.
     pub(crate) fn new(code: u8, line: impl fmt::Display) -> Self {
         Self {
             code,
@@ -107,7 +108,7 @@ impl Failure {
         }
     }
 
-    /// Wrong usage.
+    /// Creates the failure for wrong usage (exit code 64).
     pub(crate) fn usage(line: impl fmt::Display) -> Self {
         Self::new(USAGE, line)
     }
@@ -118,7 +119,7 @@ impl Failure {
         self
     }
 
-    /// This failure as an expected outcome.
+    /// Marks this failure as an expected outcome, whose message `-q` suppresses.
     pub(crate) fn usual(self) -> Self {
         Self {
             is_usual: true,
@@ -126,7 +127,7 @@ impl Failure {
         }
     }
 
-    /// This failure with another code, if the reason is that another client holds the lock.
+    /// Replaces the exit code by `code` if the failure is that another client holds the lock.
     pub(crate) fn on_conflict(self, code: u8) -> Self {
         let is_conflict = self.code == HELD;
         Self {
@@ -135,12 +136,12 @@ impl Failure {
         }
     }
 
-    /// An internal failure.
+    /// Creates an internal failure (exit code 70).
     pub(crate) fn internal(line: impl fmt::Display) -> Self {
         Self::new(SOFTWARE, line)
     }
 
-    /// A signal ended the command, and everything has been cleaned up.
+    /// Creates the failure for a command that a signal has ended, after its cleanup.
     pub(crate) fn cut_short(signal: Signal, line: impl fmt::Display) -> Self {
         Self {
             signal: Some(signal),
@@ -185,7 +186,7 @@ mod tests {
         }
     }
 
-    /// The part of the table that applies to `run`, without 0 (the command's own code) and 1 (not used by `run`).
+    /// The exit codes of `run`, without 0 (`run` then returns the code of the command) and 1 (not used by `run`).
     fn run_codes() -> impl Iterator<Item = &'static Meaning> {
         TABLE.iter().filter(|(code, _)| !matches!(*code, "0" | "1"))
     }

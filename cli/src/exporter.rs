@@ -1,5 +1,5 @@
-//! Writes the metrics of a run to a file and to statsd, on a thread of its own, because a disk or a name server that
-//! hangs must not delay the renewal of the lock.
+//! Writes the metrics of one `quorate run` to a file and to statsd. It uses a thread of its own, because a disk or a
+//! name server that hangs must not delay the renewal of the lock.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,7 +14,8 @@ use crate::exit::{self, Failure};
 use crate::metrics::RunMetrics;
 use crate::output;
 
-/// How long the end of a run waits for the address of statsd. It waits twice as long for all metrics to be written.
+/// How long the end of a `quorate run` waits for the address of statsd to be resolved. It waits twice as long until all
+/// metrics are written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Options for the metrics of a run.
@@ -32,7 +33,7 @@ pub(crate) struct ExporterArgs {
     statsd: Option<String>,
 }
 
-/// The metrics of one run, and the thread that writes them.
+/// The metrics of one `quorate run`, and the thread that writes them.
 pub(crate) struct Exporter {
     metrics: RunMetrics,
     began: Instant,
@@ -40,7 +41,7 @@ pub(crate) struct Exporter {
     thread: Option<Handed>,
 }
 
-/// The thread that writes the metrics.
+/// The channels to the thread that writes the metrics.
 struct Handed {
     metrics: Sender<RunMetrics>,
     /// Closed once all metrics have been written.
@@ -48,11 +49,11 @@ struct Handed {
 }
 
 impl Exporter {
-    /// The exporter of a run that starts now.
+    /// Starts the exporter of a `quorate run` that begins now.
     ///
     /// # Errors
     ///
-    /// If the file cannot be written, or the address is malformed.
+    /// If the metrics file cannot be written, or the address of statsd is malformed.
     pub(crate) fn begin(args: &ExporterArgs, resource: &str) -> Result<Self, Failure> {
         let metrics = RunMetrics {
             resource: resource.to_owned(),
@@ -61,7 +62,7 @@ impl Exporter {
         };
         let mut args = args.clone();
         if let Some(path) = &mut args.metrics_file {
-            // Replace the target of a symbolic link, not the link.
+            // If the path is a symbolic link, replace the file that it points to, not the link.
             *path = fs::canonicalize(&path).unwrap_or(path.clone());
             try_out(path)?;
         }
@@ -77,7 +78,7 @@ impl Exporter {
         })
     }
 
-    /// Records that the lock is held, with this fencing token.
+    /// Records that the lock is held. `number` is its fencing token.
     pub(crate) fn held(&mut self, number: Option<u64>) {
         self.held = Some(Instant::now());
         self.metrics.waited = self.began.elapsed();
@@ -90,7 +91,8 @@ impl Exporter {
         self.hand_over();
     }
 
-    /// Records the end of the run with this exit code, and waits a bounded time until the metrics are written.
+    /// Records the end of the run with this exit code, and waits a limited time until the metrics are written.
+    /// `conflict` is the exit code for a lock that another client holds.
     pub(crate) fn end(mut self, outcome: Result<u8, u8>, conflict: u8) {
         let ran = self.metrics.is_running;
         let (label, code) = match outcome {
@@ -160,7 +162,8 @@ fn now() -> f64 {
     since.map_or(0.0, |since| since.as_millis() as f64 / 1e3)
 }
 
-/// Checks the path before anything is locked. A full disk is not an error here, because it may have space later.
+/// Checks that the metrics file can be written, before the lock is acquired. A full disk is not an error here, because
+/// it may have space at the end of the run.
 fn try_out(path: &Path) -> Result<(), Failure> {
     let beside = beside(path);
     let tried = check_kind(path).and_then(|()| fs::write(&beside, ""));
@@ -174,7 +177,7 @@ fn try_out(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Checks that the path is a regular file or does not exist. Replacing a device or a pipe would remove it.
+/// Checks that the path is a regular file or does not exist: replacing a device or a pipe would remove it.
 fn check_kind(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
@@ -183,8 +186,8 @@ fn check_kind(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces the file atomically: writes a temporary file, whose name the collector ignores, and renames it. The last
-/// success that another run has written in the meantime is kept.
+/// Replaces the file atomically: writes a temporary file, whose name the collector ignores, and renames it. If another
+/// run has written a later time of the last success meanwhile, that time is kept.
 fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;
     metrics.remember(&fs::read_to_string(path).unwrap_or_default());
@@ -216,7 +219,7 @@ fn check(address: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Resolves the address in the background.
+/// Resolves the address of statsd in the background. The result arrives on the channel.
 fn resolve(address: String) -> Receiver<io::Result<SocketAddr>> {
     let (tell, found) = channel();
     std::thread::spawn(move || {

@@ -21,17 +21,17 @@ use crate::exit::Failure;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FileOptions {
     pub(crate) settings: Settings,
-    /// The least time for which `run` keeps the lock.
+    /// The option `keep_for`: the least time for which `run` keeps the lock.
     pub(crate) keep_for: Option<Duration>,
-    /// The time between SIGTERM and SIGKILL when the lock ends.
+    /// The option `grace`: the time between SIGTERM and SIGKILL when the lock ends.
     pub(crate) grace: Option<Duration>,
 }
 
-/// The keys that are settings of the command and not of the library.
+/// Keys of the file that are options of the command, not settings of the library.
 const KEEP_FOR: &str = "keep_for";
 const GRACE: &str = "grace";
 
-/// All keys of the file.
+/// All keys that the file may contain.
 static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let library = SETTINGS.iter().map(|setting| setting.name);
     library.chain([KEEP_FOR, GRACE]).collect()
@@ -50,7 +50,8 @@ impl FileOptions {
         })
     }
 
-    /// Parses the file. The error is one line with the line number and the key, and shows no other value of the file.
+    /// Parses the file. An error is one line with the line number and the key. It quotes no value of another key,
+    /// because values may contain passwords.
     fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| {
             let what = error.message().replace('\n', " ");
@@ -70,23 +71,24 @@ impl FileOptions {
     }
 }
 
-/// Why a file is read.
+/// Why a configuration file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The user named it. It may be a pipe, as with `--config <(..)`.
+    /// The user named the file. It may be a pipe, as with `--config <(..)`.
     Named,
-    /// It exists under the default name. Only a regular file is read, because any other might never end.
+    /// The file exists under the default name. It must be a regular file, because reading anything else might never
+    /// end.
     Found,
 }
 
-/// In bytes; far more than any configuration needs.
+/// Maximum size of the file in bytes; far more than any configuration needs.
 const LARGEST_FILE: u64 = 1 << 20;
 
 fn read(path: &Path, source: Source) -> io::Result<String> {
     let mut options = File::options();
     options.read(true);
     if source == Source::Found {
-        // Without the flag, opening a pipe waits for its writer. Regular files ignore the flag.
+        // Without this flag, opening a pipe would wait for a writer. The flag has no effect on regular files.
         options.custom_flags(OFlag::O_NONBLOCK.bits());
     }
     let file = options.open(path)?;
@@ -137,7 +139,7 @@ impl<'de> Visitor<'de> for Keys {
     }
 }
 
-/// A key that is known. An unknown one is an error at its own place in the file.
+/// A key that the file may contain. An unknown key is an error that points to its position in the file.
 struct Key(String);
 
 impl<'de> Deserialize<'de> for Key {
@@ -151,7 +153,7 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// A duration as text.
+/// A duration, parsed from text such as `10s`.
 struct Time(Duration);
 
 impl<'de> Deserialize<'de> for Time {
@@ -161,7 +163,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// Where the value of a library's setting goes.
+/// Deserializes the value of one library setting into `settings`.
 struct Setting<'a> {
     name: &'a str,
     settings: &'a mut Settings,

@@ -8,9 +8,9 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
-    /// Information only.
+    /// Information only: nothing needs to be changed.
     Note,
-    /// Locks work, with a restriction.
+    /// Locks work on this master, with a restriction.
     Warning,
     /// Locks do not work on this master, or are not safe.
     Error,
@@ -22,27 +22,28 @@ pub(crate) struct Finding {
     pub(crate) severity: Severity,
     /// The name of the check; stable across versions.
     pub(crate) check: &'static str,
-    /// The master, if the finding is about a single one.
+    /// The master that the finding is about; `None` if it is about all masters.
     pub(crate) master: Option<String>,
-    /// The observation.
+    /// What was observed.
     #[serde(rename = "finding")]
     pub(crate) what: String,
     /// The recommended change.
     pub(crate) advice: String,
 }
 
-/// The settings of the deployment that the checks depend on.
+/// The settings of the clients that the checks depend on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     /// The longest ttl that any client uses.
     pub(crate) max_ttl: Duration,
-    /// Whether the restart guard is on.
+    /// Whether the clients use the restart guard.
     pub(crate) restart_guard: bool,
-    /// Whether a prefix of all lock keys is set.
+    /// Whether the clients set a prefix for all lock keys.
     pub(crate) prefix: bool,
 }
 
-/// Adds a finding about one master: severity, name of the check, what was found, what to change.
+/// A function that adds a finding about one master. Its arguments are the severity, the name of the check, the
+/// observation and the advice.
 pub(crate) trait Add: FnMut(Severity, &'static str, String, &str) {}
 
 impl<F: FnMut(Severity, &'static str, String, &str)> Add for F {}

@@ -1,4 +1,4 @@
-//! The checks of `doctor`: derives findings from the inspections of the masters, without I/O.
+//! The checks of `doctor`. They derive findings from the inspections of the masters, without I/O.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::finding::{Add, Finding, Rules, Severity};
 use crate::output::{human, redact};
 use crate::records;
 
-/// The versions that `scripts/versions` tests. docs/operations.md lists the same versions (checked by a test).
+/// The server versions that `scripts/versions` tests. A test compares docs/operations.md with this list.
 const TESTED: [(&str, &str); 7] = [
     ("redis", "6.2"),
     ("redis", "7.0"),
@@ -19,13 +19,13 @@ const TESTED: [(&str, &str); 7] = [
     ("zookeeper", "3.8"),
 ];
 
-/// Largest clock difference between masters without a finding, in milliseconds.
+/// Largest clock difference between masters that is not reported, in milliseconds.
 const CLOCKS_AGREE_MS: i64 = 500;
 /// Part of `max_ttl` that the clock difference must not use up, so that fencing tokens increase even after all masters
-/// lost their data: clock differences count twice, and each may be one second.
+/// have lost their data. It is two seconds, because a difference counts twice and may be one second each time.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
-/// Checks all masters, each by itself and together.
+/// Runs all checks: on each master alone, and on all masters together. The most severe findings come first.
 pub(crate) fn judge(masters: &[Inspection], rules: Rules) -> Vec<Finding> {
     let mut findings = Vec::new();
     together(masters, rules, &mut findings);
@@ -50,7 +50,7 @@ pub(crate) fn judge(masters: &[Inspection], rules: Rules) -> Vec<Finding> {
     findings
 }
 
-/// Adds the reason why locks cannot use this master.
+/// Adds the finding that locks cannot use this master, with the reason and advice.
 fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
     let why = redact(&fault.to_string()).into_owned();
     if master.records && records::unusable(master, fault, &why, add) {
@@ -106,11 +106,12 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
     add(Severity::Error, check, what, advice);
 }
 
-/// Adds the missing rights of the user.
+/// Adds findings about rights that the configured user of this master lacks.
 fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
-    // A missing right to read the persistence settings is reported by that check, if it matters.
+    // Leave out rights that only the persistence check needs: that check reports them where they matter.
     let told = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
-    // Without a prefix a lock may have any name, and only the operator knows the names in use.
+    // Without a prefix, a lock may have any name, and only the operator knows which names are in use. So a missing
+    // right to keys may be intended.
     let unclear = |missing: &&MissingRight| missing.is_about_keys() && !rules.prefix;
     let missing: Vec<&MissingRight> = master.missing.iter().filter(told).collect();
     let some = |wanted: &dyn Fn(&&MissingRight) -> bool| -> Vec<&MissingRight> {
@@ -229,9 +230,10 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Checks that the masters have generation markers, which tell them from other servers at their addresses.
+/// Checks that the masters have generation markers. Clients use the marker to recognise a master that was replaced by
+/// another server at the same address.
 fn marked(masters: &[Inspection], add: &mut impl Add) {
-    // Markers are only used if all masters are Redis or Valkey servers.
+    // Generation markers are used only if all masters are Redis or Valkey servers.
     let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();
     if unmarked == 0 || masters.iter().any(|m| m.records) {
         return;
@@ -292,7 +294,7 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
     restarts(master, rules, add);
 }
 
-/// Checks that this version is a tested one.
+/// Adds a note if `scripts/versions` does not test this version of the server.
 fn untested(server: &str, version: &str, add: &mut impl Add) {
     let tested = TESTED.iter().any(|(kind, series)| {
         let rest = version.strip_prefix(series);
@@ -315,7 +317,7 @@ fn untested(server: &str, version: &str, add: &mut impl Add) {
     }
 }
 
-/// Checks what a restart of this master would lose.
+/// Checks whether this master would lose locks in a restart.
 fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
     let durable = match (master.append_only, master.append_fsync.as_deref()) {
         (Some(aof), Some(fsync)) => Some(aof && fsync == "always"),
@@ -365,14 +367,14 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
     }
 }
 
-/// Checks whether the master has restarted so recently that it does not vote yet.
+/// Checks whether the master has restarted so recently that it does not vote on locks yet.
 fn just_started(master: &Inspection, add: &mut impl Add) {
     if let Some(left) = master.quarantined {
         let started = match master.uptime {
             Some(uptime) => format!("started {} ago", human(uptime)),
             None => "started recently".to_owned(),
         };
-        // Rounded up to a whole second, because "0s" would not be a time to wait.
+        // Round up to a whole second: "0s" would not be a useful time to wait.
         let left = Duration::from_secs(left.as_secs() + 1);
         add(
             Severity::Warning,

@@ -48,7 +48,7 @@ pub(crate) const CODES: [Meaning; 7] = [
     ("128+n", "signal n ended the hold, or the wait for the lock"),
 ];
 
-/// Longest time between two checks of the lock.
+/// Longest time between two checks that the lock is still valid.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Arguments of `hold`.
@@ -68,7 +68,7 @@ impl HoldArgs {
     }
 }
 
-/// Acquires and holds the lock.
+/// Acquires the lock, and holds it until a signal or the end of standard input.
 pub(crate) fn run(args: HoldArgs) -> Outcome {
     let conflict = args.lock.conflict_exit_code();
     let end = take_and_hold(args).map_err(|failure| failure.on_conflict(conflict))?;
@@ -87,7 +87,7 @@ fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
     config::block_on(leaving_nothing(&lock.redlock, lock.parting, work))
 }
 
-/// Prints the fencing token, and waits for the end. Returns the signal if one ended the hold.
+/// Prints the fencing token and waits until the hold ends. Returns the signal if a signal ended it.
 async fn hold(
     guard: &LockGuard,
     lock: &Lock,
@@ -96,7 +96,7 @@ async fn hold(
     let began = Instant::now();
     let number = guard.fencing_token();
     let number = number.map_or_else(|| "-".to_owned(), |token| token.to_string());
-    // Printed on a thread of its own: if nobody reads stdout, the lock is still renewed.
+    // Print on a separate thread, so that the lock is renewed even if nobody reads stdout.
     let mut told = tokio::task::spawn_blocking(move || output::print_line(&number));
     let mut input = std::pin::pin!(input::ended());
     let mut is_told = false;
@@ -115,7 +115,7 @@ async fn hold(
             () = &mut input => return still_held(guard, lock, began, None),
             written = &mut told, if !is_told => {
                 is_told = true;
-                // Hold the lock even if nobody reads the token.
+                // Keep the lock also if stdout has no reader, so that nobody gets the fencing token.
                 let _is_read = written.map_err(Failure::internal)??;
             }
             () = tokio::time::sleep(nap.min(TICK)) => {}
@@ -123,7 +123,7 @@ async fn hold(
     }
 }
 
-/// The end that the user asked for, if the lock is still valid.
+/// The result if the user ended the hold: success if the lock was still valid, else the failure for a lost lock.
 fn still_held(
     guard: &LockGuard,
     lock: &Lock,
@@ -137,7 +137,7 @@ fn still_held(
     Err(lost(guard, lock, began, why))
 }
 
-/// How long the lock is certainly valid; `None` when it must be reported as lost.
+/// How long the lock is certainly valid from now on; `None` once it must be reported as lost.
 fn nap(guard: &LockGuard, lock: &Lock) -> Option<Duration> {
     match Deadline::new(lock.room(), Duration::ZERO).decide(guard.remaining(), None) {
         Action::KeepRunning(nap) | Action::Terminate(nap) => Some(nap),

@@ -1,4 +1,4 @@
-//! Waits for the end of standard input and ignores its content.
+//! Waits for the end of standard input. The content of the input is ignored.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use nix::sys::stat::{fstat, stat};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use tokio::sync::oneshot;
 
-/// Time between two attempts to read a terminal whose foreground is another process group.
+/// Time between two attempts to read from the terminal while another process group is in its foreground.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Resolves at the end of standard input, which a thread of its own reads. Never resolves if standard input is
-/// `/dev/null`, because background jobs and services have that instead of an input.
+/// Resolves at the end of standard input, which a separate thread reads. Never resolves if standard input is
+/// `/dev/null`: background jobs and services have it because they have no input.
 pub(crate) async fn ended() {
     if is_null() {
         return std::future::pending().await;
@@ -34,8 +34,8 @@ fn is_null() -> bool {
 }
 
 fn read_to_the_end() {
-    // In the background of a terminal, a read would stop this process, and the lock would be lost. With SIGTTIN
-    // blocked the read fails instead.
+    // When this process is in the background of a terminal, a read would stop it, and the lock would expire. While
+    // SIGTTIN is blocked, the read fails instead.
     let mut background = SigSet::empty();
     background.add(Signal::SIGTTIN);
     let _ = background.thread_block();
@@ -53,7 +53,7 @@ fn read_to_the_end() {
     }
 }
 
-/// Whether standard input is a terminal whose foreground is another process group.
+/// Whether standard input is a terminal with another process group in its foreground.
 fn is_others() -> bool {
     tcgetpgrp(io::stdin()).is_ok_and(|group| group != getpgrp())
 }

@@ -1,4 +1,4 @@
-//! The kind of lock that `run` takes, and the variables by which nested `quorate` processes learn of it.
+//! The kind of lock that `run` takes, and the variables that inform nested `quorate` processes about it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,10 +11,10 @@ use crate::config::MasterOptions;
 use crate::exit::{self, Failure};
 use crate::output;
 
-/// The variable that lists the locks of the ancestors.
+/// The variable that lists the locks which ancestors of this process hold.
 const HELD: &str = "QUORATE_HELD";
 
-/// The variable with the owner of the nearest ancestor that has one.
+/// The variable with the owner id of the nearest ancestor that holds a lock as an owner.
 const OWNER: &str = "QUORATE_OWNER";
 
 /// Arguments of `run` about the kind of lock.
@@ -52,7 +52,7 @@ pub(crate) enum Kind {
 }
 
 impl KindArgs {
-    /// The first option that asks for another kind than the exclusive lock on one resource.
+    /// The first given option that asks for a kind other than the exclusive lock on one resource.
     pub(crate) fn asks_for_another(&self) -> Option<&'static str> {
         let asked = [
             (!self.also.is_empty(), "--also"),
@@ -65,11 +65,11 @@ impl KindArgs {
         asked.next().map(|(_, option)| option)
     }
 
-    /// The kind of lock for this resource.
+    /// The kind of lock that the options ask for on this resource.
     ///
     /// # Errors
     ///
-    /// If `--reenter` is given and no ancestor has an owner.
+    /// If `--reenter` is given and no ancestor has an owner id.
     pub(crate) fn kind(self, place: &Place, resource: &OsStr) -> Result<Kind, Failure> {
         let owner = if self.reenter {
             let place = place.of(resource);
@@ -94,11 +94,12 @@ impl KindArgs {
 }
 
 impl Kind {
-    /// The request to the library. `owner` is the place where the request keeps its owner.
+    /// Creates the request to the library for this kind of lock. The request borrows its owner from `owner`, which this
+    /// function fills.
     ///
     /// # Errors
     ///
-    /// If the id of the owner is invalid.
+    /// If the owner id is invalid.
     pub(crate) fn request<'a>(
         &self,
         redlock: &'a Redlock,
@@ -139,11 +140,12 @@ impl Kind {
         std::iter::once(first).chain(also.iter().map(OsString::as_os_str))
     }
 
-    /// Refuses to wait for a lock that an ancestor holds, because the ancestor waits for this process to end.
+    /// Refuses to wait for a lock that an ancestor holds. The wait could not end, because the ancestor waits for this
+    /// process.
     ///
     /// # Errors
     ///
-    /// If an ancestor holds the lock; the message says what to do.
+    /// If an ancestor holds the lock. The message says what to do.
     pub(crate) fn check_ancestors(
         &self,
         place: &Place,
@@ -163,32 +165,33 @@ impl Kind {
         Ok(())
     }
 
-    /// Whether this is a read lock that an ancestor already holds as a reader. Then only a queued writer can make this
-    /// process wait, and that writer waits for the ancestor, which waits for this process to end.
+    /// Whether this is a read lock that an ancestor already holds as a reader. In that case only a queued writer can
+    /// make this process wait. That writer waits for the ancestor, and the ancestor waits for this process to end.
     pub(crate) fn is_read_above(&self, place: &Place, resource: &OsStr) -> bool {
         let held = Held::by_ancestors();
         let place = place.of(resource);
         *self == Self::Shared && held.of(&place).any(|hold| hold.letter == b's')
     }
 
-    /// Whether the lock can be granted while ancestors have these holds.
+    /// Whether this lock can be granted while ancestors of this process hold `held`.
     fn goes_beside<'a>(&self, held: impl Iterator<Item = Hold<'a>>) -> bool {
         // A semaphore and the plain lock of the same name are separate.
         let (ours, plain): (Vec<Hold<'_>>, Vec<_>) = held.partition(|hold| hold.letter == b'p');
         match self {
             Self::Permits(permits) => {
-                // Slots above the number of permits do not matter.
+                // Holds in slots at or above `permits` do not use up any of these permits.
                 let taken = ours.iter().filter(|hold| hold.may_be_below(*permits));
                 *permits == 0 || taken.count() < *permits
             }
             Self::Shared => plain.iter().all(|hold| hold.letter == b's'),
-            // Another owner would have to wait for the ancestor.
+            // An ancestor with another owner would exclude this one, so all holds must have the same owner.
             Self::Owner(id) => plain.iter().all(|hold| hold.owner().as_ref() == Some(id)),
             Self::Exclusive | Self::Several(_) => plain.is_empty(),
         }
     }
 
-    /// The variables for nested `quorate` processes. `slot` is the slot of the permit.
+    /// The variables that inform nested `quorate` processes about this lock. `slot` is the slot of the permit, for a
+    /// semaphore.
     pub(crate) fn environment(
         &self,
         place: &Place,
@@ -211,7 +214,8 @@ impl Kind {
                 _ => {}
             }
             if let Some(holder) = &holder {
-                // The holder's name: a daemon that the command leaves behind keeps this variable after the holder ends.
+                // Add the name of this process. A daemon that the command leaves behind keeps the variable after this
+                // process has ended, and can then ignore the entry.
                 entry.push_str(&format!("@{holder}"));
             }
             held.extend(entry.into_bytes());
@@ -224,11 +228,11 @@ impl Kind {
     }
 }
 
-/// Refuses to access the value under the lock of this name while an ancestor holds that lock.
+/// Refuses access to the stored value under the lock of this name while an ancestor holds that lock.
 ///
 /// # Errors
 ///
-/// If an ancestor holds the lock.
+/// If an ancestor holds the lock. The wait for it could not end.
 pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<(), Failure> {
     let held = Held::by_ancestors();
     if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
@@ -248,23 +252,23 @@ fn refused(resource: &OsStr, instead: &str) -> Failure {
     )
 }
 
-/// The locks of the ancestors, as the variable lists them.
+/// The locks that ancestors of this process hold, as [`HELD`] lists them.
 struct Held {
     entries: Vec<u8>,
-    /// The ancestors, if they can be read.
+    /// The ancestors of this process, if the list is not empty and they can be read.
     ancestry: Option<Ancestry>,
 }
 
 impl Held {
     fn by_ancestors() -> Self {
         let entries = std::env::var_os(HELD).unwrap_or_default().into_vec();
-        // Most processes have no such ancestor: read `/proc` only if needed.
+        // Most processes have no ancestor with a lock: read `/proc` only if the list has entries.
         let told = !entries.is_empty();
         let ancestry = told.then(Ancestry::of_this_process).flatten();
         Self { entries, ancestry }
     }
 
-    /// The holds of the resource at this place.
+    /// The holds of ancestors on `place`, which is a resource with its masters and prefix.
     fn of<'a>(&'a self, place: &'a str) -> impl Iterator<Item = Hold<'a>> {
         let entries = self.entries.split(|byte| *byte == b' ');
         entries.filter_map(move |entry| {
@@ -279,21 +283,22 @@ impl Held {
         })
     }
 
-    /// Whether the holder is not an ancestor any more, and so does not wait for this process. Older versions do not name
-    /// the holder.
+    /// Whether the process that acquired the hold is not an ancestor, so that it does not wait for this process.
+    /// Returns `false` if that is unknown, for example because an older version of quorate did not write the holder's
+    /// name.
     fn is_over(&self, holder: Option<&[u8]>) -> bool {
         let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());
         let ours = self.ancestry.as_ref().zip(holder);
         ours.is_some_and(|(ours, holder)| ours.is_without(holder))
     }
 
-    /// The owner that holds the lock at this place.
+    /// The owner id under which an ancestor holds the lock on `place`.
     fn holder(&self, place: &str) -> Option<String> {
         self.of(place).find_map(|hold| hold.owner())
     }
 }
 
-/// The words for what a lock key holds: readers, an owner, or the value of a single holder.
+/// Describes the holder of a lock for messages: `readers`, an owner, or the token of a single holder.
 pub(crate) fn holder_words(key: &str) -> String {
     match key.strip_prefix("quorate:owner:") {
         Some(owner) => format!("owner '{owner}'"),
@@ -302,10 +307,10 @@ pub(crate) fn holder_words(key: &str) -> String {
     }
 }
 
-/// One hold of an ancestor.
+/// One hold of an ancestor, parsed from [`HELD`].
 struct Hold<'a> {
     letter: u8,
-    /// The owner, or the slot of a permit. Older versions do not name the slot.
+    /// The owner id, or the slot of a permit. Older versions of quorate do not write the slot.
     which: Option<&'a [u8]>,
 }
 
@@ -315,7 +320,7 @@ impl Hold<'_> {
         String::from_utf8(unprintable(id)?).ok()
     }
 
-    /// Whether the slot may be one of the first `permits` slots.
+    /// Whether the slot is less than `permits`, or unknown.
     fn may_be_below(&self, permits: usize) -> bool {
         let slot = self
             .which
@@ -324,12 +329,12 @@ impl Hold<'_> {
     }
 }
 
-/// The owner of the nearest ancestor that has one.
+/// The owner id of the nearest ancestor that holds a lock as an owner.
 fn nearest_owner() -> Option<String> {
     std::env::var(OWNER).ok().filter(|id| !id.is_empty())
 }
 
-/// Masters and prefix of a resource. Resources of the same name at different places are different locks.
+/// The masters and the key prefix of a resource. Resources with the same name at different places are different locks.
 pub(crate) struct Place {
     masters: u64,
     prefix: String,
@@ -339,7 +344,7 @@ impl Place {
     pub(crate) fn new(redlock: &Redlock, options: &MasterOptions) -> Self {
         let mut masters: Vec<String> = redlock.masters().map(ToString::to_string).collect();
         masters.sort_unstable();
-        // FNV-1a: it only distinguishes sets of masters.
+        // FNV-1a is enough, because the hash only distinguishes sets of masters.
         let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let masters = masters.join(" ");
         Self {
@@ -348,7 +353,8 @@ impl Place {
         }
     }
 
-    /// The name of a resource at this place, in printable characters without spaces.
+    /// The name of a resource at this place: hash of the masters, prefix and resource, in printable characters without
+    /// spaces.
     fn of(&self, resource: &OsStr) -> String {
         let key = [self.prefix.as_bytes(), resource.as_bytes()].concat();
         format!("{:016x}:{}", self.masters, printable(&key))
@@ -367,7 +373,7 @@ fn printable(bytes: &[u8]) -> String {
     text
 }
 
-/// The inverse of [`printable`].
+/// Decodes a text that [`printable`] has encoded; `None` if it is malformed.
 fn unprintable(mut text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     while let Some((byte, rest)) = text.split_first() {

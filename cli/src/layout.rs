@@ -1,26 +1,26 @@
-//! Wraps help texts at a width, so that columns stay aligned and examples can still be copied.
+//! Wraps help texts, so that columns stay aligned and examples can still be copied.
 //!
-//! A page consists of blocks, separated by empty lines. A block is a paragraph, or a heading followed by lines that are
-//! indented by four spaces. Such lines have two columns, or they are commands. Lines that are indented by eight spaces
-//! describe the command above.
+//! A help page consists of blocks, separated by empty lines. A block is either a paragraph, or a heading followed by
+//! lines that are indented by four spaces. The indented lines of a block are commands, or they have two columns. A line
+//! that is indented by eight spaces describes the command above it.
 
 use std::fs::File;
 use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
-/// Longest line of a help text, because longer lines are hard to read on any terminal.
+/// Maximum width of a help text in columns. Longer lines are hard to read on any terminal.
 const WIDEST: usize = 100;
-/// Smallest width that a page is wrapped at.
+/// Minimum width that a help text is wrapped at, in columns.
 const NARROWEST: usize = 32;
 
-/// A space at which no line is broken.
+/// A no-break space: lines are never broken at it.
 const HARD: char = '\u{a0}';
 
 /// The text between two empty lines.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// A paragraph, or the heading of the lines below.
+    /// The text of a paragraph, or the heading of `lines`.
     pub(crate) head: String,
     pub(crate) lines: Vec<Line>,
 }
@@ -28,15 +28,15 @@ pub(crate) struct Block {
 /// One line of a block.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// Two columns.
+    /// A line with two columns.
     Pair(String, String),
-    /// A command that can be copied.
+    /// A command that users can copy.
     Command(String),
     /// A description of the command above.
     Words(String),
 }
 
-/// The blocks of a page.
+/// Splits a help page into its blocks.
 pub(crate) fn blocks(page: &str) -> Vec<Block> {
     let texts = page.split("\n\n").filter(|text| !text.trim().is_empty());
     texts.map(block).collect()
@@ -66,8 +66,8 @@ fn block(text: &str) -> Block {
     }
 }
 
-/// The start of the second column, if there is one: a position that follows a space in every line, and at least two
-/// spaces in one of them.
+/// Finds where the second column of these lines starts; `None` if they have only one. It starts at a position that
+/// follows a space in every line, and at least two spaces in one of the lines.
 fn second_column(lines: &[&str]) -> Option<usize> {
     let own = lines.iter().filter(|line| !line.starts_with("        "));
     let own: Vec<Vec<char>> = own.map(|line| line.chars().collect()).collect();
@@ -79,7 +79,7 @@ fn second_column(lines: &[&str]) -> Option<usize> {
     })
 }
 
-/// Wraps a page at this width.
+/// Wraps a help page at `width` columns.
 pub(crate) fn page(text: &str, width: usize) -> String {
     let blocks = blocks(text);
     let texts: Vec<String> = blocks.iter().map(|block| laid_out(block, width)).collect();
@@ -106,13 +106,13 @@ fn laid_out(block: &Block, width: usize) -> String {
     lines.join("\n")
 }
 
-/// A command, broken into several lines as a shell accepts them.
+/// Breaks a command into several lines with a backslash at the end, as a shell accepts them.
 fn broken(words: &str, width: usize) -> String {
     let whole = format!("    {words}");
     if visible(&whole) <= width {
         return whole;
     }
-    // Quoted text is one word.
+    // Text in quotes counts as one word.
     let mut quote = None;
     let whole = whole.chars().map(|letter| match (quote, letter) {
         (None, '\'' | '"') => {
@@ -134,7 +134,7 @@ fn broken(words: &str, width: usize) -> String {
     lines.replace('\n', " \\\n").replace(HARD, " ")
 }
 
-/// Breaks a line between words if it is too long, and indents the following lines.
+/// Breaks a line between words if it is longer than `width`, and indents the continuation lines by `indent`.
 pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     if visible(line) <= width {
         return line.to_owned();
@@ -143,7 +143,7 @@ pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     let mut text = String::new();
     let mut at = 0;
     let mut is_new = true;
-    // Spaces belong to the following word, so that columns stay aligned.
+    // Keep spaces with the word that follows them, so that columns stay aligned.
     let mut rest = &line[lead..];
     text.push_str(&line[..lead]);
     at += lead;
@@ -167,7 +167,7 @@ pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     text
 }
 
-/// The width of a text on a terminal, without its colour sequences.
+/// The number of columns that a text takes on a terminal: colour sequences take none.
 pub(crate) fn visible(text: &str) -> usize {
     let mut count = 0;
     let mut letters = text.chars();
@@ -181,14 +181,15 @@ pub(crate) fn visible(text: &str) -> usize {
     count
 }
 
-/// The width of a terminal; `None` if the stream is not a terminal.
+/// The width of the terminal in columns; `None` if the stream is not a terminal.
 pub(crate) fn columns(of: impl AsFd) -> Option<usize> {
     let size = tcgetwinsize(of).ok()?;
     let columns = usize::from(size.ws_col);
     (columns > 0).then(|| columns.max(NARROWEST))
 }
 
-/// The width of a help text: that of stdout, else the variable `COLUMNS`, else that of the controlling terminal.
+/// The width of a help text: the width of the terminal on stdout, else the variable `COLUMNS`, else the width of the
+/// controlling terminal.
 pub(crate) fn page_width() -> usize {
     let named = || std::env::var("COLUMNS").ok()?.trim().parse().ok();
     let terminal = || columns(File::open("/dev/tty").ok()?);

@@ -111,7 +111,7 @@ impl LeadArgs {
     }
 }
 
-/// Campaigns and leads until the end.
+/// Campaigns, and runs the command in each term of leadership, until `lead` ends.
 pub(crate) fn run(mut args: LeadArgs) -> Outcome {
     let (masters, mut file) = std::mem::take(&mut args.masters).complete()?;
     config::fill!(args from file: grace);
@@ -131,15 +131,15 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
 
 /// How `lead` ended, if nothing failed.
 enum WayOut {
-    /// With the exit code of the command.
+    /// Ends with the exit code of the command.
     Code(u8),
-    /// By this signal, which also ended the command, or came before leadership was lost.
+    /// Ends by this signal. It ended the command too, or it arrived before leadership was lost.
     Signal(Signal),
 }
 
 /// The result of one term.
 enum Term {
-    /// The last term.
+    /// This was the last term: `lead` ends now.
     Last(WayOut),
     /// Leadership was lost: campaign again at once.
     Lost,
@@ -182,7 +182,7 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     let election = election.waiting(move |seen| display.see(seen));
     let note = args.note.as_deref().unwrap_or_default();
     let leads = election.campaign(note).await.map_err(not_acquired)?;
-    // Removes the progress line of the wait before the next message.
+    // Remove the progress line of the wait before the next message is printed.
     drop(election);
     output::mention(format!(
         "leading '{}', term {}",
@@ -192,7 +192,7 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     Ok(leads)
 }
 
-/// The variables for the command.
+/// The environment variables that the command gets.
 fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option<OsString>)> {
     let token = leads.guard().token().to_string();
     let term = leads.term().to_string();
@@ -207,7 +207,7 @@ fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option
     env
 }
 
-/// Runs the command while this machine is the leader.
+/// Runs the command during one term of leadership.
 async fn command(
     leads: &Leadership,
     argv: &[OsString],
@@ -241,9 +241,9 @@ async fn command(
     }
 }
 
-/// The result of a term whose command ended with this code.
+/// The result of a term whose command ended with this exit code.
 fn ended_with(code: u8, asked_to_end: bool) -> Term {
-    // A command that cannot be started would fail again in the next term.
+    // End now if the command could not be started, because it would fail in the next term, too.
     if asked_to_end || matches!(code, exit::OK | exit::NOT_EXECUTABLE | exit::NOT_FOUND) {
         return Term::Last(WayOut::Code(code));
     }
@@ -254,7 +254,7 @@ fn ended_with(code: u8, asked_to_end: bool) -> Term {
     Term::Failed
 }
 
-/// The result of a term after leadership was lost.
+/// The result of a term that ended because leadership was lost.
 fn lost(
     guard: &LockGuard,
     cause: &str,

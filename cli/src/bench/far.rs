@@ -12,23 +12,23 @@ use super::setting::Setting;
 use crate::config::MasterOptions;
 use crate::exit::Failure;
 
-/// Round trips of the simulated wide area, in milliseconds.
+/// Simulated round trip to each of five distant masters, in milliseconds.
 const FAR: [u64; 5] = [1, 10, 40, 80, 150];
 /// Number of masters in this measurement.
 pub(super) const MASTERS: usize = FAR.len();
 const CYCLES: usize = 12;
 
-/// Masters and their round trips.
+/// The masters of the measurement, and the round trip to each of them.
 struct Place {
     options: MasterOptions,
     urls: Vec<String>,
     round_trips_ms: Vec<f64>,
-    /// The proxies that delay replies, for as long as they exist.
+    /// Proxies that delay the replies of the masters. They work only until they are dropped.
     _proxies: Vec<Proxy>,
 }
 
 impl Place {
-    /// Started masters behind proxies that delay replies.
+    /// Puts the masters that were started for the benchmark behind proxies that delay their replies by [`FAR`].
     fn simulated(ground: &Ground, masters: &Masters) -> Result<Self, Failure> {
         let mut urls = Vec::new();
         let mut proxies = Vec::new();
@@ -53,7 +53,8 @@ impl Place {
         })
     }
 
-    /// Configured masters as they are. The round trip is measured as the median acquire on each master alone.
+    /// Uses the configured masters at their real distances. The round trip to each master is the median time of an
+    /// acquire on that master alone.
     async fn found(ground: &Ground, time: Duration) -> Result<Self, Failure> {
         let options = ground.options.clone();
         let mut round_trips_ms = Vec::new();
@@ -75,8 +76,9 @@ impl Place {
     }
 }
 
-/// Measures acquires when masters are far apart: through proxies for started masters, directly for configured ones.
-/// Takes about `time`, but at least one acquire per size and setting.
+/// Measures how long an acquire takes when masters are far apart. Masters that were started for the benchmark are
+/// measured through delaying proxies, configured masters directly. Takes about `time`, and longer if `time` is too
+/// short for one acquire per size and setting.
 pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wide>, Failure> {
     if ground.is_by_kind() {
         return Ok(None);
@@ -89,7 +91,7 @@ pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wi
         return Ok(None);
     }
     let sizes: Vec<usize> = if ground.spawned.is_some() {
-        // Even sizes as well: they show that an additional master only costs more.
+        // Measure even sizes as well: they show that one master more than an odd size only costs time.
         (1..=place.urls.len()).collect()
     } else {
         ground

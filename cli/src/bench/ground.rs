@@ -19,15 +19,15 @@ use crate::spawned::Spawned;
 pub(super) struct Ground {
     pub(super) options: MasterOptions,
     pub(super) urls: Vec<String>,
-    /// The quorums to compare.
+    /// The quorums to compare with each other.
     pub(super) parties: Vec<Party>,
     pub(super) server: String,
     pub(super) spawned: Option<Masters>,
     /// The settings to measure with each quorum.
     pub(super) settings: &'static [Setting],
-    /// Started servers of several kinds, kept only so that they stay up.
+    /// Servers that were started for a comparison of kinds. The field only keeps them running.
     others: Vec<Spawned>,
-    /// All clients, so that an interrupted measurement can flush their releases.
+    /// All clients created so far, so that an interrupted measurement can still send their releases.
     pub(super) clients: RefCell<Vec<Redlock>>,
 }
 
@@ -35,7 +35,8 @@ const TTL: Duration = Duration::from_secs(10);
 const DEFAULT_SIZES: [usize; 5] = [1, 3, 5, 7, 9];
 
 impl Ground {
-    /// Starts masters for these sizes (default: [`DEFAULT_SIZES`]), but at least `least` masters.
+    /// Starts as many masters as the largest of these sizes needs (default: [`DEFAULT_SIZES`]), but at least `least`
+    /// masters.
     pub(super) fn spawn(sizes: Option<Vec<usize>>, least: usize) -> Result<Self, Failure> {
         let sizes = sizes.unwrap_or(DEFAULT_SIZES.to_vec());
         check(&sizes)?;
@@ -61,7 +62,7 @@ impl Ground {
         })
     }
 
-    /// Starts servers for quorums of these kinds. The quorums share the servers.
+    /// Starts servers for quorums of these kinds. Quorums with masters of the same kind share the servers.
     pub(super) async fn spawn_kinds(quorums: &[Kinds]) -> Result<Self, Failure> {
         let most = |kind: Scheme| {
             let of_kind = |one: &Kinds| one.0.iter().filter(|other| **other == kind).count();
@@ -98,7 +99,8 @@ impl Ground {
         })
     }
 
-    /// Uses the configured masters. Without sizes, compares kinds if there are several, else all odd sizes.
+    /// Uses the configured masters. If `sizes` is `None`, compares the kinds of masters if there are several kinds,
+    /// else all odd sizes.
     pub(super) fn find(sizes: Option<Vec<usize>>, masters: MasterOptions) -> Result<Self, Failure> {
         let (options, _) = masters.complete().map_err(|failure| {
             failure.with("; or use --spawn to start servers for the measurement")
@@ -130,7 +132,7 @@ impl Ground {
         })
     }
 
-    /// If `wanted`, measures the kinds of locks instead of the settings of the plain lock.
+    /// If `wanted`, measures the kinds of locks (reader, permit, ..) instead of the settings of the plain lock.
     pub(super) fn by_kinds_of_locks(self, wanted: bool) -> Self {
         Self {
             settings: if wanted {
@@ -142,7 +144,7 @@ impl Ground {
         }
     }
 
-    /// Creates a client of these masters, and keeps track of it.
+    /// Creates a client of the masters at `urls`, and adds it to `clients`.
     pub(super) fn client(
         &self,
         setting: Setting,
@@ -162,9 +164,9 @@ impl Ground {
         Ok(redlock)
     }
 
-    /// Waits until the releases of all clients have been sent.
+    /// Waits until the releases of all clients have been sent, but at most for [`MasterOptions::parting`].
     pub(super) async fn clear(&self) {
-        // Dropped tasks end with the next turn of the runtime.
+        // Tasks that were dropped end only when the runtime runs again.
         tokio::time::sleep(Duration::from_millis(10)).await;
         let clients = self.clients.take();
         let flushed = futures::future::join_all(clients.iter().map(Redlock::flush));

@@ -1,4 +1,4 @@
-//! Measures turns of one client and of many tasks.
+//! Measures the time of acquire and release: with a single client, and with many concurrent tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::setting::Setting;
 use crate::exit::{self, Failure};
 
-/// Quantiles in microseconds.
+/// Quantiles of the measured times, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Latency {
     pub(super) p50: f64,
@@ -34,16 +34,17 @@ impl Latency {
     }
 }
 
-/// The result of one turn with many tasks.
+/// The result of one turn in which many tasks acquired locks concurrently.
 pub(super) struct Crowd {
     pub(super) per_second: f64,
     pub(super) client_us: f64,
-    /// NaN if the processes of the servers are not visible.
+    /// Processor time that the servers used per acquire and release, in microseconds. NaN if their processes are not
+    /// visible.
     pub(super) server_us: f64,
     pub(super) failed: u64,
 }
 
-/// Connects by acquiring one lock, so that a missing quorum is found before the measurement.
+/// Connects to the masters by acquiring one lock, so that a missing quorum is found before the measurement begins.
 pub(super) async fn warm_up(redlock: &Redlock, name: &str) -> Result<(), Failure> {
     let resource = format!("quorate-bench:{name}:warm-up");
     let wait = Wait::For(Duration::from_secs(5));
@@ -60,7 +61,7 @@ pub(super) async fn warm_up(redlock: &Redlock, name: &str) -> Result<(), Failure
     }
 }
 
-/// Acquires and releases one lock after another with one client, for `time`, but at most `cycles` times.
+/// Acquires and releases the same lock repeatedly with one client, until `time` has elapsed or after `cycles` cycles.
 pub(super) async fn alone(
     redlock: &Redlock,
     setting: Setting,
@@ -79,7 +80,7 @@ pub(super) async fn alone(
     }
 }
 
-/// Runs `tasks` tasks, each with a lock of its own, for `time`.
+/// Runs `tasks` concurrent tasks for `time`. Each task repeatedly acquires and releases a lock of its own.
 pub(super) async fn crowd(
     redlock: &Redlock,
     setting: Setting,
@@ -125,7 +126,7 @@ pub(super) async fn crowd(
     }
 }
 
-/// Acquires one lock, with a bounded wait so that the benchmark ends in time.
+/// Acquires one lock. Waits at most one second, so that the benchmark ends in time; `None` if the acquire fails.
 async fn take(redlock: &Redlock, setting: Setting, resource: &str) -> Option<Held> {
     let wait = Wait::For(Duration::from_secs(1));
     let parts = |count| (0..count).map(|part| format!("{resource}:{part}"));
@@ -143,7 +144,7 @@ async fn take(redlock: &Redlock, setting: Setting, resource: &str) -> Option<Hel
     request.wait(wait).acquire().await.ok().map(Held::Lock)
 }
 
-/// A guard to release.
+/// The guard of an acquired lock, which [`release`](Self::release) releases.
 pub(super) enum Held {
     Lock(LockGuard),
     Owned(OwnedGuard),

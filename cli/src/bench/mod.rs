@@ -128,7 +128,7 @@ pub(crate) struct BenchArgs {
     masters: MasterOptions,
 }
 
-/// Measures, prints, and writes the report.
+/// Runs the benchmark, prints the results, and writes the report if `--out` is given.
 pub(crate) fn run(args: BenchArgs) -> Outcome {
     let began = Instant::now();
     if args.tasks == 0 {
@@ -176,7 +176,7 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// The measurements, and the masters.
+/// The measurements, and the masters on which they were made.
 struct Measured {
     ground: Ground,
     noise: Noise,
@@ -185,7 +185,7 @@ struct Measured {
 }
 
 async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
-    // Before servers are started, so that a signal stops them in an orderly way.
+    // Receive signals before servers are started, so that a signal stops the servers in an orderly way.
     let mut signals = Signals::receive().map_err(Failure::internal)?;
     let ground = if !args.nodes.is_empty() {
         Ground::spawn_kinds(&args.nodes).await?
@@ -209,13 +209,14 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     let ground = ground.by_kinds_of_locks(args.kinds);
     let progress = Progress::of(sizes::turns(&ground) + 1, "turns");
     let all = async {
-        // A tenth of the time is left for distant masters and for the time between turns.
+        // Keep a tenth of the time for the measurement with distant masters, and for the time between turns.
         let time = args.time.mul_f64(0.9);
         let servers = ground.spawned.as_deref();
         let before = Look::now(servers.unwrap_or_default());
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
         let after = Look::now(servers.unwrap_or_default());
-        // The processor time of configured servers is unknown.
+        // The processor time of configured servers is unknown, so the share of other processes can be computed only for
+        // servers that were started here.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {
@@ -233,7 +234,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         }
     };
     progress.finish();
-    // Also after success: a release returns when a majority has replied.
+    // Wait for releases also after success, because a release returns as soon as a majority has replied.
     ground.clear().await;
     let (noise, sizes, wide) = measured?;
     Ok(Measured {

@@ -6,23 +6,24 @@ use quorate_testbed::Server;
 use quorate_testbed::measure::{own_cpu, servers_cpu};
 use serde::Serialize;
 
-/// Share of the processor time that other processes may use without a warning.
+/// Share of the machine's processor time (0 to 1) that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// How much the rounds of a setting may differ without a warning (median of all settings).
+/// The relative difference between the rounds of one setting, in the median of all settings, up to which there is no
+/// warning.
 const APART: f64 = 0.25;
 /// The unit of the processor times in `/proc/stat`.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Processor times at one moment.
+/// The processor times used up to one moment.
 pub(super) struct Look {
-    /// Busy and total time of all processors, in ticks.
+    /// Busy time and total time of all processors together, in ticks.
     machine: Option<(u64, u64)>,
-    /// Time of this process and of the servers that it started.
+    /// Processor time of this process and of the servers that it started.
     ours: Duration,
 }
 
 impl Look {
-    /// The times now; `servers` are the started ones.
+    /// Reads the processor times now. `servers` are the servers that this process started.
     pub(super) fn now(servers: &[Server]) -> Self {
         let stat = std::fs::read_to_string("/proc/stat").ok();
         Self {
@@ -31,7 +32,8 @@ impl Look {
         }
     }
 
-    /// The share of the processor time that other processes used between the two; `None` if unknown.
+    /// The share of the machine's processor time (0 to 1) that other processes used from `self` to `now`; `None` if
+    /// unknown.
     pub(super) fn others_since(&self, now: &Self) -> Option<f64> {
         let ((worked, all), (works, every)) = self.machine.zip(now.machine)?;
         let ours = now.ours.saturating_sub(self.ours);
@@ -41,7 +43,8 @@ impl Look {
     }
 }
 
-/// The first line: user, nice, system, idle, waiting for disks, interrupts of two kinds, and stolen by other machines.
+/// Reads busy and total ticks from the first line of `/proc/stat`. Its numbers are: user, nice, system, idle, waiting
+/// for disks, interrupts of two kinds, and time stolen by other virtual machines.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let numbers = line.split_whitespace().take(8).map(str::parse);
@@ -51,19 +54,20 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
     Some((all - idle, all))
 }
 
-/// How quiet it was.
+/// How much other load disturbed the measurement.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Noise {
-    /// The share of all processor time that neither this program had nor the servers that it started.
+    /// The share of the machine's processor time (0 to 1) that other processes used; `None` if unknown. This process
+    /// and the servers that it started are not counted.
     others: Option<f64>,
-    /// How far apart the rounds of a setting lie, in the middle of all settings.
+    /// The relative difference between the rounds of one setting, in the median of all settings.
     apart: f64,
-    /// Whether one of them exceeds its limit.
+    /// Whether `others` or `apart` exceeds its limit.
     noisy: bool,
 }
 
 impl Noise {
-    /// The noise; `apart` says for every setting how much its rounds differ.
+    /// Computes the noise. `apart` has one entry per setting: the relative difference between its rounds.
     pub(super) fn of(others: Option<f64>, mut apart: Vec<f64>) -> Self {
         apart.retain(|share| share.is_finite());
         apart.sort_by(f64::total_cmp);
@@ -76,7 +80,7 @@ impl Noise {
         }
     }
 
-    /// The warning; `None` on a quiet machine.
+    /// The warning about a noisy machine; `None` on a quiet machine.
     pub(super) fn warning(&self) -> Option<String> {
         let percent = |share: f64| (share * 100.0).round();
         let others = self.others.filter(|share| *share > OTHERS);
@@ -117,7 +121,8 @@ mod tests {
         };
         let share =
             |look: &Look, now: &Look| look.others_since(now).map(|share| (share * 100.0).round());
-        // One second of two processors: 150 busy ticks, 500 ms of them used by this process.
+        // One second on a machine with two processors is 200 ticks. 150 of them were busy: 50 by this process (500 ms),
+        // so 100 by other processes.
         assert_eq!(share(&look(0, 0, 0), &look(150, 200, 500)), Some(50.0));
         assert_eq!(share(&look(0, 0, 0), &look(40, 200, 500)), Some(0.0));
         assert_eq!(share(&look(5, 5, 0), &look(5, 5, 0)), None);

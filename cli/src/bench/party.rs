@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::masters::{Scheme, scheme};
 
-/// A quorum.
+/// A quorum to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Party {
     pub(super) urls: Vec<String>,
@@ -15,20 +15,21 @@ pub(super) struct Party {
 }
 
 impl Party {
-    /// The first `size` masters.
+    /// The quorum of the first `size` of these masters.
     pub(super) fn of_size(size: usize, urls: &[String]) -> Self {
         let urls = urls.iter().take(size).cloned().collect();
         Self { urls, kinds: None }
     }
 
-    /// All of these masters, labelled by their kinds.
+    /// The quorum of all of these masters, labelled by their kinds.
     pub(super) fn of_kinds(urls: Vec<String>) -> Self {
         let kinds: Vec<Scheme> = urls.iter().map(|url| scheme(url)).collect();
         let kinds = Some(count(&kinds));
         Self { urls, kinds }
     }
 
-    /// One quorum of each kind, and one of all masters; empty if there is only one kind.
+    /// For each kind, the quorum of all masters of that kind; and one quorum of all masters. Empty if all masters are
+    /// of one kind.
     pub(super) fn each_kind(urls: &[String]) -> Vec<Self> {
         let of = |kind: Scheme| urls.iter().filter(move |url| scheme(url) == kind).cloned();
         let kinds = Scheme::value_variants().iter();
@@ -49,7 +50,7 @@ impl Party {
     }
 }
 
-/// `2 redis + 1 mysql`.
+/// Counts the masters by kind, for example `2 redis + 1 mysql`.
 fn count(kinds: &[Scheme]) -> String {
     let words: Vec<String> = Scheme::value_variants()
         .iter()

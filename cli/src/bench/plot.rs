@@ -1,7 +1,8 @@
-//! Plots as SVG text: without scripts or network access, readable in print and in dark mode.
+//! Draws plots as SVG text. The plots need no scripts and no network access, and are readable in print and in dark
+//! mode.
 //!
-//! Colours are CSS classes that the page defines. Every mark has its value as a title, and every value is also in a
-//! table of the page.
+//! Colours are CSS classes that the page defines. Every bar and point has its value as a title, and every value is also
+//! in a table of the page.
 
 use quorate_testbed::measure::number;
 
@@ -16,7 +17,7 @@ const BOTTOM: f64 = 46.0;
 pub(super) struct Series {
     /// The name in the legend.
     pub(super) name: &'static str,
-    /// The class that gives the colour: `s0`, `s1`, ..
+    /// The CSS class that gives the colour: `s0`, `s1`, ..
     pub(super) class: &'static str,
     /// One value per place on the x axis.
     pub(super) values: Vec<f64>,
@@ -24,7 +25,7 @@ pub(super) struct Series {
     pub(super) upper: Option<Vec<f64>>,
 }
 
-/// How values become heights.
+/// How the y axis maps values to heights.
 #[derive(Clone, Copy)]
 pub(super) enum Scale {
     /// Linear, from zero.
@@ -91,7 +92,7 @@ impl Axis {
     }
 }
 
-/// A round number that divides `most` into about five.
+/// A round step between the marks of an axis, so that an axis up to `most` has about five marks.
 fn step(most: f64) -> f64 {
     let rough = most / 5.0;
     let decade = 10_f64.powf(rough.log10().floor());
@@ -115,7 +116,7 @@ fn above(value: f64) -> f64 {
         .unwrap_or(10.0 * decade)
 }
 
-/// Numbers on the axes: short, with thousands as k.
+/// Formats a number for an axis: short, with thousands as `k`.
 fn label(value: f64) -> String {
     if value >= 10_000.0 {
         format!("{}k", trim(value / 1e3))
@@ -124,7 +125,7 @@ fn label(value: f64) -> String {
     }
 }
 
-/// A number with at most two decimals, without trailing zeros.
+/// Formats a number with at most two decimals and without trailing zeros.
 pub(super) fn trim(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -168,7 +169,7 @@ fn frame(
     svg + marks + "</svg>\n"
 }
 
-/// The middle of the n-th place.
+/// The x coordinate of the middle of place `n` (from 0), if `places` places share the width of the plot.
 fn x(n: usize, places: usize) -> f64 {
     LEFT + (WIDTH - LEFT - RIGHT) * (n as f64 + 0.5) / places as f64
 }
@@ -299,7 +300,7 @@ pub(super) fn legend(series: &[Series]) -> String {
     format!("<p class=\"legend\">{}</p>\n", keys.join(" "))
 }
 
-/// Colours that are readable on white and on black, because a picture does not know the background of the page around
+/// Colours that are readable on white and on black, because a picture cannot know the background of the page that shows
 /// it.
 const ALONE: &str = "text { fill: #6e7781; font: 12px system-ui, sans-serif; } .title { font-weight: 600; \
 font-size: 15px; } .grid { stroke: #8b949e; stroke-opacity: .3; } .line { fill: none; stroke: var(--c); \
@@ -308,7 +309,7 @@ stroke-width: .8; } .dot, .bar { fill: var(--c); } .bar.more { opacity: .45; } .
 opacity: .35; stroke-linejoin: round; } .theory.dot { opacity: 0; } .s0 { --c: #2f81d8; } .s1 { --c: #d97706; } .s2 { --c: #16976f; } .s3 { --c: #9b59b6; } .s4 { --c: #7b8494; } .s5 { --c: #c0553f; } \
 .s1.line { stroke-dasharray: 8 3; } .s2.line { stroke-dasharray: 2 3; }";
 
-/// A plot as a file of its own, with title and legend.
+/// Makes a plot into a complete SVG file, with title and legend.
 pub(super) fn standalone(title: &str, caption: &str, series: &[Series], svg: &str) -> String {
     let marks = svg.split_once('\n').map_or("", |(_, marks)| marks);
     let marks = marks.trim_end().trim_end_matches("</svg>");

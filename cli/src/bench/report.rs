@@ -1,4 +1,4 @@
-//! `report.html`: the results as one self-contained page, and its plots as separate pictures.
+//! Writes `report.html`, the results as one self-contained page, and its plots as separate pictures.
 
 use super::plot::{Scale, Series, bars, legend, lines, standalone, trim};
 use super::results::{Results, Row};
@@ -76,7 +76,7 @@ pub(super) fn html(results: &Results) -> String {
 struct Figure {
     file: &'static str,
     title: &'static str,
-    /// A short text for the picture.
+    /// A short caption for the plot as a separate picture.
     caption: String,
     words: String,
     series: Vec<Series>,
@@ -94,7 +94,7 @@ fn figures(results: &Results) -> Vec<Figure> {
     all
 }
 
-/// The plots as separate files: name and content.
+/// The plots as separate files: pairs of file name and content.
 pub(super) fn pictures(results: &Results) -> Vec<(String, String)> {
     let picture = |figure: Figure| {
         let svg = standalone(figure.title, &figure.caption, &figure.series, &figure.svg);
@@ -220,10 +220,11 @@ fn cost(results: &Results, places: &[String]) -> Figure {
     }
 }
 
-/// Masters far apart: theory and measurement.
+/// The figure for masters far apart, which compares the expected with the measured time of an acquire. `None` if that
+/// was not measured.
 fn far(results: &Results) -> Option<Figure> {
     let wide = results.wide.as_ref()?;
-    // Pale and wide below the measured lines, so that differences are visible.
+    // Draw the expected times pale and wide below the measured lines, so that differences are visible.
     let mut all = vec![Series {
         name: "theory",
         class: "theory",

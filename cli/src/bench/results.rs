@@ -1,4 +1,4 @@
-//! The measurements, and the columns of their tables on the terminal and in the report.
+//! The results of all measurements, and the columns of their tables on the terminal and in the report.
 
 use quorate_testbed::measure::{Spread, number};
 use serde::Serialize;
@@ -13,23 +13,23 @@ use crate::output::{self, Cell};
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) masters: usize,
-    /// The kinds of the masters, if kinds are compared.
+    /// The kinds of the quorum's masters, if kinds are compared instead of sizes.
     pub(super) kinds: Option<String>,
     pub(super) setting: Setting,
     pub(super) acquire_us: Latency,
     pub(super) release_us: Latency,
     pub(super) cycle_us: Latency,
-    /// The medians of the rounds.
+    /// The range of the median cycles of the rounds.
     pub(super) rounds_us: Apart,
     pub(super) cycles_per_s: f64,
     pub(super) client_cpu_us: f64,
     pub(super) server_cpu_us: Option<f64>,
     /// The median cycle, divided by that of `classic` at the same size.
     pub(super) over_classic: Option<f64>,
-    /// With `--kinds`: the median cycle, divided by that of the plain lock.
+    /// With `--kinds`: the median cycle, divided by the median cycle of the plain lock on the same quorum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) over_lock: Option<f64>,
-    /// The median cycle, divided by that of the first quorum in the same setting.
+    /// The median cycle, divided by the median cycle of the first quorum in the same setting.
     pub(super) over_first: f64,
     pub(super) failed: u64,
 }
@@ -39,7 +39,7 @@ pub(super) struct Row {
 pub(super) struct Apart {
     pub(super) least: f64,
     pub(super) most: f64,
-    /// The difference of most and least, divided by the median.
+    /// The difference between `most` and `least`, divided by the median.
     pub(super) share: f64,
 }
 
@@ -63,7 +63,7 @@ impl Row {
     }
 }
 
-/// Masters far apart.
+/// The measurements on masters that are far apart.
 #[derive(Debug, Serialize)]
 pub(super) struct Wide {
     pub(super) round_trips_ms: Vec<f64>,
@@ -71,11 +71,11 @@ pub(super) struct Wide {
     pub(super) sizes: Vec<WideSize>,
 }
 
-/// The measurements with the first `masters` masters.
+/// The measured and the expected times with the first `masters` masters.
 #[derive(Debug, Serialize)]
 pub(super) struct WideSize {
     pub(super) masters: usize,
-    /// The round trip of the q-th fastest.
+    /// The expected time of an acquire: the round trip to the q-th fastest master, where q is the quorum.
     pub(super) theory_ms: f64,
     pub(super) measured: Vec<WideTime>,
 }
@@ -107,12 +107,12 @@ pub(super) struct Results {
 /// One column: its heading in the report, its heading on the terminal (`None`: not shown there), and its cells.
 pub(super) type Column = (&'static str, Option<&'static str>, fn(&Row) -> String);
 
-/// Shown only if kinds are compared.
+/// Heading of the column for `over_first`, which is shown only if kinds of masters are compared.
 const OVER_FIRST: &str = "over first";
 
 const OVER_CLASSIC: &str = "over classic";
 
-/// Shown only with `--kinds`.
+/// Heading of the column for `over_lock`, which is shown only with `--kinds`.
 const OVER_LOCK: &str = "over lock";
 
 const COLUMNS: [Column; 18] = [
@@ -166,7 +166,7 @@ impl Results {
         self.sizes.iter().any(|row| row.kinds.is_some())
     }
 
-    /// The columns that have values.
+    /// The columns that have values in this benchmark.
     pub(super) fn columns(&self) -> impl Iterator<Item = &'static Column> {
         let by_kind = self.is_by_kind();
         let locks = self.sizes.iter().any(|row| row.over_lock.is_some());
@@ -178,7 +178,7 @@ impl Results {
         })
     }
 
-    /// The table for a terminal.
+    /// The results as a table for the terminal.
     pub(super) fn table(&self) -> String {
         let shown = || {
             self.columns()

@@ -10,20 +10,20 @@ pub(super) enum Setting {
     Fenced,
     Default,
     Reader,
-    /// Two resources in one lock.
+    /// A lock on two resources.
     Two,
-    /// Four resources in one lock.
+    /// A lock on four resources.
     Four,
     /// One of four permits of a semaphore.
     Permit,
-    /// The first hold of an owner.
+    /// A hold of an owner that has no other hold.
     Owner,
 }
 
 impl Setting {
     pub(super) const ALL: [Self; 3] = [Self::Classic, Self::Fenced, Self::Default];
 
-    /// The kinds of locks, the plain one first.
+    /// The kinds of locks that `--kinds` compares, the plain lock first.
     pub(super) const KINDS: [Self; 6] = [
         Self::Default,
         Self::Reader,

@@ -1,4 +1,4 @@
-//! Measures every quorum in every setting, in turns.
+//! Measures every quorum in every setting, in short alternating turns.
 
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use crate::progress::Progress;
 
 const ROUNDS: usize = 3;
 
-/// The number of turns.
+/// The number of turns in a whole measurement.
 pub(super) fn turns(ground: &Ground) -> usize {
     ground.parties.len() * ground.settings.len() * ROUNDS
 }
 
-/// Measures for `time`: one client alone for half of it, and `tasks` tasks for the other half.
+/// Measures all quorums and settings for `time`. One half of the time is for a single client, the other half for
+/// `tasks` concurrent tasks.
 pub(super) async fn measure(
     ground: &Ground,
     time: Duration,
@@ -79,7 +80,7 @@ pub(super) async fn measure(
     Ok(rows)
 }
 
-/// The samples of all rounds.
+/// Merges the samples of all rounds.
 fn together(rounds: Vec<Samples>) -> Samples {
     let mut all = Samples::default();
     for round in rounds {
@@ -91,7 +92,8 @@ fn together(rounds: Vec<Samples>) -> Samples {
     all
 }
 
-/// Computes the ratio of each row to `classic`, or to the plain lock, and to the first quorum in its setting.
+/// For each row, divides its median cycle by that of the first setting of the same quorum (`classic` or the plain
+/// lock), and by that of the first quorum in the same setting.
 fn compare(rows: &mut [Row], settings: &[Setting]) {
     let cycles: Vec<f64> = rows.iter().map(|row| row.cycle_us.p50).collect();
     for (n, row) in rows.iter_mut().enumerate() {

@@ -1,7 +1,8 @@
 //! `quorate demo`: shows a lock at work without any setup, while masters are killed.
 //!
-//! Eight workers sell ten prizes. A sale reads the number of prizes, waits, and writes it back, which sells too many
-//! prizes if two workers do it at once. Only the lock prevents that. Progress is printed on stderr, the result on stdout.
+//! Eight workers sell ten prizes. For a sale, a worker reads the number of prizes left, waits, and writes the number
+//! back. If two workers did this at once, too many prizes would be sold. Only the lock prevents that. Progress is
+//! printed on stderr, the result on stdout.
 
 mod stage;
 
@@ -73,7 +74,7 @@ pub(crate) struct DemoArgs {
     json: bool,
 }
 
-/// The result.
+/// The result of the demo.
 #[derive(Debug, Serialize)]
 struct Summary {
     masters: String,
@@ -93,14 +94,14 @@ struct Summary {
 
 /// The state that the workers share: a shop without any locking of its own, and counters that detect errors.
 struct Shop {
-    /// The prizes left. Workers read and write it in two separate steps.
+    /// The number of prizes left. Workers read and write it in two separate steps.
     left: Mutex<usize>,
     inside: AtomicUsize,
     overlaps: AtomicUsize,
     acquisitions: AtomicUsize,
     refused: AtomicUsize,
     sales: Mutex<Vec<Sale>>,
-    /// When the lock was last released, and the longest time until the next worker had it.
+    /// When the lock was last released; and the longest time from a release until the next worker had the lock.
     gap: Mutex<(Option<Instant>, Duration)>,
     sold_one: Notify,
     started: Instant,
@@ -160,7 +161,7 @@ async fn sell_out(stage: &Arc<Stage>, progress: &Arc<Progress>) -> Result<Summar
     Ok(shop.close(stage).await)
 }
 
-/// One worker: takes the lock, sells, gives it back, until nothing is left.
+/// Runs one worker: acquires the lock, sells a prize, and releases the lock, until no prize is left.
 async fn work(
     worker: usize,
     redlock: &Redlock,
@@ -170,7 +171,7 @@ async fn work(
     loop {
         let guard = match redlock.acquire(RESOURCE).await {
             Ok(guard) => guard,
-            // Slow for once, or unlucky with the quorum: as in real life, try again.
+            // A master was slow, or the workers split the votes: try again, as real clients do.
             Err(error @ (AcquireError::NoQuorum(_) | AcquireError::TooLate(_))) => {
                 progress.line(&shop.stamp(&format!("worker {worker}: {error}")));
                 continue;
@@ -187,7 +188,7 @@ async fn work(
     }
 }
 
-/// Kills and restarts masters, each after a given number of sales.
+/// Kills and restarts masters, each after the number of sales that the event gives.
 async fn trouble(
     stage: Arc<Stage>,
     shop: Arc<Shop>,
@@ -223,7 +224,8 @@ impl Shop {
         }
     }
 
-    /// Sells one prize, if one is left: reads, waits, writes. Returns whether there may be more.
+    /// Sells one prize, if one is left: reads the number left, waits, and writes it. Returns whether prizes may be
+    /// left.
     async fn sell(&self, worker: usize, guard: &LockGuard, progress: &Progress) -> bool {
         self.acquisitions.fetch_add(1, Ordering::Relaxed);
         {
@@ -250,7 +252,8 @@ impl Shop {
         left > 0
     }
 
-    /// Writes the number of prizes left, unless a later holder has already written.
+    /// Writes the number of prizes left. Refuses the write if a later holder, with a larger fencing token, has already
+    /// written.
     async fn write(&self, worker: usize, token: u64, left: usize, progress: &Progress) {
         let mut sales = self.sales.lock().await;
         if sales.last().is_some_and(|last| last.token >= token) {

@@ -1,4 +1,4 @@
-//! The masters of the demo, and the faults injected into them.
+//! The masters of the demo, and the events that kill and restart them.
 
 use std::time::Duration;
 
@@ -14,22 +14,23 @@ use crate::spawned::Spawned;
 const MASTERS: usize = 5;
 const MOST: usize = 9;
 const TTL: Duration = Duration::from_millis(800);
-/// Also how long a restarted master does not vote. Short, so that the master votes again during the demo.
+/// The longest ttl of all clients. A restarted master does not vote for this time, so it is short enough for the demo
+/// to show the master voting again.
 const MAX_TTL: Duration = Duration::from_secs(1);
-/// The ttl with masters that may take longer to reply: at least four node timeouts.
+/// The ttl if there are masters that may take longer to reply than Redis. It must be at least four node timeouts.
 const LONG_TTL: Duration = Duration::from_secs(2);
 const LONG_MAX_TTL: Duration = Duration::from_millis(2500);
 
-/// All masters.
+/// All masters of the demo.
 pub(super) struct Stage(Vec<Actor>);
 
-/// One master.
+/// One master of the demo: a real server, or a master in this process's memory.
 enum Actor {
     Real(Spawned),
     Memory(MemoryNode),
 }
 
-/// A fault of a master: it is killed, or comes back, once `sold` prizes are sold.
+/// An event of the demo: after `sold` sales, the master with this index is restarted (`up`) or killed.
 #[derive(Clone, Copy)]
 pub(super) struct Event {
     pub(super) sold: usize,
@@ -44,7 +45,8 @@ impl Event {
 }
 
 impl Stage {
-    /// Starts masters of these kinds. If the server of a kind is not installed, says so and uses a master in memory.
+    /// Starts masters of these kinds (default: five Redis). If the server of a kind is not installed, prints that and
+    /// uses a master in memory instead.
     pub(super) fn set(kinds: Option<&[Scheme]>) -> Result<Self, Failure> {
         let usual = [Scheme::Redis; MASTERS];
         let named = kinds.unwrap_or(&usual);
@@ -77,7 +79,7 @@ impl Stage {
         Ok(Self(actors.collect()))
     }
 
-    /// Runs `quorate prepare` for each master.
+    /// Runs `quorate prepare` for each real master.
     pub(super) async fn prepare(&self) -> Result<(), Failure> {
         for actor in &self.0 {
             if let Actor::Real(spawned) = actor {
@@ -87,7 +89,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The kinds of all masters; a single word if they are the same.
+    /// The kinds of all masters, as text; a single word if all are of the same kind.
     pub(super) fn kinds(&self) -> String {
         let names: Vec<String> = self.0.iter().map(Actor::name).collect();
         if names.iter().all(|name| *name == names[0]) {
@@ -97,7 +99,7 @@ impl Stage {
         }
     }
 
-    /// How many masters of each kind there are, and how many are killed.
+    /// Describes how many masters of each kind there are, and how many of them are killed.
     pub(super) fn cast(&self) -> String {
         let mut counted: Vec<(String, usize)> = Vec::new();
         for name in self.0.iter().map(Actor::name) {
@@ -118,7 +120,7 @@ impl Stage {
         format!("{}, {fate}", kinds.join(", "))
     }
 
-    /// The faults. A majority of the masters is up at all times.
+    /// The events that kill and restart masters. A majority of the masters is up at all times.
     pub(super) fn events(&self) -> &'static [Event] {
         const TWO: [Event; 3] = [
             Event::new(2, 1, false),
@@ -179,7 +181,7 @@ impl Stage {
             .map_err(Failure::internal)
     }
 
-    /// The message for an event.
+    /// The message that is printed for an event.
     pub(super) fn words(&self, event: Event) -> String {
         let words = match (&self.0[event.master], event.up) {
             (_, false) => "is killed",
@@ -203,7 +205,8 @@ impl Stage {
                 Ok(())
             }
             (Actor::Memory(node), true) => {
-                // Masters in memory have no restart guard, so this one must keep its data.
+                // A restart would lose the data of a master in memory, which has no restart guard. So the master was
+                // only made unreachable, and has kept its data.
                 node.set_condition(Condition::Up);
                 Ok(())
             }
