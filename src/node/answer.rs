@@ -1,4 +1,4 @@
-//! The answer of one master.
+//! The answer of one master to one request.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use super::value::{ServerRun, StoredValue};
 pub struct KeyState {
     /// The value of the lock key, if the key exists.
     pub holder: Option<Vec<u8>>,
-    /// How long the master will keep it; `None` for a key without expiry, or no key.
+    /// The remaining TTL of the lock key on this master; `None` for a key without expiry, or if there is no key.
     pub ttl_left: Option<Duration>,
-    /// The fencing counter, if there is one.
+    /// The fencing counter of the lock, if the master has one.
     pub counter: Option<u64>,
     /// The queue, first waiter first; at most 100 waiters.
     pub queue: Vec<Waiter>,
-    /// The holder's note, if it wrote one.
+    /// The holder's note, if the holder wrote one.
     pub note: Option<Note>,
     /// The term that an elected holder wrote into its note.
     pub term: Option<u64>,
-    /// If readers or an owner hold the lock, each hold; at most the 100 holds that expire last.
+    /// If readers or an owner share the lock: each of their holds. At most the 100 holds that expire last.
     pub holds: Vec<Hold>,
 }
 
@@ -29,16 +29,16 @@ pub struct KeyState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hold {
-    /// The value of the hold: the same on every master.
+    /// The value of the hold, which is the same on every master.
     pub value: Vec<u8>,
-    /// How long the master keeps the hold without a renewal.
+    /// The remaining time after which the master drops the hold unless it is renewed.
     pub lives: Duration,
-    /// The holder's note, if it wrote one.
+    /// The note of this hold, if its holder wrote one.
     pub note: Option<Note>,
 }
 
 impl Hold {
-    /// A hold, as a node reports it.
+    /// Creates a hold as a node reports it; `lives` is the remaining time without a renewal.
     pub fn new(value: Vec<u8>, lives: Duration, note: Option<Note>) -> Self {
         Self { value, lives, note }
     }
@@ -48,69 +48,69 @@ impl Hold {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// The waiter's id: the same on every master.
+    /// The waiter's id, which is the same on every master.
     pub id: String,
-    /// How long the master keeps the waiter's place without another heartbeat.
+    /// The remaining time after which the master drops the waiter from the queue unless it sends another heartbeat.
     pub lives: Duration,
 }
 
 impl Waiter {
-    /// A waiter, as a node reports it.
+    /// Creates a waiter as a node reports it; `lives` is the remaining time without another heartbeat.
     pub fn new(id: String, lives: Duration) -> Self {
         Self { id, lives }
     }
 }
 
-/// The state of the queue in a refusal. Only the refusal of a fair claim has it.
+/// The state of the queue in a refusal. Only the refusal of a fair claim reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueInfo {
-    /// How many waiters are ahead of this one.
+    /// How many waiters are ahead of the refused waiter.
     pub ahead: u64,
     /// The largest ticket in the queue.
     pub ticket: u64,
     /// The value of the lock key, if the key exists.
     pub holder: Option<Vec<u8>>,
-    /// The free slots of a semaphore: bit 0 is the first slot.
+    /// The free slots of a semaphore as a bit set: bit 0 is the first slot. 0 for other locks.
     pub free: u64,
-    /// The holder's note, if it wrote one.
+    /// The holder's note, if the holder wrote one.
     pub note: Option<Note>,
 }
 
-/// The result of an extension for one of its locks.
+/// The result of an extension for one of the locks in the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extended {
-    /// The lock was ours, and its expiry is at least the requested one.
+    /// The lock was ours, and its remaining TTL is now at least the requested one.
     Kept,
-    /// The lock was missing and has been restored.
+    /// The lock was missing on this master, and the extension restored it.
     Restored,
     /// Another client holds the lock.
     NotOurs,
-    /// The claim was withdrawn before the message was sent.
+    /// The claim was withdrawn before the request was sent, so this lock was left alone.
     Withdrawn,
-    /// As `Kept`, but the holder's note is gone.
+    /// The lock was extended as in `Kept`, but the holder's note is gone.
     Unnoted,
-    /// The master could not extend this lock, and why: the master is full, the user lacks a right, or a key next to
-    /// the lock is foreign. This is not a vote.
+    /// The master could not extend this lock, for the given reason: the master is full, the user lacks a right, or a
+    /// key that belongs to the lock holds foreign data. This is not a vote.
     Unknown(Fault),
 }
 
-/// The fault that is reported if a key next to the lock is foreign.
+/// The text of the fault that is reported if a key that belongs to the lock holds foreign data.
 const STRANGE: &str =
     "a related key of the lock was not written by quorate: the lock is not renewed";
 
 impl Extended {
-    /// The result if a key next to the lock is foreign.
+    /// The result for a lock if a key that belongs to it holds foreign data.
     pub(crate) fn strange() -> Self {
         Self::Unknown(Fault::Server(STRANGE.into()))
     }
 
-    /// Whether the lease lasts as long as requested.
+    /// Whether the lease now lasts as long as requested.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self, Self::Kept | Self::Restored | Self::Unnoted)
     }
 }
 
-/// The answer of one master.
+/// The answer of one master to one request. There is one variant for each result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
@@ -119,48 +119,49 @@ pub enum Answer {
         /// The fencing counter, if the claim is fenced.
         counter: Option<u64>,
     },
-    /// Another client holds the lock, or another waiter is ahead.
+    /// Another client holds the lock, or another waiter is ahead in the queue.
     Refused {
-        /// How long the holder's key, or the place of the first waiter, lasts; if the master reports it.
+        /// The remaining TTL of the holder's key, or of the first waiter's place, if the master reports it.
         ttl_left: Option<Duration>,
-        /// The state of the queue, if reported.
+        /// The state of the queue, if the master reports it.
         line: Option<Box<QueueInfo>>,
     },
-    /// The counter now has the requested number.
+    /// The fencing counter of the lock now equals the requested number.
     Confirmed,
-    /// The counter is above the requested number, and has this number.
+    /// The fencing counter of the lock is above the requested number; this is the counter.
     CounterAbove(u64),
     /// The lock is not ours on this master.
     NotOurs,
-    /// Other holds of the same owner exist, and only they know the owner's number.
+    /// The same owner has other holds on this master. Their fencing number applies to this hold too, and only they know
+    /// it.
     NotAlone,
     /// Released; `true` if the key existed and was ours.
     Released(bool),
     /// The result for each lock, in the order of the request.
     Extended(Vec<Extended>),
-    /// The state of the lock; after a break, the state before it.
+    /// The state of the lock, as the answer to a look or a break. After a break this is the state before the break.
     State(KeyState),
-    /// The value under the lock; the counter now has the requested number.
+    /// The value under the lock was read, and the fencing counter now equals the requested number.
     Value {
-        /// The run of the server that answered.
+        /// The id of the server run that answered.
         run: ServerRun,
-        /// The value, if there is one.
+        /// The stored value, if there is one.
         stored: Option<StoredValue>,
     },
-    /// The value has been written, or removed.
+    /// The value under the lock was written or removed.
     Written {
-        /// The run of the server that answered.
+        /// The id of the server run that answered.
         run: ServerRun,
     },
     /// Whether each note was written, in the order of the request.
     Noted(Vec<bool>),
-    /// One page of a list of keys.
+    /// One page of a list of lock keys.
     Keys {
-        /// The cursor for the next page; 0 at the end.
+        /// The cursor for the next page; 0 after the last page.
         cursor: u64,
-        /// The keys of this page; a key can appear twice.
+        /// The keys of this page. A key can appear on two pages.
         keys: Vec<Vec<u8>>,
     },
-    /// The subscription to new leaders has begun or ended.
+    /// The subscription to new leaders has begun or ended, as requested.
     Watching,
 }

@@ -6,43 +6,44 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::name::NodeName;
 
-/// A fencing counter: its full key, and its number.
+/// A fencing counter: its full key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// An operation on a master. The master's state is read afterwards.
+/// An operation of an operator on one master. After the operation the master's state is read.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum ChangeOrder {
-    /// No operation.
+    /// Changes nothing: only reads the master's state.
     #[default]
     Look,
-    /// Raises the generation marker to this number, for the masters with this fingerprint; never lowers it. Then ends
-    /// the connections of clients at a lower step. Their earlier requests are answered first, and they are refused when
-    /// they connect again.
+    /// Raises the generation marker to `number`, for the masters with the fingerprint `print`; never lowers it. Then
+    /// ends the connections of clients below `step`. Requests that these clients sent earlier are answered first.
+    /// Afterwards the clients are refused when they connect again.
     Raise {
-        /// The number.
+        /// The generation that the marker is raised to.
         number: u64,
-        /// The fingerprint of the masters that the marker stands for.
+        /// The fingerprint of the set of masters that the marker belongs to.
         print: Arc<str>,
-        /// The lowest step whose connections stay.
+        /// The lowest step of a replacement at which a client keeps its connections.
         step: u64,
-        /// True if a master without a marker has lost it: clients that connect within the longest ttl then ignore its
-        /// votes. False if masters are marked for the first time.
+        /// True if the master is known to have lost its marker: clients that connect within the longest TTL then ignore
+        /// its votes. False if the masters get their first marker.
         restores: bool,
     },
-    /// Reads the fencing counters that are at most this far behind the master's clock, or ahead of it.
+    /// Reads the fencing counters that are ahead of the master's clock, or at most this far behind it.
     Counters(Duration),
-    /// Reads the names of the values under locks.
+    /// Reads the keys of the locks that have stored values.
     Values,
-    /// Raises fencing counters to these numbers; never lowers one, and leaves those of locks that an owner holds.
+    /// Raises fencing counters to these numbers. A counter is never lowered, and it is not raised while an owner holds
+    /// its lock.
     Carry(Arc<[Counter]>),
 }
 
-/// The state of one master.
+/// The state of one master after an operation of an operator.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ChangeSeen {
-    /// Why the master could not be asked, or not for everything.
+    /// Why the master gave no answer, or gave only a part of its state. `None` if the state is complete.
     pub fault: Option<Fault>,
     /// The generation marker as text: a number and a fingerprint.
     pub mark: Option<String>,
@@ -50,29 +51,30 @@ pub struct ChangeSeen {
     pub run_id: Option<String>,
     /// How long the server has been up.
     pub uptime: Option<Duration>,
-    /// The eviction policy, if the server has a memory limit.
+    /// The eviction policy (`maxmemory-policy`), if the server has a memory limit.
     pub eviction: Option<String>,
     /// How far the server's clock is ahead of ours, in milliseconds.
     pub clock_offset_ms: Option<i64>,
     /// The connected clients that may take locks.
     pub clients: Vec<ClientSeen>,
-    /// How many connections were ended.
+    /// How many connections of clients the operation ended.
     pub ended: usize,
-    /// The counters, if they were asked for.
+    /// The fencing counters, if the operation reads them.
     pub counters: Vec<Counter>,
-    /// The counters that were not raised because an owner holds the lock: their keys, and the values of the lock keys.
+    /// The counters that were not raised because an owner holds the lock: the key of each counter, and the value of its
+    /// lock key.
     pub owned: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The number of values under locks; at most 1000 are counted.
+    /// The number of stored values under locks; counted up to 1000.
     pub values: usize,
-    /// The keys of the locks that have values, if they were asked for.
+    /// The keys of the locks that have stored values, if the operation reads them.
     pub names: Vec<Vec<u8>>,
 }
 
-/// A connection to a master.
+/// A client's connection to a master, as the master lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientSeen {
-    /// The client id at the server.
+    /// The client id that the server gave the connection.
     pub id: u64,
     /// The name that the client gave the connection.
     pub name: String,
@@ -85,20 +87,22 @@ pub struct ClientSeen {
 /// The kind of a connected client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// A client at this step of a replacement, which is notified when its masters are closed, with the fingerprint of
-    /// its masters (or of the next ones if it knows them).
+    /// A client of this library that is notified when its masters are closed. The numbers are its step of the
+    /// replacement, and the fingerprint of its masters (or of the masters that replace them, if the client knows
+    /// those).
     AtStep(u64, u64),
-    /// A client of this library that is not notified: of an older version, or with a user that may not read the marker.
+    /// A client of this library that is not notified when its masters are closed: it has an older version, or its user
+    /// may not read the generation marker.
     Untold,
-    /// An unknown client that runs scripts or sets keys: perhaps another Redlock client, which knows no generation
+    /// An unknown client that runs scripts or sets keys. It may be another Redlock client that knows no generation
     /// markers.
     Stranger,
 }
 
-/// The commands by which other Redlock clients take locks, as prefixes.
+/// The beginnings of the commands by which other Redlock clients take locks.
 const TAKES: [&str; 4] = ["eval", "fcall", "set", "exec"];
 
-/// Parses the part of a name after `quorate/`.
+/// Parses the part of a connection's name after `quorate/` into the client's step and fingerprint.
 fn at_step(name: &str) -> Option<ClientKind> {
     let (step, rest) = name.split_once('/')?;
     let print = u64::from_str_radix(rest.split(':').next()?, 16).ok()?;
@@ -119,7 +123,8 @@ impl ClientSeen {
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
-            // It takes locks by scripts or by SET, or it subscribes as waiters do.
+            // A client without a name of this library: it takes locks by scripts or by SET, or it subscribes as waiters
+            // do.
             None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger
@@ -141,18 +146,18 @@ pub fn clients(list: &str) -> Vec<ClientSeen> {
     list.lines().filter_map(ClientSeen::read).collect()
 }
 
-/// The name of an operator's connections.
+/// The name that an operator's connections have in `CLIENT LIST`.
 pub(crate) const OPERATOR: &str = "quorate-operator";
 
 /// One master and its state, as [`MastersChange`](crate::MastersChange) reports it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MasterSeen {
-    /// The address, without credentials.
+    /// The master's address, without credentials.
     pub node: NodeName,
-    /// Whether it is in the old set of masters.
+    /// Whether the master belongs to the old set of masters.
     pub is_old: bool,
-    /// Whether it is in the next set of masters.
+    /// Whether the master belongs to the next set of masters.
     pub is_next: bool,
     /// The state of the master.
     pub seen: ChangeSeen,

@@ -1,4 +1,4 @@
-//! One attempt on one lock, as every message names it.
+//! A claim: one attempt on one lock, as every message about it names it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,22 +7,22 @@ use std::time::Duration;
 use super::shape::{Group, Mode, Permit, Shape};
 use super::token::Token;
 
-/// A waiter's place in the queue: the same ticket on every master, from the first message to the last.
+/// A waiter's place in the queue. The ticket is the same on every master and in every message of this waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The waiter's id: 16 hexadecimal digits that name its process, a colon, and its number in that process.
     pub waiter: Arc<str>,
-    /// The waiter's rank; the waiter id breaks ties.
+    /// The waiter's rank in the queue: the smallest is first. Equal ranks are ordered by waiter id.
     pub number: u64,
-    /// How long each heartbeat keeps the place.
+    /// How long each heartbeat keeps the place in the queue.
     pub heartbeat: Duration,
 }
 
-/// Whether a claim waits its turn.
+/// Whether a claim waits for its turn in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fairness {
-    /// First come, first served. With a ticket the claim has a place in the queue; without one it is a try that
-    /// takes no place.
+    /// First come, first served. With a ticket the claim has a place in the queue. Without a ticket it is a single try
+    /// that does not join the queue.
     Fair(Option<Box<Ticket>>),
     /// The first claim that finds the lock free gets it. No queue keys are read or written.
     Unordered,
@@ -43,13 +43,13 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// A claim on `prefix` + `resource`.
+    /// Creates a claim on the lock key `prefix` + `resource`.
     pub fn new(prefix: &str, resource: &[u8], token: Token, fenced: bool) -> Self {
         let key = [prefix.as_bytes(), resource].concat().into();
         Self::on(key, prefix.len(), token, fenced)
     }
 
-    /// A claim on a lock key. The resource begins after its first `prefix` bytes.
+    /// Creates a claim on a lock key. The resource is the part of the key after its first `prefix` bytes.
     pub(crate) fn on(key: Arc<[u8]>, prefix: usize, token: Token, fenced: bool) -> Self {
         Self {
             key,
@@ -63,21 +63,21 @@ impl Claim {
         }
     }
 
-    /// The same claim with this shape.
+    /// Returns this claim with another shape.
     #[must_use]
     pub(crate) fn with_shape(mut self, shape: &Shape) -> Self {
         self.shape = (!shape.is_plain()).then(|| Box::new(shape.clone()));
         self
     }
 
-    /// The same claim on these keys; the first of them is the claim's own key.
+    /// Returns this claim on these keys. The first key becomes the claim's own key.
     #[must_use]
     pub fn with_group(mut self, group: Group) -> Self {
         self.shape = Some(Box::new(Shape::Group(group)));
         self
     }
 
-    /// The same claim on a slot of a semaphore; the key of the slot is the claim's own key.
+    /// Returns this claim on a slot of a semaphore. The key of the slot becomes the claim's own key.
     #[must_use]
     pub fn with_permit(mut self, permit: Permit) -> Self {
         self.shape = Some(Box::new(Shape::Permit(permit)));
@@ -89,12 +89,12 @@ impl Claim {
         self.shape.as_deref().unwrap_or(Shape::plain())
     }
 
-    /// The slot, if the claim is on a semaphore.
+    /// The slot that the claim asks for, if it is a claim on a semaphore.
     pub fn permit(&self) -> Option<&Permit> {
         self.shape().permit()
     }
 
-    /// The keys and modes, if the claim is on several keys or on a shared one.
+    /// The keys and modes, if the claim asks for several keys or for a key that can be shared.
     pub fn group(&self) -> Option<&Group> {
         match self.shape() {
             Shape::Group(group) => Some(group),
@@ -102,7 +102,7 @@ impl Claim {
         }
     }
 
-    /// Remembers the agreed fencing number, if a renewal of this claim needs it to restore the lock.
+    /// Stores the agreed fencing number, if a renewal of this claim needs the number to restore the lock.
     pub(crate) fn agreed(&self, number: Option<u64>) {
         if let (Shape::Group(group), Some(number)) = (self.shape(), number) {
             group.agreed(number);
@@ -118,7 +118,7 @@ impl Claim {
         alone.into_iter().chain(parts.iter().map(|part| &part.key))
     }
 
-    /// How each of the keys is held, in the order of [`keys`](Self::keys).
+    /// How the claim holds each of its keys, in the order of [`keys`](Self::keys).
     pub(crate) fn modes(&self) -> impl Iterator<Item = &Mode> {
         let (alone, parts) = match self.shape() {
             Shape::Group(group) => (None, group.parts()),
@@ -127,7 +127,7 @@ impl Claim {
         alone.into_iter().chain(parts.iter().map(|part| &part.mode))
     }
 
-    /// The agreed fencing number, if a renewal of this claim needs it to restore the lock; otherwise 0.
+    /// The agreed fencing number, if a renewal of this claim needs the number to restore the lock; otherwise 0.
     pub(crate) fn number(&self) -> u64 {
         match self.shape() {
             Shape::Group(group) => group.number(),
@@ -135,7 +135,7 @@ impl Claim {
         }
     }
 
-    /// All resources of the claim: its lock keys without the prefix. A slot of a semaphore has the name of the
+    /// All resources of the claim: its lock keys without the prefix. For a slot of a semaphore this is the name of the
     /// semaphore.
     pub(crate) fn resources(&self) -> impl Iterator<Item = &[u8]> {
         let parts = self.shape().parts();
@@ -145,14 +145,14 @@ impl Claim {
         alone.into_iter().chain(parts)
     }
 
-    /// The same claim with this fairness.
+    /// Returns this claim with another fairness.
     #[must_use]
     pub fn with_fairness(mut self, fairness: Fairness) -> Self {
         self.fairness = fairness;
         self
     }
 
-    /// Whether the claim waits its turn.
+    /// Whether the claim waits for its turn in the queue.
     pub fn fairness(&self) -> &Fairness {
         &self.fairness
     }
@@ -165,17 +165,17 @@ impl Claim {
         }
     }
 
-    /// The lock key, the same on every master; of several keys, the first.
+    /// The lock key, which is the same on every master. For a claim on several keys: the first key.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// The lock key, shared.
+    /// The lock key as a shared pointer. For a claim on several keys: the first key.
     pub(crate) fn shared_key(&self) -> &Arc<[u8]> {
         &self.key
     }
 
-    /// The resource: the lock key without the prefix.
+    /// The resource: the lock key without the prefix. For a claim on several keys: the first resource.
     pub fn resource(&self) -> &[u8] {
         self.key.get(usize::from(self.prefix)..).unwrap_or_default()
     }
@@ -195,14 +195,14 @@ impl Claim {
         self.fenced
     }
 
-    /// Withdraws the claim: from now on only releases are sent for it. Call this before the releases are
-    /// queued, so that no node sends an acquire or an extension behind them.
+    /// Withdraws the claim: from now on only releases are sent for it. Call this before the releases are queued, so
+    /// that no node sends an acquire or an extension after a release.
     pub fn withdraw(&self) {
         self.withdrawn.store(true, Ordering::Release);
     }
 
-    /// Marks that a note may exist from now on, so that the release deletes it as well. Call this before the note
-    /// is queued.
+    /// Remembers that a note may exist from now on, so that the release deletes the note as well. Call this before the
+    /// note is queued.
     pub fn take_note(&self) {
         self.noted.store(true, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! The settings that a `Redlock` and its masters exchange when it is built.
+//! The settings that a `Redlock` passes to its masters when it is built.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use crate::settings::RestartGuard;
 pub struct Context {
     /// Clocks, timers and tasks.
     pub runtime: Arc<dyn Runtime>,
-    /// The longest ttl that any client uses.
+    /// The longest TTL that any client of these masters uses.
     pub max_ttl: Duration,
-    /// How long connecting may take.
+    /// How long a master's connection attempt may take.
     pub connect_timeout: Duration,
-    /// Whether masters that restarted recently may vote.
+    /// The restart guard: whether masters that restarted recently may vote.
     pub restart_guard: RestartGuard,
-    /// Which server each master is.
+    /// The identities of the servers, by which two addresses of the same server are detected.
     pub(crate) roster: Arc<Roster>,
 }
 
 impl Context {
-    /// The same context for another set of masters.
+    /// Creates a context for one set of masters: connect timeout 500 ms, restart guard on, no servers known yet.
     pub(crate) fn new(runtime: Arc<dyn Runtime>, max_ttl: Duration) -> Self {
         Self {
             runtime,
@@ -40,9 +40,9 @@ impl Context {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// Whether it wakes waiters. If fewer than a quorum do, waiters poll.
+    /// Whether the master wakes waiters. Waiters poll if fewer than a quorum of the masters do.
     pub wakes: bool,
-    /// How long it may take to answer, if that differs from the builder's node timeout.
+    /// How long the master may take to answer. `None` for the builder's node timeout.
     pub timeout: Option<Duration>,
 }
 
@@ -56,7 +56,7 @@ impl Default for Abilities {
 }
 
 impl Abilities {
-    /// Declares that the master wakes nobody.
+    /// Declares that the master does not wake waiters.
     #[must_use]
     pub fn without_wakes(self) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Abilities {
         }
     }
 
-    /// Sets the time that the master has to answer.
+    /// Sets how long the master may take to answer.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         let timeout = Some(timeout);

@@ -1,4 +1,4 @@
-//! The contract of every kind of master.
+//! The contract that every kind of master fulfills.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub trait Node: Send + Sync + 'static {
     /// The master's name for reports.
     fn name(&self) -> &NodeName;
 
-    /// The abilities of this master.
+    /// The abilities of this master, in addition to its vote.
     fn abilities(&self) -> Abilities {
         Abilities::default()
     }
@@ -35,25 +35,25 @@ pub trait Node: Send + Sync + 'static {
         let _ = context;
     }
 
-    /// Queues `request`. `reply` is answered later, or before this method returns.
+    /// Queues `request`. The answer is passed to `reply`, later or before this method returns.
     fn send(&self, request: Request, reply: Reply);
 
-    /// Delivers wake-ups for the subscriber's process from now on. Called at most once, before the first request. With
-    /// an implementation without wake-ups, waiters rely on their timers.
+    /// Delivers wake-ups for the subscriber's process from now on. Called at most once, before the first request. If an
+    /// implementation does not support wake-ups, waiters rely on their timers.
     fn subscribe(&self, subscriber: Subscriber) {
         drop(subscriber);
     }
 
-    /// How long the votes of this master do not count, including those already given, because it was found that it may
-    /// have forgotten locks. `None` (the default) if its votes count.
+    /// How much longer the votes of this master do not count, because it may have forgotten locks. Votes that it gave
+    /// already do not count either. `None` (the default) if its votes count.
     fn doubted_for(&self) -> Option<Duration> {
         None
     }
 
-    /// Resolves when no request that was sent so far is outstanding.
+    /// Resolves when every request that was sent before this call is answered.
     fn idle(&self) -> crate::runtime::BoxFuture<()>;
 
-    /// Executes an operation of an operator who replaces masters, and returns the state of the master. An
+    /// Executes an operation of an operator who replaces masters, and returns the state of the master afterwards. An
     /// implementation without generation markers refuses.
     fn change(&self, order: ChangeOrder) -> crate::runtime::BoxFuture<ChangeSeen> {
         let _ = order;
@@ -64,7 +64,7 @@ pub trait Node: Send + Sync + 'static {
         Box::pin(async move { seen })
     }
 
-    /// Inspects the master, independently of all outstanding requests. The default finds nothing wrong.
+    /// Inspects the master, independently of all outstanding requests. The default implementation reports nothing.
     fn inspect(&self, scope: &Scope) -> crate::runtime::BoxFuture<Inspection> {
         let _ = scope;
         let found = Inspection::new(self.name().clone());

@@ -10,20 +10,21 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// No connection; the request was not sent.
+    /// There is no connection to the master; the request was not sent.
     Down(Arc<str>),
     /// The master has stopped answering; the request was not sent.
     Stalled,
-    /// Too many requests are queued for this master; this one was not sent.
+    /// Too many requests are queued for this master; the request was not sent.
     Overloaded,
-    /// The restart guard: the master restarted recently and may have forgotten a lock. Its vote does not count for this
-    /// much longer; the request was not sent.
+    /// The restart guard is active: the master restarted recently and may have forgotten a lock. Its vote does not
+    /// count for this much longer. The request was not sent.
     Quarantined(Duration),
-    /// The caller had given up before the request was sent.
+    /// The caller gave up before the request was sent.
     Withdrawn,
-    /// Sent, but no answer came within the node timeout: whether it took effect is unknown.
+    /// The request was sent, but no answer came within the node timeout, which is given here. It is unknown whether the
+    /// request took effect.
     Timeout(Duration),
-    /// Sent, but the connection broke before the answer: whether it took effect is unknown.
+    /// The request was sent, but the connection broke before the answer. It is unknown whether the request took effect.
     Disconnected(Arc<str>),
     /// The master is loading its data set (`-LOADING`).
     Loading,
@@ -35,29 +36,29 @@ pub enum Fault {
     Misconf,
     /// The master is busy with a long-running script (`-BUSY`).
     Busy,
-    /// The key has another type (`-WRONGTYPE`). It has not been touched.
+    /// The key has another type than the command expects (`-WRONGTYPE`). The key has not been changed.
     WrongType,
-    /// User or password were refused, or a command is not permitted (`-NOAUTH`, `-WRONGPASS`, `-NOPERM`, and the
-    /// server's errors in a script). The text names the command or the keys.
+    /// The user name or password was refused, or a command is not permitted (`-NOAUTH`, `-WRONGPASS`, `-NOPERM`, or
+    /// such an error inside a script). The text names the command or the keys.
     Denied(Arc<str>),
     /// The server lacks a feature that locks need, for example because it is too old.
     Unsupported(Arc<str>),
-    /// The server has not been prepared (a schema, a path), or was prepared by another version. The text names the
-    /// command that helps.
+    /// The server has not been prepared (a schema or a path is missing), or was prepared by another version. The text
+    /// names the command that prepares it.
     Unprepared(Arc<str>),
-    /// The masters have been or are being replaced, and this one gives no votes to clients with this configuration. The
-    /// text says which configuration it accepts.
+    /// The masters have been or are being replaced, and this master gives no votes to clients with this configuration.
+    /// The text says which configuration the master accepts.
     OtherMasters(Arc<str>),
-    /// Another address of the same `Redlock` leads to the same server, the one with this name. Its single memory would
-    /// count as two votes.
+    /// Another address of the same `Redlock` leads to the same server; the text is the name of that address. The memory
+    /// of a single server would count as two votes.
     SameServer(Arc<str>),
     /// Any other error that the master returned.
     Server(Arc<str>),
 }
 
 impl Fault {
-    /// One of each variant, for metrics. The match has no wildcard, so a new variant does not compile until it is
-    /// listed here.
+    /// Returns one fault of each variant, for metrics. The match has no wildcard, so a new variant does not compile
+    /// until this list has it.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let (none, no_time) = ("", Duration::ZERO);
         std::iter::successors(Some(Fault::Down(none.into())), move |fault| match fault {
@@ -83,8 +84,8 @@ impl Fault {
         })
     }
 
-    /// Whether the request certainly left nothing on the master: it was never sent, or refused as a whole before
-    /// anything ran.
+    /// Whether the request certainly left nothing on the master: it was never sent, or the master refused all of it
+    /// before executing anything.
     pub fn left_nothing(&self) -> bool {
         matches!(
             self,
@@ -101,8 +102,7 @@ impl Fault {
         )
     }
 
-    /// Whether the fault may pass without intervention. If faults that do not pass leave no majority, an acquire stops
-    /// waiting.
+    /// Whether the fault may end without intervention. If the other faults leave no majority, an acquire stops waiting.
     pub fn passes_by_itself(&self) -> bool {
         !matches!(
             self,
@@ -114,7 +114,7 @@ impl Fault {
         )
     }
 
-    /// The fault as one word, for log fields and machine-readable output; stable across versions.
+    /// The fault as one word, for log fields and machine-readable output. The words are stable across versions.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Down(_) => "down",
@@ -182,7 +182,7 @@ impl std::error::Error for Fault {}
 mod tests {
     use super::*;
 
-    /// Each fault, whether it left nothing on the master, and whether it passes by itself.
+    /// For each fault: its kind, whether it left nothing on the master, and whether it may end without intervention.
     const EACH: [(&str, bool, bool); 19] = [
         ("down", true, true),
         ("stalled", true, true),

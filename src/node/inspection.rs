@@ -8,64 +8,66 @@ use super::right::MissingRight;
 use super::text::sanitize;
 
 /// The result of [`Redlock::inspect`](crate::Redlock::inspect) for one master. A field is `None` if the server does not
-/// report it, or may not be asked.
+/// report the fact, or if the user may not ask for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// Why locks get no connection to this master, or no answer in time; `None` if they do. If the master refused a
-    /// part of the handshake, the other fields still have what it reported.
+    /// Why a lock would get no connection to this master, or no answer in time; `None` if it would. If the master
+    /// refused a part of the handshake, the other fields still have what the master reported.
     pub fault: Option<Fault>,
     /// How long connecting took, handshake included.
     pub connecting: Option<Duration>,
     /// The fastest of several round trips.
     pub round_trip: Option<Duration>,
-    /// The kind of server: `redis`, `valkey` or another one with their protocol, `mysql`, `mariadb`, `zookeeper`.
+    /// The kind of server: `redis`, `valkey`, another name for a server with their protocol, `mysql`, `mariadb` or
+    /// `zookeeper`.
     pub server: Option<String>,
-    /// Its version.
+    /// The server's version.
     pub version: Option<String>,
-    /// The role: `master` or `slave`; for a database also `read-only`, for ZooKeeper the role that it reports.
+    /// The server's role: `master` or `slave`. For a database also `read-only`; for ZooKeeper the role that it reports.
     pub role: Option<String>,
-    /// Whether it is a node of a cluster.
+    /// Whether the server is a node of a cluster.
     pub cluster: Option<bool>,
-    /// The id of this run of the server process.
+    /// The id of this run of the server process. It changes at a restart.
     pub run_id: Option<String>,
-    /// An id of the server, if its kind has one: the same through every address, and after a restart.
+    /// A lasting id of the server, if its kind has one. It is the same through every address and after a restart.
     pub identity: Option<String>,
-    /// Whether it keeps locks in records, which neither expire by themselves nor are evicted.
+    /// Whether the server keeps locks in records, which neither expire by themselves nor are evicted.
     pub records: bool,
-    /// How long it may take to answer, if that differs from the builder's node timeout.
+    /// How long the server may take to answer. `None` for the builder's node timeout.
     pub timeout: Option<Duration>,
-    /// Its settings, by the server's own names.
+    /// The server's settings: their names on the server, and their values.
     pub settings: Vec<(String, String)>,
-    /// The facts that could not be read, and what is needed to read them.
+    /// The facts that could not be read, each with what is needed to read it.
     pub unseen: Vec<String>,
-    /// How long it has been up, in whole seconds.
+    /// How long the server has been up, in whole seconds.
     pub uptime: Option<Duration>,
-    /// `maxmemory-policy`.
+    /// The eviction policy: the setting `maxmemory-policy`.
     pub maxmemory_policy: Option<String>,
-    /// Whether it keeps an append-only file.
+    /// Whether the server keeps an append-only file.
     pub append_only: Option<bool>,
-    /// `appendfsync`.
+    /// How often the append-only file is synced: the setting `appendfsync`.
     pub append_fsync: Option<String>,
-    /// Whether it takes snapshots.
+    /// Whether the server takes snapshots.
     pub snapshots: Option<bool>,
-    /// Its clock minus ours in milliseconds, as exact as the round trip allows.
+    /// The server's clock minus this machine's clock, in milliseconds, as exact as the round trip allows.
     pub clock_offset_ms: Option<i64>,
-    /// The rights that these locks need and its user lacks.
+    /// The rights that locks need and that the configured user lacks.
     pub missing: Vec<MissingRight>,
-    /// Whether it can wake waiters. Waiters rely on timers if it cannot, or if no client uses fair order.
+    /// Whether the server can wake waiters. False also if no client uses fair order. Without wake-ups waiters rely on
+    /// their timers.
     pub wake_ups: bool,
-    /// How much longer its votes do not count because of the restart guard; `None` if they count.
+    /// How much longer the server's votes do not count because of the restart guard; `None` if they count.
     pub quarantined: Option<Duration>,
-    /// Whether it has the generation marker of its masters. `None` if its kind has no markers, or its user may not read
-    /// them.
+    /// Whether the server has the generation marker of its masters. `None` if this kind of server has no markers, or if
+    /// the user may not read them.
     pub marked: Option<bool>,
 }
 
 impl Inspection {
-    /// An inspection without results or faults.
+    /// Creates an inspection that contains no results and no faults yet.
     pub fn new(node: NodeName) -> Self {
         Self {
             node,
@@ -95,13 +97,13 @@ impl Inspection {
         }
     }
 
-    /// The value of one of its settings.
+    /// The value of the server's setting `name`.
     pub fn setting(&self, name: &str) -> Option<&str> {
         let found = self.settings.iter().find(|(other, _)| other == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Takes over the reply to `INFO`.
+    /// Fills in the fields that the reply to `INFO` contains.
     pub(crate) fn read(&mut self, info: &str) {
         let value = |name: &str| {
             info.lines()
@@ -110,7 +112,7 @@ impl Inspection {
                 .map(|(_, value)| plain(value))
         };
         let on = |name: &str| value(name).map(|on| on == "1");
-        // Compatible servers also report a Redis version, so check their own names first.
+        // Compatible servers report a Redis version in addition to their own, so check for their own names first.
         let kinds = ["valkey", "dragonfly", "garnet", "redis"];
         let kind = kinds
             .into_iter()
@@ -130,7 +132,7 @@ impl Inspection {
     }
 }
 
-/// Text from a server goes to terminals and logs: it is cut to a few characters, and control characters are replaced
+/// Makes text from a server safe for terminals and logs: cuts it to a few characters, and replaces control characters
 /// visibly.
 pub(crate) fn plain(text: &str) -> String {
     sanitize(text, 160)

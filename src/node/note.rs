@@ -9,31 +9,31 @@ use super::text::sanitize;
 /// The longest text of a note, in bytes.
 pub const MAX_NOTE_LEN: usize = 1024;
 
-/// How many times longer than its lock a note is kept, so that most renewals need not renew it. Other clients see the
-/// note only while the lock holds the value that the note begins with.
+/// How many times as long as the TTL of its lock a note is kept, so that most renewals need not renew the note. Other
+/// clients see the note only while the lock key holds the value with which the note begins.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
-/// The largest number of bytes of a note that a master returns: enough for the longest note of quorate's. The key may
-/// hold foreign data.
+/// The largest number of bytes of a note that a master returns. Every note of this library fits; the limit is for
+/// foreign data under the key.
 pub(crate) const NOTE_SHOWN: usize = 4096;
 
-// A replaced control character takes three bytes, other characters up to four. The note also has two names, the value
-// and numbers.
+// Check that the longest note fits. A replaced control character takes three bytes, other characters up to four. The
+// note also contains two names, the lock value and numbers.
 const _: () = assert!(3 * MAX_NOTE_LEN + 2 * 4 * NAME + 100 <= NOTE_SHOWN);
 
-/// The largest number of characters of a host's or a program's name that is shown.
+/// The largest number of characters of a host name or program name that is shown.
 const NAME: usize = 64;
 
-/// The year 10000, which no calendar here shows.
+/// The year 10000 as time since 1970. Later start times are not displayed.
 const END_OF_TIME: Duration = Duration::from_secs(253_402_300_800);
 
-/// Separates the parts of a note on a master. No part contains it, because control characters are replaced.
+/// Separates the parts of a stored note. No part contains it, because control characters are replaced.
 const BETWEEN: char = '\t';
 
 /// Describes the holder of a lock, in the holder's own words: host, process, start time, and an optional text.
 ///
-/// It is informative only, and nothing is decided by it. There is no note for a lock that is held for less than about
-/// 100 ms, that was taken with `note(None)` or with the classic protocol, or that another Redlock client holds.
+/// A note is informative only: no decision depends on it. A lock has no note if it is held for less than about 100 ms,
+/// if it was taken with `note(None)` or with the classic protocol, or if another Redlock client holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Note {
@@ -41,15 +41,15 @@ pub struct Note {
     pub host: String,
     /// The process id of the holder.
     pub pid: u32,
-    /// The name of the program; never its arguments, which may contain secrets.
+    /// The name of the program, without its arguments, because arguments may contain secrets.
     pub process: String,
-    /// When the hold began, on the holder's clock.
+    /// When the hold began, by the holder's clock.
     pub since: SystemTime,
     /// The text that the holder added.
     pub text: Option<String>,
 }
 
-/// The parts of a note, if it belongs to the lock of `holder`.
+/// Splits a stored note into its parts; `None` if the note does not belong to the lock value `holder`.
 fn parts(note: &[u8], holder: &[u8]) -> Option<Vec<String>> {
     let rest = note.strip_prefix(holder)?.strip_prefix(b" ")?;
     let rest = String::from_utf8_lossy(rest);
@@ -57,8 +57,8 @@ fn parts(note: &[u8], holder: &[u8]) -> Option<Vec<String>> {
 }
 
 impl Note {
-    /// Parses the note of the lock of `holder`. `None` if it belongs to another lock, if a leader wrote only its term,
-    /// or if it is not a note.
+    /// Parses the note of the lock with the value `holder`. `None` if the note belongs to another lock value, if a
+    /// leader wrote only its term, or if the text is not a note.
     pub(crate) fn read(note: &[u8], holder: &[u8]) -> Option<Self> {
         let parts = parts(note, holder)?;
         let mut parts = parts.iter().map(String::as_str);
@@ -78,7 +78,7 @@ impl Note {
         })
     }
 
-    /// The term in a note, if its holder was elected.
+    /// The term in a note of the lock with the value `holder`, if its holder was elected.
     pub(crate) fn term(note: &[u8], holder: &[u8]) -> Option<u64> {
         parts(note, holder)?.get(5)?.parse().ok()
     }
@@ -126,14 +126,15 @@ impl Identity {
         }
     }
 
-    /// The end of a connection's name in `CLIENT LIST`, which may contain neither spaces nor non-ASCII characters.
+    /// The last part of this process's connection names in `CLIENT LIST`. It contains neither spaces nor non-ASCII
+    /// characters, because the server accepts none.
     pub(crate) fn of_connection(&self) -> String {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let host: String = self.host.chars().filter(|c| fits(*c)).collect();
         format!("{host}:{}", self.pid)
     }
 
-    /// The text of a note of this process, without the time.
+    /// The text of a note of this process, without the start time.
     fn says(&self, text: &str) -> Arc<str> {
         let Self { host, pid, process } = self;
         let text = sanitize(text, MAX_NOTE_LEN);
@@ -146,7 +147,7 @@ impl Identity {
 pub struct NoteText(Option<Arc<str>>);
 
 impl NoteText {
-    /// The length of the text if it is too long.
+    /// The length of the text in bytes, if the text is longer than [`MAX_NOTE_LEN`].
     pub(crate) fn too_long(&self) -> Option<usize> {
         let bytes = self.0.as_ref()?.len();
         (bytes > MAX_NOTE_LEN).then_some(bytes)
@@ -154,7 +155,7 @@ impl NoteText {
 }
 
 impl Default for NoteText {
-    /// A note without an added text.
+    /// Returns a note without an added text.
     fn default() -> Self {
         Self(Some("".into()))
     }
@@ -178,7 +179,7 @@ impl From<Option<&str>> for NoteText {
     }
 }
 
-/// The notes of one process, without the time. All holders share the usual note, which is one string.
+/// The notes of one process, without the start time. All holders without a text of their own share one string.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes {
     identity: Identity,
@@ -191,7 +192,7 @@ impl Notes {
         Self { identity, usual }
     }
 
-    /// The note with this text; `None` for no note.
+    /// The note of this process with this added text; `None` for no note.
     pub(crate) fn says(&self, note: &NoteText) -> Option<Arc<str>> {
         Some(match &**note.0.as_ref()? {
             "" => self.usual.clone(),
@@ -200,20 +201,20 @@ impl Notes {
     }
 }
 
-/// The process id in a note that contains only a term.
+/// The process id in a note that contains only a term. No process has it.
 const NOBODY: u32 = 0;
 
-/// A note that contains only a term, which must be kept for as long as the leader leads.
+/// Returns a note that contains only a term. Such a note must be kept for as long as the leader leads.
 pub(crate) fn unsaid() -> Arc<str> {
     format!("{NOBODY}{BETWEEN}{BETWEEN}{BETWEEN}").into()
 }
 
-/// The note as it is stored on a master after the holder's value.
+/// The stored part of a note after the holder's value: the start time `since_ms`, then `says`.
 pub(crate) fn dated(since_ms: u64, says: &str) -> String {
     format!("{since_ms}{BETWEEN}{says}")
 }
 
-/// The note of a leader, with its term.
+/// Returns the note `says` of a leader, with its term added.
 pub(crate) fn leads(says: &str, term: u64) -> Arc<str> {
     format!("{says}{BETWEEN}{term}").into()
 }
@@ -298,7 +299,7 @@ mod tests {
             "1\tx\th\tp\t",
             "1\t1\th",
             "18446744073709551616\t1\ta\tb\tc",
-            // After the year 9999, which cannot be displayed.
+            // A start time after the year 9999 cannot be displayed.
             "253402300800000\t1\th\tp\t",
             "999999999999999999\t1\th\tp\t",
         ] {

@@ -1,4 +1,4 @@
-//! Where the answer to one message goes.
+//! The receiver of the answer to one message.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use crate::metrics;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Taking the lock.
+    /// Takes the lock.
     Acquire,
-    /// Agreeing on the fencing token.
+    /// Agrees on the fencing token.
     Confirm,
-    /// Releasing it.
+    /// Releases the lock.
     Release,
-    /// Extending it.
+    /// Extends the lock.
     Extend,
-    /// Looking at it.
+    /// Reads the state of the lock.
     Look,
-    /// Reading and writing the value under it.
+    /// Reads and writes the value under the lock.
     Value,
 }
 
 impl Phase {
-    /// All phases, for metrics. The match has no wildcard, so a new phase does not compile until it is listed here.
+    /// All phases, for metrics. The match has no wildcard, so a new phase does not compile until this list has it.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         std::iter::successors(Some(Phase::Acquire), |phase| match phase {
             Phase::Acquire => Some(Phase::Confirm),
@@ -39,7 +39,7 @@ impl Phase {
         })
     }
 
-    /// The name in log fields and machine-readable output; stable across versions.
+    /// The phase as one word, for log fields and machine-readable output. The words are stable across versions.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
@@ -52,16 +52,17 @@ impl Phase {
     }
 }
 
-/// Receives the answers of a fan-out.
+/// Receives the answers of all masters to one fan-out.
 pub trait ReplySink: Send + Sync + 'static {
-    /// `node` answers the message of `phase`. Called once per message, from any task; must not block.
+    /// Receives the answer of the master with the index `node` to the message of `phase`. Called once per message, from
+    /// any task; must not block.
     fn answered(&self, node: usize, phase: Phase, answer: Result<Answer, Fault>);
 
-    /// An answer that arrived after its timeout was reported; for reports only.
+    /// Receives an answer that arrived after its timeout was reported; for reports only. Ignored by default.
     fn late(&self, _node: usize, _phase: Phase, _answer: &Result<Answer, Fault>) {}
 }
 
-/// Where the answer to one message goes. A reply that is dropped without an answer reports
+/// Passes the answer to one message to its receiver. A reply that is dropped without an answer reports
 /// [`Fault::Disconnected`], so that no caller waits for a node that is gone.
 pub struct Reply {
     sink: Option<Arc<dyn ReplySink>>,
@@ -72,7 +73,8 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A reply to `sink`, for the message of `phase` to `node`.
+    /// Creates a reply that passes the answer to `sink`, for the message of `phase` to the master with the index
+    /// `node`.
     pub fn new(sink: Arc<dyn ReplySink>, node: usize, phase: Phase) -> Self {
         let node = u16::try_from(node).unwrap_or(u16::MAX);
         Self {
@@ -84,7 +86,7 @@ impl Reply {
         }
     }
 
-    /// A reply without a receiver.
+    /// Creates a reply that discards the answer.
     pub fn ignored() -> Self {
         Self {
             sink: None,
@@ -95,13 +97,13 @@ impl Reply {
         }
     }
 
-    /// The same reply; metrics count its outcome and latency for the master of this name.
+    /// Returns this reply, and lets metrics count its outcome and latency for the master of this name.
     pub(crate) fn counted(mut self, name: &NodeName) -> Self {
         self.message = Some(metrics::Message::to(|| name.shared()));
         self
     }
 
-    /// Passes the answer on. After [`time_out`](Self::time_out) the answer is passed on as late.
+    /// Passes the answer to the receiver. After [`time_out`](Self::time_out) the answer is passed on as late.
     pub fn answer(mut self, answer: Result<Answer, Fault>) {
         let Some(sink) = self.sink.take() else { return };
         if let Some(message) = &self.message {
@@ -119,7 +121,7 @@ impl Reply {
         }
     }
 
-    /// Reports `fault` now, and keeps the reply for a late answer.
+    /// Reports `fault` to the receiver now. The reply stays usable for a late answer.
     pub fn time_out(&mut self, fault: Fault) {
         if let (Some(sink), false) = (&self.sink, self.answered) {
             self.answered = true;

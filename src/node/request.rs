@@ -8,39 +8,39 @@ use super::shape::Shape;
 use super::value::{NewValue, ServerRun};
 use crate::protocol::instant::Instant;
 
-/// One lock within an extension of many.
+/// One lock in a request that extends many locks.
 #[derive(Clone, Debug)]
 pub struct ExtendItem {
-    /// The lock.
+    /// The claim whose lock is extended.
     pub claim: Arc<Claim>,
-    /// The expiry. A master with a later one keeps its own.
+    /// The TTL that the lock gets. A master on which the lock has a longer remaining TTL keeps that.
     pub ttl: Duration,
-    /// Whether the expiry of the holder's note is raised as well. It is not raised with each renewal, because a note
-    /// has a longer expiry than its lock.
+    /// Whether the expiry of the holder's note is raised as well. Not every renewal does this, because a note has a
+    /// longer expiry than its lock.
     pub note: bool,
 }
 
-/// One lock within a message that writes holders' notes.
+/// One lock in a request that writes holders' notes.
 #[derive(Clone, Debug)]
 pub struct NoteItem {
-    /// The lock.
+    /// The claim whose lock the note describes.
     pub claim: Arc<Claim>,
-    /// The text of the note.
+    /// The text of the note, without the holder's value and the start time.
     pub says: Arc<str>,
-    /// When the lock was acquired, in milliseconds of wall clock.
+    /// When the lock was acquired, in milliseconds of wall-clock time.
     pub since: u64,
-    /// Whether to notify the clients that watch for a new leader.
+    /// Whether to notify the observers of the election, because the holder is a new leader.
     pub announce: bool,
 }
 
-/// One page of a list of keys.
+/// A request for one page of a list of keys.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// The pattern of the names, in the master's syntax.
+    /// The pattern that key names must match, in the master's syntax.
     pub pattern: Box<[u8]>,
-    /// The cursor of the page before; 0 for the first page.
+    /// The cursor that the previous page returned; 0 for the first page.
     pub cursor: u64,
-    /// About how many keys the master examines.
+    /// About how many keys the master examines for this page.
     pub count: u32,
 }
 
@@ -50,83 +50,83 @@ pub struct Page {
 pub enum Request {
     /// Take the lock if it is free (docs/protocol.md, "Majority").
     Acquire {
-        /// The attempt.
+        /// The claim that asks for the lock.
         claim: Arc<Claim>,
-        /// How long the master keeps the key.
+        /// The TTL that the lock key gets.
         ttl: Duration,
-        /// The proposed fencing number, in microseconds of wall clock.
+        /// The proposed fencing number: microseconds of wall-clock time.
         proposal: u64,
     },
-    /// Set the fencing counter to exactly this number, if the lock is ours and the counter is not
-    /// above it.
+    /// Set the fencing counter to exactly the number `token`, if the lock is ours and the counter is not above `token`.
     Confirm {
-        /// The attempt.
+        /// The claim that holds the lock.
         claim: Arc<Claim>,
-        /// The number.
+        /// The agreed fencing number.
         token: u64,
     },
     /// Delete the lock if it is ours, and wake the next waiter.
     Release {
-        /// The attempt.
+        /// The claim whose lock is deleted.
         claim: Arc<Claim>,
-        /// Whether to leave the queue as well. After a lost attempt the waiter keeps its place.
+        /// Whether the waiter leaves the queue as well. False after a lost attempt: then the waiter keeps its place.
         leave: bool,
     },
-    /// Raise the expiry of many locks, and restore those that are missing.
+    /// Raise the remaining TTL of many locks, and restore the locks that are missing.
     Extend {
-        /// The locks.
+        /// The locks, each with its TTL.
         items: Arc<[ExtendItem]>,
     },
-    /// Read a lock.
+    /// Read the state of a lock.
     Look {
         /// The lock key.
         key: Arc<[u8]>,
     },
-    /// Delete a lock, whichever client holds it: an operator's last resort.
+    /// Delete a lock, whichever client holds it. This is an operator's last resort.
     Break {
         /// The lock key.
         key: Arc<[u8]>,
     },
-    /// Read the value under a lock that is ours, and set the counter as [`Confirm`](Self::Confirm) does. From then
-    /// on the master refuses writes with a smaller number, so none of them can replace the value that was read.
+    /// Read the value under a lock that is ours, and set the fencing counter as [`Confirm`](Self::Confirm) does. From
+    /// then on the master refuses writes with a smaller number, so that none of them can replace the value that was
+    /// read.
     Read {
-        /// The attempt.
+        /// The claim that holds the lock.
         claim: Arc<Claim>,
-        /// The number that the counter is set to.
+        /// The fencing number of the claim, to which the counter is set.
         token: u64,
     },
-    /// Write the value under a lock, unless the master has seen a larger number. Never sent again on another
-    /// connection.
+    /// Write the value under a lock, unless the master has seen a larger fencing number. If the connection breaks, the
+    /// request is never sent again on another connection.
     Write {
-        /// The attempt.
+        /// The claim under whose lock the value is written.
         claim: Arc<Claim>,
-        /// The fencing number of the attempt.
+        /// The fencing number of the claim.
         token: u64,
-        /// The value. It is behind a pointer, because every queued request has the size of the largest one.
+        /// The new value. It is behind a pointer, because every queued request takes the size of the largest variant.
         value: Arc<NewValue>,
     },
     /// Write the holders' notes of these locks.
     Note {
-        /// The locks.
+        /// The locks, each with its note.
         items: Arc<[NoteItem]>,
     },
-    /// List keys that hold strings.
+    /// List the lock keys that match a pattern.
     List {
-        /// Which keys.
+        /// The page of the list to return.
         page: Arc<Page>,
     },
     /// Begin or end a subscription to new leaders of an election.
     Watch {
         /// The lock key of the election.
         key: Arc<[u8]>,
-        /// Whether to begin (`true`) or to end.
+        /// Whether the subscription begins (`true`) or ends (`false`).
         on: bool,
     },
 }
 
 impl Request {
-    /// The shape of the claim that is asked about, which decides the words of the message. The locks of an extension
-    /// are asked about in the words of groups as soon as one of them is a group. Everything else is plain.
+    /// The shape of the claim in this request, which decides how the message is encoded. If one lock of an extension is
+    /// a group, all its locks are encoded as groups. Requests without a claim are encoded as for a plain lock.
     pub(crate) fn shape(&self) -> &Shape {
         let is_group = |shape: &&Shape| matches!(shape, Shape::Group(_));
         match self {
@@ -147,7 +147,7 @@ impl Request {
         }
     }
 
-    /// Whether the caller has withdrawn this request. Releases are never withdrawn.
+    /// Whether the caller has withdrawn this request, so that it need not be sent. Releases are never withdrawn.
     pub fn is_withdrawn(&self) -> bool {
         match self {
             Self::Acquire { claim, .. }
@@ -164,7 +164,7 @@ impl Request {
         }
     }
 
-    /// Whether the request must not be sent to this run of the server, or is too late at `now`.
+    /// Whether the request must not be sent: it is for another run of the server than `run`, or too late at `now`.
     pub fn is_void(&self, now: Instant, run: &ServerRun) -> bool {
         let Self::Write { value, .. } = self else {
             return false;
@@ -172,8 +172,8 @@ impl Request {
         value.until <= now || value.run.as_ref().is_some_and(|read| read != run)
     }
 
-    /// Whether the answer is a vote. The answer to a write is not: a write counts only on masters that answered a
-    /// read before.
+    /// Whether the answer to this request is a vote. The answer to a write of a value is not, because a write counts
+    /// only on masters that answered a read before.
     pub fn is_vote(&self) -> bool {
         matches!(
             self,
@@ -181,16 +181,16 @@ impl Request {
         )
     }
 
-    /// Whether the restart guard withholds this request from a restarted master. It withholds votes and looks at
-    /// locks, because a master that may have lost a lock cannot say that there is none. It lets a break pass, because
-    /// a break must reach every master that may have the key.
+    /// Whether the restart guard withholds this request from a restarted master. The guard withholds requests for votes
+    /// and looks at locks, because a master that may have lost a lock cannot report that there is none. It does not
+    /// withhold a break, because a break must reach every master that may have the key.
     pub fn rests_on_memory(&self) -> bool {
         self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })
     }
 
-    /// Whether only masters in force may be sent this request: votes, looks, breaks and writes of values. Masters
-    /// that have been replaced do not show what is locked now, and a late write there is missing on the next masters.
-    /// Releases are sent to all masters.
+    /// Whether only the current masters may be sent this request: votes, looks, breaks and writes of values. Masters
+    /// that have been replaced do not show what is locked now, and a value written there is missing on the masters that
+    /// replaced them. Releases are sent to replaced masters too.
     pub(crate) fn is_for_current_masters(&self) -> bool {
         let looks = matches!(
             self,

@@ -1,47 +1,47 @@
-//! The rights on a master that locks need, and the ones that a user lacks.
+//! The rights on a master that locks need, and the rights that a user lacks.
 
 use std::fmt;
 
-/// The purpose of a right.
+/// The purpose for which a right on a master is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Purpose {
     /// Taking, renewing and releasing locks.
     Locking,
-    /// The restart guard, on by default.
+    /// Needed by the restart guard, which is on by default.
     RestartGuard,
-    /// Fencing tokens, on by default.
+    /// Needed for fencing tokens, which are on by default.
     Fencing,
-    /// Waiting in order, on by default.
+    /// Needed to let waiters queue in order, which is on by default.
     Order,
-    /// The database that the URL names.
+    /// Needed to select the database that the URL names.
     Database,
     /// Waking waiters. Without these rights waiters rely on their timers.
     WakeUps,
-    /// Closing a broken connection at the server as well. Without these rights the server may still execute what it had
-    /// received and not read; a lock taken this way ends with its TTL.
+    /// Closing a broken connection at the server as well. Without these rights the server may still execute a request
+    /// that it had received but not read. A lock that is taken this way stays until its TTL expires.
     Reconnecting,
-    /// `status`, `break_lock` and `inspect`.
+    /// The operator's commands `status`, `break_lock` and `inspect`.
     Operating,
-    /// Finding out whether a restart loses locks, if the restart guard is off.
+    /// Finding out whether a restart loses locks. Needed only if the restart guard is off.
     Persistence,
-    /// A name in `CLIENT LIST`.
+    /// Giving the connection a name in `CLIENT LIST`.
     Naming,
-    /// Several resources in one lock, readers, owners.
+    /// Locks on several resources, readers, and owners.
     Groups,
-    /// Values under a lock: quotas, and tasks that run once a period.
+    /// Values stored under a lock: quotas, and tasks that run once a period.
     Values,
     /// Semaphores.
     Semaphores,
     /// Writing and reading the note that names the holder of a lock.
     Notes,
-    /// Announcing a new leader at once. Without these rights observers rely on their timers.
+    /// Announcing a new leader to observers at once. Without these rights observers rely on their timers.
     Elections,
     /// Reading and restoring the generation marker; needed to replace masters.
     Masters,
     /// Requesting many locks in one command. Without these rights each lock is requested by itself.
     Crowds,
-    /// Releasing with the server's own compare-and-delete command, if it has one. Without this right a script does it.
+    /// Releasing with the server's own compare-and-delete command, if it has one. Without this right a script releases.
     Releases,
 }
 
@@ -67,7 +67,7 @@ impl Purpose {
         Self::Releases,
     ];
 
-    /// Whether no lock can be taken without the rights of this purpose, if the purpose is in use.
+    /// Whether no lock can be taken without the rights for this purpose, provided that the feature is in use.
     pub fn is_needed(self) -> bool {
         matches!(
             self,
@@ -101,17 +101,17 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// One right, in the words of an ACL.
+/// One right, as an ACL of Redis names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) enum Right {
     Command(String),
     Keys(String),
     Channels(String),
-    /// Not a right: a command that the server does not have, or that was renamed.
+    /// A command that the server does not have, or that was renamed. This is not a right that could be granted.
     Unknown(String),
 }
 
-/// A right that the user of a master lacks and that these locks would use.
+/// A right that the user of a master lacks and that locks would use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingRight {
     right: Right,
@@ -120,7 +120,8 @@ pub struct MissingRight {
 }
 
 impl MissingRight {
-    /// Adds a right that is needed for `purposes` to the list. A right that is in the list already gets these purposes too.
+    /// Adds a right that is needed for `purposes` to the list. If the list has the right already, these purposes are
+    /// added to it.
     pub(in crate::node) fn add(list: &mut Vec<Self>, right: Right, purposes: &[Purpose]) {
         let at = list.iter().position(|missing| missing.right == right);
         let at = at.unwrap_or_else(|| {
@@ -139,8 +140,8 @@ impl MissingRight {
         }
     }
 
-    /// The word of `ACL SETUSER` that grants the right: `+time`, `~lock:*`, `&quorate:wake:*`. Empty for a command that the
-    /// server does not know.
+    /// The rule of `ACL SETUSER` that grants the right: `+time`, `~lock:*`, `&quorate:wake:*`. Empty for a command that
+    /// the server does not know.
     pub fn rule(&self) -> &str {
         &self.rule
     }
@@ -150,7 +151,7 @@ impl MissingRight {
         matches!(self.right, Right::Keys(_))
     }
 
-    /// The purposes of the right.
+    /// The purposes for which the right is needed.
     pub fn purposes(&self) -> &[Purpose] {
         &self.purposes
     }
@@ -172,7 +173,7 @@ impl fmt::Display for MissingRight {
     }
 }
 
-/// A command as people write it, such as `SCRIPT LOAD`.
+/// A command name as documentation writes it, such as `SCRIPT LOAD`.
 fn shouted(name: &str) -> String {
     name.replace('|', " ").to_ascii_uppercase()
 }

@@ -1,14 +1,14 @@
-//! The scope of an inspection.
+//! The scope of an inspection: the settings that decide which rights it checks.
 
 /// The settings of the locks for which a master is inspected.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// The key prefix of the resources.
+    /// The prefix that the lock keys have.
     pub(crate) prefix: Box<str>,
-    /// Whether fencing is on.
+    /// Whether locks use fencing tokens.
     pub(crate) fencing: bool,
-    /// Whether waiters queue.
+    /// Whether waiters queue in order.
     pub(crate) fair: bool,
-    /// A word that no key and no channel contains.
+    /// A random word, for names of keys and channels that nobody uses.
     pub(crate) unheard_of: Box<str>,
 }

@@ -1,7 +1,7 @@
-//! The shape of a claim: its keys, how each of them is held, and what follows from that for the verbs.
+//! The shape of a claim: its keys, how each of them is held, and how acquire, confirm, extend and release treat it.
 //!
-//! Every kind of lock is one [`Shape`]. A verb (acquire, confirm, extend, release) matches on the shape once, or asks
-//! for one of the facts in this file. So a new kind is described here and in `src/acquire/kind.rs`.
+//! Every kind of lock is one [`Shape`]. The code of acquire, confirm, extend and release matches on the shape once, or
+//! asks for one of the facts in this file. So a new kind is described here and in `src/acquire/kind.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,34 +12,35 @@ use crate::keys;
 /// The keys or the slot that a claim asks for in addition to its own key.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
-    /// Nothing: one key, held exclusively. This is the plain lock.
+    /// A plain lock: only the claim's own key, held exclusively.
     Plain,
-    /// Several keys, or a key that is shared with other holds of a class.
+    /// Several keys, or a key that other holds of the same class can share.
     Group(Group),
     /// One slot of a semaphore.
     Permit(Permit),
 }
 
-/// How a task of this process takes its turn among the other tasks of the process.
+/// How a claim takes its turn among the claims of other tasks in this process, before it asks the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalTurn {
-    /// It queues. A lock with a single holder keeps the turn until its release.
+    /// The claim is queued in this process. It keeps the turn until its release, because the lock has a single holder.
     Queue,
-    /// It queues, and passes the turn on as soon as it asks the masters: readers ask together.
+    /// The claim is queued in this process, and passes the turn on as soon as it asks the masters. So readers of one
+    /// process can ask at the same time.
     QueueAndShare,
-    /// It passes every waiter, because another hold of the same owner may be held.
+    /// The claim overtakes all waiters of this process: its owner may hold the lock already, and then shares it.
     Pass,
 }
 
-/// How the fencing number of a claim is found once a majority has granted it.
+/// How the fencing number of a claim is chosen once a majority has granted the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Numbering {
-    /// The claim raises the counters: its number is larger than every earlier one.
+    /// The claim gets a new number, larger than every earlier one, because each grant raises the counter.
     Raised,
-    /// The claim may be given the number of holds that share its key.
+    /// The claim may get the number of other holds that share its key.
     Joined,
-    /// The claim must have the number of the other holds of its owner. All answers are awaited, because the number
-    /// must be known before any other number is written.
+    /// The claim must get the number of its owner's other holds. It waits for the answers of all masters, because this
+    /// number must be known before any number is written.
     OfOwner,
 }
 
@@ -56,7 +57,7 @@ impl Shape {
         matches!(self, Self::Plain)
     }
 
-    /// The keys and modes, if they are not one key held exclusively.
+    /// The keys and modes of a group; empty for a plain lock and for a slot, which have one exclusive key.
     pub(crate) fn parts(&self) -> &[Part] {
         match self {
             Self::Group(group) => group.parts(),
@@ -64,7 +65,7 @@ impl Shape {
         }
     }
 
-    /// The slot, if this is one of a semaphore.
+    /// The slot, if the claim is on a semaphore.
     pub(crate) fn permit(&self) -> Option<&Permit> {
         match self {
             Self::Permit(permit) => Some(permit),
@@ -72,7 +73,7 @@ impl Shape {
         }
     }
 
-    /// How a task takes its turn within this process.
+    /// How a claim of this shape takes its turn within this process.
     pub(crate) fn local_turn(&self) -> LocalTurn {
         match self.parts().first().and_then(Part::class) {
             None => LocalTurn::Queue,
@@ -81,7 +82,7 @@ impl Shape {
         }
     }
 
-    /// How the fencing number is found.
+    /// How the fencing number of a claim of this shape is chosen.
     pub(crate) fn numbering(&self) -> Numbering {
         let number = |part: &Part| match part.class()? {
             Class::Shared => Some(Numbering::Joined),
@@ -91,22 +92,22 @@ impl Shape {
         most.unwrap_or(Numbering::Raised)
     }
 
-    /// Whether one of the keys can be shared with other holds.
+    /// Whether at least one of the keys can be shared with other holds.
     pub(crate) fn shares_keys(&self) -> bool {
         self.parts().iter().any(|part| part.class().is_some())
     }
 
-    /// Whether the message that renews this lock also keeps its note. If not, the note needs a message of its own.
+    /// Whether the request that renews this lock can also renew its note. If not, the note needs a request of its own.
     pub(crate) fn renewal_keeps_note(&self) -> bool {
         !matches!(self, Self::Group(_))
     }
 }
 
-/// The suffix of a reader's id in the queue of a key.
+/// The suffix that marks a waiter's id in the queue of a key as a reader's.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 const READER: &str = ":r";
 
-/// Whether this id in the queue of a key is a reader's.
+/// Whether a waiter's id in the queue of a key is a reader's.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) fn is_reader(place: &str) -> bool {
     place.ends_with(READER)
@@ -115,7 +116,7 @@ pub(crate) fn is_reader(place: &str) -> bool {
 /// How a lock holds one of its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// No other lock can hold the key at the same time: the key holds the value of the attempt.
+    /// No other lock can hold the key at the same time. The key holds the random value of the attempt.
     Exclusive,
     /// Only holds of the same class can hold the key at the same time. The key holds the marker of the class,
     /// and a second key lists each hold.
@@ -123,7 +124,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The class, if the key can be shared.
+    /// The class of holds that can share the key; `None` for an exclusive mode.
     pub(crate) fn class(&self) -> Option<&Class> {
         match self {
             Self::Exclusive => None,
@@ -131,7 +132,7 @@ impl Mode {
         }
     }
 
-    /// The mode as messages write it: `x`, or the marker of the class.
+    /// The mode as requests encode it: `x` for exclusive, or the marker of the class.
     pub(crate) fn word(&self) -> Vec<u8> {
         match self {
             Self::Exclusive => b"x".to_vec(),
@@ -139,7 +140,7 @@ impl Mode {
         }
     }
 
-    /// The value of the lock key while the attempt with this value holds it in this mode.
+    /// The value that the lock key has while the attempt with the random value `value` holds it in this mode.
     #[cfg(any(test, feature = "testing", feature = "node"))]
     pub(crate) fn holder(&self, value: &[u8; 32]) -> Vec<u8> {
         match self {
@@ -148,7 +149,7 @@ impl Mode {
         }
     }
 
-    /// The id under which a waiter is queued for a key in this mode: the id of a reader has a suffix.
+    /// The id under which a waiter is queued for a key in this mode. The id of a reader has a suffix.
     #[cfg(any(test, feature = "testing", feature = "node"))]
     pub(crate) fn place(&self, waiter: &Arc<str>) -> Arc<str> {
         match self {
@@ -162,14 +163,14 @@ impl Mode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Class {
-    /// Readers.
+    /// All readers can share the key.
     Shared,
-    /// All holds that give this owner id.
+    /// All holds with this owner id can share the key.
     Owner(Arc<str>),
 }
 
 impl Class {
-    /// The value of the lock key while holds of this class share it. No token has this value.
+    /// The value that the lock key has while holds of this class share it. No token has this value.
     pub fn marker(&self) -> Vec<u8> {
         match self {
             Self::Shared => keys::SHARED.as_bytes().to_vec(),
@@ -183,12 +184,12 @@ impl Class {
 pub struct Part {
     /// The lock key.
     pub key: Arc<[u8]>,
-    /// How the key is held.
+    /// How the claim holds the key.
     pub mode: Mode,
 }
 
 impl Part {
-    /// The class, if the key can be shared.
+    /// The class of holds that can share the key; `None` if the key is held exclusively.
     pub(crate) fn class(&self) -> Option<&Class> {
         self.mode.class()
     }
@@ -198,15 +199,15 @@ impl Part {
 #[derive(Debug)]
 pub struct Group {
     parts: Arc<[Part]>,
-    /// The lock to be replaced: the lock key may hold this value instead of being free. A writer that becomes a
-    /// reader gives its own value here.
+    /// The value of a lock that this claim replaces: the lock key may hold this value instead of being free. A writer
+    /// that becomes a reader gives its own value here.
     instead: Option<Token>,
-    /// The fencing token; 0 before it is agreed.
+    /// The agreed fencing token; 0 until the masters agreed on one.
     number: AtomicU64,
 }
 
 impl Group {
-    /// A group of these keys: a master grants all of them or none.
+    /// Creates a group of these keys: a master grants all of them or none.
     pub fn new(parts: Vec<Part>) -> Self {
         Self {
             parts: parts.into(),
@@ -215,29 +216,29 @@ impl Group {
         }
     }
 
-    /// The same group, which replaces a lock that the caller holds exclusively.
+    /// Returns this group as the replacement of the lock `token`, which the caller holds exclusively.
     #[must_use]
     pub fn instead_of(mut self, token: Token) -> Self {
         self.instead = Some(token);
         self
     }
 
-    /// The keys, and how each is held.
+    /// The keys, and how the claim holds each of them.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// The value of the lock to be replaced.
+    /// The value of the lock that this claim replaces, if it replaces one.
     pub fn instead(&self) -> Option<Token> {
         self.instead
     }
 
-    /// The agreed fencing token; 0 before that.
+    /// The agreed fencing token; 0 until the masters agreed on one.
     pub fn number(&self) -> u64 {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Remembers the agreed fencing token. A renewal needs it to restore the lock on a master that lost it.
+    /// Stores the agreed fencing token. A renewal needs the token to restore the lock on a master that lost it.
     pub fn agreed(&self, number: u64) {
         self.number.store(number, Ordering::Relaxed);
     }
@@ -262,7 +263,8 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Slot `slot` of a semaphore with `permits` slots. `name` is the semaphore's name with the key prefix.
+    /// Creates the slot number `slot` (from 0) of a semaphore with `permits` slots. `name` is the semaphore's name with
+    /// the key prefix.
     pub fn new(name: Arc<[u8]>, slot: u8, permits: u8) -> Self {
         Self {
             name,
@@ -271,7 +273,7 @@ impl Permit {
         }
     }
 
-    /// Slot `slot` of the same semaphore.
+    /// Returns the slot number `slot` of the same semaphore.
     #[must_use]
     pub fn at(&self, slot: u8) -> Self {
         Self {
@@ -280,12 +282,12 @@ impl Permit {
         }
     }
 
-    /// The semaphore's name with the key prefix: the lock key of a plain lock of this name.
+    /// The semaphore's name with the key prefix. A plain lock of this name would have this lock key.
     pub fn name(&self) -> &Arc<[u8]> {
         &self.name
     }
 
-    /// The number of the slot; the first is 0.
+    /// The number of the slot, from 0.
     pub fn slot(&self) -> u8 {
         self.slot
     }
@@ -295,12 +297,12 @@ impl Permit {
         self.permits
     }
 
-    /// The lock key of the slot, which holds its holder's value.
+    /// The lock key of the slot. Its value is the random value of the holder's attempt.
     pub fn key(&self) -> Arc<[u8]> {
         keys::slot(&self.name, self.slot).into()
     }
 
-    /// The name of the semaphore's queue.
+    /// The name of the queue that all slots of the semaphore share.
     pub fn line(&self) -> Arc<[u8]> {
         keys::line_of_semaphore(&self.name).into()
     }

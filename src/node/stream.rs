@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-/// A connection as the Redis driver uses it.
+/// A byte stream that the Redis driver can use as a connection.
 pub trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
-/// Opens a connection to a host and port, replacing TCP in a simulated network.
+/// Opens a stream to a host and port. A simulated network replaces TCP with it.
 pub type Dial = Arc<
     dyn Fn(&str, u16) -> crate::runtime::BoxFuture<std::io::Result<Box<dyn Stream>>> + Send + Sync,
 >;

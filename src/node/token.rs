@@ -8,12 +8,12 @@ use std::fmt;
 pub struct Token([u8; 16]);
 
 impl Token {
-    /// A token of these bytes.
+    /// Creates a token from these bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes.
+    /// The token as 16 bytes.
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         self.0
     }
@@ -26,9 +26,9 @@ impl Token {
         Some(Self(number.ok().filter(|_| fits)?.to_be_bytes()))
     }
 
-    /// The value of the lock key: 32 lower-case hexadecimal digits.
+    /// The token as the lock key holds it: 32 lower-case hexadecimal digits.
     pub fn to_hex(self) -> [u8; 32] {
-        // Digits are computed, not looked up, so that the compiler can compute all of them at once.
+        // Compute the digits instead of looking them up in a table, so that the compiler can vectorize the loop.
         let digit = |nibble: u8| nibble + b'0' + u8::from(nibble > 9) * (b'a' - b'0' - 10);
         let mut hex = [0; 32];
         for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {

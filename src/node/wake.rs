@@ -1,4 +1,4 @@
-//! Where the wake-ups of one master go.
+//! The receiver of the wake-ups of one master.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 pub struct Subscriber {
     /// The id of the process: 16 hexadecimal digits.
     pub process: Arc<str>,
-    /// The index of the master.
+    /// The index of the master that sends the wake-ups.
     pub node: usize,
-    /// Where wake-ups go.
+    /// The receiver of the wake-ups.
     pub sink: Arc<dyn WakeSink>,
 }
 
@@ -23,11 +23,12 @@ impl fmt::Debug for Subscriber {
     }
 }
 
-/// Receives wake-ups. A wake-up is a hint: it can be lost, repeated, or late.
+/// Receives wake-ups. A wake-up is only a hint: it can be lost, repeated, or late.
 pub trait WakeSink: Send + Sync + 'static {
-    /// `node` reports that `key` may be free. Must not block.
+    /// Called when the master with the index `node` reports that `key` may be free. Must not block.
     fn woken(&self, node: usize, key: &[u8]);
 
-    /// `node` reports that the lock on `key` has a new, elected holder. Must not block.
+    /// Called when the master with the index `node` reports that the lock on `key` has a newly elected holder. Must not
+    /// block. Ignored by default.
     fn announced(&self, _node: usize, _key: &[u8]) {}
 }

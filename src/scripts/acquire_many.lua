@@ -1,12 +1,13 @@
--- ACQUIRE of many (docs/protocol.md, "Queue"): each like acquire_fair.lua for a claim that is not queued, or like
--- acquire.lua if clients use no queues.
--- KEYS: locks, all different. ARGV: ttl ms, 1 if clients use queues or else 0, and for each lock its value and proposal us.
+-- ACQUIRE of many (docs/protocol.md, "Queue"). If clients use queues, each lock is treated as acquire_fair.lua treats a
+-- claim that is not queued; otherwise as in acquire.lua.
+-- KEYS: locks, all different. ARGV: ttl ms, 1 if clients use queues or else 0, and for each lock its value and proposal
+-- us.
 -- Reply, for each lock: -1 (granted, the counter is the proposal), the counter (granted), the refusal or error that a
 -- single request would get, or 0 (nothing was done: the client must send this request by itself).
 -- One difference from single requests: a full server lets a script go on writing once it has removed something, for
 -- example a dead waiter of another lock.
--- A free lock whose counter takes the proposal unchanged costs two calls. Counters of 16 digits (dates from 2001 to 2286)
--- are compared as text, and all counters are read with one MGET. All other locks are handled one by one.
+-- A free lock whose counter takes the proposal unchanged costs two calls. Counters of 16 digits (dates from 2001 to
+-- 2286) are compared as text, and all counters are read with one MGET. All other locks are handled one by one.
 if tonumber(ARGV[1]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -24,8 +25,8 @@ local lowest = string.format('%.0f', time[1] * 1000000 + time[2] - 1000000)
 local highest = string.format('%.0f', time[1] * 1000000 + time[2] + 1000000)
 local usual, find = #lowest == 16 and #highest == 16, string.find
 
--- Handles one lock as a single request would. `taken` is the last lock that was free: an error after that point is
--- reported, because the request may not be repeated.
+-- Handles one lock as a single request would. `taken` is the last lock that this function took. If an error follows, it
+-- is reported instead of 0, because the client must not repeat a request that took its lock.
 local taken
 local function attempt(key, ARGV)
   local queue, alive, waiter = '{queue}' .. key, '{alive}' .. key, nil
@@ -46,8 +47,8 @@ local function attempt(key, ARGV)
   --+ line/refused.lua
 end
 
--- Writes the counter of the lock `key` that has just been taken: the proposal replaces `was`. The proposal is within a
--- second of this master's time, so the counter is kept for exactly one day (fence/lives.lua).
+-- Raises the counter of the lock `key`, which has just been taken, from `was` to the proposal `text`. The proposal is
+-- at most a second ahead of this master's time, so the counter is kept for exactly one day (fence/lives.lua).
 local function number(key, fence, was, text)
   if was then
     local set = redis.pcall('SET', fence, text, 'PX', FENCE_TTL)
@@ -57,7 +58,7 @@ local function number(key, fence, was, text)
   if set then
     return set.err and set or -1
   end
-  -- The key exists although MGET returned nothing: it has another type.
+  -- The counter's key exists although MGET returned nothing, so it has another type. Release the lock again.
   local undone = redis.pcall('DEL', key)
   return type(undone) == 'table' and undone or 0
 end

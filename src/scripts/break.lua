@@ -1,9 +1,9 @@
--- BREAK: an operator's last resort. Deletes the lock whoever holds it, and wakes the first waiter. The
--- fence counter stays. A marker stays for longer than the holder can still renew: without the marker, the
--- holder's next renewal would restore the key. Markers of earlier breaks are kept. A lock key of another type
--- is never touched, because GET fails first.
--- KEYS: lock. ARGV: the name of its queue, as for LOOK. Also deletes the note.
--- Reply: the state before the break, as LOOK but without the queue.
+-- BREAK: an operator's last resort. Deletes the lock whichever client holds it, deletes its note, and wakes the first
+-- waiter. The fencing counter stays. The script writes a break marker, because the holder's next renewal would
+-- otherwise restore the key. The marker stays for longer than the holder can still renew, and markers of earlier breaks
+-- are kept. A lock key of another type is never touched, because GET fails first.
+-- KEYS: lock. ARGV: the name of its queue, as for LOOK.
+-- Reply: the state before the break, as LOOK returns it but without the queue.
 local held = redis.call('GET', KEYS[1])
 local left = redis.call('PTTL', KEYS[1])
 local time = redis.call('TIME')
@@ -11,14 +11,15 @@ local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 --+ note/said.lua
 local was = {held and string.sub(held, 1, 96), left, redis.call('GET', '{fence}' .. KEYS[1]), said}
 if held then
-  -- Only quorate's own locks get a marker: no client renews a foreign key.
+  -- Only quorate's own locks get a break marker, because no client of quorate renews a foreign key.
   local marked = held == '{shared}' or string.sub(held, 1, #'{owner}') == '{owner}'
     or #held == 32 and string.match(held, '^%x+$')
   if marked then
     local others = redis.call('GET', '{broken}' .. KEYS[1]) or ''
     local lines = {'', held, others}
     if type(said) == 'table' then
-      -- A class: list the counter and each hold, so that a later hold can be distinguished from the broken ones.
+      -- The lock is shared by a class: list the counter and each hold in the marker, so that later holds can be told
+      -- apart from the force-released ones.
       local counter = string.match(was[3] or '', '^%d+$') or '0'
       lines = {'', held .. '\t' .. counter}
       for i = 1, #said, 3 do
@@ -27,13 +28,16 @@ if held then
       lines[#lines + 1] = others
     end
     if left > 0 then
-      -- Does not change the expiry and takes no memory. Once a script has written, a full server also lets it write the marker.
+      -- This write changes no expiry and takes no memory. A full server refuses a script's writes only until its first
+      -- write, so the marker can then be written.
       redis.pcall('PEXPIRE', KEYS[1], left)
     end
-    -- Room for 480 values, the newest first: one break every three minutes for the longest ttl.
+    -- The marker has room for 480 values, newest first: enough for one break every three minutes during the longest
+    -- TTL.
     local all = string.sub(table.concat(lines, '\n'), 1, 16384)
-    -- Two days: twice the longest ttl that any client can configure. The key's remaining ttl and this client's MAX_TTL do
-    -- not limit how late another client's renewal can arrive, or when the break reaches another master.
+    -- Keep the marker for two days: twice the longest TTL that any client can configure. A shorter time that follows
+    -- from the key's remaining TTL or from this client's MAX_TTL would not do: another client's renewal, or this break
+    -- on another master, can arrive later.
     redis.call('SET', '{broken}' .. KEYS[1], all, 'PX', 2 * FENCE_TTL)
   end
   redis.call('DEL', KEYS[1])

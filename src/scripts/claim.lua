@@ -1,8 +1,8 @@
--- CLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): several locks, or a hold next to
--- others of its class, all or nothing.
--- KEYS: lock keys. ARGV: value, ttl ms, proposal us, the value of the lock that this claim replaces or '', the
--- waiter's id or '', its ticket, its heartbeat ms, and for each key 'x' or the marker of a class.
--- Reply: the number (granted), or
+-- CLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): takes several locks, or a hold that
+-- shares its lock with others of its class. The script takes all keys or none.
+-- KEYS: lock keys. ARGV: value, ttl ms, proposal us, the value of the lock that this claim replaces or '', the waiter's
+-- id or '', its ticket, its heartbeat ms, and for each key 'x' (exclusive) or the marker of a class.
+-- Reply: the fencing number (granted), or
 -- {ms until the lock may be free, waiters ahead, largest ticket, the first 96 bytes of the holder's value or '', the
 -- index of the key that is not free}, followed by the holder's note if it is readable.
 if tonumber(ARGV[2]) > MAX_TTL then
@@ -11,7 +11,7 @@ end
 local call, value, ttl, instead, waiter = redis.call, ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[5]
 local time = call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
--- Read everything before writing anything. A key of another type fails here and stays as it is.
+-- Read all lock keys and counters before writing anything: a key of another type fails here, and no key has changed.
 local held, mine, most = {}, 0, 0
 for i, key in ipairs(KEYS) do
   local mode = ARGV[7 + i]
@@ -41,7 +41,7 @@ if mine == #KEYS then
       --+ line/join.lua
     end
   end
-  -- The claim was granted before: return the counter as it is.
+  -- All keys are held by this claim already: return the counter unchanged.
   return counter > 0 and counter or redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
 local left, ahead, largest, way, holder, lined = 0, 0, 0, 0, '', {}
@@ -68,7 +68,8 @@ for i, key in ipairs(KEYS) do
     ahead = math.max(ahead, rank)
     if (mode ~= 'x' and mode ~= '{shared}' and held[i] == mode)
       or (instead ~= '' and held[i] == instead) then
-      -- Not blocked by waiters: an owner passes them to reach a lock that it already holds, and a holder may replace its own lock.
+      -- Waiters do not block this claim: an owner overtakes them to share a lock that it already holds, and a holder
+      -- may replace its own lock.
     elseif mode == '{shared}' then
       -- Readers wait only for a writer that is queued before them, not for other readers.
       for _, other in ipairs(rank > 0 and call('ZRANGE', queue, 0, rank - 1) or {}) do
@@ -109,7 +110,8 @@ if way > 0 then
   return {left, ahead, largest, string.sub(holder, 1, 96), way, type(note) == 'string' and string.sub(note, 1, NOTE_SHOWN) or nil}
 end
 if joins and counter == 0 then
-  -- No number to return until a renewal of an existing hold restores the counter.
+  -- The other holds of the class have a number, but their counter is gone. There is no number to return until a renewal
+  -- of one of them restores the counter.
   return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
 local number, written, kept = counter, nil, nil
@@ -128,7 +130,7 @@ for i, key in ipairs(KEYS) do
   else
     local lives = ttl
     if held[i] ~= mode then
-      -- All holds still listed have expired, because the lock key is gone.
+      -- The lock key does not hold this class, so all holds that are still listed have expired.
       call('DEL', holds)
       call('SET', key, mode, 'PX', ARGV[2])
     else
@@ -143,7 +145,8 @@ for i, key in ipairs(KEYS) do
     if held[i] and held[i] == instead then
       --+ note/forget.lua
       if waiter ~= '' then
-        -- Remove the replaced holder's place in the queue: it would block the readers or owners that may enter now.
+        -- Remove the replaced holder's place in the queue. It would block the readers or owners that may share the lock
+        -- now.
         call('ZREM', '{queue}' .. key, waiter)
         call('ZREM', '{alive}' .. key, waiter)
       end

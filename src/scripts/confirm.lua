@@ -1,4 +1,4 @@
--- CONFIRM (docs/protocol.md, "Fencing tokens"): the counter must be exactly the token afterwards.
+-- CONFIRM (docs/protocol.md, "Fencing tokens"): sets the fencing counter to exactly the token, if the lock is ours.
 -- KEYS: lock. ARGV: value, token.
 -- Reply: 1 (confirmed), 0 (the lock is not ours), or the counter if it is above the token.
 local call, key = redis.call, KEYS[1]

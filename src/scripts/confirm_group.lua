@@ -1,6 +1,6 @@
--- CONFIRM of several locks, or of a hold of a class (docs/protocol.md, "Several resources, readers, owners, semaphores"):
--- every counter must be exactly the number afterwards.
--- KEYS: lock keys. ARGV: value, number, and for each key 'x' or the marker of a class.
+-- CONFIRM of several locks, or of a hold of a class (docs/protocol.md, "Several resources, readers, owners,
+-- semaphores"): sets the counter of every lock to exactly the number, if all locks are ours.
+-- KEYS: lock keys. ARGV: value, number, and for each key 'x' (exclusive) or the marker of a class.
 -- Reply: 1 (confirmed), 0 (one of the keys is not ours), -1 (the same owner has other holds here), or the largest
 -- counter if one is above the number.
 local call, value = redis.call, ARGV[1]

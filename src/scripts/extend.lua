@@ -1,11 +1,11 @@
--- EXTEND (docs/protocol.md, "Renewal"), for many locks at once. Never shortens. Restores a missing lock,
--- unless an operator has force-released it.
+-- EXTEND (docs/protocol.md, "Renewal"), for many locks at once. Never shortens a lock. Restores a missing lock, unless
+-- an operator has force-released it.
 -- KEYS: locks. ARGV: value and ttl ms of each. A ttl of 0 means that the lock was withdrawn: leave it alone. A minus
 -- before the ttl means that the lock has a note: keep the note alive as well.
--- Reply: one digit per lock: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 4 (ours, but its note is gone),
--- 5 (unknown, a related key has another type), 0 (another client's). If a lock failed, the reply is an array with the error
--- in place of its digit. An error of one lock (no permission, or a full server that cannot restore it) does not stop the
--- renewal of the others.
+-- Reply: one digit per lock: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 4 (ours, but its note is gone), 5
+-- (unknown, a related key has another type), 0 (another client's). If a lock failed, the reply is an array with the
+-- error in place of the digit of that lock. An error of one lock (no permission, or a full server that cannot restore
+-- it) does not stop the renewal of the others.
 local said = {}
 --+ mark/has.lua
 --+ many/call.lua
@@ -16,8 +16,8 @@ local function extend(key, value, ttl, noted)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- The user may not read the key, which does not prove that another client holds it. Call again for an error that names
-    -- the call.
+    -- The user may not read the key. That does not mean that another client holds the lock, so the reply must be an
+    -- error. Call again, because the error of `call` names the line of the call.
     held = call('GET', key)
   end
   if held == value then

@@ -1,12 +1,12 @@
--- KEEP (docs/protocol.md, "Several resources, readers, owners, semaphores"): EXTEND for
--- several locks, some of which are held by a class. Never shortens. Restores a missing hold with its number, unless an
--- operator has force-released it.
--- KEYS: lock keys. ARGV: for each its value, ttl ms (0 means withdrawn: leave it alone), 'x' or the marker of its
--- class, and its number.
--- Reply: one digit per key: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 5 (unknown), 0 (not ours). If a key failed,
--- an array as in EXTEND.
+-- KEEP (docs/protocol.md, "Several resources, readers, owners, semaphores"): EXTEND for several locks, some of which
+-- are shared by a class. Never shortens a hold. Restores a missing hold with its number, unless an operator has
+-- force-released it.
+-- KEYS: lock keys. ARGV: for each its value, ttl ms (0 means withdrawn: leave it alone), 'x' (exclusive) or the marker
+-- of its class, and its number.
+-- Reply: one digit per key: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 5 (unknown), 0 (not ours). If a key
+-- failed, an array with errors as in EXTEND.
 -- A full server refuses writes that take memory only until the script has written once. So it refuses either the first
--- write to a key or none, and no key is written in part.
+-- write to a key or none, and no hold is written in part.
 local said = {}
 --+ mark/has.lua
 --+ mark/class.lua
@@ -20,8 +20,8 @@ local function keep(key, value, ttl, mode, number)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- The user may not read the key, which does not prove that another client holds it. Call again for an error that names
-    -- the call.
+    -- The user may not read the key. That does not mean that another client holds the lock, so the reply must be an
+    -- error. Call again, because the error of `call` names the line of the call.
     held = call('GET', key)
   end
   local ours = mode == 'x' and value or mode
@@ -32,7 +32,8 @@ local function keep(key, value, ttl, mode, number)
   if held and mode ~= 'x' then
     known = call('ZSCORE', holds, value)
   end
-  -- Check the marker even if other holds of this class have come since: this hold was broken, they were not.
+  -- The hold is missing. Check the break marker even if the lock key holds this class: this hold may have been
+  -- force-released, and the present holds of the class came later.
   local mark = not known and call('GET', '{broken}' .. key)
   if mark and (mode == 'x' and has(mark, ours) or mode ~= 'x' and has_hold(mark, mode, value, number)) then
     return '0'
@@ -53,12 +54,13 @@ local function keep(key, value, ttl, mode, number)
     return '0'
   end
   if held then
-    -- Write the expiry even if it does not change: this takes no memory, and then a full server accepts the next writes.
+    -- Write the expiry even if it does not change. The write takes no memory, and after it a full server accepts the
+    -- writes that do.
     local left = call('PTTL', key)
     call('PEXPIRE', key, math.max(left, tonumber(ttl)))
   end
   if not known and counter > v and not held then
-    -- A restored reader must not keep a number that later holders have passed.
+    -- Later holders have had larger numbers. A restored reader must not keep its old number, so it gets a new one.
     v, text = counter + 1, nil
   end
   if counter < v then

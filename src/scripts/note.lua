@@ -1,7 +1,7 @@
--- NOTE: writes the notes of the holders of many locks. Only the holder writes, while its lock lives,
--- and the note begins with the holder's value. The note may outlive the lock, and is shown only for that
--- value. Each hold of a class has its own note. A key of another type is never touched.
--- KEYS: locks. ARGV: for each its value, its note ('' means withdrawn), and 1 to announce the note.
+-- NOTE: writes the notes of the holders of many locks. Only the holder writes, while its lock lives, and the note
+-- begins with the holder's value. The note may outlive the lock, but is shown only while the lock key holds that value.
+-- Each hold of a class has its own note. A key of another type is never touched.
+-- KEYS: locks. ARGV: for each its value, its note ('' means withdrawn), and 1 to announce a new leader.
 -- Reply: one digit per lock: 1 (written), 0 (not written).
 local call, said = redis.call, {}
 for i, key in ipairs(KEYS) do
@@ -26,7 +26,7 @@ for i, key in ipairs(KEYS) do
       said[i] = written.ok and '1' or '0'
     end
     if ARGV[3 * i] == '1' then
-      -- Only a hint: an error does not matter.
+      -- The announcement is only a hint, so an error is ignored.
       redis.pcall('PUBLISH', '{leader}' .. key, key)
     end
   end

@@ -1,8 +1,8 @@
--- READ (docs/protocol.md, "Values under a lock"): returns the value, and sets the counter as CONFIRM does. Afterwards
--- writes with a smaller number are refused.
+-- READ (docs/protocol.md, "Values under a lock"): returns the stored value, and sets the fencing counter as CONFIRM
+-- does. Afterwards writes with a smaller number are refused.
 -- KEYS: lock. ARGV: value of the attempt, token.
--- Reply: {text or nil} (the counter equals the token now), 0 (the lock is not ours), or the largest number here if it is
--- above the token (the counter equals that number now).
+-- Reply: {stored value or nil} (the counter equals the token now), 0 (the lock is not ours), or the largest number here
+-- if it is above the token (the counter equals that number now).
 local call, key = redis.call, KEYS[1]
 --+ value/read.lua
 if call('GET', key) ~= ARGV[1] then
@@ -14,7 +14,8 @@ local above = v > tonumber(ARGV[2])
 if above and number <= counter then
   return v
 end
--- A value that was written while a clock was ahead: raise the counter, so that the next holder's number is above it.
+-- Set the counter to the token. If the stored value was written while a clock was ahead, it has a larger number: raise
+-- the counter to that number instead, so that the next holder's number is above it.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 --+ fence/lives.lua

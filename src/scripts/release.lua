@@ -1,4 +1,4 @@
--- RELEASE (docs/protocol.md, "Release"): compare and delete.
+-- RELEASE (docs/protocol.md, "Release"): deletes the lock if it is ours.
 -- KEYS: lock. ARGV: value, and 1 if a note was written. Reply: 1 (deleted), 0 (the lock was not ours).
 local key = KEYS[1]
 if redis.call('GET', key) == ARGV[1] then

@@ -1,7 +1,7 @@
--- RELEASE in order (docs/protocol.md, "Release"): compare and delete, leave the queue, and wake the first
+-- RELEASE in order (docs/protocol.md, "Release"): deletes the lock if it is ours, leaves the queue, and wakes the first
 -- waiter.
--- KEYS: lock. ARGV: value, the waiter's id, 1 to leave the queue, and 1 if a note was written. Trailing arguments may be
--- missing.
+-- KEYS: lock. ARGV: value, the waiter's id, 1 to leave the queue, and 1 if a note was written. Trailing arguments may
+-- be missing.
 -- Reply: 1 (deleted), 0 (the lock was not ours).
 local call, key, waiter = redis.call, KEYS[1], ARGV[2]
 local mine = 0
@@ -41,7 +41,7 @@ if held == '{shared}' then
   -- Readers that were queued behind this waiter may join the readers that hold the lock.
   --+ wake/readers.lua
 elseif head and not held then
-  -- Only a hint: a user without permission to publish still releases.
+  -- The wake-up is only a hint: a user that may not publish still releases the lock.
   redis.pcall('PUBLISH', '{wake}' .. string.sub(head, 1, 16), key)
 end
 return mine

@@ -1,8 +1,9 @@
--- RELEASE of many (docs/protocol.md, "Release"): each like release_fair.lua for a claim that is not queued, or like
--- release.lua if clients use no queues. None of the locks has a note.
+-- RELEASE of many (docs/protocol.md, "Release"). If clients use queues, each lock is treated as release_fair.lua treats
+-- a claim that is not queued; otherwise as in release.lua. None of the locks has a note.
 -- KEYS: locks, all different. ARGV: the value of each, and 1 if clients use queues.
 -- Reply: one character per lock: 1 (deleted), 0 (not ours), - (nothing was done: the client must send this release by
--- itself). If a queue key has another type, an array with an error in its place; that lock was released.
+-- itself). If a queue key has another type, an array with an error in place of that lock's character; the lock was
+-- released.
 local call, keys, count = redis.call, KEYS, #KEYS
 local lines, names = ARGV[count + 1], {unpack(keys)}
 --+ many/lines.lua
@@ -23,7 +24,7 @@ for i, key in ipairs(keys) do
       if good then
         heads[i] = head
       else
-        -- The lock is released all the same.
+        -- The queue could not be read, but the lock is released all the same.
         said[i], odd = type(head) == 'table' and head or redis.error_reply(tostring(head)), true
       end
     end
@@ -34,7 +35,7 @@ if mine > 0 and type(redis.pcall('DEL', unpack(ours))) == 'table' then
 end
 for i, key in ipairs(keys) do
   if heads[i] then
-    -- Only a hint: a user without permission to publish still releases.
+    -- The wake-up is only a hint: a user that may not publish still releases the lock.
     redis.pcall('PUBLISH', '{wake}' .. string.sub(heads[i], 1, 16), key)
   end
 end

@@ -1,7 +1,7 @@
--- RELEASE of a slot (docs/protocol.md, "Several resources, readers, owners, semaphores"):
--- compare and delete, leave the queue of the semaphore, and wake the first waiter.
--- KEYS: the lock key that the semaphore's name would have. ARGV: value, slot, the waiter's id or '', 1 to leave the queue,
--- and 1 if a note was written. Trailing arguments may be missing. Reply: 1 (deleted), 0 (the slot was not ours).
+-- RELEASE of a slot (docs/protocol.md, "Several resources, readers, owners, semaphores"): deletes the slot's lock if it
+-- is ours, leaves the queue of the semaphore, and wakes its first waiter.
+-- KEYS: the lock key that the semaphore's name would have. ARGV: value, slot, the waiter's id or '', 1 to leave the
+-- queue, and 1 if a note was written. Trailing arguments may be missing. Reply: 1 (deleted), 0 (the slot was not ours).
 local call, name, waiter = redis.call, KEYS[1], ARGV[3]
 local key, line = '{slot}' .. ARGV[2] .. ':' .. name, '{slot}line:' .. name
 local mine = 0
@@ -31,7 +31,7 @@ local clock = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 --+ line/purge.lua
 local head = call('ZRANGE', queue, 0, 0)[1]
 if head and head ~= waiter then
-  -- Only a hint: a user without permission to publish still releases.
+  -- The wake-up is only a hint: a user that may not publish still releases the slot.
   redis.pcall('PUBLISH', '{wake}' .. string.sub(head, 1, 16), line)
 end
 return mine

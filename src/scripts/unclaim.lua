@@ -1,7 +1,7 @@
--- UNCLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): compare and
--- delete, leave the queues, and wake the first waiter.
--- KEYS: lock keys. ARGV: value, the waiter's id or '', a sum of 1 (leave the queues) and 2 (notes were written), and for
--- each key 'x' or the marker of a class. Reply: how many of the keys were ours.
+-- UNCLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): deletes the locks or holds that are
+-- ours, leaves the queues, and wakes the first waiter of each.
+-- KEYS: lock keys. ARGV: value, the waiter's id or '', a sum of 1 (leave the queues) and 2 (notes were written), and
+-- for each key 'x' (exclusive) or the marker of a class. Reply: how many of the keys were ours.
 local call, value, waiter = redis.call, ARGV[1], ARGV[2]
 local leave, noted = ARGV[3] % 2 == 1, ARGV[3] >= '2'
 local held, ours = {}, 0
@@ -33,7 +33,7 @@ for i, key in ipairs(KEYS) do
     end
     local last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')
     if last[1] then
-      -- Other holds are listed: remove the expired ones.
+      -- Other holds of the class are still listed: remove the expired ones.
       look_at_clock()
       if call('ZREMRANGEBYSCORE', holds, '-inf', clock) > 0 then
         last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')
@@ -42,7 +42,7 @@ for i, key in ipairs(KEYS) do
     if not last[1] then
       free = call('DEL', key) == 1
     elseif mine == 1 then
-      -- The key lives as long as the longest remaining hold.
+      -- The lock key must live as long as the last of the remaining holds.
       call('PEXPIREAT', key, string.format('%.0f', last[2]))
     end
   end

@@ -1,6 +1,6 @@
--- WRITE (docs/protocol.md, "Values under a lock"): only fencing numbers decide, not clocks or holders. The value never
--- expires.
--- KEYS: lock. ARGV: token, run of this server, bytes; without bytes the value is removed.
+-- WRITE (docs/protocol.md, "Values under a lock"): stores a value unless a larger fencing number was seen. Neither
+-- clocks nor the present holder decide. The value never expires.
+-- KEYS: lock. ARGV: token, run id of this server, bytes; without bytes the value is removed.
 -- Reply: 1 (written), or the largest number here if it is above the token.
 local call, key = redis.call, KEYS[1]
 --+ value/read.lua
@@ -13,7 +13,8 @@ if ARGV[3] then
   call('SET', value, ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
 else
   call('DEL', value)
-  -- A removed value has no number. So the counter keeps it: an earlier holder's late write would restore the value.
+  -- A removed value has no number, so the counter keeps it. Otherwise an earlier holder's late write would bring the
+  -- value back.
   local v, time = tonumber(ARGV[1]), call('TIME')
   local now = time[1] * 1000000 + time[2]
   --+ fence/lives.lua

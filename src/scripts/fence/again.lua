@@ -1,2 +1,2 @@
--- The lock is ours already: return its counter. If the counter is gone, there is no number to return.
+-- The lock is ours already: return its counter. If the counter is gone, return an error, because there is no number.
 return counter > 0 and counter or redis.error_reply('ERR quorate: ' .. fence .. ' is gone')

@@ -1,4 +1,4 @@
--- Returns the first waiter in the queue of `key`, after removing dead waiters.
+-- Removes dead waiters from the queue of `key`, and returns its first waiter.
 local function first(key)
   local queue, alive = '{queue}' .. key, '{alive}' .. key
   local head = call('ZRANGE', queue, 0, 0)[1]

@@ -1,8 +1,8 @@
--- Adds the waiter `id` to the queue `queue` with the ticket `number`, or renews its place. Its heartbeat is valid for
--- `beat` ms. `ms` is this master's time.
+-- Adds the waiter `id` to the queue `queue` with the ticket `number`, or renews its place. The heartbeat keeps the
+-- place for `beat` ms. `ms` is this master's time.
 -- The key {lines} shows that some queue on this master has waiters. It is written first: if the user may not write it,
--- the waiter must not join, because batched acquires would overtake it. It may outlive the waiters, so that not every
--- heartbeat has to write it.
+-- the waiter must not join, because batched acquires would overtake it. {lines} may outlive the waiters, so that not
+-- every heartbeat has to write it.
 if call('PTTL', '{lines}') < beat then
   call('SET', '{lines}', '1', 'PX', 2 * beat)
 end
@@ -17,13 +17,13 @@ for _, name in ipairs({queue, alive}) do
 end
 local left = call('PTTL', ticket)
 if left == -2 then
-  -- This waiter is the first, or the ticket key was deleted or evicted. Without the key the next waiter would draw a
-  -- ticket below those in the queue, and batched requests would take the queue for empty.
+  -- This waiter is the first, or the ticket key was deleted or evicted. The ticket key must exist: without it the next
+  -- waiter would draw a ticket below those in the queue, and batched requests would take the queue for empty.
   local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
   call('SET', ticket, string.format('%.0f', last[2]), 'PX', ends)
 else
   if new and tonumber(call('GET', ticket)) < tonumber(number) then
-    -- Later waiters must draw a larger ticket.
+    -- Raise the ticket key to this waiter's ticket, so that later waiters draw a larger one.
     call('SET', ticket, number, 'KEEPTTL')
   end
   if left < beat then

@@ -1,9 +1,9 @@
--- The refusal of a request in fair order: the lock `key` holds `held`, or `head` is first in its queue. `ms` is this
--- master's time.
+-- Returns the refusal of a request in fair order: the lock `key` holds `held`, or `head` is the first waiter in its
+-- queue. `ms` is this master's time.
 local left, note
 if held then
   left = call('PTTL', key)
-  -- For information only: a user without permission to read the note waits as well.
+  -- The note is for information only. A user that may not read it gets the refusal without the note.
   note = redis.pcall('GET', '{note}' .. key)
 else
   left = tonumber(call('ZSCORE', alive, head) or ms) - ms

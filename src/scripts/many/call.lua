@@ -1,5 +1,5 @@
--- Like redis.call, for scripts that continue after an error of one lock. The error names the line of the call, as the
--- server does when an error ends a script.
+-- Like redis.call, for scripts that go on with the other locks after an error of one lock. The error names the line of
+-- the call, as the server does when an error ends a script.
 local function call(...)
   local said = redis.pcall(...)
   local why = type(said) == 'table' and said.err

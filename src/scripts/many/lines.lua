@@ -1,6 +1,6 @@
--- Sets `lines` to whether any queue has waiters. If so, adds the ticket keys of all `keys` to `names`: a queue never
--- outlives its ticket key, and a live waiter never outlives {lines}. If the user may not read {lines}, assume that there
--- are queues.
+-- Sets `lines` to whether any queue on this master has waiters. If so, adds the ticket keys of all `keys` to `names`: a
+-- lock without a ticket key has no queue. {lines} shows whether there are waiters, because it outlives every live
+-- waiter. If the user may not read {lines}, assume that there are waiters.
 lines = lines and redis.pcall('EXISTS', '{lines}') ~= 0
 if lines then
   for i, key in ipairs(keys) do

@@ -1,8 +1,9 @@
 -- Raises fencing counters to those of the old masters, and never lowers one (docs/protocol.md, "Replacing masters"). A
--- counter is not raised while an owner holds its lock: a further hold of that owner would get a larger number than its
--- first.
--- KEYS: counters. ARGV: the expiry in ms of a counter that is not ahead of the clock, and the number of each counter.
--- Reply, for each: 1 (raised), 0 (already high enough), or the marker of the owner whose lock prevented raising it.
+-- counter is not raised while an owner holds its lock, because a further hold of that owner would then get a larger
+-- number than its first.
+-- KEYS: counters. ARGV: the expiry in ms of a counter that is not ahead of the clock, and the number for each counter.
+-- Reply, for each counter: 1 (raised), 0 (already high enough), or the marker of the owner whose lock prevented raising
+-- it.
 local call, said, FENCE_TTL = redis.call, {}, ARGV[1]
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -10,7 +11,7 @@ for i, key in ipairs(KEYS) do
   local counter, v = tonumber(call('GET', key) or '0'), tonumber(ARGV[i + 1])
   local held = redis.pcall('GET', string.sub(key, string.len('{fence}') + 1))
   if type(held) == 'table' and held.err and not string.find(held.err, 'WRONGTYPE', 1, true) then
-    -- If this user may not read the lock, it may be an owner's.
+    -- This user may not read the lock key. An owner may hold the lock, so do not raise the counter.
     return held
   end
   local owned = type(held) == 'string' and string.sub(held, 1, string.len('{owner}')) == '{owner}'

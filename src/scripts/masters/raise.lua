@@ -1,6 +1,6 @@
 -- Raises the generation marker, and never lowers it (docs/protocol.md, "Replacing masters").
--- KEYS: the generation marker. ARGV: number, fingerprint, and the expiry in ms of a marker that replaces a lost one, or 0
--- when the masters get their first marker.
+-- KEYS: the generation marker. ARGV: generation, fingerprint of the masters, and the expiry in ms of a marker that
+-- replaces a lost one, or 0 when the masters get their first marker.
 -- Reply: the marker that the key holds now.
 local mark = redis.call('GET', KEYS[1])
 local raised = ARGV[1] .. ' ' .. ARGV[2]
@@ -13,7 +13,8 @@ if not mark then
   return raised
 end
 if mark == raised and ARGV[3] == '0' then
-  -- A client restored this marker with an expiry, because it saw others marked already. Remove the expiry.
+  -- A client restored this marker with an expiry, because it found other masters marked already. The masters get their
+  -- first marker now, so remove the expiry.
   redis.call('SET', KEYS[1], raised)
   return raised
 end
@@ -21,6 +22,6 @@ local number = string.match(mark, '^(%d+) %x+$')
 if not number or tonumber(number) >= tonumber(ARGV[1]) then
   return mark
 end
--- KEEPTTL: the remaining expiry tells since when a lost marker has been restored.
+-- KEEPTTL: the remaining expiry shows how long ago a lost marker was restored.
 redis.call('SET', KEYS[1], raised, 'KEEPTTL')
 return raised

@@ -1,5 +1,5 @@
--- Reads the value under the lock `key`, stored as `NUMBER RUN BYTES`, into `text`, and its number into `number` (0 if there
--- is no value). A key with any other content or type is left alone.
+-- Reads the value under the lock `key`, stored as `NUMBER RUN BYTES`. Sets `text` to the stored text and `number` to
+-- its fencing number (0 if there is no value). A key with any other content or type is left alone.
 local value = '{value}' .. key
 local text, number = call('GET', value), 0
 if text then
