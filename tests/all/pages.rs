@@ -389,7 +389,7 @@ mod readme {
 
         let guard = redlock.acquire("nightly-report").await?;    // waits if another client holds the lock
         write_report(guard.fencing_token()).await;               // the lock is renewed in the background
-        if !guard.is_valid() { /* the lock was lost; `guard.lost().await` returns as soon as that happens */ }
+        if !guard.is_valid() { /* the lock was lost: stop */ }   // `guard.lost().await` waits until the lock is lost
         guard.release().await;
         Ok(())
     }
