@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_between_closing_and_opening_is_a_kill_or_a_stop() {
+    fn fault_injected_between_close_and_open_is_a_kill_or_a_stop() {
         let sets: [&[usize]; 1] = [&[0, 1, 2]];
         let mut hazards = hazards();
         let fault = hazards.on_masters(Moment::Closed, &sets).expect("one");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_one_client_or_of_a_majority_are_unavailable_during_changes() {
+    fn fault_of_one_client_or_of_a_majority_is_refused_while_masters_are_replaced() {
         for name in [
             "partition-client",
             "partition-majority",

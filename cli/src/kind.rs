@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn unprintable_inverts_printable() {
+    fn escaped_bytes_are_unescaped_to_the_same_bytes() {
         let all: Vec<u8> = (0..=u8::MAX).collect();
         let text = printable(&all);
         assert!(

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn typed_characters_are_escaped_for_roff() {
+    fn characters_that_roff_interprets_are_escaped() {
         assert_eq!(
             escaped("a --b 'c' \\ `d` ~"),
             r"a \-\-b \(aqc\(aq \(rs \(gad\(ga \(ti"

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_a_run_is_written_for_prometheus_and_statsd() {
+    fn outcome_of_quorate_run_is_written_for_prometheus_and_statsd() {
         let text = ended("failed", 3).prometheus();
         for line in [
             r#"quorate_run_running{resource="a \"b\"\\c:1"} 0"#,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn last_success_is_kept_after_a_failure() {
+    fn time_of_the_last_success_is_kept_in_the_metrics_after_a_failure() {
         let first = ended("ok", 0).prometheus();
         let mut second = ended("lost", 74);
         second.remember(&first);

@@ -242,7 +242,7 @@ enum WayOut {
 
 /// Does the `work`, and when it is over, however that came about, sees to it that what it gave back
 /// has reached every master that answers: the runtime ends with us, and with it whatever is still on
-/// its way (`every_end_of_run_leaves_no_key_but_the_fencing_counter`).
+/// its way (`quorate_run_leaves_only_the_fencing_counter_however_it_ends`).
 pub(crate) async fn leaving_nothing<T>(
     redlock: &Redlock,
     parting: Duration,

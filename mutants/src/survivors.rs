@@ -57,7 +57,7 @@ mod tests {
     const MOST: usize = 31;
 
     #[test]
-    fn every_survivor_is_in_the_code_and_has_a_reason() {
+    fn every_listed_surviving_mutant_is_in_the_code_and_has_a_reason() {
         let list = read().expect("the list");
         let code = find::find(&targets::root()).expect("the code");
         let names: BTreeSet<String> = code.mutants.iter().map(Mutant::name).collect();
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn list_of_survivors_does_not_grow() {
+    fn list_of_surviving_mutants_does_not_grow() {
         assert!(
             read().expect("the list").len() <= MOST,
             "write tests that notice them instead"

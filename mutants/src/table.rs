@@ -189,7 +189,7 @@ mod tests {
     use crate::mutant::number;
 
     #[test]
-    fn unreached_mutant_counts_as_alive_and_the_share_is_of_the_sample_alone() {
+    fn unreached_mutant_counts_as_surviving_and_the_share_is_computed_over_the_sample_only() {
         let mut found = lua::mutants("x/a.lua", "return 3\nreturn 4\nreturn 7\nreturn 8\n");
         number(&mut found);
         let table = |fates: &[Fate]| {

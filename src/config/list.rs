@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_are_not_set_are_taken_from_below() {
+    fn unset_settings_are_taken_from_the_settings_below() {
         let given = |rows: &[(&str, &str)]| {
             let mut settings = Settings::default();
             for (name, text) in rows {

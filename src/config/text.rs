@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_is_a_duration_or_a_word() {
+    fn wait_setting_is_a_duration_or_a_word() {
         assert_eq!(wait("forever"), Ok(Wait::Forever));
         assert_eq!(wait("none"), Ok(Wait::None));
         assert_eq!(wait("0s"), Ok(Wait::None));

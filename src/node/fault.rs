@@ -206,7 +206,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_fault_is_listed_once_with_what_it_leaves_and_whether_it_passes() {
+    fn every_fault_is_listed_once_with_whether_it_left_nothing_and_passes_by_itself() {
         let each = |fault: Fault| {
             let (leaves, passes) = (fault.left_nothing(), fault.passes_by_itself());
             (fault.kind(), leaves, passes)

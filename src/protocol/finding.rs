@@ -54,7 +54,7 @@ mod tests {
     use crate::protocol::quorum::Quorum;
 
     #[test]
-    fn round_proves_held_by_refusals_alone_and_outage_by_faults_alone() {
+    fn round_finds_held_by_refusals_alone_and_outage_by_faults_alone() {
         // Number of masters, granted, refused, failed; the others are silent.
         for (nodes, yes, no, faults, proves) in [
             (3, 0, 2, 0, Some(Held)),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn last_round_that_proves_something_is_reported() {
+    fn last_round_with_a_finding_is_reported() {
         for (rounds, told) in [
             (&[None, None][..], None),
             (&[Some(Held), None], Some(Held)),

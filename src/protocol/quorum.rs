@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn joint_quorum_needs_a_yes_of_each_set_and_a_no_of_one() {
+    fn joint_quorum_is_won_by_majorities_of_both_sets_and_lost_by_one_set() {
         for sets in shapes() {
             let quorum = Quorum::joint(sets[0], sets[1]);
             for said in outcomes(quorum.nodes()) {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn joint_quorum_meets_every_majority_of_either_set() {
+    fn joint_quorum_shares_a_master_with_every_majority_of_either_set() {
         let (mut union, mut alone) = (0, 0);
         for [old, next] in shapes() {
             let joint = Quorum::joint(old, next);

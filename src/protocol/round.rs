@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn master_that_was_not_asked_proves_nothing() {
+    fn master_that_was_not_asked_adds_nothing_to_the_finding() {
         let mut round = Round::open(Quorum::of(3));
         round.record(0, Vote::Refused);
         round.record(1, Vote::Fault { sent: true });

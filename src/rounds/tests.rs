@@ -87,7 +87,7 @@ fn waiting_future_is_woken_by_the_verdict_and_by_its_reason() {
 }
 
 #[test]
-fn refusals_report_holder_and_queue() {
+fn refused_round_reports_holder_and_queue() {
     let mut answers = opened(5);
     assert!(answers.refusals().is_none());
     assert_eq!(

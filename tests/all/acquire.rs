@@ -61,7 +61,7 @@ async fn a_lock_survives_a_dead_and_a_stopped_minority_but_not_a_majority() {
 }
 
 #[tokio::test]
-async fn holder_of_a_broken_lock_is_notified() {
+async fn holder_of_a_force_released_lock_is_notified() {
     let masters = Masters::start(3).expect("three masters");
     let redlock = redlock(&masters);
     let guard = redlock

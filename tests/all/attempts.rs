@@ -77,7 +77,7 @@ async fn leaves_nothing(redlock: &Redlock, nodes: &[Arc<Stubborn>]) {
 }
 
 #[tokio::test]
-async fn unconfirmed_token_leaves_no_key() {
+async fn attempt_with_an_unconfirmed_token_leaves_no_key() {
     for fault in [
         Fault::Server("not now".into()),
         Fault::Disconnected("cut".into()),
@@ -103,7 +103,7 @@ async fn unconfirmed_token_leaves_no_key() {
 
 /// A majority lost the key between grant and confirmation, as masters do that restart empty.
 #[tokio::test]
-async fn token_of_a_lock_lost_before_its_confirmation_leaves_no_key() {
+async fn lock_lost_before_the_confirmation_of_its_token_leaves_no_key() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     for redlock in both_orders(settings(&nodes)) {
         apart(&nodes);
@@ -124,7 +124,7 @@ async fn token_of_a_lock_lost_before_its_confirmation_leaves_no_key() {
 
 /// Another client raises the counters as fast as they are confirmed.
 #[tokio::test]
-async fn token_outrun_in_every_round_leaves_no_key() {
+async fn attempt_whose_token_is_outrun_in_every_round_leaves_no_key() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let above = Arc::<AtomicU64>::default();
     for redlock in both_orders(settings(&nodes)) {

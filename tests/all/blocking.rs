@@ -71,7 +71,7 @@ fn blocking_lock_is_renewed_while_its_thread_is_busy() {
 }
 
 #[test]
-fn last_handle_delivers_releases_and_ends_the_thread() {
+fn dropping_the_last_blocking_handle_delivers_releases_and_ends_its_thread() {
     let masters = masters(3);
     let redlock = over(&masters);
     let guard = redlock.acquire("r").expect("free");

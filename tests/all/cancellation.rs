@@ -113,7 +113,7 @@ fn as_it_is(builder: RedlockBuilder) -> RedlockBuilder {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_can_be_dropped_anywhere() {
+async fn acquire_dropped_at_any_await_point_leaves_no_key() {
     at_every_point(as_it_is, async |redlock| {
         drop(redlock.acquire("job").await.expect("free"));
     })
@@ -121,7 +121,7 @@ async fn an_acquire_can_be_dropped_anywhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_classic_acquire_can_be_dropped_anywhere() {
+async fn classic_acquire_dropped_at_any_await_point_leaves_no_key() {
     at_every_point(
         |builder| builder.fencing(false),
         async |redlock| drop(redlock.acquire("job").await.expect("free")),
@@ -130,7 +130,7 @@ async fn a_classic_acquire_can_be_dropped_anywhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_can_be_dropped_anywhere() {
+async fn try_acquire_dropped_at_any_await_point_leaves_no_key() {
     at_every_point(as_it_is, async |redlock| {
         drop(redlock.try_acquire("job").await.expect("free"));
     })
@@ -138,7 +138,7 @@ async fn a_try_can_be_dropped_anywhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_can_be_dropped_anywhere() {
+async fn release_dropped_at_any_await_point_leaves_no_key() {
     at_every_point(as_it_is, async |redlock| {
         redlock.acquire("job").await.expect("free").release().await;
     })
@@ -146,7 +146,7 @@ async fn a_release_can_be_dropped_anywhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extension_can_be_dropped_anywhere() {
+async fn extension_dropped_at_any_await_point_leaves_no_key() {
     at_every_point(as_it_is, async |redlock| {
         let guard = redlock.acquire("job").await.expect("free");
         guard.extend(secs(20)).await.expect("extended");
@@ -156,7 +156,7 @@ async fn an_extension_can_be_dropped_anywhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watching_for_the_loss_can_be_dropped_anywhere() {
+async fn wait_for_the_loss_dropped_at_any_await_point_leaves_no_key() {
     at_every_point(as_it_is, async |redlock| {
         let guard = redlock.acquire("job").await.expect("free");
         let lost = guard.lost();
@@ -170,7 +170,7 @@ async fn watching_for_the_loss_can_be_dropped_anywhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scope_can_be_dropped_anywhere() {
+async fn scope_dropped_at_any_await_point_leaves_no_key() {
     at_every_point(as_it_is, async |redlock| {
         redlock
             .scope("job", async |guard| {
@@ -213,17 +213,17 @@ async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
 }
 
 #[tokio::test]
-async fn a_waiter_in_line_can_be_dropped_anywhere() {
+async fn queued_waiter_dropped_at_any_await_point_leaves_no_key() {
     waits_at_every_point(as_it_is).await;
 }
 
 #[tokio::test]
-async fn a_waiter_that_retries_can_be_dropped_anywhere() {
+async fn retrying_waiter_dropped_at_any_await_point_leaves_no_key() {
     waits_at_every_point(|builder| builder.order(quorate::Order::Unordered)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_needs_a_second_round_can_be_dropped_anywhere() {
+async fn acquire_with_a_second_round_dropped_at_any_await_point_leaves_no_key() {
     for polls in 1..=ENOUGH {
         let far = Far::new(&[1, 2, 4], as_it_is);
         // Different counters: the masters answer with different numbers.

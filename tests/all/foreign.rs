@@ -124,7 +124,7 @@ async fn large_foreign_value_affects_no_other_lock() {
 }
 
 #[tokio::test]
-async fn a_classic_lock_has_no_number() {
+async fn classic_lock_has_no_fencing_token() {
     let masters = masters(3);
     let classic = settings(masters.urls()).fencing(false).build();
     let guard = take(&classic.expect("good settings"), "job").await;

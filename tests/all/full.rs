@@ -105,7 +105,7 @@ fn as_user(masters: &Masters) -> Redlock {
 }
 
 #[tokio::test]
-async fn lock_whose_key_may_not_be_used_any_more_ends_no_other_renewal() {
+async fn lock_whose_key_the_user_may_no_longer_use_ends_no_other_renewal() {
     for reads in [false, true] {
         let masters = masters(3);
         grant(&masters, &["~job*"]);
@@ -120,7 +120,7 @@ async fn lock_whose_key_may_not_be_used_any_more_ends_no_other_renewal() {
 }
 
 #[tokio::test]
-async fn lock_whose_break_mark_may_not_be_read_ends_no_other_renewal() {
+async fn lock_whose_break_marker_the_user_may_not_read_ends_no_other_renewal() {
     const PATTERNS: [&str; 7] = [
         "~job*",
         "~quorate:fence:*",
@@ -195,7 +195,7 @@ async fn full_masters_refuse_attempts_and_accept_releases() {
 }
 
 #[tokio::test]
-async fn lock_on_full_masters_can_be_broken_and_is_not_restored() {
+async fn lock_on_full_masters_can_be_force_released_and_is_not_restored() {
     let masters = masters(3);
     let redlock = locker(&masters).build().expect("good settings");
     let plain = redlock.acquire("job").await.expect("free");

@@ -54,7 +54,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn every_kind_can_be_acquired_shown_extended_and_broken_in_memory() {
+async fn every_kind_can_be_acquired_shown_extended_and_force_released_in_memory() {
     for redlock in both() {
         let owner = redlock.owner("o").expect("an id");
         for kind in KINDS {

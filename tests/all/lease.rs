@@ -270,7 +270,7 @@ async fn extension_never_shortens_a_lease() {
 }
 
 #[tokio::test]
-async fn an_extension_after_the_end_is_a_loss_and_sets_no_key() {
+async fn extension_after_the_lock_has_ended_is_a_loss_and_sets_no_key() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
@@ -284,7 +284,7 @@ async fn an_extension_after_the_end_is_a_loss_and_sets_no_key() {
 }
 
 #[tokio::test]
-async fn an_extension_of_a_stolen_lock_is_a_loss() {
+async fn extension_of_a_lock_overwritten_by_another_client_is_a_loss() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = take(&redlock, "job").await;
@@ -324,7 +324,7 @@ async fn an_extension_without_a_majority_leaves_the_old_validity() {
 }
 
 #[tokio::test]
-async fn releasing_an_expired_lock_is_an_outcome() {
+async fn release_of_an_expired_lock_reports_the_expiry_and_is_no_error() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
@@ -342,7 +342,7 @@ async fn releasing_an_expired_lock_is_an_outcome() {
 }
 
 #[tokio::test]
-async fn watcher_is_notified_of_a_release() {
+async fn task_that_waits_for_the_loss_is_notified_of_a_release() {
     let redlock = Redlock::in_memory(3);
     let guard = take(&redlock, "job").await;
     let lost = guard.lost();

@@ -166,7 +166,7 @@ async fn list_shows_permits_with_slot_holder_and_waiters() {
 }
 
 #[tokio::test]
-async fn breaking_one_permit_passes_its_slot_to_a_waiter() {
+async fn forced_release_of_a_permit_passes_its_slot_to_a_waiter() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let permit = || redlock.semaphore("api", 2).ttl(secs(6)).acquire();
@@ -194,7 +194,7 @@ async fn breaking_one_permit_passes_its_slot_to_a_waiter() {
 }
 
 #[tokio::test]
-async fn permits_in_memory_are_listed_and_broken() {
+async fn permits_in_memory_can_be_listed_and_force_released() {
     let redlock = Redlock::in_memory(3);
     let permit = redlock.semaphore("api", 3).acquire().await.expect("free");
     let listing = redlock.list("a").await;

@@ -205,7 +205,7 @@ async fn extension_overtaken_by_a_renewal_is_not_a_loss() {
 /// A holder behind links that are down does not notice that its lock is broken, and renews when they are back. The
 /// operator's `max_ttl` is far below the holder's remaining time.
 #[tokio::test]
-async fn broken_holder_behind_restored_links_does_not_return_after_the_next_holder() {
+async fn force_released_holder_behind_restored_links_does_not_return_after_the_next_holder() {
     let masters = masters(3);
     let proxies: Vec<Proxy> = masters
         .iter()

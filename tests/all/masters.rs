@@ -141,7 +141,7 @@ async fn is_held(redlock: &Redlock) -> bool {
 }
 
 #[tokio::test]
-async fn clients_of_both_sets_exclude_those_of_either_and_numbers_rise_through_the_change() {
+async fn clients_of_both_sets_exclude_those_of_either_and_tokens_rise_through_the_change() {
     let scene = Scene::start();
     let (old, both, next) = (scene.old(), scene.both(), scene.next());
     let mut last = number(&old).await;
@@ -203,7 +203,7 @@ async fn holder_on_closed_masters_is_not_extended_and_releases_everywhere() {
 }
 
 #[tokio::test]
-async fn client_of_outdated_masters_sees_and_breaks_nothing() {
+async fn client_of_outdated_masters_can_neither_see_nor_force_release_locks() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
@@ -335,7 +335,7 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
 }
 
 #[tokio::test]
-async fn a_counter_ahead_of_the_clock_is_carried() {
+async fn counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");

@@ -286,7 +286,7 @@ fn row(purpose: &str) -> (Vec<String>, Vec<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operator_with_the_documented_rights_can_show_and_break_a_permit() {
+async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit() {
     for program in programs() {
         let masters = three(program);
         grant(&masters, None);

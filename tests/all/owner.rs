@@ -4,7 +4,7 @@ use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs
 use quorate::{AcquireError, InvalidResource, LossCause, TryAcquire, Wait};
 
 #[tokio::test]
-async fn holds_of_one_owner_join_across_processes_with_one_number() {
+async fn holds_of_one_owner_share_one_fencing_token_across_processes() {
     let masters = masters(3);
     let (here, there) = (redlock(&masters), redlock(&masters));
     let (one, two) = (
@@ -32,7 +32,7 @@ async fn holds_of_one_owner_join_across_processes_with_one_number() {
 }
 
 #[tokio::test]
-async fn further_hold_of_an_owner_passes_all_waiters() {
+async fn further_hold_of_an_owner_overtakes_all_waiters() {
     let masters = masters(3);
     let (here, there) = (redlock(&masters), redlock(&masters));
     let outer = here

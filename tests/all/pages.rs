@@ -103,7 +103,7 @@ mod quorum_size {
     }
 
     #[test]
-    fn a_majority_of_one_is_as_good_as_its_only_master() {
+    fn single_master_is_as_available_as_its_server() {
         assert_eq!(text(without_quorum(1, 0.99)), "87.6 h");
         assert_eq!(text(without_quorum(3, 0.5)), text(365.0 * 12.0 * 3600.0));
     }
@@ -140,7 +140,7 @@ mod benchmarks {
     }
 
     #[test]
-    fn goals_of_the_kinds_are_counted_as_measured() {
+    fn benchmark_page_counts_met_and_missed_goals_of_the_kinds_as_measured() {
         let measurements = page("docs/benchmarks/measurements.md");
         let kinds = measurements.split("\nWhat the kinds cost\n").nth(1);
         let kinds = kinds.expect("a table").split("```").next();
@@ -184,7 +184,7 @@ mod track_record {
     }
 
     #[test]
-    fn figures_of_the_matrix_are_the_sums_of_its_tables() {
+    fn summary_of_the_chaos_matrix_page_matches_the_sums_of_its_tables() {
         let matrix = page("docs/track-record/matrix.md");
         let (_, matrix) = matrix.split_once("<!-- matrix: ").expect("its beginning");
         let (matrix, _) = matrix.split_once("<!-- end of matrix").expect("its end");

@@ -90,7 +90,7 @@ async fn scope_whose_lock_ended_before_its_body_is_lost_and_keeps_the_value() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scope_of_a_body_that_fails_is_lost_only_where_the_body_did_not_fail() {
+async fn scope_with_a_lost_lock_returns_the_error_of_its_body_if_the_body_failed() {
     let here = over(&Masters::new(3));
     let lost = |error: Box<dyn std::error::Error>| {
         matches!(

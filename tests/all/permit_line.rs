@@ -368,7 +368,7 @@ impl Both {
 }
 
 #[tokio::test]
-async fn task_dropped_anywhere_leaves_no_requested_slot() {
+async fn task_dropped_at_any_await_point_leaves_no_requested_slot() {
     for (fair, taken, tries) in [
         (true, 0, false),
         (true, 1, false),

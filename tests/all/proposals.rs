@@ -18,7 +18,7 @@ fn wall_micros() -> u64 {
 /// Another client's clock is ahead, by less than a master rejects. Then all masters agree on its number, or a second
 /// round does.
 #[tokio::test]
-async fn process_adopts_numbers_ahead_of_its_own() {
+async fn process_adopts_granted_numbers_ahead_of_its_proposals() {
     const AHEAD: u64 = 400_000;
     for apart in [0, 20_000] {
         let proposed = Arc::<Mutex<Vec<u64>>>::default();
@@ -54,7 +54,7 @@ async fn process_adopts_numbers_ahead_of_its_own() {
 
 /// Another client was granted a number in between: the token must exceed it.
 #[tokio::test]
-async fn outrun_number_is_raised_before_it_becomes_a_token() {
+async fn number_outrun_by_another_client_is_raised_before_it_becomes_a_token() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let passed = wall_micros() + 700_000;
     for (number, node) in nodes.iter().enumerate() {

@@ -124,7 +124,7 @@ async fn quota_lost_by_a_majority_at_once_hands_out_nothing() {
 }
 
 #[tokio::test]
-async fn value_read_from_disk_at_a_restart_does_not_vote() {
+async fn quota_read_from_disk_at_a_restart_does_not_vote() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 10).await;
     nodes[0].restart();
@@ -166,7 +166,7 @@ fn lost_on_the_way() -> Fault {
 }
 
 #[tokio::test]
-async fn a_write_that_too_few_masters_confirm_is_unknown_and_hands_out_nothing() {
+async fn quota_write_that_too_few_masters_confirm_is_unknown_and_hands_out_nothing() {
     let cut = || Treatment::Fails(lost_on_the_way(), ms(0));
     for (treatment, then_left) in [(Treatment::Unanswered, 8), (cut(), 9)] {
         let (nodes, redlock) = stubborn::three();
@@ -187,7 +187,7 @@ async fn a_write_that_too_few_masters_confirm_is_unknown_and_hands_out_nothing()
 }
 
 #[tokio::test]
-async fn a_write_counts_only_on_masters_that_were_read() {
+async fn quota_write_counts_only_on_masters_that_were_read() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     // The second is read and not written, the third written and not read.
@@ -201,7 +201,7 @@ async fn a_write_counts_only_on_masters_that_were_read() {
 }
 
 #[tokio::test]
-async fn a_write_counts_only_in_the_run_of_the_server_that_was_read() {
+async fn quota_write_counts_only_in_the_server_run_that_was_read() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     for (n, node) in nodes[..2].iter().enumerate() {
@@ -223,7 +223,7 @@ async fn a_write_counts_only_in_the_run_of_the_server_that_was_read() {
 }
 
 #[tokio::test]
-async fn a_lock_that_ends_between_read_and_write_writes_nothing() {
+async fn quota_is_not_written_if_its_lock_ends_between_read_and_write() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     for node in &nodes {
@@ -379,7 +379,7 @@ async fn sixty_four_takers_get_exactly_the_units_of_a_quota() {
 }
 
 #[tokio::test]
-async fn value_of_an_earlier_server_run_does_not_vote() {
+async fn quota_of_an_earlier_server_run_does_not_vote() {
     let masters = masters(3);
     let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
     let redlock = guarded.build().expect("good settings");
@@ -425,7 +425,7 @@ async fn quota_written_by_a_clock_ahead_works_at_the_second_attempt() {
 }
 
 #[tokio::test]
-async fn a_value_of_another_type_or_kind_is_left_alone() {
+async fn quota_does_not_change_a_key_of_another_data_type_or_a_value_of_another_kind() {
     let masters = masters(3);
     let redlock = support::redlock(&masters);
     for master in &masters {

@@ -40,7 +40,7 @@ async fn readers_share_the_lock_and_exclude_writers() {
 }
 
 #[tokio::test]
-async fn a_readers_number_lies_between_those_of_the_writers() {
+async fn token_of_a_reader_lies_between_those_of_the_writers() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let number = |guard: &quorate::LockGuard| guard.fencing_token().expect("fenced");
@@ -262,7 +262,7 @@ async fn lost_or_non_exclusive_lock_cannot_be_downgraded() {
 const SOON: Duration = secs(20);
 
 #[tokio::test]
-async fn reader_dropped_anywhere_leaves_no_key() {
+async fn reader_dropped_at_any_await_point_leaves_no_key() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     for after in 0..30 {
@@ -333,7 +333,7 @@ async fn missing_counter_is_restored_by_a_renewal_without_a_reconnect() {
 
 /// The next holder may have written since.
 #[tokio::test]
-async fn broken_writer_cannot_be_downgraded() {
+async fn force_released_writer_cannot_be_downgraded() {
     let masters = masters(3);
     let (ours, other) = (redlock(&masters), redlock(&masters));
     for readers_came in [false, true] {
@@ -369,7 +369,7 @@ async fn a_downgraded_lock_leaves_no_note_of_the_writer() {
 }
 
 #[tokio::test]
-async fn breaking_readers_removes_their_notes() {
+async fn forced_release_of_readers_removes_their_notes() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let reader = redlock.lock("doc").shared().acquire().await.expect("free");

@@ -201,7 +201,7 @@ async fn shows(redlock: &Redlock, wanted: &Fault) {
 }
 
 #[tokio::test]
-async fn a_master_that_loads_its_data_is_at_fault_by_itself() {
+async fn master_that_loads_its_data_is_the_only_master_at_fault() {
     let masters = Masters::start_with(3, |_| {
         ServerOptions::new()
             .arg("--enable-debug-command")
@@ -225,7 +225,7 @@ async fn a_master_that_loads_its_data_is_at_fault_by_itself() {
 }
 
 #[tokio::test]
-async fn a_replica_among_the_masters_is_at_fault_by_itself() {
+async fn replica_among_the_masters_is_the_only_master_at_fault() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
@@ -236,7 +236,7 @@ async fn a_replica_among_the_masters_is_at_fault_by_itself() {
 }
 
 #[tokio::test]
-async fn a_master_out_of_memory_is_at_fault_by_itself() {
+async fn master_out_of_memory_is_the_only_master_at_fault() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
@@ -247,7 +247,7 @@ async fn a_master_out_of_memory_is_at_fault_by_itself() {
 }
 
 #[tokio::test]
-async fn a_master_that_cannot_save_is_at_fault_by_itself() {
+async fn master_that_cannot_save_is_the_only_master_at_fault() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
@@ -263,7 +263,7 @@ async fn a_master_that_cannot_save_is_at_fault_by_itself() {
 const ENDLESS: &[&str] = &["EVAL", "while true do end", "0"];
 
 #[tokio::test]
-async fn a_master_busy_with_a_script_is_at_fault_by_itself() {
+async fn master_busy_with_a_script_is_the_only_master_at_fault() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);

@@ -318,7 +318,7 @@ async fn unanswered_grant_of_a_closed_session_is_released() {
 }
 
 #[tokio::test]
-async fn restart_guard_after_first_contact_lets_the_first_run_vote_and_no_later_one() {
+async fn restart_guard_after_first_contact_lets_only_the_first_server_run_vote() {
     let books = Books::new(true);
     books.state().young = true;
     let guard = RestartGuard::AfterFirstContact;
@@ -381,7 +381,7 @@ async fn listing_over_a_store_that_cannot_name_records_reports_why() {
 }
 
 #[tokio::test]
-async fn value_of_an_earlier_run_of_a_volatile_store_does_not_count() {
+async fn stored_value_of_an_earlier_run_of_a_volatile_store_does_not_count() {
     let books = Books::new(true);
     let redlock = books.redlock().build().expect("good");
     let quota = redlock.quota("prizes");

@@ -51,7 +51,7 @@ pub(crate) async fn a_repeated_acquire_is_granted_again_and_changes_nothing(arm:
     assert_about(arm.ttl(KEY), secs(60));
 }
 
-pub(crate) async fn the_counter_rises_with_every_grant_also_over_a_release(arm: &Arm) {
+pub(crate) async fn counter_rises_with_every_grant_even_after_a_release(arm: &Arm) {
     let proposal = now();
     let mut last = 0;
     for n in 1..=20 {
@@ -64,13 +64,15 @@ pub(crate) async fn the_counter_rises_with_every_grant_also_over_a_release(arm: 
     }
 }
 
-pub(crate) async fn a_proposal_near_the_masters_clock_is_taken_as_it_is(arm: &Arm) {
+pub(crate) async fn proposed_number_near_the_masters_clock_is_granted_unchanged(arm: &Arm) {
     let proposal = now() + 300_000;
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, proposal)).await;
     assert_eq!(counter, proposal);
 }
 
-pub(crate) async fn a_proposal_from_the_future_is_held_to_one_second_ahead(arm: &Arm) {
+pub(crate) async fn proposed_number_ahead_of_the_masters_clock_is_limited_to_one_second_ahead(
+    arm: &Arm,
+) {
     let before = now();
     let far = before + 3_600_000_000;
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, far)).await;
@@ -81,7 +83,9 @@ pub(crate) async fn a_proposal_from_the_future_is_held_to_one_second_ahead(arm: 
     );
 }
 
-pub(crate) async fn a_proposal_from_the_past_is_held_to_one_second_behind(arm: &Arm) {
+pub(crate) async fn proposed_number_behind_the_masters_clock_is_raised_to_one_second_behind(
+    arm: &Arm,
+) {
     let before = now();
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, 0)).await;
     let allowed = before - 1_000_000..=now() - 1_000_000;
@@ -91,7 +95,7 @@ pub(crate) async fn a_proposal_from_the_past_is_held_to_one_second_behind(arm: &
     );
 }
 
-pub(crate) async fn a_counter_above_the_proposal_wins(arm: &Arm) {
+pub(crate) async fn grant_exceeds_a_counter_above_the_proposed_number(arm: &Arm) {
     let high = now() + 5_000_000;
     arm.put(&fence(KEY), high.to_string().as_bytes(), Some(LONG));
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
@@ -107,7 +111,7 @@ pub(crate) async fn an_expired_lock_is_free(arm: &Arm) {
     assert_eq!(arm.read(KEY), Some(hex(2)));
 }
 
-pub(crate) async fn the_lock_lives_its_ttl_and_the_counter_a_day(arm: &Arm) {
+pub(crate) async fn lock_key_expires_after_its_ttl_and_the_counter_after_a_day(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     assert_about(arm.ttl(KEY), LONG);
     assert_about(arm.ttl(&fence(KEY)), DAY);
@@ -129,7 +133,7 @@ pub(crate) async fn ttl_is_rounded_up_to_whole_milliseconds(arm: &Arm) {
     assert_eq!(said, Ok(Answer::Extended(vec![Extended::Kept])));
 }
 
-pub(crate) async fn another_type_on_the_lock_key_is_a_fault_and_left_alone(arm: &Arm) {
+pub(crate) async fn lock_key_of_another_data_type_is_a_fault_and_unchanged(arm: &Arm) {
     arm.put_foreign(KEY);
     let said = arm.ask(acquire(&claim(KEY, 1), LONG, now())).await;
     assert_eq!(said, Err(Fault::WrongType));
@@ -138,7 +142,7 @@ pub(crate) async fn another_type_on_the_lock_key_is_a_fault_and_left_alone(arm: 
     assert_eq!(arm.keys(), 1, "the counter has not moved");
 }
 
-pub(crate) async fn another_type_on_the_counter_key_is_a_fault_and_nothing_is_taken(arm: &Arm) {
+pub(crate) async fn counter_key_of_another_data_type_is_a_fault_and_no_lock_is_acquired(arm: &Arm) {
     arm.put_foreign(&fence(KEY));
     let said = arm.ask(acquire(&claim(KEY, 1), LONG, now())).await;
     assert_eq!(said, Err(Fault::WrongType));
@@ -146,7 +150,9 @@ pub(crate) async fn another_type_on_the_counter_key_is_a_fault_and_nothing_is_ta
     assert_eq!(arm.read(&fence(KEY)).as_deref(), Some(&b"foreign"[..]));
 }
 
-pub(crate) async fn a_counter_that_cannot_be_counted_on_is_a_fault_and_nothing_is_taken(arm: &Arm) {
+pub(crate) async fn counter_that_cannot_be_incremented_is_a_fault_and_no_lock_is_acquired(
+    arm: &Arm,
+) {
     let (held, free) = (claim(b"held", 1), claim(KEY, 2));
     arm.granted(acquire(&held, LONG, now())).await;
     for odd in [
@@ -183,7 +189,7 @@ pub(crate) async fn a_counter_that_cannot_be_counted_on_is_a_fault_and_nothing_i
     assert_eq!(counter, 1 << 53);
 }
 
-pub(crate) async fn a_withdrawn_acquire_takes_nothing(arm: &Arm) {
+pub(crate) async fn withdrawn_acquire_sets_no_key(arm: &Arm) {
     let claim = claim(KEY, 1);
     claim.withdraw();
     let said = arm.ask(acquire(&claim, LONG, now())).await;
@@ -192,7 +198,7 @@ pub(crate) async fn a_withdrawn_acquire_takes_nothing(arm: &Arm) {
     assert_eq!(arm.keys(), 0);
 }
 
-pub(crate) async fn refusal_and_look_show_the_beginning_of_a_long_value(arm: &Arm) {
+pub(crate) async fn refusal_and_look_show_the_beginning_of_a_long_lock_value(arm: &Arm) {
     // A value that exceeds the size limit of a reply.
     let long = vec![b'x'; 9 << 20];
     arm.put(KEY, &long, None);

@@ -27,7 +27,7 @@ use agreement::{LASTING, compare_with, deed, group_deed};
 use arm::Arm;
 
 /// Such a master does not accept values of this length from other clients.
-const IMPOSSIBLE: [&str; 1] = ["refusal_and_look_show_the_beginning_of_a_long_value"];
+const IMPOSSIBLE: [&str; 1] = ["refusal_and_look_show_the_beginning_of_a_long_lock_value"];
 
 macro_rules! one_after_the_other {
     ($($module:ident: $($case:ident)*;)*) => {

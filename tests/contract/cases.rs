@@ -9,68 +9,68 @@ macro_rules! all_cases {
                 a_held_lock_is_refused_with_the_time_that_is_left
                 a_key_without_expiry_is_refused_without_a_time
                 a_repeated_acquire_is_granted_again_and_changes_nothing
-                the_counter_rises_with_every_grant_also_over_a_release
-                a_proposal_near_the_masters_clock_is_taken_as_it_is
-                a_proposal_from_the_future_is_held_to_one_second_ahead
-                a_proposal_from_the_past_is_held_to_one_second_behind
-                a_counter_above_the_proposal_wins
+                counter_rises_with_every_grant_even_after_a_release
+                proposed_number_near_the_masters_clock_is_granted_unchanged
+                proposed_number_ahead_of_the_masters_clock_is_limited_to_one_second_ahead
+                proposed_number_behind_the_masters_clock_is_raised_to_one_second_behind
+                grant_exceeds_a_counter_above_the_proposed_number
                 an_expired_lock_is_free
-                the_lock_lives_its_ttl_and_the_counter_a_day
+                lock_key_expires_after_its_ttl_and_the_counter_after_a_day
                 ttl_is_rounded_up_to_whole_milliseconds
-                another_type_on_the_lock_key_is_a_fault_and_left_alone
-                another_type_on_the_counter_key_is_a_fault_and_nothing_is_taken
-                a_counter_that_cannot_be_counted_on_is_a_fault_and_nothing_is_taken
-                a_withdrawn_acquire_takes_nothing
-                refusal_and_look_show_the_beginning_of_a_long_value;
+                lock_key_of_another_data_type_is_a_fault_and_unchanged
+                counter_key_of_another_data_type_is_a_fault_and_no_lock_is_acquired
+                counter_that_cannot_be_incremented_is_a_fault_and_no_lock_is_acquired
+                withdrawn_acquire_sets_no_key
+                refusal_and_look_show_the_beginning_of_a_long_lock_value;
             confirm:
-                a_holder_sets_the_counter_to_exactly_the_number
-                a_counter_at_the_number_is_confirmed
-                a_counter_above_the_number_is_answered_and_kept
-                only_the_holder_confirms
+                confirmation_by_the_holder_sets_the_counter_to_the_confirmed_number
+                number_equal_to_the_counter_is_confirmed
+                counter_above_the_confirmed_number_is_returned_and_kept
+                only_the_holder_can_confirm_its_fencing_token
                 confirmation_extends_the_counter_but_not_the_lock
                 confirmation_restores_a_lost_counter
-                counter_of_another_type_fails_a_confirmation
+                counter_of_another_data_type_fails_a_confirmation
                 a_withdrawn_confirmation_changes_nothing;
             counter:
-                a_counter_ahead_of_the_clock_is_kept_until_a_day_after_its_number
-                a_counter_that_is_raised_to_a_number_ahead_is_kept_as_long
+                counter_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number
+                counter_raised_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number
                 a_counter_far_beyond_every_clock_is_kept_and_can_be_read;
             release:
                 a_holder_deletes_its_key_and_keeps_the_counter
                 a_second_release_finds_nothing
                 another_holders_key_is_left_alone
-                another_type_is_left_alone_by_a_release
+                release_does_not_delete_a_lock_key_of_another_data_type
                 a_withdrawn_claim_is_still_released
-                an_expired_lock_is_no_longer_there_to_release;
+                release_of_an_expired_lock_finds_nothing;
             extend:
                 an_extension_raises_the_expiry
-                extension_never_shortens
-                a_key_without_expiry_is_given_one
+                extension_never_shortens_the_ttl_of_the_lock_key
+                extension_gives_an_expiry_to_a_lock_key_without_one
                 extension_restores_a_missing_key
                 another_holders_key_is_not_extended
-                key_of_another_type_is_not_extended
+                lock_key_of_another_data_type_is_not_extended
                 an_extension_does_not_touch_the_counter
-                a_withdrawn_lock_among_many_is_left_alone
+                withdrawn_lock_in_an_extension_of_many_is_not_extended
                 an_extension_of_withdrawn_locks_only_is_not_sent
-                many_locks_are_answered_in_the_order_asked;
+                extension_of_many_locks_is_answered_in_request_order;
             line:
                 heartbeat_restores_a_missing_ticket_key
-                a_ticket_key_that_is_gone_is_set_to_the_largest_also_by_a_newcomer_with_a_smaller_one
-                releases_of_many_wake_a_line_whose_ticket_key_was_gone_until_a_heartbeat;
+                missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_waiter_with_a_smaller_one
+                batched_releases_wake_a_queue_whose_ticket_key_was_missing_until_a_heartbeat;
             look:
-                a_look_at_nothing_finds_nothing
+                look_at_an_absent_lock_finds_nothing
                 look_returns_holder_remaining_time_and_counter
                 a_look_changes_nothing
-                a_look_at_another_type_is_a_fault
-                break_deletes_the_lock_and_returns_its_value
-                broken_holder_stays_broken_when_the_next_is_broken
-                the_mark_of_a_break_outlives_the_longest_ttl_that_any_client_can_have
-                first_of_hundreds_of_broken_holders_stays_broken
-                foreign_lock_is_broken_without_a_break_marker
-                broken_lock_without_expiry_stays_broken
-                break_without_a_writable_marker_does_nothing
-                a_break_of_nothing_is_no_fault
-                a_break_leaves_another_type_alone;
+                look_at_a_lock_key_of_another_data_type_is_a_fault
+                forced_release_deletes_the_lock_key_and_returns_its_value
+                force_released_holder_cannot_return_after_the_next_holder_is_force_released
+                break_marker_outlives_the_longest_ttl_of_any_client
+                first_of_hundreds_of_force_released_holders_cannot_return
+                forced_release_of_a_foreign_lock_writes_no_break_marker
+                force_released_lock_without_expiry_is_not_restored
+                forced_release_does_nothing_if_the_break_marker_cannot_be_written
+                forced_release_of_an_absent_lock_is_no_fault
+                forced_release_does_not_delete_a_lock_key_of_another_data_type;
             classic:
                 a_classic_lock_keeps_no_counter
                 classic_lock_is_refused_by_any_existing_key
@@ -82,42 +82,42 @@ macro_rules! all_cases {
             order:
                 requests_take_effect_in_the_order_sent
                 every_request_is_answered_once
-                a_node_is_idle_when_all_is_answered
+                node_is_idle_when_every_request_is_answered
                 repeated_claim_refreshes_its_ticket;
             permit:
                 refusal_shows_which_slots_are_free;
             group:
-                joining_without_a_counter_gets_no_number_and_no_ticket
+                hold_that_joins_without_a_counter_gets_no_number_and_no_ticket
                 repeated_acquire_of_a_shared_hold_keeps_its_expiry
                 readers_behind_a_writer_that_gives_up_are_woken
-                broken_hold_does_not_join_a_later_class
-                hold_acquired_after_a_break_of_its_class_is_restored
-                foreign_lock_excludes_whatever_its_value
-                broken_holder_learns_the_remaining_time_of_the_next_one
-                key_that_cannot_be_renewed_affects_no_other_renewal
-                break_marker_of_another_type_affects_no_other_renewal;
+                force_released_hold_does_not_join_a_later_class
+                hold_acquired_after_a_forced_release_of_its_class_is_restored
+                foreign_lock_key_with_any_value_refuses_a_lock_on_several_resources
+                downgrade_of_a_force_released_lock_returns_the_remaining_time_of_the_next_holder
+                lock_with_an_unreadable_counter_affects_no_other_renewal
+                break_marker_of_another_data_type_affects_no_other_renewal;
             value:
-                read_without_a_value_returns_nothing
-                written_value_is_read_by_the_next_holder
-                a_value_never_expires
-                a_read_sets_the_counter_to_exactly_the_number
-                only_the_holder_reads
-                a_counter_above_the_number_is_answered_to_a_read
-                value_of_a_larger_number_is_left_for_a_later_holder
-                a_write_below_the_counter_is_refused
-                a_write_below_the_number_of_the_value_is_refused
-                a_write_below_the_number_of_a_removal_is_refused
-                write_is_decided_by_numbers_and_not_by_the_holder
-                a_value_is_removed_and_the_rest_stays
-                value_of_another_server_run_is_marked_as_such
-                another_type_under_the_values_key_is_a_fault_and_left_alone
-                foreign_string_is_a_fault_and_left_alone
-                a_lock_key_of_another_type_is_left_alone_by_a_read
-                counter_of_another_type_fails_read_and_write
+                read_of_an_absent_stored_value_returns_nothing
+                written_stored_value_is_read_by_the_next_holder
+                stored_value_never_expires
+                read_of_a_stored_value_sets_the_counter_to_the_number_of_its_reader
+                only_the_holder_of_the_lock_can_read_the_stored_value
+                read_returns_a_counter_above_the_number_of_its_reader
+                stored_value_with_a_larger_number_is_readable_by_a_later_holder_only
+                write_with_a_number_below_the_counter_is_refused
+                write_with_a_number_below_that_of_the_stored_value_is_refused
+                write_with_a_number_below_that_of_a_removal_is_refused
+                write_is_decided_by_fencing_numbers_and_not_by_the_lock_key
+                removal_of_a_stored_value_keeps_lock_and_counter
+                stored_value_of_another_server_run_is_trusted_on_durable_servers_only
+                stored_value_key_of_another_data_type_is_a_fault_and_unchanged
+                foreign_string_in_a_stored_value_key_is_a_fault_and_unchanged
+                read_of_a_stored_value_does_not_change_a_lock_key_of_another_data_type
+                counter_of_another_data_type_fails_read_and_write_of_a_stored_value
                 a_withdrawn_claim_neither_reads_nor_writes
-                a_write_whose_time_is_over_is_not_sent
+                write_after_its_deadline_is_not_sent
                 write_applies_only_to_the_server_run_that_was_read
-                values_of_similar_names_are_separate;
+                stored_values_of_similar_lock_names_are_separate;
             note:
                 a_note_of_the_holder_is_shown_and_kept_for_longer_than_its_lock
                 term_of_a_leader_is_shown_without_a_note
@@ -128,13 +128,13 @@ macro_rules! all_cases {
                 only_the_holder_writes_a_note
                 release_removes_its_own_note_only
                 every_hold_of_a_class_has_a_note_that_ends_with_it
-                a_note_that_was_left_is_never_shown_for_another_holder
+                leftover_note_is_never_shown_for_another_holder
                 refused_ordered_attempt_gets_the_holders_note
-                break_returns_and_removes_the_note
-                note_key_of_another_type_is_ignored
+                forced_release_returns_and_removes_the_note
+                note_key_of_another_data_type_is_ignored
                 a_withdrawn_lock_among_many_gets_no_note
-                a_new_leader_is_announced_to_those_who_watch
-                keys_are_named_by_what_their_names_begin_with;
+                new_leader_is_announced_to_its_observers
+                listing_returns_string_keys_whose_names_match_the_pattern;
         }
     };
 }

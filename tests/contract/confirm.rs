@@ -8,7 +8,7 @@ use crate::support::secs;
 
 const KEY: &[u8] = b"job";
 
-pub(crate) async fn a_holder_sets_the_counter_to_exactly_the_number(arm: &Arm) {
+pub(crate) async fn confirmation_by_the_holder_sets_the_counter_to_the_confirmed_number(arm: &Arm) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     let said = arm.ask(confirm(&claim, counter + 7)).await;
@@ -16,7 +16,7 @@ pub(crate) async fn a_holder_sets_the_counter_to_exactly_the_number(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(counter + 7));
 }
 
-pub(crate) async fn a_counter_at_the_number_is_confirmed(arm: &Arm) {
+pub(crate) async fn number_equal_to_the_counter_is_confirmed(arm: &Arm) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     for _ in 0..2 {
@@ -26,7 +26,7 @@ pub(crate) async fn a_counter_at_the_number_is_confirmed(arm: &Arm) {
     }
 }
 
-pub(crate) async fn a_counter_above_the_number_is_answered_and_kept(arm: &Arm) {
+pub(crate) async fn counter_above_the_confirmed_number_is_returned_and_kept(arm: &Arm) {
     let claim = claim(KEY, 1);
     let counter = arm.granted(acquire(&claim, LONG, now())).await;
     let said = arm.ask(confirm(&claim, counter - 1)).await;
@@ -34,7 +34,7 @@ pub(crate) async fn a_counter_above_the_number_is_answered_and_kept(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(counter));
 }
 
-pub(crate) async fn only_the_holder_confirms(arm: &Arm) {
+pub(crate) async fn only_the_holder_can_confirm_its_fencing_token(arm: &Arm) {
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     let said = arm.ask(confirm(&claim(KEY, 2), counter + 1)).await;
     assert_eq!(said, Ok(Answer::NotOurs));
@@ -66,7 +66,7 @@ pub(crate) async fn confirmation_restores_a_lost_counter(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(counter));
 }
 
-pub(crate) async fn counter_of_another_type_fails_a_confirmation(arm: &Arm) {
+pub(crate) async fn counter_of_another_data_type_fails_a_confirmation(arm: &Arm) {
     let first = claim(KEY, 1);
     let counter = arm.granted(acquire(&first, LONG, now())).await;
     arm.put_foreign(&fence(KEY));

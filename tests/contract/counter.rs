@@ -49,7 +49,9 @@ fn assert_kept(arm: &Arm, key: &[u8], way: &str) {
 }
 
 /// A clock that was ahead left its number; a day later, the clocks still show less.
-pub(crate) async fn a_counter_ahead_of_the_clock_is_kept_until_a_day_after_its_number(arm: &Arm) {
+pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number(
+    arm: &Arm,
+) {
     let ahead = now() + AHEAD.as_micros() as u64;
     let shared = Mode::Class(Class::Shared);
     for (way, claim) in [
@@ -86,7 +88,9 @@ pub(crate) async fn a_counter_ahead_of_the_clock_is_kept_until_a_day_after_its_n
     }
 }
 
-pub(crate) async fn a_counter_that_is_raised_to_a_number_ahead_is_kept_as_long(arm: &Arm) {
+pub(crate) async fn counter_raised_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number(
+    arm: &Arm,
+) {
     let ahead = now() + AHEAD.as_micros() as u64;
     let holder = claim(KEY, 1);
     let number = arm.granted(acquire(&holder, LONG, now())).await;

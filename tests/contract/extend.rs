@@ -18,7 +18,7 @@ pub(crate) async fn an_extension_raises_the_expiry(arm: &Arm) {
     assert_eq!(arm.read(KEY), Some(hex(1)));
 }
 
-pub(crate) async fn extension_never_shortens(arm: &Arm) {
+pub(crate) async fn extension_never_shortens_the_ttl_of_the_lock_key(arm: &Arm) {
     let claim = claim(KEY, 1);
     arm.granted(acquire(&claim, LONG, now())).await;
     let said = arm.ask(extend(&[(&claim, SHORT)])).await;
@@ -26,7 +26,7 @@ pub(crate) async fn extension_never_shortens(arm: &Arm) {
     assert_about(arm.ttl(KEY), LONG);
 }
 
-pub(crate) async fn a_key_without_expiry_is_given_one(arm: &Arm) {
+pub(crate) async fn extension_gives_an_expiry_to_a_lock_key_without_one(arm: &Arm) {
     arm.put(KEY, &hex(1), None);
     let said = arm.ask(extend(&[(&claim(KEY, 1), LONG)])).await;
     assert_eq!(said, Ok(each(&[Extended::Kept])));
@@ -48,7 +48,7 @@ pub(crate) async fn another_holders_key_is_not_extended(arm: &Arm) {
     assert_about(arm.ttl(KEY), SHORT);
 }
 
-pub(crate) async fn key_of_another_type_is_not_extended(arm: &Arm) {
+pub(crate) async fn lock_key_of_another_data_type_is_not_extended(arm: &Arm) {
     arm.put_foreign(KEY);
     let other = claim(b"other", 1);
     let said = arm
@@ -68,7 +68,7 @@ pub(crate) async fn an_extension_does_not_touch_the_counter(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(counter));
 }
 
-pub(crate) async fn a_withdrawn_lock_among_many_is_left_alone(arm: &Arm) {
+pub(crate) async fn withdrawn_lock_in_an_extension_of_many_is_not_extended(arm: &Arm) {
     let (a, b, c) = (claim(b"a", 1), claim(b"b", 1), claim(b"c", 1));
     arm.granted(acquire(&b, SHORT, now())).await;
     b.withdraw();
@@ -94,7 +94,7 @@ pub(crate) async fn an_extension_of_withdrawn_locks_only_is_not_sent(arm: &Arm) 
     assert_eq!(arm.keys(), 0);
 }
 
-pub(crate) async fn many_locks_are_answered_in_the_order_asked(arm: &Arm) {
+pub(crate) async fn extension_of_many_locks_is_answered_in_request_order(arm: &Arm) {
     let name = |n: usize| format!("job {n}").into_bytes();
     let claims: Vec<_> = (0..600).map(|n| claim(&name(n), 1)).collect();
     let mut wanted = Vec::new();

@@ -42,7 +42,7 @@ async fn state(arm: &Arm, key: &[u8]) -> KeyState {
     }
 }
 
-pub(crate) async fn joining_without_a_counter_gets_no_number_and_no_ticket(arm: &Arm) {
+pub(crate) async fn hold_that_joins_without_a_counter_gets_no_number_and_no_ticket(arm: &Arm) {
     for class in [Class::Shared, Class::Owner("o".into())] {
         arm.clear();
         let hold = |n, number| of_class(KEY, n, class.clone(), number);
@@ -111,7 +111,7 @@ pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
     .await;
 }
 
-pub(crate) async fn broken_hold_does_not_join_a_later_class(arm: &Arm) {
+pub(crate) async fn force_released_hold_does_not_join_a_later_class(arm: &Arm) {
     let number = arm.granted(acquire(&reader(KEY, 1), LONG, now())).await;
     arm.ask(smash(KEY)).await.expect("broken");
     let writer = claim(KEY, 2);
@@ -128,7 +128,7 @@ pub(crate) async fn broken_hold_does_not_join_a_later_class(arm: &Arm) {
 }
 
 /// A break marker lasts for days. Later holds of a class that stays in use must not lose a master for that long.
-pub(crate) async fn hold_acquired_after_a_break_of_its_class_is_restored(arm: &Arm) {
+pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restored(arm: &Arm) {
     for class in [Class::Shared, Class::Owner("job 7".into())] {
         arm.clear();
         let hold = |n, number| of_class(KEY, n, class.clone(), number);
@@ -154,7 +154,7 @@ pub(crate) async fn hold_acquired_after_a_break_of_its_class_is_restored(arm: &A
     }
 }
 
-pub(crate) async fn foreign_lock_excludes_whatever_its_value(arm: &Arm) {
+pub(crate) async fn foreign_lock_key_with_any_value_refuses_a_lock_on_several_resources(arm: &Arm) {
     let part = |key: &[u8]| Part {
         key: key.into(),
         mode: Mode::Exclusive,
@@ -172,7 +172,9 @@ pub(crate) async fn foreign_lock_excludes_whatever_its_value(arm: &Arm) {
     }
 }
 
-pub(crate) async fn broken_holder_learns_the_remaining_time_of_the_next_one(arm: &Arm) {
+pub(crate) async fn downgrade_of_a_force_released_lock_returns_the_remaining_time_of_the_next_holder(
+    arm: &Arm,
+) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     arm.ask(smash(KEY)).await.expect("broken");
     arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
@@ -196,7 +198,7 @@ fn unknown() -> Extended {
     Extended::Unknown(Fault::Server(why.into()))
 }
 
-pub(crate) async fn key_that_cannot_be_renewed_affects_no_other_renewal(arm: &Arm) {
+pub(crate) async fn lock_with_an_unreadable_counter_affects_no_other_renewal(arm: &Arm) {
     for strange in [Some(&b"hello"[..]), None] {
         arm.clear();
         let mut items = Vec::new();
@@ -215,7 +217,7 @@ pub(crate) async fn key_that_cannot_be_renewed_affects_no_other_renewal(arm: &Ar
     }
 }
 
-pub(crate) async fn break_marker_of_another_type_affects_no_other_renewal(arm: &Arm) {
+pub(crate) async fn break_marker_of_another_data_type_affects_no_other_renewal(arm: &Arm) {
     let broken = |key: &[u8]| [b"quorate:broken:", key].concat();
     arm.put_foreign(&broken(b"bad"));
     let (bad, good) = (claim(b"bad", 1), claim(b"good", 1));

@@ -83,7 +83,7 @@ pub(crate) async fn heartbeat_restores_a_missing_ticket_key(arm: &Arm) {
 }
 
 /// It drew its ticket before the present waiters, and arrives late.
-pub(crate) async fn a_ticket_key_that_is_gone_is_set_to_the_largest_also_by_a_newcomer_with_a_smaller_one(
+pub(crate) async fn missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_waiter_with_a_smaller_one(
     arm: &Arm,
 ) {
     for (kind, line, [first, last]) in waiters() {
@@ -105,7 +105,7 @@ impl WakeSink for Woken {
     }
 }
 
-pub(crate) async fn releases_of_many_wake_a_line_whose_ticket_key_was_gone_until_a_heartbeat(
+pub(crate) async fn batched_releases_wake_a_queue_whose_ticket_key_was_missing_until_a_heartbeat(
     arm: &Arm,
 ) {
     let woken = Woken::default();

@@ -25,7 +25,7 @@ async fn state(arm: &Arm) -> KeyState {
     }
 }
 
-pub(crate) async fn a_look_at_nothing_finds_nothing(arm: &Arm) {
+pub(crate) async fn look_at_an_absent_lock_finds_nothing(arm: &Arm) {
     assert_eq!(state(arm).await, KeyState::default());
 }
 
@@ -52,12 +52,12 @@ pub(crate) async fn a_look_changes_nothing(arm: &Arm) {
     assert_eq!((arm.read(KEY), arm.keys()), before);
 }
 
-pub(crate) async fn a_look_at_another_type_is_a_fault(arm: &Arm) {
+pub(crate) async fn look_at_a_lock_key_of_another_data_type_is_a_fault(arm: &Arm) {
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(look(KEY)).await, Err(Fault::WrongType));
 }
 
-pub(crate) async fn break_deletes_the_lock_and_returns_its_value(arm: &Arm) {
+pub(crate) async fn forced_release_deletes_the_lock_key_and_returns_its_value(arm: &Arm) {
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     let said = arm.ask(smash(KEY)).await;
     let Ok(Answer::State(was)) = said else {
@@ -70,7 +70,9 @@ pub(crate) async fn break_deletes_the_lock_and_returns_its_value(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(counter), "tokens go on rising");
 }
 
-pub(crate) async fn broken_holder_stays_broken_when_the_next_is_broken(arm: &Arm) {
+pub(crate) async fn force_released_holder_cannot_return_after_the_next_holder_is_force_released(
+    arm: &Arm,
+) {
     let holders: Vec<_> = (1..=3).map(|n| claim(KEY, n)).collect();
     for holder in &holders {
         arm.granted(acquire(holder, LONG, now())).await;
@@ -84,9 +86,7 @@ pub(crate) async fn broken_holder_stays_broken_when_the_next_is_broken(arm: &Arm
 }
 
 /// Whatever time the lock had left, and whatever the operator's `max_ttl`: another client's may be a day.
-pub(crate) async fn the_mark_of_a_break_outlives_the_longest_ttl_that_any_client_can_have(
-    arm: &Arm,
-) {
+pub(crate) async fn break_marker_outlives_the_longest_ttl_of_any_client(arm: &Arm) {
     let short = LONG / 20;
     let number = arm.granted(acquire(&claim(KEY, 1), short, now())).await;
     arm.ask(smash(KEY)).await.expect("broken");
@@ -111,7 +111,7 @@ pub(crate) async fn the_mark_of_a_break_outlives_the_longest_ttl_that_any_client
 }
 
 /// As many breaks as a script can make in a day, with one every three minutes.
-pub(crate) async fn first_of_hundreds_of_broken_holders_stays_broken(arm: &Arm) {
+pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_return(arm: &Arm) {
     for n in 1..=96 {
         let mut bytes = [n; 16];
         for more in 0..5 {
@@ -129,14 +129,14 @@ pub(crate) async fn first_of_hundreds_of_broken_holders_stays_broken(arm: &Arm) 
     assert!(mark.len() <= 20_000, "{} bytes", mark.len());
 }
 
-pub(crate) async fn foreign_lock_is_broken_without_a_break_marker(arm: &Arm) {
+pub(crate) async fn forced_release_of_a_foreign_lock_writes_no_break_marker(arm: &Arm) {
     arm.put(KEY, b"somebody", Some(LONG));
     arm.ask(smash(KEY)).await.expect("broken");
     assert_eq!((arm.read(KEY), arm.read(&mark(KEY))), (None, None));
 }
 
 /// Its holder renews it like any other lock.
-pub(crate) async fn broken_lock_without_expiry_stays_broken(arm: &Arm) {
+pub(crate) async fn force_released_lock_without_expiry_is_not_restored(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.put(KEY, &hex(1), None);
@@ -146,19 +146,19 @@ pub(crate) async fn broken_lock_without_expiry_stays_broken(arm: &Arm) {
     assert_eq!(arm.read(KEY), None);
 }
 
-pub(crate) async fn break_without_a_writable_marker_does_nothing(arm: &Arm) {
+pub(crate) async fn forced_release_does_nothing_if_the_break_marker_cannot_be_written(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     arm.put_foreign(&mark(KEY));
     assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY), Some(hex(1)));
 }
 
-pub(crate) async fn a_break_of_nothing_is_no_fault(arm: &Arm) {
+pub(crate) async fn forced_release_of_an_absent_lock_is_no_fault(arm: &Arm) {
     let said = arm.ask(smash(KEY)).await;
     assert_eq!(said, Ok(Answer::State(KeyState::default())));
 }
 
-pub(crate) async fn a_break_leaves_another_type_alone(arm: &Arm) {
+pub(crate) async fn forced_release_does_not_delete_a_lock_key_of_another_data_type(arm: &Arm) {
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));

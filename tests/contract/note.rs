@@ -198,7 +198,7 @@ pub(crate) async fn release_removes_its_own_note_only(arm: &Arm) {
     }
 }
 
-pub(crate) async fn a_note_that_was_left_is_never_shown_for_another_holder(arm: &Arm) {
+pub(crate) async fn leftover_note_is_never_shown_for_another_holder(arm: &Arm) {
     let first = claim(KEY, 1);
     arm.granted(acquire(&first, LONG, now())).await;
     arm.ask(note(&first, "one", false)).await.expect("said");
@@ -230,7 +230,7 @@ pub(crate) async fn refused_ordered_attempt_gets_the_holders_note(arm: &Arm) {
     }
 }
 
-pub(crate) async fn break_returns_and_removes_the_note(arm: &Arm) {
+pub(crate) async fn forced_release_returns_and_removes_the_note(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false)).await.expect("said");
@@ -241,7 +241,7 @@ pub(crate) async fn break_returns_and_removes_the_note(arm: &Arm) {
     assert_eq!(arm.read(&note_key(KEY)), None);
 }
 
-pub(crate) async fn note_key_of_another_type_is_ignored(arm: &Arm) {
+pub(crate) async fn note_key_of_another_data_type_is_ignored(arm: &Arm) {
     arm.put_foreign(&note_key(KEY));
     let holder = queued(KEY, 1, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
@@ -304,7 +304,7 @@ impl WakeSink for Announced {
     }
 }
 
-pub(crate) async fn a_new_leader_is_announced_to_those_who_watch(arm: &Arm) {
+pub(crate) async fn new_leader_is_announced_to_its_observers(arm: &Arm) {
     let heard = Announced::default();
     arm.node.subscribe(Subscriber {
         process: "0000000000000007".into(),
@@ -359,7 +359,7 @@ async fn listed(arm: &Arm, pattern: &[u8]) -> Vec<String> {
     }
 }
 
-pub(crate) async fn keys_are_named_by_what_their_names_begin_with(arm: &Arm) {
+pub(crate) async fn listing_returns_string_keys_whose_names_match_the_pattern(arm: &Arm) {
     for n in 0..50 {
         arm.put(format!("job:{n:02}").as_bytes(), b"x", Some(LONG));
     }

@@ -60,7 +60,7 @@ pub(crate) async fn every_request_is_answered_once(arm: &Arm) {
     assert!(ears.is_silent());
 }
 
-pub(crate) async fn a_node_is_idle_when_all_is_answered(arm: &Arm) {
+pub(crate) async fn node_is_idle_when_every_request_is_answered(arm: &Arm) {
     let mut ears = Ears::new();
     for round in 0..3 {
         for n in 0..100 {

@@ -65,7 +65,7 @@ pub(crate) async fn another_holders_key_is_left_alone(arm: &Arm) {
     }
 }
 
-pub(crate) async fn another_type_is_left_alone_by_a_release(arm: &Arm) {
+pub(crate) async fn release_does_not_delete_a_lock_key_of_another_data_type(arm: &Arm) {
     arm.put_foreign(KEY);
     for claim in claims(1) {
         let said = arm.ask(release(&claim)).await;
@@ -82,7 +82,7 @@ pub(crate) async fn a_withdrawn_claim_is_still_released(arm: &Arm) {
     assert_eq!(arm.read(KEY), None);
 }
 
-pub(crate) async fn an_expired_lock_is_no_longer_there_to_release(arm: &Arm) {
+pub(crate) async fn release_of_an_expired_lock_finds_nothing(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), ms(20), now())).await;
     tokio::time::sleep(ms(60)).await;
     for claim in claims(1) {

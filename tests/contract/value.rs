@@ -45,13 +45,13 @@ fn stored(number: u64, bytes: &[u8], vouched: bool) -> StoredValue {
     }
 }
 
-pub(crate) async fn read_without_a_value_returns_nothing(arm: &Arm) {
+pub(crate) async fn read_of_an_absent_stored_value_returns_nothing(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     assert_eq!(found(arm, &claim, number).await.1, None);
     assert_eq!(arm.keys(), 2, "the lock and its counter");
 }
 
-pub(crate) async fn written_value_is_read_by_the_next_holder(arm: &Arm) {
+pub(crate) async fn written_stored_value_is_read_by_the_next_holder(arm: &Arm) {
     let (first, number) = held(arm, 1).await;
     let bytes = b"any \0 bytes\r\n\xff ";
     let wrote = written(arm, write(&first, number, bytes)).await;
@@ -67,14 +67,14 @@ pub(crate) async fn written_value_is_read_by_the_next_holder(arm: &Arm) {
     );
 }
 
-pub(crate) async fn a_value_never_expires(arm: &Arm) {
+pub(crate) async fn stored_value_never_expires(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     written(arm, write(&claim, number, b"3")).await;
     assert!(arm.read(&value(KEY)).is_some());
     assert_eq!(arm.ttl(&value(KEY)), None);
 }
 
-pub(crate) async fn a_read_sets_the_counter_to_exactly_the_number(arm: &Arm) {
+pub(crate) async fn read_of_a_stored_value_sets_the_counter_to_the_number_of_its_reader(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     arm.put(&fence(KEY), number.to_string().as_bytes(), Some(secs(600)));
     found(arm, &claim, number + 7).await;
@@ -86,7 +86,7 @@ pub(crate) async fn a_read_sets_the_counter_to_exactly_the_number(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(number + 7));
 }
 
-pub(crate) async fn only_the_holder_reads(arm: &Arm) {
+pub(crate) async fn only_the_holder_of_the_lock_can_read_the_stored_value(arm: &Arm) {
     let (claim_of_holder, number) = held(arm, 1).await;
     written(arm, write(&claim_of_holder, number, b"3")).await;
     let said = arm.ask(read(&claim(KEY, 2), number + 1)).await;
@@ -97,14 +97,16 @@ pub(crate) async fn only_the_holder_reads(arm: &Arm) {
     assert_eq!(arm.keys(), 3);
 }
 
-pub(crate) async fn a_counter_above_the_number_is_answered_to_a_read(arm: &Arm) {
+pub(crate) async fn read_returns_a_counter_above_the_number_of_its_reader(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     let said = arm.ask(read(&claim, number - 1)).await;
     assert_eq!(said, Ok(Answer::CounterAbove(number)));
     assert_eq!(arm.counter(KEY), Some(number));
 }
 
-pub(crate) async fn value_of_a_larger_number_is_left_for_a_later_holder(arm: &Arm) {
+pub(crate) async fn stored_value_with_a_larger_number_is_readable_by_a_later_holder_only(
+    arm: &Arm,
+) {
     let (first, number) = held(arm, 1).await;
     // Written while a clock was a day ahead.
     let ahead = number + 86_400_000_000;
@@ -124,7 +126,7 @@ pub(crate) async fn value_of_a_larger_number_is_left_for_a_later_holder(arm: &Ar
     assert_eq!(there, Some(stored(ahead, b"3", true)));
 }
 
-pub(crate) async fn a_write_below_the_counter_is_refused(arm: &Arm) {
+pub(crate) async fn write_with_a_number_below_the_counter_is_refused(arm: &Arm) {
     let (first, number) = held(arm, 1).await;
     written(arm, write(&first, number, b"3")).await;
     arm.delete(KEY);
@@ -139,7 +141,7 @@ pub(crate) async fn a_write_below_the_counter_is_refused(arm: &Arm) {
     );
 }
 
-pub(crate) async fn a_write_below_the_number_of_the_value_is_refused(arm: &Arm) {
+pub(crate) async fn write_with_a_number_below_that_of_the_stored_value_is_refused(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     written(arm, write(&claim, number, b"3")).await;
     // A day without the lock: the counter expires, and the value stays.
@@ -149,7 +151,7 @@ pub(crate) async fn a_write_below_the_number_of_the_value_is_refused(arm: &Arm) 
     written(arm, write(&claim, number, b"2")).await;
 }
 
-pub(crate) async fn a_write_below_the_number_of_a_removal_is_refused(arm: &Arm) {
+pub(crate) async fn write_with_a_number_below_that_of_a_removal_is_refused(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     written(arm, write(&claim, number, b"3")).await;
     // Written by a later holder that this master has not seen.
@@ -160,7 +162,7 @@ pub(crate) async fn a_write_below_the_number_of_a_removal_is_refused(arm: &Arm) 
     assert_eq!(arm.read(&value(KEY)), None);
 }
 
-pub(crate) async fn write_is_decided_by_numbers_and_not_by_the_holder(arm: &Arm) {
+pub(crate) async fn write_is_decided_by_fencing_numbers_and_not_by_the_lock_key(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     arm.delete(KEY);
     written(arm, write(&claim, number, b"3")).await;
@@ -171,7 +173,7 @@ pub(crate) async fn write_is_decided_by_numbers_and_not_by_the_holder(arm: &Arm)
     );
 }
 
-pub(crate) async fn a_value_is_removed_and_the_rest_stays(arm: &Arm) {
+pub(crate) async fn removal_of_a_stored_value_keeps_lock_and_counter(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     written(arm, remove(&claim, number)).await;
     written(arm, write(&claim, number, b"3")).await;
@@ -181,7 +183,9 @@ pub(crate) async fn a_value_is_removed_and_the_rest_stays(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(number));
 }
 
-pub(crate) async fn value_of_another_server_run_is_marked_as_such(arm: &Arm) {
+pub(crate) async fn stored_value_of_another_server_run_is_trusted_on_durable_servers_only(
+    arm: &Arm,
+) {
     let (claim, number) = held(arm, 1).await;
     let text = format!("{number} {} 3 of 4", "0".repeat(40));
     arm.put(&value(KEY), text.as_bytes(), None);
@@ -192,7 +196,7 @@ pub(crate) async fn value_of_another_server_run_is_marked_as_such(arm: &Arm) {
     assert_ne!(run.as_str(), "0".repeat(40));
 }
 
-pub(crate) async fn another_type_under_the_values_key_is_a_fault_and_left_alone(arm: &Arm) {
+pub(crate) async fn stored_value_key_of_another_data_type_is_a_fault_and_unchanged(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     arm.put_foreign(&value(KEY));
     for request in [
@@ -206,7 +210,7 @@ pub(crate) async fn another_type_under_the_values_key_is_a_fault_and_left_alone(
     assert_eq!(arm.counter(KEY), Some(number));
 }
 
-pub(crate) async fn foreign_string_is_a_fault_and_left_alone(arm: &Arm) {
+pub(crate) async fn foreign_string_in_a_stored_value_key_is_a_fault_and_unchanged(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     for strange in [
         "",
@@ -230,7 +234,9 @@ pub(crate) async fn foreign_string_is_a_fault_and_left_alone(arm: &Arm) {
     }
 }
 
-pub(crate) async fn a_lock_key_of_another_type_is_left_alone_by_a_read(arm: &Arm) {
+pub(crate) async fn read_of_a_stored_value_does_not_change_a_lock_key_of_another_data_type(
+    arm: &Arm,
+) {
     arm.put_foreign(KEY);
     let said = arm.ask(read(&claim(KEY, 1), 7)).await;
     assert_eq!(said, Err(Fault::WrongType));
@@ -238,7 +244,7 @@ pub(crate) async fn a_lock_key_of_another_type_is_left_alone_by_a_read(arm: &Arm
     assert_eq!(arm.keys(), 1);
 }
 
-pub(crate) async fn counter_of_another_type_fails_read_and_write(arm: &Arm) {
+pub(crate) async fn counter_of_another_data_type_fails_read_and_write_of_a_stored_value(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     arm.put_foreign(&fence(KEY));
     for request in [read(&claim, number), write(&claim, number, b"3")] {
@@ -256,7 +262,7 @@ pub(crate) async fn a_withdrawn_claim_neither_reads_nor_writes(arm: &Arm) {
     assert_eq!(arm.read(&value(KEY)), None);
 }
 
-pub(crate) async fn a_write_whose_time_is_over_is_not_sent(arm: &Arm) {
+pub(crate) async fn write_after_its_deadline_is_not_sent(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     let until = Instant::from_nanos(1);
     let bytes = Some(Arc::from(&b"3"[..]));
@@ -293,7 +299,7 @@ pub(crate) async fn write_applies_only_to_the_server_run_that_was_read(arm: &Arm
     assert_eq!(written(arm, to(here.clone())).await, here);
 }
 
-pub(crate) async fn values_of_similar_names_are_separate(arm: &Arm) {
+pub(crate) async fn stored_values_of_similar_lock_names_are_separate(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     written(arm, write(&claim, number, b"3")).await;
     let other = Arc::new(Claim::new("jo", b"bb", Token::from_bytes([3; 16]), true));

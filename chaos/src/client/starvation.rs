@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_counted_wait_starts_before_its_interval() {
+    fn starvation_counted_late_starts_before_its_interval() {
         const MS: u64 = 1_000_000;
         let counts = |one: u64, other: u64| HashMap::from([(1, one * MS), (2, other * MS)]);
         let between =

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drift_observed_late_counts_as_landed_and_unobserved_drift_fails() {
+    fn clock_drift_may_be_observed_late_and_unobserved_drift_is_an_error() {
         let mut looks = 0;
         let late = in_time(PATIENCE, || {
             looks += 1;

@@ -77,7 +77,7 @@ fn change_without_all_steps_or_without_a_fault_while_closed_is_reported() {
 }
 
 #[test]
-fn client_refused_while_its_masters_are_in_force_is_reported() {
+fn client_refused_before_its_masters_are_closed_is_reported() {
     let tale = |refused: &dyn Fn(Tale) -> Tale| {
         let sent = |tale: Tale, who, ms, step| tale.at(ms, who, Event::Sent { step });
         let tale = Tale::default().walked("").hit(3_500);

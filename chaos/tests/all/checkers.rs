@@ -43,7 +43,7 @@ fn overlapping_holds_are_reported_and_consecutive_ones_are_not() {
 }
 
 #[test]
-fn belief_ends_with_the_validity() {
+fn belief_of_holding_a_lock_ends_with_its_validity() {
     let late = Tale::default()
         .hold("c1", 1, 10, 5_000, 1)
         .hold("c2", 1, 1_010, 1_020, 2);
@@ -51,7 +51,7 @@ fn belief_ends_with_the_validity() {
 }
 
 #[test]
-fn belief_ends_with_the_process() {
+fn belief_of_holding_a_lock_ends_with_the_process() {
     let until = Some(1_010 * MS);
     let obtained = obtained(1, Some(1), until);
     let gone = Event::Gone {
@@ -91,7 +91,7 @@ fn overlap_is_excused_only_near_a_fault_that_allows_it() {
 }
 
 #[test]
-fn run_that_must_break_exclusion_and_did_not_is_unknown() {
+fn verdict_is_unknown_if_a_fault_that_must_break_exclusion_caused_no_overlap() {
     let calm = Tale::default().hold("c1", 1, 10, 20, 1);
     let (verdict, _) = calm.verdict("exclusion", &[kind("clock-majority")]);
     assert_eq!(verdict, Verdict::Unknown);
@@ -296,7 +296,7 @@ fn leftover_keys_are_reported() {
 }
 
 #[test]
-fn master_without_a_clock_is_checked_only_after_the_ttl() {
+fn leftover_keys_of_a_master_without_a_clock_are_checked_after_the_ttl() {
     let verdict = |node: NodeKind, after: &[&str]| {
         let keys = |when: &str| Event::Keys {
             when: when.to_owned(),
@@ -349,7 +349,7 @@ fn unreleased_key_is_reported_once_no_fault_explains_it() {
 }
 
 #[test]
-fn failed_fault_makes_the_run_invalid() {
+fn injected_fault_that_fails_makes_the_run_invalid() {
     let inject = Event::Inject {
         fault: 0,
         kind: "kill".into(),

@@ -23,8 +23,8 @@ fn is_missing(test: &str, nodes: &[NodeKind]) -> bool {
 
 #[test]
 #[ignore = "nightly"]
-fn quorum_of_three_kinds_keeps_its_promises_under_their_own_faults() {
-    let test = "quorum_of_three_kinds_keeps_its_promises_under_their_own_faults";
+fn quorum_of_three_kinds_of_masters_keeps_its_promises_under_faults_of_each_kind() {
+    let test = "quorum_of_three_kinds_of_masters_keeps_its_promises_under_faults_of_each_kind";
     if is_missing(test, &[Redis, Mysql, Zookeeper]) {
         return;
     }

@@ -325,7 +325,7 @@ fn locking_several_resources_one_after_the_other_is_caught() {
 }
 
 #[test]
-fn counting_readers_is_caught() {
+fn readers_that_are_only_counted_are_caught() {
     let both = ("exclusion", "both held \"readers\"");
     let half = ("views", "in \"readers\", which must be");
     caught(

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_group_has_no_living_process() {
+    fn missing_process_group_has_no_living_process() {
         // Above the largest pid on Linux.
         let gone = Group(Pid::from_raw(4_194_304));
         assert_eq!(gone.alive(), None);

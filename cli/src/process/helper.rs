@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guard_orders_are_parsed_as_they_were_written() {
+    fn orders_to_the_guard_process_are_parsed_as_they_were_written() {
         let mut orders = Orders::default();
         orders.take(&group_order(Pid::from_raw(4711)));
         orders.take(&until_order(

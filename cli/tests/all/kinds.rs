@@ -175,7 +175,7 @@ fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
 
 /// The environment of a daemon that was started under a `run` and has outlived it.
 #[test]
-fn entry_of_quorate_held_counts_only_while_its_holder_is_an_ancestor() {
+fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancestor() {
     let masters = masters(3);
     let told = &["sh", "-c", "echo \"$QUORATE_HELD\""];
     for outer in [
@@ -274,7 +274,7 @@ fn hold_of_an_ancestor_is_found_by_key_with_any_prefix() {
 }
 
 #[test]
-fn value_under_the_lock_of_an_ancestor_is_refused_at_once() {
+fn nested_quota_or_once_under_the_lock_of_its_ancestor_is_refused_without_waiting() {
     let masters = masters(3);
     for inner in ["Q quota take --wait 1s x", "Q once --create x"] {
         let ran = nested(&masters, &["x"], inner);

@@ -166,7 +166,7 @@ fn list_without_a_quorum_exits_with_69() {
 }
 
 #[test]
-fn lead_passes_to_the_next_candidate_when_the_leader_is_killed() {
+fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
     let masters = masters(3);
     let watch = Lines::of(&mut patient(&masters, &["watch", "boss", "--json"]));
     assert_eq!(json(&watch.next())["leader"], false);

@@ -244,7 +244,7 @@ fn unhold(masters: &Masters, n: usize) {
 }
 
 #[test]
-fn every_end_of_run_leaves_no_key_but_the_fencing_counter() {
+fn quorate_run_leaves_only_the_fencing_counter_however_it_ends() {
     let mut wrong = Vec::new();
     for (name, act, codes) in WAYS_OUT {
         let masters = masters(5);
@@ -259,7 +259,7 @@ fn every_end_of_run_leaves_no_key_but_the_fencing_counter() {
 }
 
 #[test]
-fn repeated_try_leaves_no_keys() {
+fn repeated_refused_try_leaves_no_keys() {
     let masters = masters(5);
     hold(&masters, 3);
     for round in 0..10 {

@@ -71,7 +71,7 @@ impl Scene {
 /// Three of five masters answer. The other two are a majority of the old masters, so a client of the old masters may hold
 /// the lock there.
 #[test]
-fn break_status_and_list_need_a_majority_of_the_old_masters() {
+fn commands_break_status_and_list_need_a_majority_of_the_old_masters() {
     let scene = Scene(masters(5));
     for master in scene.0.iter().take(2) {
         master.stop().expect("stopped");
@@ -164,7 +164,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
 }
 
 #[test]
-fn step_that_comes_too_early_is_refused_with_the_reason() {
+fn step_of_a_masters_change_before_its_time_is_refused_with_the_reason() {
     let scene = Scene(masters(5));
     for (step, says) in [
         ("close", "prepare first"),
@@ -195,7 +195,7 @@ fn step_that_comes_too_early_is_refused_with_the_reason() {
 }
 
 #[test]
-fn change_succeeds_without_one_old_master_and_not_without_a_majority() {
+fn masters_change_succeeds_without_one_old_master_and_not_without_a_majority() {
     let scene = Scene(masters(5));
     scene.0[0].kill().expect("killed");
     until("prepared", || {
@@ -332,7 +332,7 @@ impl Scene {
 }
 
 #[test]
-fn once_runs_once_although_different_old_masters_failed_at_each_step() {
+fn once_job_runs_once_although_different_old_masters_failed_at_each_step() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.prepare();
@@ -360,7 +360,7 @@ fn once_runs_once_although_different_old_masters_failed_at_each_step() {
 }
 
 #[test]
-fn lost_quota_stops_open_and_dropped_quota_stays_dropped() {
+fn lost_quota_stops_the_step_open_and_dropped_quota_stays_dropped() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.prepare();

@@ -194,7 +194,7 @@ fn completed(words: &[&str]) -> Done {
 }
 
 #[test]
-fn command_after_the_separator_is_completed() {
+fn shell_completes_the_command_after_the_separator() {
     let command = completed(&["quorate", "run", "x", "--", "prin"]);
     assert!(
         command.out.lines().any(|word| word == "printf"),

@@ -108,7 +108,7 @@ fn quota_needs_all_masters_to_be_created_and_is_lost_with_a_majority() {
 }
 
 #[test]
-fn signal_ends_the_wait_for_a_value_and_leaves_no_queue_entry() {
+fn signal_ends_a_waiting_quota_or_once_and_leaves_no_queue_entry() {
     let masters = masters(3);
     let somebody = |words: &[&str]| {
         for master in &masters {
@@ -288,7 +288,7 @@ fn running_command_keeps_another_once_waiting() {
 }
 
 #[test]
-fn wrong_usage_of_values_is_one_line_and_writes_nothing() {
+fn wrong_usage_of_quota_and_once_is_reported_in_one_line_and_writes_nothing() {
     let masters = masters(3);
     for (words, culprit) in [
         (&["once", "nightly", "--", "true"][..], "--per"),

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn age_of_a_run_does_not_depend_on_the_wall_clock() {
+    fn age_of_a_server_run_does_not_depend_on_the_wall_clock() {
         let clock = report(Some((0, 0))).clock().expect("a clock");
         let now = clock / 1_000_000;
         let began = now - 10;
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn run_without_a_monotonic_clock_counts_as_just_begun() {
+    fn server_run_without_a_monotonic_clock_counts_as_just_begun() {
         assert_eq!(lasts(None), Duration::ZERO);
         assert_eq!(lasts(Some((5, u64::MAX / 2))), Duration::ZERO);
         for odd in [
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn run_with_a_later_beginning_counts_from_that_moment() {
+    fn server_run_with_a_later_beginning_counts_from_that_moment() {
         let clock = report(Some((0, 0))).clock().expect("a clock");
         let report = report(Some((clock / 1_000_000, 3600)));
         let since = |since| report.lasts(&Run::read(&Run::text("a", Some(since))));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn run_seen_before_is_as_old_as_its_first_sight() {
+    fn server_run_seen_before_is_as_old_as_its_first_observation() {
         let seen = FirstSight::default();
         assert_eq!(seen.ago("one"), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(2));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn databases_of_one_server_get_one_name_that_survives_a_restart() {
+    fn databases_of_one_server_get_one_server_name_that_survives_a_restart() {
         let run = |server: &str| RunReport {
             clocks: None,
             server: server.into(),

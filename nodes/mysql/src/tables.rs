@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn table_with_every_column_fits_whatever_else_it_has() {
+    fn table_with_every_required_column_is_accepted_whatever_else_it_has() {
         let mut fit = seen(&RECORD);
         fit.push(Seen {
             column: "note".into(),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn column_that_changes_what_a_name_means_is_found() {
+    fn change_of_the_name_column_is_found_whatever_the_engine() {
         let changes: [fn(&mut Seen); 4] = [
             |one| one.kind = "varchar".into(),
             |one| one.room = 700,
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn engine_is_compared_without_regard_to_case() {
+    fn storage_engine_is_compared_without_regard_to_case() {
         let mut other = seen(&RUN);
         assert_eq!(judge(&RUN, &other), None);
         for one in &mut other {

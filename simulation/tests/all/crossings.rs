@@ -30,7 +30,7 @@ fn reason(masters: Masters, held: &str, happening: Happening) -> Option<&'static
 }
 
 #[test]
-fn every_reason_names_rows_that_exist() {
+fn every_reason_for_an_empty_cell_names_rows_that_exist() {
     for (_, rows, _, why) in NEVER {
         assert!(rows.iter().all(|row| HELD.contains(row)) && !why.is_empty());
     }
@@ -38,7 +38,7 @@ fn every_reason_names_rows_that_exist() {
 
 #[test]
 #[ignore = "nightly"]
-fn every_kind_and_value_is_judged_across_every_happening() {
+fn every_kind_of_lock_and_stored_value_is_checked_across_every_kind_of_event() {
     let seeds = CROSSINGS.all();
     let mut seen = Crossings::default();
     for worlds in [Worlds::Redis, Worlds::Changes, Worlds::Stores] {

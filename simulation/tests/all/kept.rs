@@ -147,7 +147,7 @@ fn counter_that_expired_while_a_clock_was_ahead_may_be_gone() {
 /// A removal had ended on all masters, and its caller returned only after another client had created the value again. The
 /// rule `stock` took the order of the returns for the order of the writes, and so the new value for the removed one.
 #[test]
-fn removal_that_returns_after_the_next_creation_does_not_remove_the_new_value() {
+fn late_copy_of_a_removal_does_not_remove_a_value_created_after_it() {
     let value = |think, verb| Step {
         think: think * MS,
         wait: 1_000 * MS,

@@ -121,7 +121,7 @@ fn three_for_two(seed: u64) -> Scenario {
 }
 
 #[test]
-fn masters_that_only_count_permits_grant_three_of_two() {
+fn masters_that_only_count_permits_grant_three_permits_of_two() {
     for seed in 0..20 {
         assert_eq!(play(&three_for_two(seed), None).violation, None, "{seed}");
     }

@@ -161,12 +161,12 @@ fn sound_ones_pass(seeds: u64) {
 }
 
 #[test]
-fn small_clients_without_a_flaw_pass() {
+fn small_clients_without_a_seeded_bug_pass() {
     sound_ones_pass(REDIS.short());
 }
 
 #[test]
 #[ignore = "nightly"]
-fn small_clients_without_a_flaw_pass_every_nightly_seed() {
+fn small_clients_without_a_seeded_bug_pass_every_nightly_seed() {
     sound_ones_pass(REDIS.all());
 }

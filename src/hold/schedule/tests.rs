@@ -56,7 +56,7 @@ fn take(schedule: &mut Schedule, now: Instant) -> usize {
 }
 
 #[test]
-fn burst_of_renewals_leaves_batch_by_batch_at_the_pace_of_the_replies() {
+fn burst_of_renewals_is_sent_batch_by_batch_at_the_pace_of_the_replies() {
     let mut schedule = burst(5_000);
     assert_eq!(take(&mut schedule, at(2_999)), 0);
     for _ in 0..OPEN {
@@ -90,7 +90,7 @@ fn burst_of_renewals_leaves_batch_by_batch_at_the_pace_of_the_replies() {
 }
 
 #[test]
-fn ends_do_not_wait_behind_a_burst_of_renewals() {
+fn ends_of_locks_do_not_wait_behind_a_burst_of_renewals() {
     let mut schedule = burst(5_000);
     let max_hold = Duration::from_millis(3_002);
     let bounded = held(Some(max_hold), true);
@@ -151,7 +151,7 @@ fn lock_is_taken_once_for_each_due_time() {
 }
 
 #[test]
-fn reused_entry_has_another_id() {
+fn reused_schedule_entry_has_another_id() {
     let mut schedule = Schedule::default();
     let old = schedule.insert(held(None, true), at(3_000));
     schedule.remove(old);
@@ -211,7 +211,7 @@ fn extended_lock_stays_within_max_hold_and_is_renewed_by_its_new_ttl() {
 }
 
 #[test]
-fn one_pass_ends_a_limited_number_of_locks() {
+fn one_pass_of_the_schedule_ends_a_limited_number_of_locks() {
     let mut schedule = Schedule::default();
     for _ in 0..=ENDS {
         schedule.insert(held(None, false), at(9_000));
@@ -236,7 +236,7 @@ fn renewal_is_late_after_a_thirtieth_of_its_ttl() {
 }
 
 #[test]
-fn outdated_due_times_are_dropped() {
+fn outdated_due_times_of_renewals_are_dropped() {
     let mut schedule = Schedule::default();
     for _ in 0..10_000 {
         let id = schedule.insert(held(None, true), at(3_000));

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_marker_is_missed_only_if_most_masters_show_one() {
+    fn foreign_generation_marker_counts_as_missing_only_if_most_masters_show_one() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
         markers.saw(&a, marker(2), false);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn one_marker_that_admits_the_client_is_missed_on_other_masters() {
+    fn generation_marker_that_admits_the_client_counts_as_missing_on_masters_without_it() {
         let markers = Markers::of(3, Vec::new());
         let [a, b, c] = names();
         markers.saw(&b, marker(5), false);

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn value_is_trusted_from_this_run_or_on_a_server_that_loses_nothing() {
+    fn stored_value_is_trusted_from_this_server_run_or_on_a_durable_server() {
         let memory = |lasts| Memory::of(Some("run"), lasts);
         assert!(memory(false).vouches_for(b"run") && !memory(false).vouches_for(b"other"));
         assert!(memory(true).vouches_for(b"other"));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn replacing_server_is_guarded_however_long_it_has_been_up() {
+    fn server_that_replaced_a_master_is_guarded_despite_its_long_uptime() {
         let seen = Acquaintance::default();
         let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
         let guarded = |run, now| seen.guarded(run, at(now), Duration::from_secs(30));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn client_id_of_another_run_is_not_replaced() {
+    fn client_id_of_another_server_run_is_not_replaced() {
         let seen = Acquaintance::default();
         assert_eq!(seen.replace("run 1", 5), None);
         assert_eq!(seen.replace("run 1", 9), Some(5));

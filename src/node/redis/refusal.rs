@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn error_code_counts_only_at_the_beginning() {
+    fn error_code_counts_only_at_the_beginning_of_a_server_error() {
         for (text, kind) in [
             ("WRONGTYPE Operation against a key", "wrong_type"),
             (

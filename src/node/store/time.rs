@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn server_time_lies_between_the_returned_time_and_that_plus_slack() {
+    fn server_time_lies_between_the_estimate_and_the_estimate_plus_slack() {
         let mut time = StoreTime::new(5_000_000, at(0));
         assert_eq!(time.now(at(1)), None, "unknown before the first reading");
         // The clock was read between 100 and 400.

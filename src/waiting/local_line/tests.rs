@@ -159,7 +159,7 @@ fn locks_held_without_a_place_are_counted() {
 }
 
 #[test]
-fn knowledge_of_the_front_is_visible_and_passed_on() {
+fn finding_of_the_front_waiter_is_visible_to_all_waiters_and_passed_on() {
     let lines = LocalLines::new();
     let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
     assert_eq!(knows(&third), None);
@@ -369,7 +369,7 @@ impl futures::task::ArcWake for Woken {
 }
 
 #[test]
-fn slots_held_elsewhere_are_passed_on_without_acquired_ones() {
+fn slots_held_by_other_processes_are_passed_on_to_the_next_front_waiter() {
     let lines = LocalLines::new();
     let (api, permit) = api();
     let [first, second] = [(); 2].map(|()| lines.enter(&api));

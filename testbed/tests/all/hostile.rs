@@ -141,7 +141,7 @@ fn garbage_differs_each_time() {
 }
 
 #[test]
-fn a_flood_does_not_end() {
+fn flood_reply_does_not_end() {
     let hostile = start(Script::Greet(Then::Flood {
         first: b"$4294967296\r\n".to_vec(),
         rest: b"x".to_vec(),

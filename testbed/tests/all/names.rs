@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(8);
 
 /// The other program, not a test of its own.
 #[test]
-fn resolves_the_name_from_the_environment() {
+fn child_process_resolves_the_name_from_its_environment() {
     let Ok(name) = std::env::var("LOOK_UP") else {
         return;
     };
@@ -28,7 +28,7 @@ fn ask(names: &Names, name: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "names::resolves_the_name_from_the_environment",
+            "names::child_process_resolves_the_name_from_its_environment",
             "--nocapture",
         ])
         .env("LOOK_UP", name)

@@ -175,7 +175,7 @@ fn jitter_keeps_the_order_of_bytes() {
 }
 
 #[test]
-fn hold_delivers_on_heal() {
+fn bytes_held_by_the_proxy_are_delivered_on_heal() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let hold = Fault::Hold(Way::ToServer).inject(&proxy);
@@ -192,7 +192,7 @@ fn hold_delivers_on_heal() {
 }
 
 #[test]
-fn hold_also_holds_the_close_of_a_dead_server() {
+fn hold_fault_also_holds_back_the_close_of_a_dead_server() {
     let (server, proxy) = scene();
     dial(&proxy);
     let mut client = TcpStream::connect(proxy.addr()).unwrap();
@@ -208,7 +208,7 @@ fn hold_also_holds_the_close_of_a_dead_server() {
 }
 
 #[test]
-fn hold_on_a_new_connection_keeps_its_first_request() {
+fn hold_fault_on_a_new_connection_keeps_its_first_request() {
     let (_server, proxy) = scene();
     let hold = Fault::Hold(Way::Both).inject(&proxy);
     let mut client = Connection::tcp(proxy.addr(), LONG).unwrap();
@@ -254,7 +254,7 @@ fn dropped_bytes_are_never_delivered() {
 }
 
 #[test]
-fn drop_loses_bytes_in_transit_and_the_close() {
+fn drop_fault_loses_bytes_in_transit_and_the_close() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let slow = Fault::latency(Way::ToServer, Duration::from_secs(3600)).inject(&proxy);
@@ -274,7 +274,7 @@ fn drop_loses_bytes_in_transit_and_the_close() {
 }
 
 #[test]
-fn a_rate_lets_no_more_than_that_pass() {
+fn rate_fault_limits_the_bytes_per_second() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let rate = Fault::Rate {
@@ -340,7 +340,7 @@ fn a_reset_can_come_in_the_middle_of_a_reply() {
 }
 
 #[test]
-fn refuse_closes_new_connections_and_spares_old_ones() {
+fn refuse_fault_closes_new_connections_and_spares_old_ones() {
     let (_server, proxy) = scene();
     let mut old = dial(&proxy);
     let refuse = Fault::Refuse.inject(&proxy);
@@ -383,7 +383,7 @@ fn a_half_open_connection_is_closed_to_the_server_and_silent_to_the_client() {
 }
 
 #[test]
-fn strand_holds_bytes_of_old_connections_until_heal_even_after_their_close() {
+fn strand_fault_holds_bytes_of_old_connections_until_heal_even_after_their_close() {
     let (server, proxy) = scene();
     let (mut old, mut older) = (dial(&proxy), dial(&proxy));
     let strand = Fault::Strand.inject(&proxy);
@@ -429,7 +429,7 @@ fn a_killed_server_hangs_up_through_the_proxy() {
 }
 
 #[test]
-fn a_fault_outlives_a_kept_guard_and_ends_with_heal() {
+fn fault_with_a_kept_guard_lasts_until_heal() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     proxy.inject(Fault::Hold(Way::ToServer)).keep();

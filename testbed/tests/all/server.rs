@@ -180,7 +180,7 @@ fn a_server_outlives_the_thread_that_started_it() {
 
 /// Not a test of its own: the process that the next test kills.
 #[test]
-fn an_owner_that_waits_to_be_killed() {
+fn process_that_owns_a_server_until_it_is_killed() {
     if std::env::var_os("QUORATE_TEST_OWNER").is_none() {
         return;
     }
@@ -206,7 +206,7 @@ fn a_killed_owner_takes_its_server_along() {
     let mut owner = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "server::an_owner_that_waits_to_be_killed",
+            "server::process_that_owns_a_server_until_it_is_killed",
             "--nocapture",
         ])
         .env("QUORATE_TEST_OWNER", "1")
@@ -300,7 +300,7 @@ fn start_of_a_program_that_never_answers_times_out() {
 }
 
 #[test]
-fn a_server_is_available_here() {
+fn redis_or_valkey_server_is_installed() {
     let program = available().expect("install redis-server or valkey-server to run these tests");
     assert!(program.is_absolute());
 }

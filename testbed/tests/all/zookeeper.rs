@@ -16,8 +16,8 @@ fn there(test: &str) -> bool {
 }
 
 #[test]
-fn one_server_starts_stops_dies_and_comes_back() {
-    if !there("one_server_starts_stops_dies_and_comes_back") {
+fn zookeeper_server_can_be_stopped_killed_and_restarted() {
+    if !there("zookeeper_server_can_be_stopped_killed_and_restarted") {
         return;
     }
     let server = ZooKeeper::start().unwrap();
@@ -37,8 +37,8 @@ fn one_server_starts_stops_dies_and_comes_back() {
 }
 
 #[test]
-fn an_ensemble_has_one_leader_and_another_one_without_it() {
-    if !there("an_ensemble_has_one_leader_and_another_one_without_it") {
+fn zookeeper_ensemble_elects_another_leader_when_its_leader_dies() {
+    if !there("zookeeper_ensemble_elects_another_leader_when_its_leader_dies") {
         return;
     }
     let ensemble = ZooKeeper::ensemble(3).unwrap();

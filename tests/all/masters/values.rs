@@ -111,7 +111,7 @@ async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
 }
 
 #[tokio::test]
-async fn value_that_two_old_masters_lost_stops_the_opening_until_it_is_dropped() {
+async fn stored_value_that_two_old_masters_lost_stops_the_opening_until_it_is_dropped() {
     let scene = Scene::start();
     let both = scene.both_without(&[]);
     prepare(&both.change().expect("a change")).await;
@@ -152,7 +152,7 @@ async fn quota_dropped_by_an_old_client_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn values_of_servers_left_over_from_an_earlier_change_do_not_count_again() {
+async fn stored_values_of_servers_from_an_earlier_change_do_not_count_again() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
@@ -196,7 +196,7 @@ async fn prepare_again(redlock: &Redlock) -> Survey {
 }
 
 #[tokio::test]
-async fn values_of_an_abandoned_change_do_not_count_again() {
+async fn stored_values_of_an_abandoned_change_do_not_count_again() {
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     prepare(&both.change().expect("a change")).await;
@@ -284,7 +284,7 @@ async fn late_write_of_a_closed_out_client_is_refused_after_it_has_connected_aga
 /// If the counter was raised while an owner holds the lock, a further hold of that owner would get a larger number than
 /// its first.
 #[tokio::test]
-async fn counter_is_not_carried_under_the_live_hold_of_an_owner() {
+async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let hour = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -394,7 +394,7 @@ async fn open_names_and_waits_for_the_holder_of_a_values_lock() {
 
 /// Masters may serve several deployments, each with its own key prefix.
 #[tokio::test]
-async fn values_of_every_key_prefix_are_carried() {
+async fn stored_values_of_every_key_prefix_are_copied() {
     let scene = Scene::start();
     let both = scene.both();
     prepare(&both.change().expect("a change")).await;
@@ -439,7 +439,7 @@ async fn prepare_and_close_give_clients_of_both_sets_the_old_values() {
 
 /// An owner may hold the lock, and its further hold would get a larger number than its first.
 #[tokio::test]
-async fn counter_is_not_carried_where_the_operator_may_not_read_its_lock() {
+async fn counter_is_not_copied_if_the_operator_may_not_read_its_lock() {
     let scene = Scene::start();
     for server in &scene.servers {
         let user = "ACL SETUSER narrow on nopass ~quorate:* &* +@all";

@@ -36,7 +36,7 @@ async fn uptime(store: &MySql) -> Duration {
 }
 
 #[tokio::test]
-async fn age_of_a_run_is_kept_when_the_clock_of_the_server_is_corrected() {
+async fn age_of_a_server_run_is_kept_when_its_clock_is_corrected() {
     let began = Instant::now();
     let Some((_server, store, offset)) = started_an_hour_behind(2).await else {
         return;
@@ -90,7 +90,7 @@ async fn restarted_server_whose_clock_is_set_forward_does_not_vote() {
 }
 
 #[tokio::test]
-async fn server_whose_records_are_recreated_counts_as_started_then() {
+async fn server_counts_as_restarted_when_its_records_are_recreated() {
     let Some(server) = bare(MariaDbOptions::new().flush(2)) else {
         return;
     };
@@ -121,7 +121,7 @@ async fn server_whose_records_are_recreated_counts_as_started_then() {
 }
 
 #[tokio::test]
-async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_ends() {
+async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() {
     let Some((server, _)) = server(MariaDbOptions::new().flush(2)).await else {
         return;
     };

@@ -39,7 +39,7 @@ async fn fault_of(url: &str) -> Fault {
 }
 
 #[tokio::test]
-async fn prepare_by_several_at_once_creates_the_schema_once() {
+async fn concurrent_prepares_create_the_schema_once() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -155,7 +155,7 @@ async fn read_only_server_is_refused_as_a_master() {
 }
 
 #[tokio::test]
-async fn statement_based_binary_log_is_refused_by_name() {
+async fn statement_based_binary_log_is_named_in_the_refusal() {
     let Some((server, store)) = server(options().binlog_format("STATEMENT")).await else {
         return;
     };
@@ -205,7 +205,7 @@ async fn row_locked_by_another_session_makes_the_server_busy_and_changes_nothing
 }
 
 #[tokio::test]
-async fn replica_is_reported_or_the_right_that_is_missing_for_it() {
+async fn replica_or_the_missing_right_to_detect_it_is_reported() {
     let Some(server) = bare(options().arg("--server-id=2")) else {
         return;
     };
@@ -318,7 +318,7 @@ async fn check_refusal_and_repair(server: &MariaDb, statement: &str, said: &[&st
 }
 
 #[tokio::test]
-async fn table_of_another_engine_is_refused_and_converted_by_prepare() {
+async fn table_with_a_wrong_storage_engine_is_refused_and_converted_by_prepare() {
     let Some((server, store)) = server(options()).await else {
         return;
     };
@@ -339,7 +339,7 @@ async fn table_of_another_engine_is_refused_and_converted_by_prepare() {
 }
 
 #[tokio::test]
-async fn dropped_table_is_refused_and_recreated_by_prepare() {
+async fn database_without_a_required_table_is_refused_and_repaired_by_prepare() {
     let Some((server, _)) = server(options()).await else {
         return;
     };
@@ -355,7 +355,7 @@ async fn dropped_table_is_refused_and_recreated_by_prepare() {
 }
 
 #[tokio::test]
-async fn column_of_another_type_is_refused_by_name() {
+async fn column_of_a_wrong_sql_type_is_named_in_the_refusal() {
     let Some((server, _)) = server(options()).await else {
         return;
     };
@@ -406,7 +406,7 @@ async fn column_of_another_type_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn server_that_substitutes_another_engine_cannot_be_prepared() {
+async fn server_that_substitutes_another_storage_engine_cannot_be_prepared() {
     let Some(server) = bare(options().arg("--enforce-storage-engine=Aria")) else {
         return;
     };
@@ -423,7 +423,7 @@ async fn server_that_substitutes_another_engine_cannot_be_prepared() {
 }
 
 #[tokio::test]
-async fn databases_of_one_server_prepared_separately_get_one_name() {
+async fn databases_of_one_server_prepared_separately_get_one_server_name() {
     let Some(server) = bare(options()) else {
         return;
     };

@@ -811,7 +811,7 @@ fn requests_wait_for_a_lost_connection_once_a_second() {
 /// Regression test: with a master that accepts connections and is silent, each new request waited for a whole connect
 /// timeout.
 #[test]
-fn request_during_a_long_handshake_is_refused_in_its_own_time() {
+fn request_during_a_long_handshake_is_refused_within_its_node_timeout() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(1_000));
@@ -914,7 +914,7 @@ fn refusing_the_name() -> String {
 
 /// An operator who closes masters ends the connections of old clients by their names.
 #[test]
-fn unnamed_connection_loads_scripts_that_check_the_marker() {
+fn unnamed_connection_loads_scripts_that_check_the_generation_marker() {
     let mut bench = Bench::new();
     bench.link.dialed(at(0));
     assert!(
@@ -941,7 +941,7 @@ fn unnamed_connection_loads_scripts_that_check_the_marker() {
 }
 
 #[test]
-fn replacing_server_with_a_long_uptime_is_guarded_on_a_link() {
+fn server_that_replaced_a_master_is_guarded_on_a_link_despite_its_long_uptime() {
     let mut bench = Bench::new();
     greet_as(&mut bench, "a", "", 0);
     bench.ask(1, acquire(1));
@@ -1005,7 +1005,7 @@ fn many_loaded() -> Bench {
 }
 
 #[test]
-fn scripts_for_many_that_cannot_be_loaded_are_done_without() {
+fn requests_are_sent_one_by_one_if_the_batch_scripts_cannot_be_loaded() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.ask(1, release(1));
@@ -1118,7 +1118,7 @@ fn request_split_from_a_call_goes_first_unless_withdrawn() {
 }
 
 #[test]
-fn scripts_for_many_that_were_lost_are_loaded_again_and_all_of_it_is_sent_again() {
+fn lost_batch_scripts_are_loaded_again_and_the_whole_call_is_sent_again() {
     let mut bench = many_loaded();
     ask_releases(&mut bench, 3, 2);
     bench.say(b"-NOSCRIPT No matching script.\r\n", 3);
@@ -1321,7 +1321,7 @@ fn delete_command_that_is_denied_or_unknown_is_replaced_by_the_script() {
 }
 
 #[test]
-fn refusal_by_the_script_as_well_is_the_answer() {
+fn release_denied_to_the_delete_command_and_to_the_script_is_answered_as_denied() {
     let mut bench = with_deletion();
     bench.ask(1, withdrawn(1));
     bench.link.take(at(1));
@@ -1337,7 +1337,7 @@ fn refusal_by_the_script_as_well_is_the_answer() {
 }
 
 #[test]
-fn another_type_is_the_answer_that_the_script_would_get() {
+fn wrong_type_error_of_the_delete_command_answers_the_release() {
     let mut bench = with_deletion();
     bench.ask(1, withdrawn(1));
     bench.link.take(at(1));
