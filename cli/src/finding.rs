@@ -24,7 +24,7 @@ pub(crate) struct Finding {
     pub(crate) check: &'static str,
     /// The master that the finding is about; `None` if it is about all masters.
     pub(crate) master: Option<String>,
-    /// What was observed.
+    /// The observation, without the name of the master.
     #[serde(rename = "finding")]
     pub(crate) what: String,
     /// The recommended change.

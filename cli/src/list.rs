@@ -1,4 +1,4 @@
-//! `quorate list`: the locks that are held, their holders, and the number of waiters.
+//! `quorate list`: prints the locks that are held, their holders, and the number of waiters.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -47,7 +47,7 @@ pub(crate) struct ListArgs {
     masters: MasterOptions,
 }
 
-/// Lists and prints.
+/// Lists the held locks and prints them.
 pub(crate) fn run(args: ListArgs) -> Outcome {
     let (masters, _) = args.masters.complete()?;
     let redlock = config::redlock(&masters, None)?;

@@ -18,7 +18,8 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// Upper bound for the time of the acquire, which counts towards `max_hold`, on a machine that is not overloaded.
+/// Upper bound for the duration of the acquire, which counts towards `max_hold`. It may take longer on an overloaded
+/// machine.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -47,7 +48,7 @@ pub(crate) struct LockArgs {
     kind: KindArgs,
 }
 
-/// A lock that can be acquired: the options, completed from the configuration file.
+/// A lock to acquire, with its options completed from the configuration file.
 pub(crate) struct Lock {
     pub(crate) redlock: Redlock,
     pub(crate) resource: OsString,
@@ -62,7 +63,7 @@ pub(crate) struct Lock {
 }
 
 impl LockArgs {
-    /// Lets a typed `--wait` override the variable `QUORATE_TRY`.
+    /// Lets `--wait` on the command line override the variable `QUORATE_TRY`.
     pub(crate) fn do_wait(&mut self) {
         self.try_once = false;
     }
@@ -72,21 +73,22 @@ impl LockArgs {
         &self.kind
     }
 
-    /// The exit code if another client holds the lock.
+    /// The exit code if another client holds the lock for the whole wait.
     pub(crate) fn conflict_exit_code(&self) -> u8 {
         self.conflict_exit_code.unwrap_or(exit::HELD)
     }
 
-    /// The resource, for commands that acquire no lock.
+    /// The name of the resource, for commands that acquire no lock.
     pub(crate) fn into_name(self) -> OsString {
         self.resource
     }
 
-    /// The lock on these masters, and the configuration file for the options that are not part of the lock.
+    /// Completes the options from the configuration file. Returns the lock on these masters, and the contents of the
+    /// file, which also has options that are not part of the lock.
     ///
     /// # Errors
     ///
-    /// If an option is wrong, or if this process would have to wait for a lock of its ancestor.
+    /// If an option is wrong, or if this process would have to wait for a lock that its ancestor holds.
     pub(crate) fn complete(self, masters: MasterOptions) -> Result<(Lock, FileOptions), Failure> {
         let (masters, file) = masters.complete()?;
         let settings = self.given.0.or(file.settings.clone());
@@ -119,26 +121,27 @@ impl LockArgs {
 }
 
 impl Lock {
-    /// The smaller of ttl and `max_hold`. The grace period must fit into it.
+    /// The smaller of the ttl and `max_hold`. The grace period must fit into it.
     pub(crate) fn room(&self) -> Duration {
         self.max_hold.map_or(self.ttl, |most| most.min(self.ttl))
     }
 
-    /// `max_hold`, if it is the reason why a lock ends after `held_for`. Because the deadline acts some time before the
-    /// end of the validity, a hold that is shorter than `max_hold` by that time counts, too.
+    /// Returns `max_hold` if it is the reason why a lock ended after `held_for`. The deadline ends the command some
+    /// time before the validity ends, so `held_for` may be shorter than `max_hold` by that time.
     pub(crate) fn max_hold_over(&self, held_for: Duration, deadline: Deadline) -> Option<Duration> {
         let (notice, _) = deadline.backstop();
         let reached = held_for + notice + SLACK.min(self.ttl / 4);
         self.max_hold.filter(|most| reached >= *most)
     }
 
-    /// Whether this is a read lock that an ancestor already holds as a reader.
+    /// Whether this is a read lock that an ancestor of this process already holds as a reader.
     fn is_read_above(&self) -> bool {
         self.kind.is_read_above(&self.place, &self.resource)
     }
 
-    /// How long to wait. If an ancestor holds the read lock, at most one ttl: a queued writer may be gone by then, and
-    /// a longer outage would also have ended the lock of the ancestor.
+    /// How long to wait for the lock. If an ancestor already holds the read lock, the wait is at most one ttl, which
+    /// gives a queued writer time to give up. Waiting longer cannot help: an outage of more than one ttl would also
+    /// have ended the ancestor's lock.
     fn patience(&self) -> Wait {
         match self.wait {
             Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),
@@ -147,11 +150,11 @@ impl Lock {
         }
     }
 
-    /// Acquires the lock, unless a signal ends the wait.
+    /// Acquires the lock. A signal that asks this process to end ends the wait.
     ///
     /// # Errors
     ///
-    /// Another client holds the lock, there is no quorum, or a signal came.
+    /// If another client holds the lock for the whole wait, if there is no quorum, or if a signal arrives.
     pub(crate) async fn take(&self, signals: &mut Signals) -> Result<LockGuard, Failure> {
         tokio::select! {
             guard = self.acquire() => guard,
@@ -187,12 +190,12 @@ impl Lock {
     }
 }
 
-/// The replies of the masters to a failed renewal, in brackets; empty if no renewal failed.
+/// The replies with which masters refused a renewal, in brackets; empty if no master refused one.
 pub(crate) fn said(guard: &LockGuard) -> String {
     let report = guard.report().into_iter();
     let failed: Vec<String> = report
         .filter(|said| said.phase == Phase::Extend)
-        // Masters without a reply did not contribute to the failure.
+        // Leave out masters that did not reply: `NodeOutcome::Silent` is no cause of the failure.
         .filter(|said| !matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::Silent))
         .map(|said| said.to_string())
         .collect();

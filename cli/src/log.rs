@@ -1,6 +1,6 @@
 //! Prints the events of the library on stderr: warnings by default, more with `-v`, nothing with `-q`.
 //!
-//! Each event is one line, in the format of all other messages: without escape sequences, line breaks and passwords.
+//! Each event is one line in the format of all other messages, without escape sequences, line breaks or passwords.
 
 use std::fmt;
 use std::io;
@@ -28,7 +28,7 @@ pub(crate) struct Talk {
     pub(crate) verbose: u8,
 }
 
-/// Starts to print events of the library, at the level of the options, else of `RUST_LOG`, else `usual`.
+/// Starts to print events of the library. The level comes from the options, else from `RUST_LOG`, else it is `usual`.
 pub(crate) fn start(talk: Talk, usual: LevelFilter) {
     output::be_quiet(talk.quiet);
     let library = |level| Targets::new().with_target("quorate", level);
@@ -44,11 +44,11 @@ pub(crate) fn start(talk: Talk, usual: LevelFilter) {
         .with_writer(|| Lines)
         .finish()
         .with(wanted);
-    // Fails only if a subscriber has been set already.
+    // An error means that a subscriber was set before: keep that subscriber.
     let _ = tracing::subscriber::set_global_default(lines);
 }
 
-/// The levels in `RUST_LOG`. An empty variable counts as unset.
+/// The levels in the variable `RUST_LOG`. An empty variable counts as unset.
 fn from_environment() -> Option<Targets> {
     let wanted = std::env::var("RUST_LOG").ok()?;
     if wanted.trim().is_empty() {
@@ -65,7 +65,7 @@ fn from_environment() -> Option<Targets> {
     }
 }
 
-/// Formats an event as its severity, its message and its fields.
+/// Formats each event of the library as its severity, its message and its fields.
 struct Plain;
 
 impl<S, N> FormatEvent<S, N> for Plain

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     if let Err(error) = process::repair_inherited() {
         return finish(Err(Failure::internal(error)));
     }
-    // Does this process run as a helper that `quorate run` has started?
+    // Return now if this process is a helper that another `quorate` has started.
     if let Some(code) = process::helper::main() {
         return code;
     }

@@ -11,7 +11,7 @@ use crate::layout::{self, Block, Line};
 use crate::output;
 use crate::variables::TOLD;
 
-/// The first part of the text below the options of `quorate --help`.
+/// The first part of the text below the options of `quorate --help`. The exit codes follow it.
 const AFTER_HELP: &str = "\
 Examples:
     quorate demo
@@ -37,7 +37,7 @@ pub(crate) fn after_help() -> String {
     format!("{AFTER_HELP}\n\n{}", exit::table())
 }
 
-/// Variables that belong to no option.
+/// Environment variables that quorate reads, but that belong to no option: name and meaning.
 const OTHERS: [(&str, &str); 3] = [
     (
         "RUST_LOG",
@@ -50,7 +50,7 @@ const OTHERS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Variables that say which servers `demo` and `bench` start.
+/// Environment variables that choose the servers which `demo` and `bench` start: name and meaning.
 const SERVERS: [(&str, &str); 2] = [
     (
         "QUORATE_SERVER",
@@ -70,7 +70,7 @@ pub(crate) struct ManArgs {
     out: Option<PathBuf>,
 }
 
-/// Prints the main manual page, or writes all of them.
+/// Prints the main manual page, or writes all manual pages to a directory.
 pub(crate) fn man(args: &ManArgs, mut commands: clap::Command) -> Outcome {
     commands = commands.disable_help_subcommand(true);
     commands.build();
@@ -92,7 +92,7 @@ pub(crate) fn man(args: &ManArgs, mut commands: clap::Command) -> Outcome {
     Ok(exit::OK)
 }
 
-/// The pages of this command and of its subcommands, with their names.
+/// Generates the manual pages of this command and of its subcommands. Returns pairs of name and content.
 fn pages(command: &clap::Command) -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut all = vec![(name(command).to_owned(), page(command)?)];
     for below in command.get_subcommands() {
@@ -111,7 +111,7 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone().override_usage(usage));
     let mut page = Vec::new();
     man.render_title(&mut page)?;
-    // No hyphenation: the pages contain many commands that are copied.
+    // Turn off hyphenation, because the pages contain many commands that readers copy.
     page.extend_from_slice(b".nr HY 0\n.nh\n.ad l\n");
     man.render_name_section(&mut page)?;
     man.render_synopsis_section(&mut page)?;
@@ -146,7 +146,7 @@ fn section(page: &mut String, title: &str, text: &str) {
     }
 }
 
-/// Blocks as paragraphs, each followed by its lines.
+/// Formats blocks as roff paragraphs, each followed by its lines.
 fn text(blocks: &[Block]) -> String {
     let paragraph = |block: &Block| {
         let below = lines(std::slice::from_ref(block));
@@ -155,7 +155,7 @@ fn text(blocks: &[Block]) -> String {
     blocks.iter().map(paragraph).collect()
 }
 
-/// The lines of blocks, without the headings.
+/// Formats the lines of blocks as roff, without the headings.
 fn lines(blocks: &[Block]) -> String {
     let line = |line: &Line| match line {
         Line::Pair(name, words) => pair(name, words),
@@ -170,7 +170,8 @@ fn pair(name: &str, words: &str) -> String {
     format!(".TP\n\\fB{}\\fR\n{}\n", escaped(name), escaped(words))
 }
 
-/// The section ENVIRONMENT: the variables of the options, other variables, and those that a command gets.
+/// The section ENVIRONMENT. It lists the variables of the options, other variables, and the variables that a command to
+/// run gets.
 fn environment(command: &clap::Command) -> String {
     let options = command.get_arguments().filter_map(|arg| {
         let variable = arg.get_env()?.to_str()?;
@@ -203,7 +204,7 @@ fn see_also(command: &clap::Command) -> String {
     format!("{}\n", pages.join(",\n"))
 }
 
-/// Escapes a text for roff, so that characters which users type are not replaced by typographic ones.
+/// Escapes a text for roff, so that roff does not replace characters that users type by typographic ones.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     if text.starts_with(['.', '\'']) {

@@ -5,12 +5,12 @@ use quorate::RedlockBuilder;
 
 use crate::exit::Failure;
 
-/// Adds the master of this URL.
+/// Adds the master with this URL to the builder.
 ///
 /// # Errors
 ///
-/// If the URL of a MySQL or ZooKeeper master is invalid, or this build does not support the kind. Redis URLs are checked
-/// when the Redlock is built.
+/// If the URL of a MySQL or ZooKeeper master is invalid, or if this build does not support the kind of master. Redis
+/// URLs are checked later, when the `Redlock` is built.
 pub(crate) fn add(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, Failure> {
     match scheme(url) {
         Scheme::Redis => Ok(builder.master(url)),

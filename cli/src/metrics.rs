@@ -1,8 +1,8 @@
-//! The metrics of one run, for the textfile collector of the Prometheus node exporter and for statsd.
+//! The metrics of one `quorate run`, for the textfile collector of the Prometheus node exporter and for statsd.
 
 use std::time::Duration;
 
-/// Every outcome of a run, as a label.
+/// Every outcome of a `quorate run`, as the value of the label.
 const OUTCOMES: [&str; 7] = [
     OK,
     "failed",
@@ -13,30 +13,30 @@ const OUTCOMES: [&str; 7] = [
     "error",
 ];
 
-/// The command ran and ended with 0.
+/// The outcome if the command ran and ended with exit code 0.
 const OK: &str = "ok";
 
-/// The only metric that later runs keep.
+/// The only metric that a later run keeps from an earlier run of the same resource.
 const LAST_SUCCESS: &str = "quorate_run_last_success_time_seconds";
 
-/// The metrics of a run so far.
+/// The metrics of one `quorate run`, as far as they are known yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RunMetrics {
     pub(crate) resource: String,
-    /// Start of the run. All times are in seconds since 1970-01-01 UTC.
+    /// When the run started, in seconds since 1970-01-01 UTC, as all times here.
     pub(crate) began: f64,
     pub(crate) waited: Duration,
     /// Whether the command is running.
     pub(crate) is_running: bool,
     pub(crate) number: Option<u64>,
     pub(crate) held: Option<Duration>,
-    /// Outcome, exit code and time of the end.
+    /// Outcome, exit code and time of the end; `None` until the run has ended.
     pub(crate) end: Option<(&'static str, u8, f64)>,
     pub(crate) last_success: Option<f64>,
 }
 
 impl RunMetrics {
-    /// Records the end of the run.
+    /// Records that the run has ended at the time `at`.
     pub(crate) fn ended(&mut self, outcome: &'static str, code: u8, at: f64) {
         debug_assert!(OUTCOMES.contains(&outcome), "{outcome} has its series");
         self.is_running = false;
@@ -118,7 +118,7 @@ impl RunMetrics {
         text
     }
 
-    /// The metrics in the format of statsd, for one datagram.
+    /// The metrics in the format of statsd, as the content of one datagram.
     pub(crate) fn statsd(&self) -> String {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let name = self.resource.replace(|c| !is_plain(c), "_");
@@ -134,7 +134,8 @@ impl RunMetrics {
         lines.join("\n")
     }
 
-    /// Takes over the time of the last success of this resource from the text that an earlier run has written.
+    /// Reads the time of the last success of this resource from the metrics text `earlier`, which an earlier run has
+    /// written. The later of both times is kept.
     pub(crate) fn remember(&mut self, earlier: &str) {
         let series = format!(
             "{LAST_SUCCESS}{{resource=\"{}\"}} ",
@@ -151,7 +152,7 @@ impl RunMetrics {
     }
 }
 
-/// Escapes the value of a label.
+/// Escapes the value of a label for the text format of Prometheus.
 fn escaped(text: &str) -> String {
     text.replace('\\', r"\\")
         .replace('"', "\\\"")

@@ -103,10 +103,10 @@ impl OnceArgs {
     }
 }
 
-/// A period for access to the record, which does not depend on the period.
+/// Any period: it is used to create or drop the record, which does not depend on the period.
 const SOME: Duration = Duration::from_secs(1);
 
-/// Runs a command once per period, or creates or drops its record.
+/// Runs a command once per period, or creates or drops the record of its runs.
 pub(crate) fn run(args: OnceArgs) -> Outcome {
     if let Some(option) = args.run.lock.kind().asks_for_another() {
         return Err(Failure::usage(format!(

@@ -17,22 +17,22 @@ use serde::Serialize;
 use crate::exit::Failure;
 use crate::layout;
 
-/// Good news.
+/// Style of a good state.
 pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
-/// Worth a look.
+/// Style of a state that deserves attention.
 pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
-/// Bad news.
+/// Style of a bad state.
 pub(crate) const RED: Style = AnsiColor::Red.on_default();
-/// Headings.
+/// Style of headings.
 pub(crate) const BOLD: Style = Style::new().bold();
 
-/// Time between two checks whether stdout still has a reader.
+/// Time between two checks that stdout still has a reader.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Whether `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Suppresses messages from now on, or not.
+/// Suppresses messages from now on if `quiet`, else prints them.
 pub(crate) fn be_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
@@ -54,9 +54,9 @@ pub(crate) fn mention(line: impl Display) {
     }
 }
 
-/// Prints one line on stderr while a lock is held or waited for. The line is dropped if stderr would block (a terminal
-/// stopped by Ctrl-S, a pager that is not scrolled), because the lock is not renewed while this process is blocked
-/// (test `blocked_stderr_does_not_cost_the_lock`).
+/// Prints one line on stderr while a lock is held or waited for. The line is dropped if stderr would block, for example
+/// because of Ctrl-S in the terminal or a pager that is not scrolled. Blocking this process would stop the renewal of
+/// the lock (test `blocked_stderr_does_not_cost_the_lock`).
 pub(crate) fn say_in_passing(line: impl Display) {
     let stderr = io::stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
@@ -74,7 +74,7 @@ pub(crate) fn complain(line: &str) {
     );
 }
 
-/// Prints a result on stdout. A closed pipe is not an error.
+/// Prints a result on stdout. Nothing is printed if stdout is a closed pipe, and this is not an error.
 ///
 /// # Errors
 ///
@@ -88,7 +88,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// As [`print()`].
+/// The errors of [`print()`].
 pub(crate) fn print_page(text: &str) -> Result<(), Failure> {
     let Some(width) = layout::columns(io::stdout()) else {
         return print(text);
@@ -104,7 +104,7 @@ pub(crate) fn print_page(text: &str) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// As [`print()`].
+/// The errors of [`print()`].
 pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
     let mut out = anstream::stdout().lock();
     let result = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -116,7 +116,7 @@ pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
 pub(crate) async fn unread() {
     loop {
         let stdout = io::stdout();
-        // No events are requested: poll always reports a closed other end.
+        // `events` is empty because poll always reports that the reader has closed its end.
         let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
         let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
         if poll(&mut fds, PollTimeout::ZERO) == Ok(1)
@@ -128,11 +128,11 @@ pub(crate) async fn unread() {
     }
 }
 
-/// Writes bytes to stdout as they are.
+/// Writes bytes to stdout without any change.
 ///
 /// # Errors
 ///
-/// As [`print()`].
+/// The errors of [`print()`].
 pub(crate) fn print_raw(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     written(out.write_all(bytes).and_then(|()| out.flush()))
@@ -151,14 +151,14 @@ fn written(result: io::Result<()>) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// As [`print()`].
+/// The errors of [`print()`].
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string_pretty(value).map_err(Failure::internal)?;
     text.push('\n');
     print(&text)
 }
 
-/// A cell of a table: text and style.
+/// A cell of a table: its text and its style.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cell {
     text: String,
@@ -184,8 +184,8 @@ impl Cell {
     }
 }
 
-/// Lays out a table with a bold heading and two spaces between columns. On a terminal that is too narrow, each cell
-/// gets its own line.
+/// Formats a table with a bold heading and two spaces between columns. If the terminal is too narrow for it, each cell
+/// gets a line of its own.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     let wide = columns(heading, rows);
     let is_too_wide = |room: &usize| wide.lines().any(|line| layout::visible(line) > *room);
@@ -195,7 +195,7 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     }
 }
 
-/// Prints each row as several lines, one per cell; cells without a value are left out.
+/// Formats each row as several lines, one per cell. Cells without a value are left out.
 fn records(heading: &[&str], rows: &[Vec<Cell>], room: usize) -> String {
     let names = heading.iter().skip(1).map(|name| layout::visible(name));
     let left = names.max().unwrap_or(0);
@@ -242,7 +242,8 @@ fn columns(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     text
 }
 
-/// A duration for people: in milliseconds, below one millisecond in microseconds, from a minute on in seconds.
+/// Formats a duration for people. It is rounded down to seconds from 1 min on, to milliseconds from 1 ms on, else to
+/// microseconds.
 pub(crate) fn human(duration: Duration) -> String {
     let rounded = if duration >= Duration::from_secs(60) {
         Duration::from_secs(duration.as_secs())
@@ -254,7 +255,7 @@ pub(crate) fn human(duration: Duration) -> String {
     humantime::format_duration(rounded).to_string()
 }
 
-/// Bytes as text. Printable characters stay, other bytes become `\xNN`.
+/// Formats bytes as text. Printable characters are kept, other bytes become `\xNN`.
 pub(crate) fn bytes(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
@@ -307,7 +308,7 @@ fn redact_word(word: &str) -> String {
     word
 }
 
-/// Bytes in hexadecimal.
+/// Formats bytes in hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()

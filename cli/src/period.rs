@@ -1,4 +1,4 @@
-//! Decides whether a command of `once` is due in this period, and records that it has run.
+//! Decides whether the command of `once` is due in the present period, and records the period when the command has run.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use crate::exit::Failure;
 use crate::output::{self, human};
 use crate::process::{self, Signals};
 
-/// The period of a command.
+/// The period of a command of `once`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Period {
     pub(crate) per: Duration,
-    /// Whether the command runs again after a failure or a crash.
+    /// Whether the command runs again in the same period after a failure or a crash (`--at-least`).
     pub(crate) at_least: bool,
 }
 
-/// The turn to record when the command has succeeded, if any.
+/// The period to record when the command has succeeded; empty if nothing is left to record.
 #[must_use]
 pub(crate) struct Unrecorded<'a>(Option<Turn<'a>>);
 
 impl<'a> Unrecorded<'a> {
-    /// For a command without a period: nothing to record.
+    /// The value for a command without a period, for which nothing is recorded.
     pub(crate) fn nothing() -> Self {
         Self(None)
     }
 
-    /// Checks, under the held lock, whether the command is due. Returns `None` if this period is done already. A signal
-    /// that comes before the period is recorded ends this function, because the command must not be started after it.
+    /// Checks whether the command is due. The lock must be held. Returns `None` if this period is done already. Fails
+    /// if a signal arrives before the period is recorded, because the command must not be started after the signal.
     pub(crate) async fn begin(
         once: &Once,
         name: &str,
@@ -58,9 +58,9 @@ impl<'a> Unrecorded<'a> {
             }
             Due::Now(turn) if at_least => Ok(Some(Self(Some(turn)))),
             Due::Now(turn) => {
-                // A command that cannot be started must not use up the period.
+                // Check this first: a command that cannot be started must not use up the period.
                 process::look_for(program)?;
-                // The runtime receives signals when a task yields.
+                // The runtime receives pending signals only when a task yields.
                 unless_signalled(tokio::task::yield_now(), signals).await?;
                 turn.record().await.map_err(no_record)?;
                 Ok(Some(Self(None)))
@@ -68,7 +68,7 @@ impl<'a> Unrecorded<'a> {
         }
     }
 
-    /// Records the period if the command ended with 0.
+    /// Records the period if the command ended with exit code 0.
     pub(crate) async fn ended(self, code: u8) {
         if let (Some(turn), 0) = (self.0, code)
             && let Err(error) = turn.record().await
@@ -80,7 +80,7 @@ impl<'a> Unrecorded<'a> {
     }
 }
 
-/// Runs `work`, unless a signal asks this process to end.
+/// Runs `work`, but fails if a signal asks this process to end first.
 async fn unless_signalled<T>(
     work: impl Future<Output = T>,
     signals: &mut Signals,

@@ -1,4 +1,4 @@
-//! `quorate prepare`: creates what a MySQL or ZooKeeper server needs to be a master.
+//! `quorate prepare`: creates the tables or the path that a MySQL or ZooKeeper server needs before it can be a master.
 
 use clap::Args;
 
@@ -49,7 +49,7 @@ pub(crate) fn run(args: PrepareArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// Prepares the server of this URL and returns a report; `None` if its kind needs no preparation.
+/// Prepares the server with this URL and returns a report. Returns `None` if servers of its kind need no preparation.
 pub(crate) async fn one(url: &str) -> Result<Option<String>, Failure> {
     match scheme(url) {
         Scheme::Redis => Ok(None),

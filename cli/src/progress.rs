@@ -6,18 +6,18 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output;
 
-/// The progress of a job with a known number of steps.
+/// Shows the progress of a job with a known number of steps.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// The progress of the demo.
+    /// Starts to show the progress of the demo, which has `steps` steps.
     pub(crate) fn new(steps: usize) -> Self {
         Self::of(steps, "sold")
     }
 
-    /// The progress of a job; `what` names its steps.
+    /// Starts to show the progress of a job with `steps` steps; `what` names the steps.
     pub(crate) fn of(steps: usize, what: &str) -> Self {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(steps as u64);
@@ -32,7 +32,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// Prints a line.
+    /// Prints a line above the bar.
     pub(crate) fn line(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| output::say(line)),
@@ -40,7 +40,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line, and advances the bar by one step.
+    /// Prints a line above the bar, and advances the bar by one step.
     pub(crate) fn advance(&self, line: &str) {
         self.line(line);
         if let Some(bar) = &self.bar {
@@ -48,7 +48,7 @@ impl Progress {
         }
     }
 
-    /// Advances the bar by one step, and shows these words next to it.
+    /// Advances the bar by one step, and shows `words` next to it.
     pub(crate) fn step(&self, words: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(words.to_owned());
@@ -56,7 +56,7 @@ impl Progress {
         }
     }
 
-    /// Removes the bar.
+    /// Removes the bar from the terminal.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -108,7 +108,7 @@ enum Verb {
     },
 }
 
-/// The quota, and how to access it.
+/// The quota, and the options to access it.
 #[derive(Debug, Args)]
 struct Of {
     /// The name of the quota
@@ -126,11 +126,11 @@ struct Of {
     masters: MasterOptions,
 }
 
-/// The result of a call.
+/// The result of one access to a quota.
 struct Count {
     taken: u64,
     left: Option<u64>,
-    /// How many units were asked for, if fewer are left.
+    /// The number of units that were requested, if fewer are left.
     too_many: Option<u64>,
 }
 
@@ -144,7 +144,7 @@ impl Count {
     }
 }
 
-/// Runs the command on the quota.
+/// Runs the subcommand on the quota.
 pub(crate) fn run(args: QuotaArgs) -> Outcome {
     if let Verb::Drop { of, yes: false } = &args.verb {
         return Err(Failure::usage(format!(
@@ -180,7 +180,7 @@ pub(crate) fn run(args: QuotaArgs) -> Outcome {
 }
 
 impl Of {
-    /// Calls the quota, and prints the result.
+    /// Runs `ask` on the quota, and prints its result.
     fn with(self, ask: impl AsyncFnOnce(&Quota) -> Result<Count, Failure>) -> Outcome {
         let (masters, file) = self.masters.complete()?;
         let redlock = config::redlock(&masters, None)?;

@@ -1,14 +1,16 @@
-//! Checks of `doctor` for masters that keep locks in records: databases and ZooKeeper. Without I/O.
+//! Checks of `doctor` for masters that keep locks in records, which are databases and ZooKeeper. The checks do no I/O.
 
 use quorate::{Fault, Inspection};
 
 use crate::finding::{Add, Rules, Severity};
 use crate::output::human;
 
-/// Connections that should be free: two clients with five each (four sessions and one that listens).
+/// Number of connections that should be free. It is enough for two clients with five connections each: four sessions
+/// and one connection that receives notifications.
 const ROOM: u64 = 2 * 5;
 
-/// Adds the reason why locks cannot use this master, if its kind has specific advice. Returns whether it has.
+/// Adds the finding that locks cannot use this master, if there is specific advice for its kind of server. Returns
+/// whether the finding was added.
 pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut impl Add) -> bool {
     let zookeeper = master.server.as_deref() == Some("zookeeper");
     let (check, advice) = match fault {
@@ -16,7 +18,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
             "acl",
             "name a user with access to the path in its URL (zk://user:password@host/path), or change the ACL (setAcl)",
         ),
-        // The login succeeded, because the kind of server is known.
+        // The kind of server is known, so the login succeeded and only rights are missing.
         Fault::Denied(_) if master.server.is_some() => (
             "acl",
             "run `quorate prepare URL` with an administrator account: it prints the grants that are needed",
@@ -55,7 +57,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
 
 const READ_ONLY: &str = "list its source instead, or run SET GLOBAL read_only = 0";
 
-/// Checks a master that locks can use.
+/// Runs all checks on a master that locks can use.
 pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     age(master, add);
     role(master, add);
@@ -84,7 +86,8 @@ pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     }
 }
 
-/// Checks the version of a ZooKeeper. An old server fails only when a lock first uses what it lacks.
+/// Checks the version of a ZooKeeper server. A server that is too old fails only when a lock first uses a missing
+/// feature.
 fn age(master: &Inspection, add: &mut impl Add) {
     let Some(version) = master.version.as_deref() else {
         return;
@@ -127,7 +130,7 @@ fn role(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Whether the server is a member of a cluster that replicates synchronously.
+/// Checks whether the server is a member of a cluster that replicates synchronously.
 fn together_with_others(master: &Inspection, add: &mut impl Add) {
     let galera = master.setting("wsrep_on") == Some("ON");
     let group = master
@@ -150,7 +153,7 @@ fn together_with_others(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Checks which commits a database may lose in a crash.
+/// Checks which commits a database may lose in a crash or a power cut.
 fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
     let flush = master.setting("innodb_flush_log_at_trx_commit");
     let binlog = match master.setting("log_bin") {
@@ -212,7 +215,7 @@ fn room(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Whether replies arrive well within the timeout.
+/// Checks whether the master replies well within its timeout, which means in at most half of it.
 fn pace(master: &Inspection, add: &mut impl Add) {
     let (Some(trip), Some(timeout)) = (master.round_trip, master.timeout) else {
         return;
@@ -231,7 +234,8 @@ fn pace(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Whether it is fine as the only master: a ZooKeeper ensemble survives failures of its members.
+/// Whether the master is safe enough as the only master. A ZooKeeper ensemble is, because it survives failures of its
+/// members.
 pub(crate) fn survives_alone(master: &Inspection) -> bool {
     master.server.as_deref() == Some("zookeeper")
         && master
@@ -380,7 +384,7 @@ mod tests {
         assert!(!survives_alone(&database(&[])));
     }
 
-    /// The check and the advice for a fault.
+    /// The check and the advice that are reported for this fault.
     fn advice(master: &Inspection, fault: &Fault) -> String {
         let mut said = String::new();
         let why = fault.to_string();

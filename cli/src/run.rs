@@ -1,4 +1,4 @@
-//! `quorate run`: acquires the lock, runs the command while renewing the lock, and releases it.
+//! `quorate run`: acquires the lock, runs the command while renewing the lock, and releases the lock.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -131,27 +131,27 @@ impl RunArgs {
         &self.command
     }
 
-    /// The resource and the masters, for calls that run no command.
+    /// The name of the resource, and the masters, for calls that run no command.
     pub(crate) fn into_name(self) -> (OsString, MasterOptions) {
         (self.lock.into_name(), self.masters)
     }
 }
 
-/// The options, completed from the configuration file.
+/// What to run under which lock: the options, completed from the configuration file.
 struct Plan {
     lock: Lock,
     command: Vec<OsString>,
     keep_for: Duration,
     deadline: Deadline,
     hide_masters: bool,
-    /// The period of the command, for `once`.
+    /// The period of the command, for `quorate once`.
     once: Option<Period>,
     exporter: RefCell<Exporter>,
 }
 
 impl Plan {
-    /// Why the lock was lost, and what became of the command. `max_hold` is checked here, because the deadline acts
-    /// before the library reports the end of `max_hold` as the cause.
+    /// The message why the lock was lost, and what became of the command. `max_hold` is checked here because the
+    /// deadline ends the command before the library reports that `max_hold` was reached.
     fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
         let advice = match fate {
             Fate::StillRunning(_) => {
@@ -174,7 +174,7 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
     run_once(args, None)
 }
 
-/// Runs a command under a lock; with `once`, only if it is due in this period.
+/// Runs a command under a lock. With `once`, runs it only if it is due in this period.
 pub(crate) fn run_once(args: RunArgs, once: Option<Period>) -> Outcome {
     let conflict = args.lock.conflict_exit_code();
     let end = plan_and_run(args, once).map_err(|failure| failure.on_conflict(conflict))?;
@@ -189,7 +189,8 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
     let (lock, mut file) = args.lock.complete(args.masters)?;
     config::fill!(args from file: keep_for, grace);
     let grace = args.grace.unwrap_or(DEFAULT_GRACE);
-    // If max_hold is shorter than the ttl, it must leave time for work before the grace period, too.
+    // If `max_hold` is shorter than the ttl, the grace period must fit into `max_hold`, so that the command has time to
+    // work.
     let room = lock.room();
     let plan = Plan {
         command: match args.shell {
@@ -221,7 +222,7 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
         ));
     }
     let work = under_the_lock(&plan);
-    // On this thread: the command's parent-death signal is tied to the thread that starts it.
+    // Run this on the main thread, because the command's parent-death signal is tied to the thread that starts it.
     let end = config::block_on(leaving_nothing(&plan.lock.redlock, plan.lock.parting, work));
     let came_to = match &end {
         Ok(WayOut::Code(code)) => Ok(*code),
@@ -234,15 +235,15 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
 
 /// How `run` ended, if nothing failed.
 enum WayOut {
-    /// With the exit code of the command.
+    /// Ends with the exit code of the command.
     Code(u8),
-    /// By this signal, which also ended the command, or was typed while the lock was kept (`--keep-for`).
+    /// Ends by this signal. It also ended the command, or it was typed while the lock was kept (`--keep-for`).
     Signal(Signal),
 }
 
-/// Does the `work`, and when it is over, however that came about, sees to it that what it gave back
-/// has reached every master that answers: the runtime ends with us, and with it whatever is still on
-/// its way (`quorate_run_leaves_only_the_fencing_counter_however_it_ends`).
+/// Runs `work`, and then waits up to `parting` until the releases that it started have reached every master that
+/// replies. It waits after an error or a panic of `work`, too. Without this wait, releases that are still being sent
+/// would be lost when the runtime ends (test `quorate_run_leaves_only_the_fencing_counter_however_it_ends`).
 pub(crate) async fn leaving_nothing<T>(
     redlock: &Redlock,
     parting: Duration,
@@ -309,7 +310,7 @@ async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
     outcome
 }
 
-/// The variables for the command.
+/// The environment variables that the command gets.
 fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsString>)> {
     let lock = &plan.lock;
     let mut env = vec![
@@ -331,7 +332,7 @@ fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsSt
     env
 }
 
-/// Checks whether the command is due; `None` if it has been done in this period.
+/// Checks whether the command is due. Returns `None` if it has been done in this period.
 async fn begin<'a>(
     plan: &Plan,
     guard: &'a LockGuard,
@@ -347,9 +348,11 @@ async fn begin<'a>(
     Unrecorded::begin(&once, &name, at_least, program, guard, signals).await
 }
 
-/// Keeps the lock after a short command, until the time is over, a signal comes, or the lock is lost. Returns SIGINT and
-/// SIGQUIT, because the keyboard sends them to the whole job, including a loop around this process. After any other
-/// signal, the exit code of the command is more useful to the caller.
+/// Keeps the lock for `rest` after a short command. Ends earlier if a signal asks for it or the lock is lost.
+///
+/// Returns only SIGINT and SIGQUIT, because the keyboard sends them to the whole job, including a loop around this
+/// process. After any other signal the result is `None`, because the exit code of the command is more useful to the
+/// caller.
 async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Option<Signal> {
     if rest.is_zero() {
         return None;

@@ -1,4 +1,5 @@
-//! Checks where the command to run begins in the command line: after `--`, which is optional if nothing is ambiguous.
+//! Checks where the command to run begins in the command line. It begins after `--`, which is optional if nothing is
+//! ambiguous.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -8,14 +9,14 @@ use crate::output;
 /// The separator before the command.
 const SEPARATOR: &str = "--";
 
-/// Checks that the command which the parser found is the only possible one.
+/// Checks that the command which the parser found is the only possible reading of the command line.
 ///
 /// `typed` is the command line without the program name. It ends with `command`, because the parser takes everything
 /// after the first word of the command as its arguments. `is_ours` recognises the options of quorate.
 ///
 /// # Errors
 ///
-/// If the line is ambiguous; the message shows the line with `--` at the right place.
+/// If the line is ambiguous. The message shows the line with `--` at the right place.
 pub(crate) fn check(
     typed: &[OsString],
     command: &[OsString],
@@ -64,7 +65,7 @@ pub(crate) fn check(
     })
 }
 
-/// The corrected line.
+/// The corrected command line, with `--` between `head` and `command`.
 fn line(head: &[OsString], command: &[OsString]) -> String {
     let mut words = vec!["quorate".to_owned()];
     words.extend(head.iter().map(|word| shown(word)));
@@ -73,7 +74,7 @@ fn line(head: &[OsString], command: &[OsString]) -> String {
     format!("`{}`", words.join(" "))
 }
 
-/// A word, quoted for a shell.
+/// Quotes a word for a shell, if it needs quotes.
 fn shown(word: &OsStr) -> String {
     let text = output::bytes(word.as_bytes());
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
@@ -87,7 +88,7 @@ fn shown(word: &OsStr) -> String {
 mod tests {
     use super::*;
 
-    /// The result for `quorate run HEAD COMMAND`. In `line`, a bar separates HEAD and COMMAND.
+    /// The result of [`check`] for the command line `HEAD COMMAND`. In `line`, a bar separates HEAD and COMMAND.
     fn said(line: &str) -> Result<(), String> {
         let (head, command) = line.split_once('|').expect("a bar");
         let words =

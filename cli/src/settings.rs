@@ -1,4 +1,5 @@
-//! The settings of the library as options of the command: made from its list, so that a new setting needs no code here.
+//! The settings of the library as options of the command line. They are made from the library's list of settings, so
+//! that a new setting needs no code here.
 
 use std::ffi::OsString;
 
@@ -7,25 +8,26 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint}
 use quorate::Settings;
 use quorate::list::{OptionGroup, SETTINGS, Setting};
 
-/// The options that every command takes that talks to masters.
+/// The options of all commands that connect to masters.
 pub(crate) type MasterSettings = Given<false>;
 /// The options of the commands that take a lock.
 pub(crate) type LockSettings = Given<true>;
 
-/// The settings of one group that flags or variables give.
+/// The settings of one option group that flags or variables give. `LOCK` selects the group: settings of the lock or of
+/// the masters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given<const LOCK: bool>(pub(crate) Settings);
 
-/// Defaults of the command that are not those of the library.
+/// Settings whose default on the command line differs from that of the library.
 const DEFAULTS: [(&str, &str); 1] = [("wait", "forever")];
 
-/// The variables that may hold passwords of masters.
+/// The names of the variables that may hold passwords of masters.
 pub(crate) fn secret_variables() -> impl Iterator<Item = &'static str> {
     let secret = SETTINGS.iter().filter(|setting| setting.secret);
     secret.map(|setting| setting.variable)
 }
 
-/// A setting as it is typed: `--max-ttl`.
+/// The flag of a setting as users type it, for example `--max-ttl` for `max_ttl`.
 pub(crate) fn flag(name: &str) -> String {
     format!("--{}", name.replace('_', "-"))
 }

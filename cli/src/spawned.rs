@@ -1,4 +1,4 @@
-//! Starts servers of every kind on free ports, for `demo` and `bench`. Dropping one stops it.
+//! Starts servers of every kind on free ports, for `demo` and `bench`. A server is stopped when its value is dropped.
 
 use std::thread;
 
@@ -15,7 +15,7 @@ pub(crate) enum Spawned {
 }
 
 impl Spawned {
-    /// Why no server of this kind can be started here, and what to do; `None` if it can.
+    /// The reason why no server of this kind can be started on this machine, with advice; `None` if it can be started.
     pub(crate) fn missing(kind: Scheme) -> Option<String> {
         match kind {
             Scheme::Redis if quorate_testbed::available().is_none() => Some(
@@ -30,14 +30,15 @@ impl Spawned {
         }
     }
 
-    /// Starts one server per entry, concurrently. If one fails to start, the others are stopped.
+    /// Starts one server for each entry of `kinds`, concurrently. If one of them fails to start, the others are
+    /// stopped.
     pub(crate) fn start_all(kinds: &[Scheme]) -> Result<Vec<Self>, Failure> {
         thread::scope(|scope| {
             let starts: Vec<_> = kinds
                 .iter()
                 .map(|&kind| scope.spawn(move || Self::start(kind)))
                 .collect();
-            // Join all threads before the first failure is returned.
+            // Join all threads before the first failure is returned, so that no server is started after that.
             let started: Vec<_> = starts
                 .into_iter()
                 .map(|start| {
@@ -65,7 +66,7 @@ impl Spawned {
         started.map_err(cannot)
     }
 
-    /// The name of its program.
+    /// The name of the server's program.
     pub(crate) fn name(&self) -> String {
         program(match self {
             Self::Redis(_) => Scheme::Redis,
@@ -100,7 +101,8 @@ impl Spawned {
         killed.map_err(Failure::internal)
     }
 
-    /// Starts the server again, with the data that its kind keeps after a crash. A Redis keeps none.
+    /// Starts the killed server again, with the data that a server of its kind keeps after a crash. A Redis server
+    /// keeps none.
     pub(crate) fn come_back(&self) -> Result<(), Failure> {
         let back = match self {
             Self::Redis(server) => server.restart_empty(),

@@ -1,4 +1,4 @@
-//! `quorate status`: the state of a resource on every master, and the verdict of the majority.
+//! `quorate status`: prints the state of a resource on every master, and the verdict of the majority.
 //!
 //! It only reads. The JSON form is an object `{"resources": [..]}` of [`ResourceStatus`].
 
@@ -67,80 +67,81 @@ pub(crate) struct StatusArgs {
     masters: MasterOptions,
 }
 
-/// One resource in the JSON form.
+/// One resource in the JSON form of `status`.
 #[derive(Debug, Serialize)]
 pub(crate) struct ResourceStatus {
-    /// The name; bytes that are not UTF-8 are written as `\xNN`.
+    /// The name of the resource; bytes that are not UTF-8 are written as `\xNN`.
     pub(crate) resource: String,
-    /// The name in hexadecimal, only if it is not UTF-8.
+    /// The name of the resource in hexadecimal, present only if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resource_hex: Option<String>,
-    /// The slot, for a permit of the semaphore of this name.
+    /// The slot, if this entry is a permit of the semaphore of this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slot: Option<usize>,
-    /// `held`, `free`, `split` or `unknown`.
+    /// The verdict of the majority: `held`, `free`, `split` or `unknown`.
     pub(crate) verdict: &'static str,
-    /// The token that a majority reports.
+    /// The value of the lock key that a majority of masters reports: the holder's token, or a marker for readers or an
+    /// owner.
     pub(crate) holder: Option<String>,
-    /// The note of that holder.
+    /// The note that the holder has left.
     pub(crate) note: Option<NoteStatus>,
-    /// All holds, if readers or an owner hold the lock.
+    /// All holds of the lock, if readers or an owner hold it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) holds: Vec<HoldStatus>,
     /// The permits of the semaphore of this name that are held.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permits: Vec<ResourceStatus>,
-    /// The waiters for a permit, for each master that was asked; empty if there are none.
+    /// The clients that wait for a permit, for each master that replied; empty if no client waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permit_line: Vec<LineStatus>,
-    /// Why the semaphore could not be read, if the plain lock could.
+    /// Why the state of the semaphore of this name could not be read, although the plain lock could.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
-    /// How many masters are a majority.
+    /// The number of masters that are a majority.
     pub(crate) quorum: usize,
-    /// How many answered.
+    /// The number of masters that replied.
     pub(crate) answered: usize,
     /// The state on each master.
     pub(crate) masters: Vec<MasterStatus>,
 }
 
-/// One master in the JSON form.
+/// The state on one master in the JSON form of `status`.
 #[derive(Debug, Serialize)]
 pub(crate) struct MasterStatus {
-    /// The address, without credentials.
+    /// The address of the master, without credentials.
     pub(crate) master: String,
-    /// `held`, `free` or `error`.
+    /// The state of the lock on this master: `held`, `free` or `error`.
     pub(crate) state: &'static str,
-    /// The value of the lock key.
+    /// The value of the lock key on this master: the holder's token, or a marker for readers or an owner.
     pub(crate) token: Option<String>,
     /// Time until the key expires on this master, in milliseconds; null for a key without expiry.
     pub(crate) ttl_left_ms: Option<u64>,
-    /// The fencing counter.
+    /// The fencing counter on this master.
     pub(crate) fencing_counter: Option<u64>,
-    /// The waiters, the next one first.
+    /// The clients that wait for the lock on this master, the next one first.
     pub(crate) waiting: Vec<WaiterStatus>,
-    /// How long the reply took, in milliseconds.
+    /// How long the reply of this master took, in milliseconds.
     pub(crate) latency_ms: f64,
-    /// The error, as text.
+    /// The error of this master, as text.
     pub(crate) error: Option<String>,
-    /// The kind of error, stable across versions.
+    /// The kind of the error, as a word that is stable across versions.
     pub(crate) error_kind: Option<&'static str>,
 }
 
 /// The note of a holder in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct NoteStatus {
-    /// The machine.
+    /// The host name of the holder's machine.
     pub(crate) host: String,
-    /// The process there.
+    /// The pid of the holder on its machine.
     pub(crate) pid: u32,
-    /// The name of the process.
+    /// The name of the holder's process.
     pub(crate) process: String,
     /// When the holder acquired the lock, by its own clock.
     pub(crate) since: String,
     /// The text of `--note`.
     pub(crate) text: Option<String>,
-    /// The whole note as one line.
+    /// The whole note as one line, for the output for people.
     #[serde(skip)]
     pub(crate) line: String,
 }
@@ -158,14 +159,14 @@ impl NoteStatus {
     }
 }
 
-/// One of several holds in the JSON form.
+/// One of several holds of a lock in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct HoldStatus {
     /// The token of the hold.
     pub(crate) token: String,
     /// Time until the hold expires without a renewal, in milliseconds.
     pub(crate) ttl_left_ms: u64,
-    /// The note of its holder.
+    /// The note that the holder of this hold has left.
     pub(crate) note: Option<NoteStatus>,
 }
 
@@ -189,7 +190,7 @@ pub(crate) struct WaiterStatus {
 }
 
 impl WaiterStatus {
-    /// The queue on one master.
+    /// The waiters on the master with this state.
     fn line(state: &KeyState) -> Vec<Self> {
         let waiter = |waiter: &Waiter| Self {
             id: output::bytes(waiter.id.as_bytes()),
@@ -202,9 +203,9 @@ impl WaiterStatus {
 /// The queue of a semaphore on one master, in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct LineStatus {
-    /// The address, without credentials.
+    /// The address of the master, without credentials.
     pub(crate) master: String,
-    /// The waiters, the next one first.
+    /// The clients that wait for a permit on this master, the next one first.
     pub(crate) waiting: Vec<WaiterStatus>,
 }
 
@@ -216,7 +217,7 @@ impl LineStatus {
     }
 }
 
-/// Reads the state and prints it.
+/// Reads the state of each resource and prints it.
 pub(crate) fn run(args: StatusArgs) -> Outcome {
     let (masters, _) = args.masters.complete()?;
     let redlock = config::redlock(&masters, None)?;
@@ -260,7 +261,7 @@ pub(crate) fn wrong_name(name: &OsString, why: impl std::fmt::Display) -> Failur
     Failure::usage(format!("cannot use '{shown}' as the name of a lock: {why}"))
 }
 
-/// The failure if no majority of the masters answered.
+/// The failure if no majority of the masters replied.
 pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     let kinds = status.masters.iter().filter_map(|master| master.error_kind);
     unanswered(
@@ -269,8 +270,8 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     )
 }
 
-/// The failure if `answered` of `of` masters answered and `needed` are needed. `kinds` are the kinds of the faults, which
-/// tell an outage from an outdated configuration.
+/// The failure if only `answered` of `of` masters replied, and `needed` are needed. `kinds` are the kinds of their
+/// faults, which distinguish an outage from an outdated configuration.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,
@@ -294,7 +295,7 @@ pub(crate) fn unanswered<'a>(
 }
 
 impl ResourceStatus {
-    /// The JSON form of an entry of a list; a permit has its slot.
+    /// The JSON form of one entry of `quorate list`. The entry of a permit has its slot.
     pub(crate) fn of_listed(listed: &Listed) -> Self {
         Self {
             slot: listed.slot,
@@ -302,7 +303,7 @@ impl ResourceStatus {
         }
     }
 
-    /// Adds the semaphore of the same name.
+    /// Adds the state of the semaphore of the same name.
     fn add_semaphore(&mut self, semaphore: &SemaphoreStatus) {
         let permits = semaphore.permits.iter();
         self.permits = permits.map(Self::of_listed).collect();
@@ -311,7 +312,8 @@ impl ResourceStatus {
         if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
             self.permit_line.clear();
         }
-        // Permits and their queue have keys of the same prefix: a user that may not read the queue sees no permits.
+        // The keys of permits and of their queue have the same prefix. So a user that may not read the queue sees no
+        // permits either.
         let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
         if unread && self.verdict != "unknown" {
             let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
@@ -321,27 +323,27 @@ impl ResourceStatus {
         }
     }
 
-    /// The notes of the holders, one line for each hold that has a note.
+    /// The notes of all holders as lines, one for each hold that has a note.
     pub(crate) fn holders(&self) -> Vec<&str> {
         let holds = self.holds.iter().map(|hold| &hold.note);
         let notes = std::iter::once(&self.note).chain(holds).flatten();
         notes.map(|note| &*note.line).collect()
     }
 
-    /// The longest time until the lock expires on a master.
+    /// The time until the lock has expired on all masters, as text; `-` if no master reports it.
     pub(crate) fn left(&self) -> String {
         let left = self.masters.iter().filter_map(|master| master.ttl_left_ms);
         let left = left.max().map(|ms| human(Duration::from_millis(ms)));
         left.unwrap_or_else(|| "-".to_owned())
     }
 
-    /// The number of waiters, on the master with the longest queue.
+    /// The number of waiters on the master with the longest queue.
     pub(crate) fn waiting(&self) -> usize {
         let lines = self.masters.iter().map(|master| master.waiting.len());
         lines.max().unwrap_or(0)
     }
 
-    /// The holders, for one cell of a table.
+    /// The holders of the lock, for one cell of a table.
     pub(crate) fn held_by(&self) -> String {
         let holders = self.holders();
         let silent = self.holds.len().saturating_sub(holders.len());
@@ -353,7 +355,7 @@ impl ResourceStatus {
         }
     }
 
-    /// The JSON form of a status of the library.
+    /// The JSON form of the library's status of the resource `name`.
     pub(crate) fn new(name: &[u8], status: &Status) -> Self {
         let (verdict, holder) = match status.verdict() {
             StatusVerdict::Held(holder) => ("held", Some(output::bytes(&holder))),
@@ -439,7 +441,7 @@ impl MasterStatus {
     }
 }
 
-/// One resource for people: the verdict, then a table.
+/// The output about one resource for people: the verdict, then a table of the masters.
 fn page(status: &ResourceStatus) -> String {
     let (style, words) = match (status.verdict, &status.holder) {
         ("held", Some(holder)) => (YELLOW, format!("held by {}", holder_words(holder))),
@@ -471,7 +473,7 @@ fn page(status: &ResourceStatus) -> String {
     )
 }
 
-/// One line for each holder.
+/// One line for each holder that has left a note.
 pub(crate) fn holder_lines(status: &ResourceStatus) -> String {
     let mut lines = String::new();
     for holder in status.holders() {
@@ -480,13 +482,14 @@ pub(crate) fn holder_lines(status: &ResourceStatus) -> String {
     lines
 }
 
-/// How many clients wait for a permit, as the master with the longest queue reports it.
+/// The number of clients that wait for a permit, on the master with the longest queue.
 fn waiting_for_permits(status: &ResourceStatus) -> usize {
     let queues = status.permit_line.iter().map(|line| line.waiting.len());
     queues.max().unwrap_or(0)
 }
 
-/// The permits of the semaphore of the same name and the number of waiters; empty if there are none.
+/// The output about the semaphore of the same name: its held permits and the number of waiters. Empty if there are
+/// neither.
 fn permits(status: &ResourceStatus) -> String {
     const WHICH: &str = "semaphore of the same name (a separate lock)";
     let permits = &status.permits;

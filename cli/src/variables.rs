@@ -1,4 +1,4 @@
-//! Warns of `QUORATE_*` variables that quorate does not read. Most are misspelt.
+//! Warns about set `QUORATE_*` variables that quorate does not read. Most of them are misspelt.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use crate::output;
 /// The prefix of all variables of quorate.
 const OURS: &str = "QUORATE_";
 
-/// The variables for a command that runs under a lock or leads. A nested quorate sees them, too.
+/// The variables that a command gets when it runs under a lock or leads, with their meanings. A nested quorate sees
+/// them, too.
 pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_RESOURCE", "the name of the lock"),
     ("QUORATE_TOKEN", "the value of the lock key on the masters"),
@@ -23,10 +24,10 @@ pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_OWNER", "the owner of the lock, with --owner"),
 ];
 
-/// The variables that say which servers `demo` and `bench` start.
+/// The variables that choose the servers which `demo` and `bench` start.
 const SERVERS: [&str; 2] = ["QUORATE_SERVER", "QUORATE_ZOOKEEPER"];
 
-/// Prefixes of the variables that tests and tools of the project read.
+/// Prefixes of the variables that tests and tools of this project read, for which there is no warning.
 const TOOLS: [&str; 11] = [
     "QUORATE_TEST_",
     "QUORATE_CHAOS_",
@@ -41,7 +42,8 @@ const TOOLS: [&str; 11] = [
     "QUORATE_CLOCK_OFFSET_FILE",
 ];
 
-/// Warns of each variable that quorate does not read, and suggests the one that may be meant.
+/// Warns about each set `QUORATE_*` variable that quorate does not read. Suggests the most similar variable that it
+/// reads.
 pub(crate) fn warn_of_unknown(commands: &clap::Command) {
     let mut known: BTreeSet<String> = of_options(commands);
     known.extend(SERVERS.map(str::to_owned));
@@ -57,7 +59,7 @@ pub(crate) fn warn_of_unknown(commands: &clap::Command) {
     }
 }
 
-/// The variables of all options.
+/// The names of the variables of all options.
 fn of_options(commands: &clap::Command) -> BTreeSet<String> {
     let own = commands.get_arguments().filter_map(|arg| arg.get_env());
     let own = own.filter_map(|name| name.to_str().map(str::to_owned));
@@ -72,7 +74,7 @@ fn is_unknown(name: &str, known: &BTreeSet<String>) -> bool {
         && !TOOLS.iter().any(|tool| name.starts_with(tool))
 }
 
-/// The known variable with the most similar name, if one is similar enough.
+/// The known variable with the most similar name; `None` if none is similar enough.
 fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let bare = name.strip_prefix(OURS)?.to_ascii_uppercase();
     let most = (bare.len() / 3).max(1);

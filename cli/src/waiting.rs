@@ -12,14 +12,14 @@ use quorate::Waiting;
 use crate::kind::holder_words;
 use crate::output::{self, human};
 
-/// A shorter wait prints nothing.
+/// Waits that are shorter than this print nothing.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Without a terminal: minimum time between two lines, if something has changed.
+/// Minimum time between two lines without a terminal, if the state of the wait has changed.
 const CHANGE: Duration = Duration::from_secs(2);
-/// Without a terminal: maximum time between two lines.
+/// Maximum time between two lines without a terminal.
 const STILL: Duration = Duration::from_secs(30);
 
-/// The spinner, while there is one.
+/// The spinner on the terminal, while a wait is shown.
 static MOVING: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Runs `write` so that its output appears above the spinner, if there is one.
@@ -34,18 +34,18 @@ pub(crate) fn above(write: impl FnOnce()) {
     }
 }
 
-/// Shows one wait, from its beginning to its end.
+/// Shows one wait for a lock, until the value is dropped.
 pub(crate) struct WaitDisplay {
     resource: String,
-    /// The value of the lock of the quorate process that this one runs under.
+    /// The token of the lock under which this process runs, if an ancestor is a `quorate run`.
     ours: Option<OsString>,
     bar: Option<ProgressBar>,
-    /// Time and content of the last line.
+    /// The last line that was printed: when (time since the start of the wait), and the state that it showed.
     last: Mutex<Option<(Duration, String)>>,
 }
 
 impl WaitDisplay {
-    /// A display that has not printed anything yet.
+    /// Starts to show a wait. Prints nothing yet.
     pub(crate) fn new(resource: &[u8]) -> Self {
         let bar = (stderr().is_terminal() && !output::is_quiet()).then(|| {
             let bar = ProgressBar::new_spinner();
@@ -66,7 +66,7 @@ impl WaitDisplay {
         }
     }
 
-    /// Shows the present state of the wait.
+    /// Shows the present state of the wait, if it is time for an update.
     pub(crate) fn see(&self, seen: &Waiting) {
         let ours = seen.holder.is_some()
             && seen.holder.as_deref() == self.ours.as_ref().map(|ours| ours.as_bytes());
@@ -98,7 +98,7 @@ impl Drop for WaitDisplay {
     }
 }
 
-/// The part of the state whose change is worth a new line.
+/// The parts of the state that cause a new line when they change: position, holder, and masters with problems.
 fn key(seen: &Waiting) -> String {
     let trouble = seen.trouble.iter();
     let trouble: Vec<_> = trouble

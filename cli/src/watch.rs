@@ -1,4 +1,4 @@
-//! `quorate watch`: prints the leader, and every change, until it is ended.
+//! `quorate watch`: prints the leader, and every change of the leader, until it is ended.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -44,7 +44,8 @@ pub(crate) struct WatchArgs {
     masters: MasterOptions,
 }
 
-/// Prints the leader and every change.
+/// Prints the leader, and every change of the leader, until stdout has no reader any more or a signal ends this
+/// process.
 pub(crate) fn run(args: WatchArgs) -> Outcome {
     let (masters, file) = args.masters.complete()?;
     let redlock = config::redlock(&masters, file.settings.ttl)?;

@@ -4,7 +4,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::exit::{self, Failure, Outcome};
 
-/// The outcome of an error of the argument parser. Help and version are printed; everything else is wrong usage.
+/// Prints help or version if the user asked for it. Every other error of the argument parser becomes a failure of wrong
+/// usage.
 pub(crate) fn explain(error: &clap::Error) -> Outcome {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -22,7 +23,7 @@ pub(crate) fn explain(error: &clap::Error) -> Outcome {
     }
 }
 
-/// The variable that a wrong value came from, if it was not typed on the command line.
+/// The variable that the wrong value came from; `None` if it was typed on the command line.
 fn origin(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
         return None;
@@ -37,7 +38,7 @@ fn origin(error: &clap::Error) -> Option<String> {
     (!typed && std::env::var_os(&variable).is_some()).then_some(variable)
 }
 
-/// Joins a message of the parser into one line with its hints, without the usage block.
+/// Joins the parser's message and its hints into one line, without the usage block.
 fn one_line(rendered: &str, origin: Option<String>) -> String {
     let mut parts = Vec::new();
     for line in rendered.lines().map(str::trim) {

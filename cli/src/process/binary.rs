@@ -1,13 +1,13 @@
-//! The binary of this process, from which all helper processes are started.
+//! Finds the binary of this process, from which all helper processes are started.
 
 use std::io;
 use std::path::Path;
 use std::process::Command;
 
-/// The running binary on Linux; also correct after the file was replaced.
+/// The running binary on Linux. This path is correct even after the file of the binary was replaced.
 const OWN_BINARY: &str = "/proc/self/exe";
 
-/// A command that starts this binary.
+/// Creates a command that starts the binary of this process.
 pub(super) fn own() -> Command {
     if Path::new(OWN_BINARY).exists() {
         return Command::new(OWN_BINARY);
@@ -15,11 +15,11 @@ pub(super) fn own() -> Command {
     Command::new(std::env::current_exe().unwrap_or_else(|_| "quorate".into()))
 }
 
-/// Checks, before anything is locked, that helper processes can be started.
+/// Checks that helper processes can be started. This is done before any lock is acquired.
 ///
 /// # Errors
 ///
-/// If `/proc` is not mounted; the message says how to mount it.
+/// If `/proc` is not mounted. The message says how to mount it.
 pub(crate) fn ready() -> io::Result<()> {
     if cfg!(target_os = "linux") && !Path::new(OWN_BINARY).exists() {
         return Err(io::Error::other(format!(

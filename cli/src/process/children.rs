@@ -1,17 +1,18 @@
-//! Waits for child processes, including adopted orphans.
+//! Waits for child processes. These include orphans that this process has adopted as the first process of a container.
 
 use std::io;
 
 use nix::unistd::Pid;
 use rustix::process::{WaitOptions, WaitStatus};
 
-/// The next state change of any child; `None` if there is none. As the first process of a container, this process has
-/// children that it did not start.
+/// The next state change of any child; `None` if no child has changed its state. The child may be an orphan: the first
+/// process of a container has children that it did not start.
 ///
 /// Must not be used while other code waits for its own children.
 pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
     loop {
-        // Not the function of nix, which returns an error if a real-time signal ended the child.
+        // The `wait` of rustix is used because the `wait` of nix returns an error if a real-time signal ended the
+        // child.
         match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(change) => {
                 return Ok(change.map(|(pid, status)| (Pid::from_raw(pid.as_raw_pid()), status)));
@@ -22,7 +23,7 @@ pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
     }
 }
 
-/// Reaps all children that have ended, and ignores how.
+/// Reaps all children that have ended, and ignores their exit codes.
 pub(super) fn reap_orphans() {
     while let Ok(Some(_)) = changed() {}
 }

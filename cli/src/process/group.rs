@@ -8,13 +8,13 @@ use nix::unistd::Pid;
 
 use crate::output;
 
-/// A process group. It may contain processes that this process may not signal: set-uid programs.
+/// A process group. It may contain processes that this process is not allowed to signal, such as set-uid programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Group(pub(super) Pid);
 
 impl Group {
-    /// Signals all processes of the group that may be signalled. It is an error only if the group has processes and none
-    /// of them may be signalled.
+    /// Sends `sig` to all processes of the group that this process may signal. Returns an error only if the group has
+    /// processes and none of them may be signalled.
     pub(super) fn signal(self, sig: Signal) -> Result<(), Errno> {
         match killpg(self.0, sig) {
             Err(Errno::ESRCH) => Ok(()),
@@ -22,7 +22,8 @@ impl Group {
         }
     }
 
-    /// The living processes of the group; `None` once all have ended, reaped or not.
+    /// The living processes of the group; `None` once all have ended. Ended processes do not count, even before they
+    /// are reaped.
     pub(super) fn alive(self) -> Option<Members> {
         let may = killpg(self.0, None);
         if may == Err(Errno::ESRCH) {
@@ -40,13 +41,13 @@ impl Group {
                 members.seen.push(process);
             }
         }
-        // The kernel knows the group, but no process of it is visible: it belongs to another user, and the system
-        // (hidepid) shows users only their own processes.
+        // The kernel knows the group, but no process of it is visible. The processes belong to another user, and this
+        // system hides the processes of other users (mount option hidepid).
         (!members.seen.is_empty() || !ended).then_some(members)
     }
 }
 
-/// The living processes of one group.
+/// The living processes of one process group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Members {
     group: i32,
@@ -54,13 +55,13 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// `one` if there is exactly one process, else `many`, to build a sentence.
+    /// Returns `one` if there is exactly one process, else `many`, to build a sentence.
     pub(crate) fn verb<'a>(&self, one: &'a str, many: &'a str) -> &'a str {
         if self.seen.len() == 1 { one } else { many }
     }
 }
 
-/// Maximum number of processes that are named.
+/// Maximum number of processes that a message names.
 const NAMED: usize = 8;
 
 impl fmt::Display for Members {
@@ -83,15 +84,15 @@ impl fmt::Display for Members {
     }
 }
 
-/// One process, as messages name it.
+/// One process, as messages describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Process {
     pid: i32,
     name: String,
     group: i32,
-    /// Whether it has ended, but was not reaped yet.
+    /// Whether the process has ended, but was not reaped yet.
     ended: bool,
-    /// Its user, if that is not the user of this process.
+    /// The user of the process, if it is not the user of this process.
     user: Option<u32>,
 }
 
@@ -106,7 +107,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// All visible processes; empty if `/proc` is missing.
+/// All visible processes; empty if `/proc` is not mounted.
 fn processes() -> impl Iterator<Item = Process> {
     use std::os::unix::fs::MetadataExt;
     let owner = |path: &std::path::Path| std::fs::metadata(path).map(|meta| meta.uid()).ok();
@@ -121,7 +122,8 @@ fn processes() -> impl Iterator<Item = Process> {
     })
 }
 
-/// Parses `/proc/PID/stat`. The name of the process is in parentheses and may contain any byte, parentheses included.
+/// Parses `/proc/PID/stat`. The file has the process name in parentheses, and that name may contain any byte,
+/// parentheses included.
 fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     let open = stat.iter().position(|&byte| byte == b'(')?;
     let close = stat.iter().rposition(|&byte| byte == b')')?;
@@ -178,7 +180,7 @@ mod tests {
 
     #[test]
     fn missing_process_group_has_no_living_process() {
-        // Above the largest pid on Linux.
+        // This pid is above the largest pid on Linux, so no such group exists.
         let gone = Group(Pid::from_raw(4_194_304));
         assert_eq!(gone.alive(), None);
         assert_eq!(gone.signal(Signal::SIGTERM), Ok(()));

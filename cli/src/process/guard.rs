@@ -1,4 +1,4 @@
-//! The supervisor's handle of the guard process.
+//! The supervisor's handle of the guard process, which kills the command if the supervisor cannot.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use super::{binary, helper};
 
-/// A running guard process. Dropping the handle ends the guard **without** ending the group.
+/// A running guard process. Dropping the handle ends the guard **without** ending the process group of the command.
 #[derive(Debug)]
 pub(super) struct Guard {
     child: Child,
@@ -18,18 +18,18 @@ pub(super) struct Guard {
     word: Option<ChildStdout>,
     group: Option<Pid>,
     acted: bool,
-    /// The guard has ended and was reaped, so its pid may belong to another process.
+    /// Whether the guard has ended and was reaped. In that case its pid may belong to another process.
     gone: bool,
 }
 
 impl Guard {
-    /// Starts a guard that does not watch a group yet.
+    /// Starts a guard. It watches no process group until [`watch`](Self::watch) is called.
     pub(super) fn start() -> io::Result<Self> {
         let mut child = binary::own()
             .arg0("quorate")
             .arg(helper::GUARD)
             .stdin(Stdio::piped())
-            // A pipe of its own, so that a reader of our stdout does not have to wait for the guard to end.
+            // Use a separate pipe: with our stdout, the reader of that stdout would have to wait until the guard ends.
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .current_dir("/")
@@ -37,7 +37,7 @@ impl Guard {
             .spawn()?;
         let orders = child.stdin.take();
         if let Some(pipe) = &orders {
-            // A guard that was stopped by a signal must not block this process.
+            // If a signal has stopped the guard, a full pipe must not block this process.
             fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
         let word = child.stdout.take();
@@ -54,13 +54,13 @@ impl Guard {
         })
     }
 
-    /// Makes the guard watch `group`.
+    /// Makes the guard watch the process group `group`.
     pub(super) fn watch(&mut self, group: Pid) -> io::Result<()> {
         self.group = Some(group);
         self.send(&helper::group_order(group))
     }
 
-    /// Moves the deadlines of the guard: `terminate` and `kill` count from `now`.
+    /// Sets new deadlines for the guard. `terminate` and `kill` are the times from `now` until SIGTERM and SIGKILL.
     pub(super) fn until(
         &mut self,
         now: Duration,
@@ -81,10 +81,11 @@ impl Guard {
         self.send(&order)
     }
 
-    /// Whether the guard has signalled the group. The guard reports that before it sends the signal.
+    /// Whether the guard has signalled the process group. The guard reports this before it sends the signal.
     ///
-    /// If `quorate` got no processor time for a while, it may find that the lock was renewed in the end, and that the
-    /// guard's signal ended the command. That counts as a loss of the lock, not as an end of the command by itself.
+    /// If `quorate` got no processor time for a while, it may find later that a renewal succeeded after all, although
+    /// the guard's signal has ended the command. That counts as a loss of the lock, not as an end of the command by
+    /// itself.
     pub(super) fn acted(&mut self) -> bool {
         if let Some(pipe) = &mut self.word {
             self.acted |= matches!(pipe.read(&mut [0; 8]), Ok(1..));
@@ -92,7 +93,7 @@ impl Guard {
         self.acted
     }
 
-    /// Notes that this process was reaped; it may be the guard.
+    /// Notes that the process `pid`, which may be the guard, was reaped.
     pub(super) fn reaped(&mut self, pid: Pid) {
         self.gone |= pid.as_raw() == self.child.id().cast_signed();
     }
@@ -107,7 +108,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Killed before its pipe closes, because the guard treats a closed pipe as the death of `quorate`.
+        // Kill the guard before its pipe closes, because it treats a closed pipe as the death of `quorate`.
         if !self.gone {
             let _ = self.child.kill();
             let _ = self.child.wait();

@@ -24,21 +24,23 @@ use super::binary;
 use super::program::not_started;
 use crate::{exit, output};
 
-/// First argument of the trampoline. The pid of its parent and the command follow.
+/// First argument of the trampoline. The pid of its parent and the command to run follow.
 pub(super) const TRAMPOLINE: &str = "__exec";
-/// First and only argument of the guard.
+/// The only argument of the guard.
 pub(super) const GUARD: &str = "__guard";
 
-/// First argument of a `quorate` that dies of a signal. The number of the signal follows.
+/// First argument of a `quorate` process that ends itself by a signal. The number of the signal follows.
 const DEATH: &str = "__die";
 
-/// Ends this process by the signal `sig`, so that its parent sees it: a shell ends its loop after a process that SIGINT
-/// has ended, but continues it after one that has exited with a code. To be called last. If the process survives (the
-/// first process of a container cannot die of its own signal), returns the exit code that a shell shows for the signal.
+/// Ends this process by the signal `sig`, so that its parent sees the signal: a shell ends its loop after a process
+/// that SIGINT has ended, but continues it after a process that has exited with a code.
+///
+/// Must be called last. The first process of a container cannot end itself by a signal: in that case this function
+/// returns the exit code that a shell shows for the signal.
 pub(crate) fn die_of(sig: Signal) -> u8 {
     let number = (sig as i32).to_string();
     // `exec` resets all signal handlers without unsafe code. It returns only if it fails. The environment is cleared,
-    // because it is not needed and contains passwords.
+    // because it is not needed there and contains passwords.
     let _failed = binary::own()
         .arg0("quorate")
         .args([DEATH, &number])
@@ -52,14 +54,15 @@ fn death(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     let Some(sig) = number.and_then(|number: i32| Signal::try_from(number).ok()) else {
         return ExitCode::from(exit::USAGE);
     };
-    // SIGQUIT asks for a core dump of the command, not of this process.
+    // SIGQUIT asks for a core dump. The command may have dumped core, but this process must not.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_dumpable(false);
     let _ = raise(sig);
     ExitCode::from(exit::signalled(sig as i32))
 }
 
-/// Runs a helper if the arguments ask for one; `None` for an ordinary start.
+/// Runs a helper process if the arguments ask for one, and returns its exit code; `None` for an ordinary start of
+/// quorate.
 pub(crate) fn main() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     match args.next()?.to_str()? {
@@ -70,7 +73,7 @@ pub(crate) fn main() -> Option<ExitCode> {
     }
 }
 
-/// The clock of the deadlines in the pipe. It continues while the machine sleeps.
+/// The time on the clock that the deadlines in the pipe use. On Linux this clock continues while the machine sleeps.
 pub(super) fn now() -> Duration {
     #[cfg(target_os = "linux")]
     let clock = nix::time::ClockId::CLOCK_BOOTTIME;
@@ -94,12 +97,12 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         ));
         return ExitCode::from(exit::SOFTWARE);
     }
-    // If the parent died before the line above, no signal will come.
+    // If the parent died before the parent-death signal was set, that signal will not come.
     if parent != Some(getppid()) {
         return ExitCode::from(exit::SOFTWARE);
     }
-    // Stop until the guard knows the group; then the parent sends SIGCONT. So the command is guarded from its first
-    // instruction.
+    // Stop until the guard knows the process group, and the parent sends SIGCONT. In this way the command is guarded
+    // from its first instruction.
     if raise(Signal::SIGSTOP).is_err() {
         return ExitCode::from(exit::SOFTWARE);
     }
@@ -109,7 +112,7 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     ExitCode::from(failure.code)
 }
 
-/// The orders that the guard has received.
+/// The orders that the guard has received from `quorate`: the group to watch, and the deadlines.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Orders {
     group: Option<i32>,
@@ -118,12 +121,12 @@ struct Orders {
 }
 
 impl Orders {
-    /// Applies one line from the pipe. Unknown lines are ignored.
+    /// Applies one order, which is a line from the pipe. Unknown lines are ignored.
     fn take(&mut self, line: &str) {
         let mut words = line.split_whitespace();
         match words.next() {
             Some("group") => {
-                // 0 would be the group of the guard, and 1 all processes.
+                // For `killpg`, 0 would mean the group of the guard itself, and 1 would mean all processes.
                 self.group = words.next().and_then(|w| w.parse().ok()).filter(|&g| g > 1);
             }
             Some("until") => {
@@ -135,20 +138,20 @@ impl Orders {
     }
 }
 
-/// The line with the group that the guard watches.
+/// The order that makes the guard watch the process group `group`.
 pub(super) fn group_order(group: Pid) -> String {
     format!("group {group}\n")
 }
 
-/// The line with the times of SIGTERM and SIGKILL, on the clock of [`now`].
+/// The order that sets the deadlines for SIGTERM and SIGKILL, on the clock of [`now`].
 pub(super) fn until_order(terminate_at: Duration, kill_at: Duration) -> String {
     format!("until {} {}\n", terminate_at.as_nanos(), kill_at.as_nanos())
 }
 
 fn guard() -> ExitCode {
-    // Only SIGKILL can end the guard before its pipe closes.
+    // Block all signals, so that only SIGKILL can end the guard before its pipe closes.
     let _ = SigSet::all().thread_block();
-    // Another name, so that `pkill -9 quorate` does not kill the guard.
+    // Use another process name, so that `pkill -9 quorate` does not kill the guard.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_name(c"qr-guard");
 
@@ -197,12 +200,12 @@ fn nap(orders: &Orders, now: Duration) -> Option<Duration> {
     Some(next.saturating_sub(now).min(Duration::from_millis(250)))
 }
 
-/// Whether there is something to read before `nap` is over.
+/// Waits until stdin can be read. Returns false if `nap` has elapsed before; `None` waits without limit.
 fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
     use std::os::fd::AsFd;
     let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     let timeout = nap.map_or(PollTimeout::NONE, |nap| {
-        // Rounded up, so that the guard does not spin in the last millisecond.
+        // Round up, so that the guard does not poll repeatedly in the last millisecond.
         PollTimeout::try_from(nap + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO)
     });
     match poll(&mut fds, timeout) {
@@ -215,7 +218,7 @@ fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
 /// Reports to `quorate` that the guard is about to signal the group.
 fn tell() {
     use std::io::Write;
-    // `quorate` may be gone.
+    // An error means that `quorate` has ended, which does not matter here.
     let mut out = io::stdout();
     let _ = out.write_all(b"!").and_then(|()| out.flush());
 }

@@ -4,23 +4,26 @@
 //!
 //! | event | what happens | kept by |
 //! |---|---|---|
-//! | the lock cannot be renewed | `SIGTERM` a grace period before, `SIGKILL` before the validity ends | the supervisor, by [`Deadline`] |
+//! | the lock cannot be renewed | `SIGKILL` before the validity ends, and `SIGTERM` one grace period earlier | the supervisor, by [`Deadline`] |
 //! | a majority reports that the lock is lost | `SIGKILL` at once, because another holder may be active already | the supervisor |
 //! | `quorate` is stopped, or gets no processor time | the same signals, a little later, still within the validity | the guard process |
 //! | `quorate` is killed with `SIGKILL` | the whole group is killed at once | the guard, and the parent-death signal for the command itself |
 //! | `quorate` and the guard are both killed | the command is killed at once, its children are not | the parent-death signal (Linux) |
-//! | `quorate` receives a signal | the group gets it | the supervisor |
-//! | a set-uid program may not be signalled | it keeps running; the message says so with its pid, and never says that it was stopped | the supervisor |
-//! | orphans end in a container whose first process is `quorate` | they are reaped | the supervisor |
+//! | `quorate` receives a signal | the signal is forwarded to the group | the supervisor |
+//! | the command is a set-uid program, which may not be signalled | it keeps running; the message gives its pid, and never says that it was stopped | the supervisor |
+//! | orphans end in a container whose first process is `quorate` | the orphans are reaped | the supervisor |
 //!
 //! The command is started through a trampoline: a second instance of this binary, which sets the parent-death signal,
 //! stops itself until the guard knows its group, and then calls `exec`. The parent-death signal is tied to the
 //! **thread** that started the child, so [`supervise`] must run on the main thread, which lives as long as the process.
 //!
-//! Not done on purpose: the supervisor does not follow processes that leave the group (`setsid`, the jobs of an
-//! interactive shell). It does not stop, but names, processes that the command leaves in the background when it ends by
-//! itself. It does not become a subreaper: `/proc` lists all processes of the group, also those that are not its
-//! children. It creates no cgroup, because ordinary users may not, unless systemd delegates one to them.
+//! The supervisor deliberately does not do the following:
+//!
+//! - It does not follow processes that leave the group (`setsid`, the jobs of an interactive shell).
+//! - It does not stop processes that the command leaves in the background when it ends by itself. A message names them.
+//! - It does not become a subreaper, because `/proc` lists all processes of the group, also those that are not its
+//!   children.
+//! - It creates no cgroup, because ordinary users may not, unless systemd delegates one to them.
 
 mod binary;
 mod children;
@@ -53,16 +56,17 @@ pub(crate) use program::look_for;
 pub(crate) use signals::{Signals, repair_inherited, unless_asked_to_end};
 use terminal::Terminal;
 
-/// Longest time between two checks of the lock. Timers stop while the machine sleeps, but the validity does not.
+/// Longest time between two checks of the lock. Timers stop while the machine sleeps, but the validity keeps running
+/// out.
 const TICK: Duration = Duration::from_millis(250);
-/// How long other processes of the group may take to end together with the command.
+/// How long other processes of the group may run after the command has ended, before a message names them.
 const AFTERMATH: Duration = Duration::from_millis(100);
-/// How long a process may take to end after `SIGKILL`.
+/// How long a process may take to end after `SIGKILL`, before it is reported as still running.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The lock, as the supervisor needs it.
+/// The lock under which the command runs, as the supervisor needs it.
 pub(crate) trait Lease {
-    /// The validity left; zero once it has ended.
+    /// How long the lock is still valid; zero once its validity has ended.
     fn remaining(&self) -> Duration;
     /// Resolves with the reason once the lock is known to be lost.
     fn lost(&self) -> impl Future<Output = String>;
@@ -71,29 +75,30 @@ pub(crate) trait Lease {
 /// The command to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Job<'a> {
-    /// Program and arguments; never empty.
+    /// The program and its arguments; never empty.
     pub(crate) argv: &'a [OsString],
-    /// Variables to set (`Some`) or to remove (`None`).
+    /// Environment variables to set (`Some`) or to remove (`None`).
     pub(crate) env: &'a [(&'a str, Option<OsString>)],
 }
 
 /// How a supervised command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// By itself, or by a signal that was not sent because of the lock.
+    /// The command ended by itself, or by a signal that was not sent because of the lock.
     ByItself {
-        /// The exit code, as a shell shows it.
+        /// The exit code of the command, as a shell shows it.
         code: u8,
-        /// The signal that ended the command, if `quorate` forwarded it. `quorate` then dies of the same signal.
+        /// The signal that ended the command, if `quorate` had forwarded it. In that case `quorate` ends itself by the
+        /// same signal.
         signal: Option<Signal>,
-        /// Processes of its group that are still running and are not stopped.
+        /// Processes of the command's group that are still running and are not stopped.
         left: Option<Members>,
     },
-    /// Because the lock was about to end, or had ended.
+    /// The lock was about to expire or was lost, and the command was ended because of that.
     Lost {
         /// Why the lock was lost.
         cause: String,
-        /// The fate of the command.
+        /// The fate of the command: whether it ended on `SIGTERM`, was killed, or is still running.
         fate: Fate,
     },
 }
@@ -101,16 +106,16 @@ pub(crate) enum Ended {
 /// The fate of a command whose lock was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It ended in time after `SIGTERM`.
+    /// The command ended in time after `SIGTERM`.
     EndedOnSigterm,
-    /// It was killed.
+    /// The command was killed with `SIGKILL`.
     Killed,
-    /// These processes of its group could not be stopped.
+    /// These processes of the command's group could not be stopped.
     StillRunning(Members),
 }
 
 impl Fate {
-    /// The fate of a command after [`Watch::stop`].
+    /// The fate of a command after [`Watch::stop`], which returned the `survivors`.
     fn of(survivors: Option<Members>) -> Self {
         survivors.map_or(Self::Killed, Self::StillRunning)
     }
@@ -130,12 +135,12 @@ impl fmt::Display for Fate {
     }
 }
 
-/// Runs `job` for as long as `lease` lasts.
+/// Runs the command `job` under the lock `lease`, and ends the command before the lock ends.
 ///
 /// # Errors
 ///
-/// If no process can be started. A command that is missing or not executable is an [`Ended::ByItself`] with 127 or 126;
-/// the trampoline has printed the error.
+/// If no process can be started. If only the command is missing or not executable, the result is [`Ended::ByItself`]
+/// with exit code 127 or 126, and the trampoline has printed the error.
 pub(crate) async fn supervise(
     job: Job<'_>,
     lease: &impl Lease,
@@ -169,7 +174,7 @@ pub(crate) async fn supervise(
     })
 }
 
-/// Starts the trampoline in a group of its own. The trampoline stops itself and waits for SIGCONT.
+/// Starts the trampoline in a process group of its own. The trampoline stops itself and waits for SIGCONT.
 fn start(job: &Job<'_>) -> io::Result<Pid> {
     let mut command = binary::own();
     command
@@ -184,40 +189,41 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
             None => command.env_remove(name),
         };
     }
-    // The child is waited for by its pid, because `Child` does not report stops.
+    // The supervisor waits for the child by its pid, because `Child` does not report that a child was stopped.
     let child = command.spawn()?;
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
 
-/// How the command itself ended.
+/// How the command itself ended, apart from other processes of its group.
 #[derive(Debug, Clone, Copy)]
 struct CommandEnd {
     code: u8,
-    /// The signal that ended it, if `quorate` forwarded it, or if it came from the keyboard.
+    /// The signal that ended the command, if `quorate` forwarded it, or if it came from the keyboard.
     signal: Option<Signal>,
     at: Instant,
 }
 
-/// One running command. If it is dropped before the end of the command, for example in a panic, it stops the group.
+/// One running command. If this value is dropped before the command has ended, for example in a panic, it kills the
+/// group.
 struct Watch {
     pid: Pid,
     group: Group,
     guard: Guard,
     plan: Deadline,
     terminal: Terminal,
-    /// False until the trampoline has stopped itself and was continued.
+    /// Whether the command may be running: false until the trampoline has stopped itself and was continued.
     running: bool,
-    /// When `SIGTERM` was sent because of the lock.
+    /// When `SIGTERM` was sent because the lock was about to end; `None` if it was not sent.
     terminated: Option<Instant>,
     /// How the command itself ended; `None` while it runs.
     end: Option<CommandEnd>,
     /// The signals that `quorate` has received so far.
     received: SigSet,
-    /// Whether the message was printed that the command may not be signalled.
+    /// Whether the message was printed that this process may not signal the command.
     denied: bool,
-    /// Whether there is nothing left to stop.
+    /// Whether nothing is left that must be stopped.
     over: bool,
-    /// Signals to forward after the next check of the lock.
+    /// Signals to forward to the command after the next check of the lock.
     pending: Vec<Signal>,
 }
 
@@ -257,7 +263,7 @@ impl Watch {
         }
     }
 
-    /// Shorter sleeps while waiting for something that causes no signal.
+    /// The time until the next check. It is short while waiting for changes that cause no signal.
     fn tick(&self) -> Duration {
         if self.end.is_some() || !self.running {
             Duration::from_millis(10)
@@ -266,7 +272,8 @@ impl Watch {
         }
     }
 
-    /// Acts on the validity that is left. Returns `None` if the command must be killed now.
+    /// Acts on the remaining validity: sends SIGTERM if it is due, and sets the deadlines of the guard. Returns the
+    /// time until the next check, or `None` if the command must be killed now.
     fn look(&mut self, lease: &impl Lease) -> io::Result<Option<Duration>> {
         let now = helper::now(); // read before the validity, so that the deadlines of the guard are early, not late
         let remaining = lease.remaining();
@@ -280,7 +287,7 @@ impl Watch {
             Action::Terminate(_) if since.is_none() => {
                 self.terminated = Some(Instant::now());
                 let _ = self.group.signal(Signal::SIGTERM);
-                // A stopped command cannot handle SIGTERM.
+                // Continue the command if it is stopped, because a stopped command cannot handle SIGTERM.
                 let _ = self.group.signal(Signal::SIGCONT);
             }
             _ => {}
@@ -299,7 +306,7 @@ impl Watch {
         Ok(Some(nap))
     }
 
-    /// Warns early that the command cannot be stopped, because it runs as another user.
+    /// Warns early that this process cannot stop the command, because the command runs as another user.
     fn look_at_its_user(&mut self) {
         if self.end.is_none() && !self.denied && kill(self.pid, None) == Err(Errno::EPERM) {
             self.denied = true;
@@ -310,7 +317,8 @@ impl Watch {
         }
     }
 
-    /// The cause of a loss that the deadline has found: the library's cause, if there is one by now.
+    /// The cause of a loss that only the deadline has shown so far. Waits 50 ms for a more exact cause from the
+    /// library.
     async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
@@ -319,15 +327,15 @@ impl Watch {
             })
     }
 
-    /// How the command ended, once it is over.
+    /// How the command ended; `None` while the command or a process to wait for is still running.
     fn ended(&mut self, lease: &impl Lease) -> Option<Ended> {
         let CommandEnd { code, signal, at } = self.end?;
         self.check_the_guard();
         if self.terminated.is_some() {
-            // The lock is ending: wait for the rest of the group, which got SIGTERM, too.
+            // The lock is ending. Wait for the other processes of the group, which also got SIGTERM.
             return self.group.alive().is_none().then(|| Ended::Lost {
                 cause: "it could not be renewed in time".to_owned(),
-                // The guard may have had to kill it.
+                // Exit code 137 means that the command was killed, for example by the guard.
                 fate: if code == exit::signalled(Signal::SIGKILL as i32) {
                     Fate::Killed
                 } else {
@@ -350,20 +358,20 @@ impl Watch {
         })
     }
 
-    /// Notes whether the guard has acted while this process was stopped or got no processor time.
+    /// Notes whether the guard has signalled the group while this process was stopped or got no processor time.
     fn check_the_guard(&mut self) {
         if self.terminated.is_none() && self.guard.acted() {
             self.terminated = Some(Instant::now());
         }
     }
 
-    /// Handles children that have ended or stopped.
+    /// Handles all children that have ended or stopped since the last call.
     fn reap(&mut self) -> io::Result<()> {
         loop {
             let (pid, status) = match children::changed() {
                 Ok(Some(change)) => change,
                 Ok(None) => return Ok(()),
-                // No children are left; the command was reaped before.
+                // No children are left, because the command was reaped before.
                 Err(_) if self.end.is_some() => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -389,7 +397,7 @@ impl Watch {
         let typed =
             |sig: &Signal| had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT);
         if let Some(sig) = sig.filter(typed) {
-            // The key was meant for the whole job, so the script around this process gets the signal, too.
+            // Ctrl-C or Ctrl-\ was meant for the whole job, so send the signal to the script around this process, too.
             let _ = kill(Pid::from_raw(0), sig);
         }
         self.end = Some(CommandEnd {
@@ -419,16 +427,17 @@ impl Watch {
                 self.terminal.take_back();
                 self.stop_with_it();
             }
-            // In the background, and the command wants to read the keyboard: stop until `fg`, as any job.
+            // The job is in the background, and the command wants to read the keyboard: stop until `fg`, as any job
+            // does.
             Signal::SIGTTIN | Signal::SIGTTOU if terminal::has_job_control() => self.stop_with_it(),
-            // Another process stopped the command. The lock is kept.
+            // Another process stopped the command. Keep the lock meanwhile.
             _ => {}
         }
         Ok(())
     }
 
     /// Stops the job of this process, so that the shell gets the terminal back. The lock is not renewed while this
-    /// process is stopped; the guard ends the command in time, unless the job is continued before.
+    /// process is stopped. If the job is not continued soon enough, the guard ends the command before the lock expires.
     fn stop_with_it(&mut self) {
         if terminal::has_job_control() {
             let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
@@ -451,11 +460,11 @@ impl Watch {
         }
     }
 
-    /// Kills the group and waits up to [`KILL_TIMEOUT`] until it is gone. Returns the processes that could not be stopped. It
-    /// blocks the thread, because nothing is more urgent.
+    /// Kills the group and waits up to [`KILL_TIMEOUT`] until it is gone. Returns the processes that could not be
+    /// stopped. This blocks the thread, because nothing is more urgent.
     fn stop(&mut self) -> Option<Members> {
         self.over = true;
-        // The result is checked below.
+        // An error is ignored here, because the loop below checks which processes are left.
         let _ = self.group.signal(Signal::SIGKILL);
         let patience = Instant::now() + KILL_TIMEOUT;
         loop {

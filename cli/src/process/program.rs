@@ -9,24 +9,24 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::exit::{self, Failure};
 
-/// Number of bytes that the kernel reads of a script to find its interpreter.
+/// Number of bytes at the start of a script in which the kernel looks for the interpreter.
 const LOOKED_AT: u64 = 256;
 
 /// The search path if `PATH` is not set.
 const USUAL: &str = "/bin:/usr/bin";
 
-/// Checks that a program of this name exists and is executable, and that the interpreter of a script does, too. Only
-/// `exec` can check that the file is really a program.
+/// Checks that a program of this name exists and is executable. If it is a script, checks its interpreter as well. Only
+/// `exec` can find out whether the file is really a program.
 ///
 /// # Errors
 ///
-/// The same exit code and message as for a failed start.
+/// The same exit code and message as for a failed start of the program.
 pub(crate) fn look_for(program: &OsStr) -> Result<(), Failure> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(USUAL));
     found(program, &path).map_err(|why| not_started(program, &why))
 }
 
-/// The failure of a command that cannot be started.
+/// The failure of a command that cannot be started because of `why`.
 pub(super) fn not_started(program: &OsStr, why: &io::Error) -> Failure {
     let (code, what) = match why.kind() {
         io::ErrorKind::NotFound => (exit::NOT_FOUND, "command not found".to_owned()),
@@ -35,7 +35,8 @@ pub(super) fn not_started(program: &OsStr, why: &io::Error) -> Failure {
     Failure::new(code, format!("{}: {what}", program.to_string_lossy()))
 }
 
-/// Searches like execvp(3): a name with a slash is a path, and a file that is not executable does not end the search.
+/// Searches `path` for the program as execvp(3) does: a name with a slash is a path, and the search continues after a
+/// file that is not executable.
 fn found(program: &OsStr, path: &OsStr) -> io::Result<()> {
     if program.as_bytes().contains(&b'/') {
         return executable(Path::new(program));
@@ -63,7 +64,7 @@ fn may_be_executed(path: &Path) -> io::Result<()> {
     Ok(access(path, AccessFlags::X_OK)?)
 }
 
-/// The interpreter in the first line of a script; `None` for other programs and for files that may not be read.
+/// The interpreter that the first line of a script names; `None` for other programs and for files that cannot be read.
 fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut head = Vec::new();
     let file = std::fs::File::open(path).ok()?;

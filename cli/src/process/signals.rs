@@ -10,8 +10,8 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use super::children;
 use crate::exit::Failure;
 
-/// All signals that are forwarded to the command, and SIGCHLD. `SIGKILL` and `SIGSTOP` cannot be received, `SIGTTIN` and
-/// `SIGTTOU` belong to the terminal, and the others report faults of this process.
+/// SIGCHLD, and all signals that are forwarded to the command. The other signals are left out: `SIGKILL` and `SIGSTOP`
+/// cannot be received, `SIGTTIN` and `SIGTTOU` belong to the terminal, and the rest report faults of this process.
 const RECEIVED: [Signal; 11] = [
     Signal::SIGCHLD,
     Signal::SIGTERM,
@@ -26,11 +26,11 @@ const RECEIVED: [Signal; 11] = [
     Signal::SIGTSTP,
 ];
 
-/// A stream of signals.
+/// The stream of signals that this process receives.
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
-    /// Whether ended children are reaped while no command runs.
+    /// Whether children that have ended are reaped while no command runs.
     reaps: bool,
     /// The first signal that asked this process to end.
     end: Option<Signal>,
@@ -44,7 +44,8 @@ impl Signals {
         let ignored = ignored();
         let mut streams = Vec::with_capacity(RECEIVED.len());
         for sig in RECEIVED {
-            // An ignored SIGCHLD would hide the end of children, and is never intended.
+            // Receive SIGCHLD even if it was ignored. Ignoring it is never intended, and would hide the end of
+            // children.
             if sig == Signal::SIGCHLD || !ignores(ignored, sig) {
                 streams.push((sig, signal(SignalKind::from_raw(sig as i32))?));
             }
@@ -56,8 +57,8 @@ impl Signals {
         })
     }
 
-    /// Starts to receive signals, and reaps adopted orphans while no command runs. Only for processes whose other children
-    /// are all started by [`supervise`](super::supervise).
+    /// Starts to receive signals, and reaps adopted orphans while no command runs. Use this only if all other children
+    /// of this process are started by [`supervise`](super::supervise).
     pub(crate) fn receive_and_reap() -> io::Result<Self> {
         let received = Self::receive()?;
         Ok(Self {
@@ -66,7 +67,7 @@ impl Signals {
         })
     }
 
-    /// The next signal. Cancel safe: dropping the future loses no signal.
+    /// The next signal. Cancel safe: no signal is lost if the future is dropped.
     pub(crate) async fn next(&mut self) -> Signal {
         let next = poll_fn(|context| {
             for (sig, stream) in &mut self.streams {
@@ -83,13 +84,13 @@ impl Signals {
         sig
     }
 
-    /// The first signal so far that asks `quorate lead` to end. SIGHUP does not, because many commands reload their
-    /// configuration on it.
+    /// The first signal received so far that asks `quorate lead` to end. SIGHUP does not count, because many commands
+    /// reload their configuration on it.
     pub(crate) fn asked_to_end(&self) -> Option<Signal> {
         self.end
     }
 
-    /// The next signal that ends a process which runs no command.
+    /// The next signal that ends a process while it runs no command. SIGTSTP stops the process, as it does by default.
     pub(crate) async fn next_that_ends(&mut self) -> Signal {
         loop {
             match self.next().await {
@@ -104,7 +105,7 @@ impl Signals {
     }
 }
 
-/// Runs `work`. If a signal asks this process to end first, drops it and fails with the message `line`.
+/// Runs `work`. If a signal asks this process to end first, drops `work` and fails with the message `line`.
 pub(crate) async fn unless_asked_to_end<T>(
     work: impl Future<Output = Result<T, Failure>>,
     line: &str,
@@ -116,13 +117,15 @@ pub(crate) async fn unless_asked_to_end<T>(
     }
 }
 
-/// Repairs inherited signal settings, for this process and its children: unblocks blocked signals, which some programs
-/// leave blocked by mistake, and handles SIGCHLD if it is ignored, because exit codes of children are lost otherwise.
+/// Repairs inherited signal settings, for this process and its children. It unblocks signals, because some programs
+/// leave signals blocked by mistake. It handles SIGCHLD if that is ignored, because exit codes of children would be
+/// lost.
+///
 /// Must be called before anything else.
 pub(crate) fn repair_inherited() -> io::Result<()> {
     SigSet::all().thread_unblock()?;
     if ignores(ignored(), Signal::SIGCHLD) {
-        // The handler stays until the process ends, and children do not inherit it.
+        // The handler stays until this process ends, and children do not inherit it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .build()?;
@@ -136,7 +139,7 @@ fn ignores(mask: u64, sig: Signal) -> bool {
     mask & (1 << (sig as i32 - 1)) != 0
 }
 
-/// The signals that this process ignores, as a bit mask; empty if `/proc` is missing.
+/// The signals that this process ignores, as a bit mask; empty if `/proc` is not mounted.
 fn ignored() -> u64 {
     std::fs::read_to_string("/proc/self/status").map_or(0, |status| mask(&status))
 }

@@ -1,16 +1,17 @@
 //! Lends the terminal to the command.
 //!
-//! The command runs in a process group of its own, which is a background group of the terminal: it may write, but is
-//! stopped (`SIGTTIN`, `SIGTTOU`) when it reads or changes settings. Only then is it made the foreground group. Until
-//! then Ctrl-C reaches `quorate`, which forwards it, and the rest of its job (a script, the other commands of a pipe),
-//! as it would without `quorate`; and the pager in `quorate run .. | less` keeps the keyboard.
+//! The command runs in a process group of its own, which is a background group of the terminal. It may write, but it is
+//! stopped (`SIGTTIN`, `SIGTTOU`) when it reads or changes settings. Only then is its group made the foreground group.
+//!
+//! Before that, Ctrl-C reaches the same processes as without `quorate`: `quorate` itself, which forwards it, and the
+//! rest of its job (a script, the other commands of a pipe). In `quorate run .. | less`, the pager keeps the keyboard.
 
 use std::fs::File;
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
 
-/// The controlling terminal, if there is one.
+/// The controlling terminal of this process, if there is one.
 #[derive(Debug)]
 pub(super) struct Terminal {
     tty: Option<File>,
@@ -18,7 +19,7 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Looks for the controlling terminal.
+    /// Opens the controlling terminal of this process, if there is one.
     pub(super) fn find() -> Self {
         Self {
             tty: File::options().read(true).write(true).open("/dev/tty").ok(),
@@ -26,12 +27,13 @@ impl Terminal {
         }
     }
 
-    /// Whether the group of the command was made the foreground group by [`lend`](Self::lend).
+    /// Whether the group of the command is the foreground group because of [`lend`](Self::lend).
     pub(super) fn is_lent(&self) -> bool {
         self.lent
     }
 
-    /// Makes `group` the foreground group, if this process is in the foreground.
+    /// Makes `group` the foreground group, if the group of this process is in the foreground. Returns whether `group`
+    /// is now in the foreground.
     pub(super) fn lend(&mut self, group: Pid) -> bool {
         if self.in_front(getpgrp()) {
             self.lent = self.put_in_front(group);
@@ -39,7 +41,8 @@ impl Terminal {
         self.lent
     }
 
-    /// Takes the terminal back, if it was lent.
+    /// Makes the group of this process the foreground group again, if the terminal was lent. Returns whether this
+    /// succeeded.
     pub(super) fn take_back(&mut self) -> bool {
         std::mem::take(&mut self.lent) && self.put_in_front(getpgrp())
     }
@@ -54,7 +57,7 @@ impl Terminal {
         let Some(tty) = &self.tty else {
             return false;
         };
-        // A background process that calls tcsetpgrp is stopped, unless it blocks SIGTTOU.
+        // A background process that calls tcsetpgrp would be stopped, unless it blocks SIGTTOU.
         let mut ttou = SigSet::empty();
         ttou.add(Signal::SIGTTOU);
         let _ = ttou.thread_block();
@@ -70,8 +73,8 @@ impl Drop for Terminal {
     }
 }
 
-/// Whether a shell of the same session can continue this process after a stop. Without such a shell, for example for
-/// the session leader in a container, this process would stay stopped.
+/// Whether a shell of the same session can continue this process after a stop. Without such a shell, for example if
+/// this process is the session leader in a container, it would stay stopped.
 pub(super) fn has_job_control() -> bool {
     getsid(Some(getppid())).is_ok_and(|theirs| getsid(None) == Ok(theirs))
 }
