@@ -1,4 +1,4 @@
-//! Settings with their defaults, checked once.
+//! The builder of a [`Redlock`](crate::Redlock): its settings and their defaults.
 
 mod build;
 #[cfg(any(test, feature = "testing"))]
@@ -37,7 +37,7 @@ use crate::tls::Tls;
 pub struct RedlockBuilder {
     masters: Vec<MasterSource>,
     next_masters: Vec<MasterSource>,
-    /// The settings with a text form. Their masters, files and note are moved to the other fields.
+    /// The settings that can be written as text. `masters`, the files and `note` are kept in the other fields instead.
     settings: Settings,
     drift: Drift,
     retry: Retry,
@@ -51,12 +51,12 @@ pub struct RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     identity: Option<Identity>,
     nodes: Vec<Arc<dyn Node>>,
-    /// Masters of other kinds, each with the number of masters that were named by URL before it.
+    /// Masters that are not named by URL. The number counts the masters that were named by URL before this one.
     others: Vec<(usize, Arc<dyn Node>)>,
 }
 
 impl RedlockBuilder {
-    /// Applies all settings with a text form, except files, which the caller has read.
+    /// Applies all settings that can be written as text. Files are not applied: the caller has read them.
     pub(crate) fn settings(self, mut settings: Settings) -> Self {
         let masters = std::mem::take(&mut settings.masters);
         let next_masters = std::mem::take(&mut settings.next_masters);
@@ -77,14 +77,15 @@ impl RedlockBuilder {
         self
     }
 
-    /// Adds several masters, as [`master`](Self::master) does.
+    /// Adds several masters by their URLs, as [`master`](Self::master) adds one.
     pub fn masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         let urls = urls.into_iter().map(Into::into);
         self.masters.extend(urls.map(MasterSource::ByUrl));
         self
     }
 
-    /// Adds the master of a client of the `redis` crate: see [`redis_connection`](Self::redis_connection).
+    /// Adds the master to which this client of the `redis` crate connects. See
+    /// [`redis_connection`](Self::redis_connection) for the settings that are used.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -98,10 +99,10 @@ impl RedlockBuilder {
         self.redis_connection(client.get_connection_info().clone())
     }
 
-    /// Adds one master by the address, user, password, database and TLS mode of a `redis` crate's connection. The
-    /// library makes its own connection and ignores other settings of the crate, such as protocol and TCP options. It
-    /// cannot read certificates from the crate: pass them to [`tls`](Self::tls). Host names are always checked, so
-    /// [`build`](Self::build) refuses an `insecure` address.
+    /// Adds one master, described by the `redis` crate's connection info: address, user, password, database and TLS
+    /// mode. The library makes its own connection and ignores other settings of the crate, such as protocol and TCP
+    /// options. It cannot read certificates from the crate: pass them to [`tls`](Self::tls). Host names are always
+    /// checked, so [`build`](Self::build) refuses an `insecure` address.
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn redis_connection(mut self, master: redis::ConnectionInfo) -> Self {
@@ -109,21 +110,21 @@ impl RedlockBuilder {
         self
     }
 
-    /// The masters that will replace those named by [`masters`](Self::masters): the whole new set, including masters
-    /// that stay. While both sets are named, every lock is taken on a majority of each set. It therefore excludes
-    /// clients that know only one of the sets.
+    /// The masters that will replace those named by [`masters`](Self::masters). Name the whole new set, including
+    /// masters that stay.
     ///
-    /// Use it only while masters are being replaced, as described in `docs/operations.md`, "Changing the masters";
-    /// `quorate masters` executes the steps. All masters must be Redis or Valkey servers, because other kinds cannot
-    /// store a generation marker.
+    /// While both sets are named, every lock is taken on a majority of each set. It therefore also excludes clients
+    /// that know only one of the sets. Use this setting only while masters are being replaced (`docs/operations.md`,
+    /// "Changing the masters"); the command `quorate masters` executes the steps. All masters must be Redis or Valkey
+    /// servers, because other kinds cannot store a generation marker.
     pub fn next_masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         let urls = urls.into_iter().map(Into::into);
         self.next_masters.extend(urls.map(MasterSource::ByUrl));
         self
     }
 
-    /// How often the masters have been replaced with the help of [`next_masters`](Self::next_masters), up to those
-    /// named by [`masters`](Self::masters). Default: 0, for masters that were never replaced.
+    /// The generation of the masters named by [`masters`](Self::masters): how many replacements with
+    /// [`next_masters`](Self::next_masters) led to them. Default: 0, for masters that were never replaced.
     ///
     /// Masters reject a client whose generation differs from theirs. A lower generation means that the client was not
     /// updated when the masters were replaced.
@@ -133,9 +134,10 @@ impl RedlockBuilder {
     }
 
     /// Adds one master of another kind: a database, a coordination service, or your own implementation. Kinds may be
-    /// mixed; the order of the masters is that of the calls.
+    /// mixed. The order of the masters is the order of the calls.
     ///
-    /// Such a master has its own node timeout ([`Node::abilities`]), and its own restart guard if it may lose data.
+    /// Such a master has its own node timeout ([`Node::abilities`]). If it may lose data, it also has its own restart
+    /// guard.
     #[cfg(any(test, feature = "node"))]
     #[cfg_attr(docsrs, doc(cfg(feature = "node")))]
     pub fn node(mut self, node: impl Node) -> Self {
@@ -143,29 +145,29 @@ impl RedlockBuilder {
         self
     }
 
-    /// How long the masters keep a lock that is not renewed. A lock is renewed at a third of its TTL. Default: 10 s, at
-    /// most `max_ttl`.
+    /// How long the masters keep a lock that is not renewed. The lock is renewed each time a third of the TTL has
+    /// passed. Default: 10 s. Maximum: `max_ttl`.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.settings.ttl = Some(ttl);
         self
     }
 
-    /// The longest ttl that any client of these masters uses. The restart guard waits this long, so it must be the same
-    /// on all clients. Default: 30 s; at most one day, the lifetime of a fencing counter.
+    /// The longest `ttl` that any client of these masters uses. It must be the same on all clients, because the restart
+    /// guard waits for this time. Default: 30 s. Maximum: one day, the lifetime of a fencing counter.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.settings.max_ttl = Some(max_ttl);
         self
     }
 
-    /// How long one master may take to answer. Default: 50 ms, at most a tenth of the ttl. Values above a quarter of
-    /// the ttl are refused.
+    /// How long one master may take to answer. Default: 50 ms, or a tenth of the `ttl` if that is shorter. Values above
+    /// a quarter of the `ttl` are refused.
     pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
         self.settings.node_timeout = Some(node_timeout);
         self
     }
 
-    /// How long connecting to one master may take, including the handshake. Connecting happens in the background; only
-    /// the first request to a master waits for it. Default: 500 ms.
+    /// How long connecting to one master may take, including the handshake. Default: 500 ms. Connections are made in
+    /// the background; only the first request to a master waits for its connection.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.settings.connect_timeout = Some(connect_timeout);
         self
@@ -177,27 +179,28 @@ impl RedlockBuilder {
         self
     }
 
-    /// How long [`acquire`](Redlock::acquire) waits. Default: 30 s.
+    /// How long [`acquire`](Redlock::acquire) waits for a lock. Default: 30 s.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.settings.wait = Some(wait);
         self
     }
 
-    /// The pauses between attempts of unordered waiters; of all waiters while there is no quorum; and of the next waiter
-    /// in the queue if the holder may not wake it, because it is another Redlock client.
+    /// The pauses between two attempts of one acquire. They apply to unordered waiters, and to all waiters while there
+    /// is no quorum. The first waiter of a queue uses them as well if the holder is another Redlock client, which may
+    /// not wake the waiter. Default: 10 ms, growing to 250 ms.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
     }
 
-    /// The text in front of the resource in the lock key: `"lock:"` results in the key `lock:nightly`. Default: none.
+    /// The prefix of all lock keys: with `"lock:"`, the resource `nightly` has the key `lock:nightly`. Default: none.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.settings.prefix = Some(prefix.into());
         self
     }
 
-    /// The longest time that a lock is held, renewals included. After it the lock is lost, even if its holder is stuck.
-    /// Default: no limit.
+    /// The longest time that a lock is held, including renewals. After this time the lock counts as lost, even if its
+    /// holder is stuck. Default: no limit.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.settings.max_hold = Some(max_hold);
         self
@@ -220,8 +223,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// How long the masters keep a waiter's place in the queue without a heartbeat. A crashed waiter delays those
-    /// behind it by at most this time. At least 30 ms. Default: half the TTL, and at most the wait.
+    /// How long the masters keep a waiter in the queue without a heartbeat. If a waiter crashes, those behind it are
+    /// delayed by at most this time. Minimum: 30 ms. Default: half the `ttl`, at most the `wait`.
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.heartbeat = Some(heartbeat);
         self
@@ -229,8 +232,8 @@ impl RedlockBuilder {
 
     /// Whether every acquisition gets a fencing token. Default: `true`.
     ///
-    /// With `false` the lock is the classic algorithm: literally `SET key value NX PX ttl` on every master, without
-    /// counter and queue. [`fencing_token`](crate::LockGuard::fencing_token) is `None` then, and the order is
+    /// With `false` the lock is the classic Redlock algorithm: `SET key value NX PX ttl` on every master, without
+    /// fencing counter and queue. [`fencing_token`](crate::LockGuard::fencing_token) is then `None`, and the order is
     /// [`Order::Unordered`].
     pub fn fencing(mut self, fencing: bool) -> Self {
         self.settings.fencing = Some(fencing);
@@ -243,15 +246,16 @@ impl RedlockBuilder {
         self
     }
 
-    /// A text of at most 1 KiB that [`status`](Redlock::status) and waiters see of a holder, next to host, pid, process
-    /// name and the time of the acquire; `None` for no note at all. The note is written a moment after the acquire, so
-    /// that short locks do not pay for it.
+    /// A text that describes the holder of a lock, at most 1 KiB. [`status`](Redlock::status) and waiters show it
+    /// together with the holder's host, pid, process name and the time of the acquire. With `None` no note is written
+    /// at all. The note is written a moment after the acquire, so that short locks do not pay for it.
     pub fn note(mut self, note: impl Into<NoteText>) -> Self {
         self.note = note.into();
         self
     }
 
-    /// Root certificates and client certificate for `rediss://` masters.
+    /// Root certificates and the client certificate for `rediss://` masters. Default: the root certificates of the
+    /// operating system, no client certificate.
     #[cfg(feature = "tls-rustls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls-rustls")))]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -259,21 +263,21 @@ impl RedlockBuilder {
         self
     }
 
-    /// Masters in memory instead of servers, for this `Redlock` alone. It and its masters use Tokio's clock: if a test
+    /// Uses masters in memory instead of servers, for this `Redlock` alone. Leases then run on Tokio's clock: if a test
     /// pauses that clock (`tokio::time::pause`), locks expire without real waiting.
     #[cfg(any(test, feature = "testing"))]
     pub fn in_memory(self, masters: usize) -> Self {
         self.in_memory_on(&crate::node::memory::Masters::new(masters))
     }
 
-    /// Masters in memory that several `Redlock`s share, each of which stands for a process. The clock is Tokio's, as
-    /// with [`in_memory`](Self::in_memory).
+    /// Uses masters in memory that several `Redlock`s share; each `Redlock` acts as a process of its own. The clock is
+    /// Tokio's, as with [`in_memory`](Self::in_memory).
     #[cfg(any(test, feature = "testing"))]
     pub fn in_memory_on(self, masters: &crate::node::memory::Masters) -> Self {
         self.nodes(masters.nodes())
     }
 
-    /// Uses these implementations as masters. The clock is tokio's, as with [`in_memory`](Self::in_memory).
+    /// Uses these implementations of [`Node`] as masters. The clock is Tokio's, as with [`in_memory`](Self::in_memory).
     #[cfg(any(test, feature = "testing"))]
     pub fn nodes(mut self, nodes: Vec<Arc<dyn Node>>) -> Self {
         self.nodes = nodes;
@@ -281,14 +285,14 @@ impl RedlockBuilder {
         self
     }
 
-    /// Replaces TCP by other connections, for masters named by `redis://` URLs.
+    /// Replaces the TCP connections of masters named by `redis://` URLs.
     #[cfg(any(test, feature = "testing"))]
     pub fn dial(mut self, dial: crate::node::Dial) -> Self {
         self.dial = Some(dial);
         self
     }
 
-    /// Replaces clocks, timers, tasks and random bytes.
+    /// Replaces the clocks, timers, tasks and random bytes of the library.
     #[cfg(any(test, feature = "testing"))]
     pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
         self.runtime = Some(runtime);
@@ -298,7 +302,7 @@ impl RedlockBuilder {
 
 impl std::fmt::Debug for RedlockBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Addresses may contain passwords: show only their number.
+        // Addresses may contain passwords, so only the number of masters is shown.
         f.debug_struct("RedlockBuilder")
             .field("masters", &self.masters.len())
             .field("ttl", &self.settings.ttl())

@@ -1,4 +1,4 @@
-//! Replacing the masters while they are in use: the steps of an operator, each of which can be repeated
+//! Replacing the masters while they are in use: the steps that an operator executes. Each step can be repeated
 //! (`docs/operations.md`, "Changing the masters").
 
 mod marking;
@@ -18,14 +18,16 @@ use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::redlock::Redlock;
 
-/// Counters are carried if they are behind the clock by at most this time plus the wait. Any counter further behind is
-/// below all numbers that the next masters grant, because their clocks differ by less than the longest ttl.
+/// How far a fencing counter may be behind the clock and is still carried, in addition to the wait. A counter that is
+/// further behind need not be carried. It is below every token that the next masters grant, because the masters' clocks
+/// differ by less than the longest ttl.
 const CARRIED: Duration = Duration::from_secs(10);
 
-/// The largest difference of the masters' clocks with which numbers keep rising after all memories are lost.
+/// The largest difference between the masters' clocks with which fencing tokens still rise after all masters have lost
+/// their memory.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// A replacement of masters, as an operator executes it; see [`Redlock::change`].
+/// A replacement of the masters, whose steps an operator executes; see [`Redlock::change`].
 #[derive(Debug)]
 pub struct MastersChange<'a> {
     redlock: &'a Redlock,
@@ -33,49 +35,51 @@ pub struct MastersChange<'a> {
     strangers_pass: bool,
 }
 
-/// Why a step was not taken.
+/// Why a step of the replacement was not executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// This `Redlock` was built without next masters, or over masters that cannot store a generation marker.
+    /// This `Redlock` has no next masters, or its masters cannot store a generation marker.
     #[error("there is nothing to change: set next_masters, with Redis or Valkey masters")]
     NothingToChange,
-    /// Some conditions are not met; nothing unsafe was done. Each entry is one problem to solve.
+    /// Some conditions of the step are not met; nothing unsafe was done. Each text is one problem to solve.
     #[error("{}", .0.join("; "))]
     Missing(Vec<String>),
 }
 
-/// The stage of a replacement, as shown by majorities of the masters.
+/// The stage that a replacement of the masters has reached, according to majorities of the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ChangeStage {
-    /// No generation marker has been written.
+    /// No majority has a generation marker for this replacement.
     Untouched,
-    /// Both sets have markers; clients of the old masters and of both sets get votes.
+    /// Both sets have generation markers. Clients that know only the old masters, and clients that know both sets, get
+    /// votes.
     Prepared,
-    /// Some of the old masters are closed, but no majority of them.
+    /// Some of the old masters are closed, but not a majority of them.
     PartlyClosed,
-    /// The old masters are closed: only clients of both sets get votes.
+    /// A majority of the old masters is closed: only clients that know both sets get votes.
     Closed,
-    /// The next masters are open: clients of both sets and of the next masters get votes.
+    /// A majority of the next masters is open: clients that know both sets, and clients that know only the next
+    /// masters, get votes.
     Open,
-    /// The next masters have replaced the old ones.
+    /// The next masters have replaced the old ones: clients that know both sets get no votes any more.
     Finished,
 }
 
-/// The state of all masters.
+/// The state of all masters during a replacement, as one step found it or left it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Survey {
     /// The state of each master.
     pub masters: Vec<MasterSeen>,
-    /// The values under locks that this step has carried or removed.
+    /// The values (quotas and once-per-period records) that this step has carried to the next masters, or removed.
     pub carried: Vec<CarriedValue>,
     advice: Vec<String>,
     configuration: Configuration,
     quorum: Quorum,
-    /// When the last of these masters had been closed and the connections of old clients had been ended; `None` if the
-    /// masters were only read.
+    /// When the markers had been raised on all these masters, and the connections of old clients had been ended; `None`
+    /// if the masters were only read.
     closed_at: Option<Instant>,
 }
 
@@ -95,7 +99,7 @@ impl Redlock {
         }
     }
 
-    /// The state of the masters, with or without next masters.
+    /// Reads the state of the masters, whether next masters are set or not.
     ///
     /// # Errors
     ///
@@ -115,8 +119,8 @@ impl Redlock {
 }
 
 impl MastersChange<'_> {
-    /// Declares that unknown clients which run scripts on the masters take none of these locks, so that they do not
-    /// stop a step. Never use it for other Redlock clients of the same locks.
+    /// Declares that unknown clients which run scripts on the masters do not use these locks. Such clients then do not
+    /// prevent a step. Never use it if other Redlock clients use the same locks.
     #[must_use]
     pub fn strangers_pass(self, strangers_pass: bool) -> Self {
         Self {
@@ -125,19 +129,21 @@ impl MastersChange<'_> {
         }
     }
 
-    /// Reads the state of all masters.
+    /// Reads the state of all masters; changes nothing.
     pub async fn look(&self) -> Survey {
         self.order(&ChangeOrder::Look).await
     }
 
-    /// How long to wait after closing the old masters: the longest lease, plus the clock drift over it.
+    /// How long to wait between closing the old masters and opening the next ones: the longest lease, plus the clock
+    /// drift over it.
     pub fn wait(&self) -> Duration {
         let max_ttl = self.redlock.core.options.max_ttl;
         max_ttl + max_ttl / 100 + Duration::from_millis(2)
     }
 
-    /// Writes the generation marker to all masters, once the next ones are ready, and carries the values under locks
-    /// for the first time, so that clients of both sets can use them.
+    /// First step: writes the generation marker to all masters, after checking that the next masters are ready. Also
+    /// carries the values (quotas and once-per-period records) to the next masters for the first time, so that clients
+    /// that know both sets can use them.
     ///
     /// # Errors
     ///
@@ -171,13 +177,13 @@ impl MastersChange<'_> {
         Ok(Survey { advice, ..after })
     }
 
-    /// Closes the old masters: clients that know only them get no votes any more. Carries the values under locks, so
-    /// that clients of both sets can use values that other clients have created meanwhile.
+    /// Second step: closes the old masters, so that clients that know only them get no votes any more. Also carries the
+    /// values (quotas and once-per-period records) again, because clients may have created some since `prepare`.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] if clients would go on that cannot be notified, or if no majority of the old masters
-    /// could be closed. Masters that were closed stay closed.
+    /// [`ChangeError::Missing`] if there are clients that cannot be notified and would go on, or if no majority of the
+    /// old masters could be closed. Masters that were closed stay closed.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.foreign_markers_and_duplicates();
@@ -195,8 +201,8 @@ impl MastersChange<'_> {
         Ok(self.carry_early(after).await)
     }
 
-    /// Ends the connections of clients that know only the old masters once more, and returns which of these masters are
-    /// closed now. The wait counts from the return of this call.
+    /// Ends the connections of clients that know only the old masters once more, and returns which of the old masters
+    /// are closed now. The [`wait`](Self::wait) before `open` begins when this call returns.
     ///
     /// # Errors
     ///
@@ -208,21 +214,23 @@ impl MastersChange<'_> {
             let missing = vec!["no majority of the old masters is closed: run close first".into()];
             return Err(ChangeError::Missing(missing));
         }
-        // Also closes masters that were not reachable before.
+        // This also closes old masters that were not reachable before.
         let survey = self.raise(1).await;
         none(survey.clients_without_notice(self.strangers_pass))?;
         Ok(survey)
     }
 
-    /// Opens the next masters. `closed` is the result of [`closed`](Self::closed), at least [`wait`](Self::wait) ago.
-    /// First carries the values under locks, each under its lock, and the fencing counters that are not far behind the
-    /// clocks.
+    /// Third step: opens the next masters. `closed` is the result of [`closed`](Self::closed), which must have returned
+    /// at least [`wait`](Self::wait) ago. Before opening, this step carries the values, each under its lock, and the
+    /// fencing counters that are not far behind the clocks.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] if it is too early, if a majority of the old masters was not closed all the time, if a
-    /// value is lost or its lock is held for longer than the wait, or if an owner holds a lock whose counter must be
-    /// raised. Nothing has been opened then.
+    /// [`ChangeError::Missing`], without opening any master:
+    ///
+    /// - if it is too early, or a majority of the old masters was not closed all the time;
+    /// - if a value is lost, or its lock is held for longer than the wait;
+    /// - if an owner holds a lock whose counter must be raised.
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
         let now = self.look().await;
@@ -241,8 +249,8 @@ impl MastersChange<'_> {
         }
         missing.extend(now.clients_without_notice(self.strangers_pass));
         none(missing)?;
-        // An open master means that everything was carried before. Nothing may be carried now, because clients of the
-        // next masters may have written since.
+        // If any next master is open, everything was carried before. Nothing may be carried now, because clients that
+        // know only the next masters may have written since.
         let carried = if now.is_any_open() {
             Vec::new()
         } else {
@@ -268,11 +276,11 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// Opens the next masters that could not be reached before, if others are open already.
+    /// Opens the next masters that could not be reached during `open`, if other next masters are open already.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] if none is open.
+    /// [`ChangeError::Missing`] if no next master is open.
     pub async fn open_again(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.foreign_markers_and_duplicates();
@@ -283,7 +291,7 @@ impl MastersChange<'_> {
         Ok(self.raise(2).await)
     }
 
-    /// Ends the replacement: clients that know both sets get no votes any more.
+    /// Last step: ends the replacement. Clients that know both sets get no votes any more.
     ///
     /// # Errors
     ///
@@ -304,9 +312,9 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// Carries the values of all names that a majority of closed old masters and a majority of the next masters show. A
-    /// closed master accepts no late writes, so every value that a client of the old masters has created is among
-    /// these.
+    /// Carries the values of all names that any master lists; a majority of the closed old masters and a majority of
+    /// the next masters must have listed theirs. A closed master accepts no late writes, so every value that a client
+    /// of the old masters has created is among them.
     async fn carry_values(&self, closed: &Survey) -> Result<Vec<CarriedValue>, ChangeError> {
         let read = self.order(&ChangeOrder::Values).await;
         let enough = self.old_only().is_met_by(closed.closed_until(&read));
@@ -330,9 +338,9 @@ impl MastersChange<'_> {
         Err(ChangeError::Missing(missing))
     }
 
-    /// Carries values before the next masters are opened, so that clients of both sets can use values that clients of
-    /// the old masters have written. Values that cannot be carried do not stop the step: `open` handles all values
-    /// again.
+    /// Carries values before the next masters are opened, so that clients that know both sets can use values that
+    /// clients of the old masters have written. A value that cannot be carried does not prevent the step, because
+    /// `open` carries all values again.
     async fn carry_early(&self, after: Survey) -> Survey {
         if after.stage() >= ChangeStage::Open {
             return after;
@@ -352,8 +360,8 @@ impl MastersChange<'_> {
         }
     }
 
-    /// Carries the counters of a majority of closed old masters to a majority of the next ones; never lowers one.
-    /// Counters far behind the clocks are left out, because their numbers cannot be granted again.
+    /// Carries the fencing counters of a majority of the closed old masters to a majority of the next ones; never
+    /// lowers a counter. Counters far behind the clocks are left out, because their tokens cannot be granted again.
     async fn carry_counters(&self, closed: &Survey) -> Result<(), ChangeError> {
         let within = CARRIED + self.wait();
         let read = self.order(&ChangeOrder::Counters(within)).await;
@@ -384,13 +392,14 @@ impl MastersChange<'_> {
         self.redlock.core.coordinator.quorum.next_only()
     }
 
-    /// Raises the generation markers of all masters to the number of a step. All have been marked before, so a master
-    /// without a marker has lost it.
+    /// Raises the generation markers of all masters to the first marker of this replacement plus `by`. All masters have
+    /// been marked before, so a master without a marker has lost it, and the marker is restored.
     async fn raise(&self, by: u64) -> Survey {
         self.raise_where(by, |_| true).await
     }
 
-    /// The same; `restores` returns whether a master was marked before.
+    /// Raises the generation markers of all masters to the first marker of this replacement plus `by`. `restores`
+    /// returns whether the master with this index had a marker before.
     async fn raise_where(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
         let number = self.configuration.first_marker() + by;
         let Some(print) = self.configuration.print_at(number) else {
@@ -463,7 +472,7 @@ impl MasterSeen {
 }
 
 impl Survey {
-    /// The masters for which `such` is true.
+    /// The masters whose state satisfies `such`.
     fn those(&self, such: impl Fn(&MasterSeen) -> bool) -> MasterSet {
         let masters = self.masters.iter().enumerate();
         masters
@@ -472,7 +481,7 @@ impl Survey {
             .collect()
     }
 
-    /// The largest number of each key among the old masters.
+    /// The largest fencing counter of each key among the old masters.
     fn largest(&self) -> BTreeMap<Vec<u8>, u64> {
         let mut largest: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         for master in self.masters.iter().filter(|master| master.is_old) {
@@ -484,38 +493,39 @@ impl Survey {
         largest
     }
 
-    /// The masters whose marker has at least the number of this step.
+    /// The masters whose marker is of this replacement and has at least the number of step `by`.
     fn marked(&self, by: u64) -> MasterSet {
         let least = self.configuration.first_marker() + by;
         let ours = |marker: Marker| marker.number >= least && !self.is_of_others(marker);
         self.those(|master| master.marker().is_some_and(ours))
     }
 
-    /// Whether a master of the same set has a marker of this replacement: then a master without one has lost its own.
+    /// Whether any master of the same set has a marker of this replacement. If so, a master without a marker has lost
+    /// it.
     fn has_marker_like(&self, index: usize) -> bool {
         let (marked, is_old) = (self.marked(0), self.quorum.is_old(index));
         let mut masters = self.masters.iter().enumerate();
         masters.any(|(other, master)| master.is_old == is_old && marked.has(other))
     }
 
-    /// Whether any master is open for clients of the next masters.
+    /// Whether any master admits clients that know only the next masters.
     fn is_any_open(&self) -> bool {
         self.marked(2) != MasterSet::default()
     }
 
-    /// Whether a marker stands for other masters than this replacement knows at that number.
+    /// Whether the marker names other masters than this replacement has at the marker's number.
     fn is_of_others(&self, marker: Marker) -> bool {
         let ours = self.configuration.print_at(marker.number);
         ours.is_some_and(|ours| ours != marker.print)
     }
 
-    /// Whether a marker is from a later replacement.
+    /// Whether the marker is from a later replacement of the masters.
     fn is_later(&self, marker: Marker) -> bool {
         let unknown = self.configuration.print_at(marker.number).is_none();
         unknown && marker.number >= self.configuration.first_marker()
     }
 
-    /// The stage of the replacement.
+    /// The stage that the replacement has reached, according to majorities of the masters.
     pub fn stage(&self) -> ChangeStage {
         let [old, next] = [self.quorum.old_only(), self.quorum.next_only()];
         if next.is_met_by(self.marked(4)) {
@@ -533,7 +543,7 @@ impl Survey {
         }
     }
 
-    /// Whether a majority of the old masters has a marker of at least this number.
+    /// Whether a majority of the old masters has a marker with at least this number.
     fn is_open_for(&self, number: u64) -> bool {
         let marked = self.those(|master| {
             master
@@ -543,7 +553,7 @@ impl Survey {
         self.quorum.old_only().is_met_by(marked)
     }
 
-    /// The old masters that are closed here and also in `now`, in the same run of their servers.
+    /// The old masters that are closed in this survey and in `now`, in the same server run.
     fn closed_until(&self, now: &Self) -> MasterSet {
         let closed = self.marked(1);
         let still = now.marked(1);
@@ -555,14 +565,14 @@ impl Survey {
         both.filter(same).collect()
     }
 
-    /// The keys of the locks under which any master has a value.
+    /// The keys of the locks under which any master stores a value.
     fn names(&self) -> Vec<Vec<u8>> {
         let names = self.masters.iter().flat_map(|master| &master.seen.names);
         let names: BTreeSet<&Vec<u8>> = names.collect();
         names.into_iter().cloned().collect()
     }
 
-    /// Counters that too few of the next masters accepted, because an owner holds their locks.
+    /// One line for each fencing counter that too few of the next masters accepted, because an owner holds the lock.
     fn held_by_owners(&self) -> Vec<String> {
         let owned = self.masters.iter().flat_map(|master| &master.seen.owned);
         let owned: BTreeMap<&Vec<u8>, &Vec<u8>> = owned.map(|(key, owner)| (key, owner)).collect();
@@ -593,7 +603,8 @@ impl Survey {
         self.those(|master| master.seen.fault.is_none())
     }
 
-    /// Empty if `so` is true; otherwise the unmet condition, and the faults of the masters that may be the cause.
+    /// An empty list if `so` is true. Otherwise the text `missing`, and the faults of the masters that may be the
+    /// cause.
     fn unless(&self, so: bool, missing: &str) -> Vec<String> {
         if so {
             return Vec::new();
@@ -603,7 +614,7 @@ impl Survey {
         missing
     }
 
-    /// The masters that could not be asked, or not for everything.
+    /// One line for each master that could not be asked, or did not answer every request.
     pub fn faults(&self) -> Vec<String> {
         self.faults_of(|_| true)
     }
@@ -617,7 +628,7 @@ impl Survey {
         faults.collect()
     }
 
-    /// Markers that are not of this replacement, and masters that are the same server.
+    /// One line for each marker that is not of this replacement, and for each server that is named as two masters.
     fn foreign_markers_and_duplicates(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for (index, master) in self.masters.iter().enumerate() {
@@ -644,7 +655,7 @@ impl Survey {
         missing
     }
 
-    /// The reasons why the next masters cannot replace the old ones.
+    /// The reasons why the next masters cannot replace the old ones, one line each.
     fn unfit(&self, max_ttl: Duration) -> Vec<String> {
         let mut missing = Vec::new();
         let young = max_ttl + Duration::from_secs(1);
@@ -681,7 +692,7 @@ impl Survey {
         missing
     }
 
-    /// Clients that are configured with other masters: the marker would exclude them.
+    /// One line for each client that is configured with other masters, because the marker would exclude it.
     fn clients_of_other_masters(&self) -> Vec<String> {
         let configuration = self.configuration;
         let mut missing = Vec::new();
@@ -703,7 +714,8 @@ impl Survey {
         missing
     }
 
-    /// Clients on closed masters that cannot be notified. While they are connected, going on is not safe.
+    /// One line for each client of the closed masters that cannot be notified. While such clients are connected, the
+    /// next step is not safe.
     fn clients_without_notice(&self, strangers_pass: bool) -> Vec<String> {
         let mut missing = Vec::new();
         for master in self.masters.iter().filter(|master| master.is_old) {
@@ -728,13 +740,13 @@ impl Survey {
         missing
     }
 
-    /// Whether next masters are set.
+    /// Whether next masters are configured, so that a replacement is in progress or planned.
     pub fn is_change(&self) -> bool {
         self.configuration.has_next()
     }
 
-    /// Whether no majority is left because too many masters reject this configuration: they were replaced, or are not
-    /// open yet.
+    /// Whether this configuration cannot get a majority, because too many masters reject it: the masters were replaced,
+    /// or are not open yet.
     pub fn refuses(&self) -> bool {
         let refused = self.those(|master| {
             let admission = self.configuration.admission(master.marker());
@@ -743,12 +755,12 @@ impl Survey {
         !self.quorum.possible_without(refused)
     }
 
-    /// Advice for the operator that does not stop a step.
+    /// Advice for the operator. It does not prevent a step.
     pub fn advice(&self) -> &[String] {
         &self.advice
     }
 
-    /// Next masters that have values before this step has carried any.
+    /// One line for each next master that has values before this step has carried any.
     fn holding_values(&self) -> Vec<String> {
         let next = self.masters.iter();
         let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);

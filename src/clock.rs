@@ -1,17 +1,18 @@
-//! The clock that measures leases: monotonic, and it goes on while the machine sleeps.
+//! The clock that measures leases: monotonic, and on Linux it also advances while the machine is suspended.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::protocol::instant::Instant;
 
 impl Instant {
-    /// The present time on the suspend-aware monotonic clock.
+    /// The present time on the monotonic clock that measures leases. On Linux it also advances during a suspend.
     pub fn now() -> Self {
         monotonic()
     }
 }
 
-/// `CLOCK_BOOTTIME`, because the masters' ttl goes on while this machine sleeps. The clocks of tokio and std stop then.
+/// `CLOCK_BOOTTIME` advances while this machine is suspended, as the TTL on the masters does. The clocks of tokio and
+/// std stop during a suspend.
 #[cfg(target_os = "linux")]
 fn monotonic() -> Instant {
     use rustix::time::{ClockId, clock_gettime};
@@ -28,8 +29,8 @@ fn monotonic() -> Instant {
     Instant::from_nanos(u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// tokio's clock, which a test can pause and advance (`tokio::time::pause`), on the scale of [`Instant`] and of the
-/// wall clock. Masters in memory and their clients use it.
+/// Tokio's clock, converted to [`Instant`] and to wall-clock time. A test can pause and advance it
+/// (`tokio::time::pause`). Masters in memory and their clients use it.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) mod paced {
     use std::sync::LazyLock;
@@ -37,7 +38,7 @@ pub(crate) mod paced {
 
     use crate::protocol::instant::Instant;
 
-    /// The same moment on all three clocks.
+    /// One moment, read on all three clocks.
     struct Origin {
         tokio: std::time::Instant,
         ours: Instant,
@@ -46,13 +47,13 @@ pub(crate) mod paced {
 
     static ORIGIN: LazyLock<Origin> = LazyLock::new(|| {
         let reading = || {
-            // Read ours first. Then a late reading of tokio's clock makes this clock run behind, and a lease only
+            // Read our clock first. If tokio's clock is then read late, this clock runs behind, and a lease only gets
             // shorter.
             let ours = Instant::now();
             let tokio = std::time::Instant::now();
             (Instant::now().saturating_since(ours), ours, tokio)
         };
-        // Take the fastest of 16 readings: a reading may be interrupted between the two clocks.
+        // Take the fastest of 16 readings, because the thread may be interrupted between reading the two clocks.
         let readings = (0..16).map(|_| reading());
         let (_, ours, tokio) = readings
             .min_by_key(|(took, ..)| *took)
@@ -64,7 +65,8 @@ pub(crate) mod paced {
         }
     });
 
-    /// Time from the origin to tokio's present: `Err` if the present is earlier, as after a pause that began before.
+    /// Time from the origin to the present of tokio's clock. `Err` contains the distance if the present is before the
+    /// origin: the clock may have been paused before the origin was read.
     fn since() -> Result<Duration, Duration> {
         let now = tokio::time::Instant::now().into_std();
         let ahead = now.checked_duration_since(ORIGIN.tokio);

@@ -21,8 +21,8 @@ fn wrong(name: &str, why: impl Into<String>) -> BuildError {
 }
 
 impl Settings {
-    /// Reads the environment variables of the table on [`RedlockBuilder`]. A variable that is not set, or empty, leaves
-    /// its setting unset.
+    /// Reads the settings from environment variables, which the table on [`RedlockBuilder`] lists. A variable that is
+    /// missing or empty leaves its setting unset.
     ///
     /// # Errors
     ///
@@ -41,8 +41,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// A builder with these settings, to which others can be added. Reads the files of the certificates, if any are
-    /// named.
+    /// Makes a builder with these settings; further settings can be added to it. Reads the certificate files, if the
+    /// settings name any.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Settings {
         self.named(str::to_owned)
     }
 
-    /// As [`builder`](Self::builder); `name` translates the name of a setting for error messages.
+    /// Makes a builder as [`builder`](Self::builder) does; `name` translates the name of a setting for error messages.
     ///
     /// # Errors
     ///
@@ -120,13 +120,13 @@ impl Settings {
 }
 
 impl RedlockBuilder {
-    /// Settings from the environment, with the variables of the [table above](RedlockBuilder). `QUORATE_MASTERS` must be
-    /// set: URLs with commas between them. Durations are written with a unit (`500ms`, `1h 30m`); `QUORATE_WAIT` is a
-    /// duration, `forever` or `none`; `QUORATE_FENCING` is `on` or `off`; `QUORATE_ORDER` is `fair` or `unordered`;
-    /// `QUORATE_RESTART_GUARD` is `on`, `after-first-contact` or `off`. A variable that is not set, or empty, leaves the
-    /// builder's default. The command `quorate` reads the same variables.
+    /// A builder with settings from the environment; the [table above](RedlockBuilder) lists the variables.
+    /// `QUORATE_MASTERS` must be set: URLs separated by commas. Durations are written with a unit (`500ms`, `1h 30m`);
+    /// `QUORATE_WAIT` is a duration, `forever` or `none`; `QUORATE_FENCING` is `on` or `off`; `QUORATE_ORDER` is `fair`
+    /// or `unordered`; `QUORATE_RESTART_GUARD` is `on`, `after-first-contact` or `off`. A variable that is missing or
+    /// empty leaves the builder's default. The command `quorate` reads the same variables.
     ///
-    /// No file is read for settings: see [`Settings`] for that. Masters of other kinds than Redis are added with
+    /// No settings file is read: use [`Settings`] for that. Masters of other kinds than Redis are added with
     /// `RedlockBuilder::node` (feature `node`): take their URLs out of [`Settings::masters`] first.
     ///
     /// ```no_run

@@ -1,4 +1,4 @@
-//! One error type per verb. Each error says what failed, at which master, and what still holds.
+//! One error type per operation. Each error contains what failed, at which master, and what is still held.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub enum BuildError {
     BadMaster {
         /// The address without credentials, or its position in the list.
         master: String,
-        /// The problem, and what would be correct.
+        /// The problem with the address, and what would be correct.
         why: String,
     },
     /// The same server is listed twice. Its single memory would count as two votes.
@@ -34,31 +34,32 @@ pub enum BuildError {
          another database number on the same server is not"
     )]
     SameMasterTwice(String),
-    /// `next_masters` names the same servers as `masters`, so nothing would change.
+    /// `next_masters` names the same servers as `masters`: nothing would change.
     #[error(
         "next_masters names the same servers as masters: remove next_masters, or name the servers that replace the masters"
     )]
     SameMasters,
-    /// A master of a kind that cannot store the generation marker, with `next_masters` or `masters_generation`.
+    /// `next_masters` or `masters_generation` is set, and a master is of a kind that cannot store the generation
+    /// marker.
     #[error(
         "master {0} cannot store a generation marker: \
          next_masters and masters_generation work with Redis and Valkey masters only"
     )]
     UnmarkedMaster(String),
-    /// A duration is out of range, or does not fit the other settings.
+    /// A duration is out of range, or contradicts another setting.
     #[error("{what} of {} {why}", humantime::format_duration(*.value))]
     BadDuration {
-        /// Name of the setting.
+        /// The name of the setting.
         what: &'static str,
-        /// Its value.
+        /// The value of the setting.
         value: Duration,
-        /// The problem, and what would be correct.
+        /// The problem with the value, and what would be correct.
         why: String,
     },
     /// The key prefix would collide with quorate's own keys.
     #[error("key prefix {0:?} is reserved: keys that begin with {RESERVED:?} are quorate's own")]
     ReservedPrefix(String),
-    /// A kind of lock that needs fencing numbers, on a `Redlock` built with `fencing(false)`.
+    /// This kind of lock needs fencing tokens, but the `Redlock` was built with `fencing(false)`.
     #[error("{0} need fencing tokens: remove fencing(false) from the builder")]
     NeedsFencing(&'static str),
     /// The key prefix is longer than a resource name may be.
@@ -72,7 +73,7 @@ pub enum BuildError {
     BadSetting {
         /// The name of the environment variable, or of the key in the file.
         name: String,
-        /// The problem, and what would be correct.
+        /// The problem with the setting, and what would be correct.
         why: String,
     },
     /// A TLS setting that cannot be used.
@@ -97,24 +98,24 @@ pub enum BuildError {
 #[non_exhaustive]
 pub struct CannotBlock;
 
-/// The lock was not acquired. Nothing is held. Keys that some masters may have set are being released; a key that
+/// The lock was not acquired, and nothing is held. Keys that some masters may have set are being released; a key that
 /// cannot be released expires with its ttl.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Contention: another holder had the lock until the wait was over. The holder may be this process itself
+    /// Contention: another client held the lock until the wait ended. The holder may also be this process itself
     /// ([`Missed::held_here`]).
     HeldByOther(Missed),
-    /// This owner holds the lock already, and a further hold cannot join now: no majority of the masters shows the same
-    /// number for its holds. That happens when a hold has just crashed, or when masters failed right after their
-    /// numbers differed. It ends by itself, at the latest when that hold has expired.
+    /// This owner already holds the lock, but a further hold cannot join: no majority of the masters shows the same
+    /// fencing token for its holds. This happens when a hold has just crashed, or when masters failed while their
+    /// tokens differed. It ends by itself, at the latest when the earlier hold has expired.
     NotJoinable(Missed),
-    /// Outage: fewer masters than a majority of the configured ones could vote. If the fault does not pass by itself,
-    /// this error is returned before the end of the wait: see [`Missed::passes_by_itself`].
+    /// Outage: less than a majority of the configured masters could vote. If waiting cannot help
+    /// ([`Missed::passes_by_itself`] is false), this error is returned before the wait ends.
     NoQuorum(Missed),
-    /// Outdated configuration: the masters have been replaced, and too many of the masters that were asked give no
-    /// votes to clients with this configuration. Neither waiting nor retrying helps: build the `Redlock` with the
-    /// masters that are in force now (`docs/operations.md`, "Changing the masters").
+    /// Outdated configuration: the masters have been replaced, and too many of those that were asked reject clients
+    /// with this configuration. Neither waiting nor retrying helps: build the `Redlock` with the present masters
+    /// (`docs/operations.md`, "Changing the masters").
     OtherMasters(Missed),
     /// Lateness: a majority granted the lock, but so slowly that no validity was left.
     TooLate(Missed),
@@ -122,47 +123,48 @@ pub enum AcquireError {
     InvalidResource(InvalidResource),
     /// The options of this lock are invalid. Nothing was sent.
     InvalidOptions(BuildError),
-    /// A blocking call on a thread of a Tokio runtime. Nothing was sent.
+    /// The blocking call was made on a thread of a Tokio runtime. Nothing was sent.
     #[cfg(feature = "blocking")]
     #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
     CannotBlock(CannotBlock),
 }
 
-/// Why a lock was not acquired: the result of the last round that proved something.
+/// Why a lock was not acquired: the result of the last conclusive round of requests to the masters.
 ///
-/// A round proves "held by another" if the refusals alone make a majority impossible, whatever the other masters
-/// answer. It proves "no quorum" if the faults alone do. Of all rounds, the last one that proved one of them counts. If
-/// the end of the wait cuts a round off, missing answers prove nothing unless they were missing for a whole node
-/// timeout. If no round proved anything, the error is "no quorum".
+/// A round concludes "held by another" if the refusals alone make a majority impossible, whatever the other masters
+/// answer. It concludes "no quorum" if the failures alone do. If the end of the wait interrupts a round, a missing
+/// answer counts as a failure only if it was missing for a whole node timeout. If no round was conclusive, the error
+/// is "no quorum".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {
     /// The resource, as text.
     pub resource: String,
-    /// How long the acquire lasted.
+    /// How long the acquire took.
     pub waited: Duration,
-    /// How many attempts were made.
+    /// How many attempts the acquire made.
     pub attempts: u32,
-    /// The reply of each master in that round; empty if this process itself held the lock.
+    /// The reply of each master in the round that decided the error. Empty if this process itself held the lock.
     pub reports: Vec<NodeReport>,
-    /// Whether this very [`Redlock`](crate::Redlock) holds the lock. Locks are not re-entrant.
+    /// Whether this very [`Redlock`](crate::Redlock) holds the lock. A task that waits for its own lock sees `true`,
+    /// because locks are not re-entrant.
     pub held_here: bool,
-    /// The holder's note, if it has one.
+    /// The note of the lock's holder, if the holder has written one.
     pub note: Option<Box<Note>>,
-    /// Which masters make a majority.
+    /// Decides which sets of masters are a majority.
     pub(crate) majority: Quorum,
 }
 
 impl Missed {
-    /// Whether waiting longer could have helped. False if a majority is impossible because masters refuse the user or
-    /// lack what a lock needs. In that case an acquire ends after one attempt, however long it may wait; the next
+    /// Whether waiting longer could have helped. False if no majority is possible because masters reject the user or
+    /// lack something that a lock needs. An acquire then ends after one attempt, however long its `wait` is. The next
     /// acquire tries again.
     pub fn passes_by_itself(&self) -> bool {
         let lasting = failed_with(&self.reports, |fault| !fault.passes_by_itself());
         self.majority.possible_without(lasting)
     }
 
-    /// "no quorum for .. : 2 of 5 masters can vote, 3 are needed", and the rest.
+    /// Writes "no quorum for .. : 2 of 5 masters can vote, 3 are needed", followed by [`write_rest`](Self::write_rest).
     fn write_no_quorum(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let can_vote = self
             .reports
@@ -188,7 +190,7 @@ impl Missed {
         self.write_rest(f)
     }
 
-    /// How long was tried, that nothing is held, and what each master replied.
+    /// Writes how long the acquire tried, that nothing is held, and what each master replied.
     fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waited = Duration::from_millis(self.waited.as_millis() as u64);
         let waited = humantime::format_duration(waited);
@@ -203,7 +205,7 @@ impl Missed {
         write!(f, " [{line}]")
     }
 
-    /// Whether this client cannot get a majority because too many masters are at another generation.
+    /// Whether this client cannot get a majority because too many masters have another generation.
     pub(crate) fn is_outdated(&self) -> bool {
         let other = failed_with(&self.reports, |fault| {
             matches!(fault, Fault::OtherMasters(_))
@@ -213,7 +215,7 @@ impl Missed {
 }
 
 impl AcquireError {
-    /// The reply of each master in the round that counts; empty if nothing was sent.
+    /// The reply of each master in the round that decided the error; empty if nothing was sent.
     pub fn reports(&self) -> &[NodeReport] {
         match self {
             Self::HeldByOther(missed)
@@ -289,23 +291,23 @@ impl From<BuildError> for AcquireError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// The lock is no longer held. Acquire it again to get a new fencing token.
+    /// The lock is no longer held. Acquire it again to get a new guard and a new fencing token.
     #[error("the lock is lost: {0}")]
     Lost(LossCause),
-    /// No majority answered in time. The old validity still holds.
+    /// No majority answered in time. The lock is still held until its previous validity ends.
     #[error("the lock was not extended: too few masters answered; its old validity still holds [{}]", OneLine(.0))]
     NoQuorum(Vec<NodeReport>),
     /// The requested ttl is invalid. Nothing was sent.
     #[error(transparent)]
     InvalidTtl(BuildError),
-    /// A blocking call on a thread of a Tokio runtime. Nothing was sent.
+    /// The blocking call was made on a thread of a Tokio runtime. Nothing was sent.
     #[cfg(feature = "blocking")]
     #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
     #[error(transparent)]
     CannotBlock(CannotBlock),
 }
 
-/// A [`scope`](crate::Redlock::scope) did not run to its end under the lock.
+/// The body of a [`scope`](crate::Redlock::scope) did not run to its end while the lock was held.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScopeError<T = ()> {
@@ -317,13 +319,13 @@ pub enum ScopeError<T = ()> {
     Lost {
         /// Why the lock ended.
         cause: LossCause,
-        /// The value of a body that ran to its end; `None` if the body was dropped before.
+        /// The body's value if the body ran to its end; `None` if the body was dropped before.
         value: Option<T>,
     },
 }
 
 impl<T> ScopeError<T> {
-    /// The value of a body that ran to its end although the lock had ended before.
+    /// The value of a body that ran to its end although the lock had ended before; `None` if there is no such value.
     pub fn into_value(self) -> Option<T> {
         match self {
             Self::NotAcquired(_) => None,
@@ -345,7 +347,7 @@ impl<T> ScopeError<T> {
 }
 
 impl<T, E: From<ScopeError>> ScopeError<Result<T, E>> {
-    /// One error for the body and the lock: the body's own error if it returned one.
+    /// Converts into a single error type: the body's own error if the body failed, otherwise the error of the lock.
     pub(crate) fn into_one(self) -> E {
         match self {
             Self::Lost {
@@ -357,7 +359,7 @@ impl<T, E: From<ScopeError>> ScopeError<Result<T, E>> {
     }
 }
 
-/// Does not need `T: Debug`, and does not show the value.
+/// Implemented by hand, so that `T` need not be `Debug`. The value is not shown.
 impl<T> fmt::Debug for ScopeError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,16 +1,16 @@
-//! The names of all keys and channels. Scripts, rights and the memory masters take them from here.
+//! The names of all keys and channels. Scripts, access rights and the masters in memory use these definitions.
 
 use std::borrow::Cow;
 
 /// The prefix of all keys of quorate's own. Resource names and key prefixes may not begin with it.
 pub(crate) const RESERVED: &str = "quorate:";
 
-/// A glob pattern for all slots of all semaphores.
+/// A glob pattern that matches the keys of all slots of all semaphores.
 pub(crate) fn all_slots() -> Vec<u8> {
     pattern(Family::Slot.before().as_bytes())
 }
 
-/// Parses the key of a slot into its number and the lock key that its semaphore's name would have.
+/// Parses the key of a slot into the slot's number and the lock key of the plain lock with the semaphore's name.
 pub(crate) fn slot_of(key: &[u8]) -> Option<(u8, &[u8])> {
     let rest = key.strip_prefix(Family::Slot.before().as_bytes())?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -27,29 +27,30 @@ pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The key of the note of one hold of a class: the hold's value precedes the lock key.
+/// The key that stores the note of one hold of readers or of an owner. It contains the hold's value and the lock key.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) fn hold(value: &[u8], key: &[u8]) -> Vec<u8> {
     [Family::OfHold.before().as_bytes(), value, b":", key].concat()
 }
 
-/// The key of a slot; `name` is the lock key that the semaphore's name would have.
+/// The key of a semaphore's slot; `name` is the lock key of the plain lock with the semaphore's name.
 pub(crate) fn slot(name: &[u8], slot: u8) -> Vec<u8> {
     [format!("{}{slot}:", Family::Slot.before()).as_bytes(), name].concat()
 }
 
-/// The name of the queue of a semaphore.
+/// The name of the queue of a semaphore; `name` is the lock key of the plain lock with the semaphore's name.
 pub(crate) fn line_of_semaphore(name: &[u8]) -> Vec<u8> {
     [Family::Slot.before().as_bytes(), b"line:", name].concat()
 }
 
-/// The prefix of wake channels; the process id follows.
+/// The prefix of the channels that wake waiters; the process id follows.
 pub(crate) const WAKE: &str = "quorate:wake:";
 
-/// The key of the generation marker: how far a replacement of the masters is, and for which masters.
+/// The key of the generation marker: the step that a replacement of the masters has reached, and the masters it
+/// concerns.
 pub(crate) const MASTERS: &str = "quorate:masters";
 
-/// The placeholder of [`WAKE`] in scripts and in the table of rights.
+/// The placeholder of [`WAKE`] in scripts and in the table of access rights.
 pub(crate) const WAKE_PLACE: &str = "{wake}";
 
 /// The value of the lock key while readers hold the lock.
@@ -72,7 +73,7 @@ const OWNER_PLACE: &str = "{owner}";
 /// The prefix of the channel that announces new leaders; the lock key follows.
 pub(crate) const LEADER: &str = "quorate:leader:";
 
-/// The placeholder of [`LEADER`] in scripts and in the table of rights.
+/// The placeholder of [`LEADER`] in scripts and in the table of access rights.
 pub(crate) const LEADER_PLACE: &str = "{leader}";
 
 /// The kinds of keys that belong to a lock.
@@ -84,23 +85,23 @@ pub(crate) enum Family {
     Fence,
     /// The waiters, sorted by ticket.
     Queue,
-    /// The deadline of each waiter's heartbeat.
+    /// The deadline of each waiter's heartbeat, after which the waiter is skipped.
     Alive,
-    /// The largest ticket drawn.
+    /// The largest queue ticket given out.
     Ticket,
     /// The values of force-released locks.
     Broken,
-    /// The holds of a class, by value.
+    /// The holds of a class (readers or an owner), by lock value.
     Holds,
-    /// The value that is kept under the lock.
+    /// The value (quota or record) that is stored under the lock.
     Value,
     /// A slot of a semaphore; its number follows the prefix.
     Slot,
-    /// The counter and the queue of a slot, which is a lock itself.
+    /// The fencing counter and the queue of a slot, which is a lock itself.
     OfSlot,
     /// The holder's note.
     Note,
-    /// The note of one hold of a class; the hold's value and the lock key follow the prefix.
+    /// The note of one hold of readers or of an owner; the hold's value and the lock key follow the prefix.
     OfHold,
     /// The generation marker of the masters: one key for all locks.
     Masters,
@@ -120,14 +121,14 @@ impl Family {
         Self::Value,
         Self::Slot,
         Self::OfSlot,
-        // Before `Note`, because its prefix begins with that of `Note`.
+        // Must precede `Note`, because the prefix of `OfHold` begins with that of `Note`.
         Self::OfHold,
         Self::Note,
         Self::Masters,
         Self::Lines,
     ];
 
-    /// The prefix that precedes the lock key.
+    /// The prefix of the keys of this family; the lock key follows.
     pub(crate) fn before(self) -> &'static str {
         match self {
             Self::Lock => "",
@@ -147,7 +148,7 @@ impl Family {
         }
     }
 
-    /// The placeholder of [`before`](Self::before) in scripts and in the table of rights.
+    /// The placeholder of the [prefix](Self::before) in scripts and in the table of access rights.
     pub(crate) fn place(self) -> &'static str {
         match self {
             Self::Lock => "{lock}",
@@ -167,7 +168,7 @@ impl Family {
         }
     }
 
-    /// Whether it is a single key for all locks.
+    /// Whether the family has a single key for all locks.
     pub(crate) fn is_one_key(self) -> bool {
         matches!(self, Self::Masters | Self::Lines)
     }
@@ -179,11 +180,11 @@ impl Family {
     }
 }
 
-/// The lock key that a key belongs to.
+/// The lock key that a key of this family belongs to.
 #[cfg(any(test, feature = "node"))]
 pub(crate) fn lock_of(key: &[u8]) -> &[u8] {
     let of_hold = key.strip_prefix(Family::OfHold.before().as_bytes());
-    // A value of 32 digits, a colon and the lock key follow.
+    // The prefix is followed by a value of 32 digits, a colon and the lock key.
     if let Some(lock) = of_hold.and_then(|rest| rest.get(33..)) {
         return lock;
     }
@@ -194,7 +195,7 @@ pub(crate) fn lock_of(key: &[u8]) -> &[u8] {
     lock.next().unwrap_or(key)
 }
 
-/// Whether a key is quorate's own, but not a lock key.
+/// Whether a key belongs to quorate but is not a lock key.
 pub(crate) fn is_reserved(key: &[u8]) -> bool {
     key.starts_with(RESERVED.as_bytes())
 }
@@ -212,7 +213,7 @@ pub(crate) fn pattern(before: &[u8]) -> Vec<u8> {
     pattern
 }
 
-/// Replaces the placeholders in a script by the key prefixes.
+/// Replaces the placeholders in a script with the key prefixes.
 pub(crate) fn put_in(script: &str) -> String {
     let named = Family::ALL.iter().fold(script.to_owned(), |text, family| {
         text.replace(family.place(), family.before())

@@ -1,8 +1,8 @@
 //! A Redlock quorum lock over N independent Redis or Valkey masters.
 //!
-//! One lock for many machines, held while a majority of the masters grants it. The lock survives the failure of a
-//! minority of the masters, tells its holder in time when it is lost, and provides fencing tokens, so that even a
-//! paused holder can do no harm.
+//! A client holds the lock while a majority of the masters grants it. The lock survives the failure of a minority of
+//! the masters, and its holder is notified in time when the lock is lost. Every holder gets a fencing token. Systems
+//! that check the token are safe even from a holder that was paused.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,8 +22,8 @@
 //! # What it promises
 //!
 //! At most one client at a time believes that it holds a resource. This holds while at most a minority of the masters
-//! fails and clocks stay within the configured [`Drift`]. A process that is paused past its lease keeps its belief for
-//! a moment too long: pass the [fencing token](LockGuard::fencing_token) to every system that it writes to.
+//! fails and clocks stay within the configured [`Drift`]. A process that was paused past its lease still believes for a
+//! moment that it holds the lock: pass the [fencing token](LockGuard::fencing_token) to every system that it writes to.
 //!
 //! # A tour
 //!
@@ -37,35 +37,35 @@
 //! - [`Quota`] and [`Once`] keep a value under a lock: a limited number of units, and work that runs once per period.
 //! - [`Election`] elects a leader and announces it to all observers. A [`Note`] describes the holder of a lock, and
 //!   [`list`](Redlock::list) shows all locks that are held now.
-//! - [`AcquireError`] distinguishes contention, outage and lateness. Every error and every guard carries a
-//!   [`NodeReport`] of each master.
-//! - [`Settings`] and [`RedlockBuilder::from_env`] read the configuration of a service. The module `blocking` (a
-//!   feature) has the same verbs without async.
-//! - `Redlock::in_memory` (feature `testing`) tests your own code without a server: `docs/testing.md`. The modules
+//! - [`AcquireError`] distinguishes contention (another client holds the lock), outage (no majority answers) and
+//!   lateness (the majority answered too slowly). Every error and every guard carries a [`NodeReport`] of each master.
+//! - [`Settings`] and [`RedlockBuilder::from_env`] read the configuration of a service. The module `blocking` (feature
+//!   `blocking`) has the same functions without async.
+//! - `Redlock::in_memory` (feature `testing`) lets you test your own code without a server: `docs/testing.md`. The modules
 //!   `node` and `runtime` (features `node`, `testing`) are the interfaces for other back ends and for simulations.
+//!
 //! # Platforms
 //!
-//! Linux, macOS and other Unix systems; every change is tested on Linux. On Windows it does not compile, and says so:
 //! Linux, macOS and other Unix systems; every change is tested on Linux. Windows is rejected at compile time: `unix://`
 //! masters, the host name in notes (`uname`) and the clock are Unix features, and nobody tests Windows. On Windows use
 //! WSL, or take the lock in a container.
 //!
-//! On Linux, leases are measured with a clock that goes on while the machine sleeps. On other systems that clock may
-//! stop: after a suspend, a holder believes in its lock for too long, as a paused process does.
+//! On Linux, leases are measured with a clock that also advances while the machine is suspended. On other systems the
+//! clock may stop during a suspend. A holder then believes for too long that it holds the lock, as a paused process
+//! does.
+//!
 //! # Tracing
 //!
 //! Spans and events of target `quorate`:
 //!
 //! | name | level | fields |
 //! |---|---|---|
-//! | span `acquire` | debug | `resource`, `attempts`, `ahead` and `answering` (as the first attempt found them), `outcome` (`acquired`, `held_by_other`, `held_by_owner`, `no_quorum`, `too_late`), `fencing_token` |
 //! | span `acquire` | debug | `resource`, `attempts`, `ahead` and `answering` (both from the first attempt), `outcome` (`acquired`, `held_by_other`, `held_by_owner`, `no_quorum`, `too_late`), `fencing_token` |
 //! | `queued on the masters` | debug | `ticket` |
 //! | `lock acquired` | debug | `fencing_token` |
 //! | `fencing token confirmed by a second round` | debug | `token` |
 //! | `lock renewed` | trace | `resource` |
 //! | `missing key restored` | debug | `resource`, `node` (index) |
-//! | `no majority for a renewal, trying again` | warn | `resource`, `said` (by each master) |
 //! | `no majority for a renewal, trying again` | warn | `resource`, `said` (the replies of the masters) |
 //! | `lock released` | debug | `resource`, `on`, `expired_on`, `unreachable` |
 //! | `connected` | debug | `node` |
@@ -79,7 +79,7 @@
 //! | `no wake-ups, only timers` | warn | `node`, `why` |
 //! | `an even number of masters ..` | warn | `masters` |
 //!
-//! None of them contains a password.
+//! No span or event contains a password.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(unix))]

@@ -12,7 +12,7 @@ use crate::resource::check_resource;
 /// The largest number of locks in a listing.
 const MOST: usize = 1000;
 
-/// The longest time spent on asking masters for names.
+/// The longest time that listing spends on asking masters for names.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// How many locks are looked up at the same time.
@@ -41,22 +41,22 @@ pub struct Listing {
 pub struct Listed {
     /// The resource name without the key prefix; for a permit, the name of its semaphore.
     pub resource: Vec<u8>,
-    /// The number of the semaphore's slot; `None` for all other locks.
+    /// The slot's number if the lock is a permit of a semaphore; `None` for all other locks.
     pub slot: Option<usize>,
-    /// What each master knows of the lock: the holder, its note, and the waiters. If a key holds a value that is not
-    /// from quorate, the value may be private data of another program: `not a lock of ours` is shown instead.
+    /// What each master knows about the lock: the holder, its note, and the waiters. If another program uses the key,
+    /// its value may be private data, so `not a lock of ours` is shown instead.
     pub status: Status,
 }
 
-/// Replaces a value that is not from quorate.
+/// Shown instead of a value that quorate did not write.
 const NOT_OURS: &[u8] = b"not a lock of ours";
 
-/// Whether this value is from quorate: a lock token, or the marker of a class.
+/// Whether quorate wrote this value: it is a lock token, or the marker of a class.
 fn is_of_a_lock(value: &[u8]) -> bool {
     keys::is_marker(value) || Token::from_hex(value).is_some()
 }
 
-/// Replaces foreign values. Different values get different numbers.
+/// Replaces values that quorate did not write. Different values get different numbers, so that they stay distinct.
 fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
     let mut strangers: Vec<Vec<u8>> = Vec::new();
     for node in nodes {
@@ -145,7 +145,7 @@ impl Redlock {
         }
     }
 
-    /// Looks up the locks of these keys.
+    /// Looks up the locks with these keys.
     pub(crate) async fn listed(&self, keys: &[Vec<u8>]) -> Vec<Listed> {
         let mut locks = Vec::new();
         for keys in keys.chunks(TOGETHER) {
@@ -155,7 +155,7 @@ impl Redlock {
         locks
     }
 
-    /// Looks up the lock of one key; `None` if the key is not a lock.
+    /// Looks up the lock with this key; `None` if the key is not a lock.
     async fn listed_one(&self, key: &[u8]) -> Option<Listed> {
         let prefix = &self.core.coordinator.prefix;
         let (slot, name) = match keys::slot_of(key) {

@@ -2,14 +2,15 @@
 //!
 //! Install any recorder in your program, for example an exporter for Prometheus or `StatsD`. Without a recorder, or
 //! without the feature, nothing is counted. Call [`describe`] once after installing the recorder: it registers units
-//! and help texts. The recorder is looked up at every event, so a late recorder misses only earlier events.
+//! and help texts. The recorder is looked up at every event, so a recorder that is installed late misses only earlier
+//! events.
 //!
 //! Every series starts at 0: the series of a master when a [`Redlock`](crate::Redlock) is built, all others at the same
 //! time or with [`describe`]. A series that began with its first event would begin at 1, and an alert rule on an
 //! increase would miss that event.
 //!
-//! No metric has a resource name as a label, because there may be millions of names. `docs/metrics.md` says what to
-//! watch, and has a dashboard and alert rules.
+//! No metric has a resource name as a label, because there may be millions of names. `docs/metrics.md` describes which
+//! metrics to watch, and has a dashboard and alert rules.
 //!
 //! Only this file uses the facade. The rest of the library calls the functions below, which are empty without the
 //! feature.
@@ -48,7 +49,7 @@ mod enabled {
     const REPLIES: &str = "quorate_node_replies_total";
     const REPLY_SECONDS: &str = "quorate_node_reply_seconds";
 
-    /// All metrics with kind and help text.
+    /// The descriptions of all metrics.
     pub const ALL: &[Metric] = &[
         Metric::histogram(
             ACQUIRE_SECONDS,
@@ -98,11 +99,11 @@ mod enabled {
     #[derive(Clone, Copy, Debug)]
     #[non_exhaustive]
     pub struct Metric {
-        /// The name, as Prometheus shows it.
+        /// The name of the metric, as Prometheus shows it.
         pub name: &'static str,
-        /// `counter`, `gauge` or `histogram`.
+        /// The kind of metric: `counter`, `gauge` or `histogram`.
         pub kind: &'static str,
-        /// The meaning and the labels.
+        /// The meaning of the metric, and its labels.
         pub help: &'static str,
     }
 
@@ -123,8 +124,8 @@ mod enabled {
         }
     }
 
-    /// Registers units and help texts of all metrics with the installed recorder, and creates the series that have no
-    /// master's name as a label, at 0.
+    /// Registers units and help texts of all metrics with the installed recorder. Creates at 0 the series that have no
+    /// master's name as a label.
     pub fn describe() {
         for Metric { name, kind, help } in ALL.iter().copied() {
             let unit = if name.ends_with("_seconds") {
@@ -178,7 +179,8 @@ mod enabled {
         }
     }
 
-    // The lists of all variants. They match without a wildcard, so a new variant does not compile until it is listed.
+    // The lists of all variants of the label values. The matches have no wildcard, so the code does not compile until a
+    // new variant is listed.
 
     fn failures() -> impl Iterator<Item = Failure> {
         successors(Some(Failure::Contention), |failure| match failure {
@@ -212,26 +214,26 @@ mod enabled {
     const NOT_OURS: &str = "lost";
     const RENEWAL_OUTCOMES: [&str; 4] = [RENEWED, UNKNOWN, TOO_LATE, NOT_OURS];
 
-    /// The outcomes of a master's replies that are not faults.
+    /// The label value of a reply that is not a fault.
     const OK: &str = "ok";
     const LATE: &str = "late";
 
-    /// Records the end of an acquire.
+    /// Records the end of an acquire, with its duration and, if it failed, the reason.
     pub(crate) fn acquired(failure: Option<Failure>, waited: impl FnOnce() -> Duration) {
         histogram!(ACQUIRE_SECONDS, "outcome" => acquire_outcome(failure)).record(waited());
     }
 
-    /// Records the verdict of a round.
+    /// Records the result of one round of requests of an acquire; `None` if the round was won.
     pub(crate) fn round(failure: Option<Failure>) {
         counter!(ROUNDS, "verdict" => verdict(failure)).increment(1);
     }
 
-    /// Records a second round, made because the masters' counters differed.
+    /// Records a second round that confirms the fencing token, needed because the masters' counters differed.
     pub(crate) fn confirmation() {
         counter!(CONFIRMATIONS).increment(1);
     }
 
-    /// Records the result of the renewal of one lock; `margin` is the validity that was left.
+    /// Records the result of renewing one lock. `margin` is the validity that was left.
     pub(crate) fn renewal(outcome: Extension, margin: Duration) {
         let outcome = match outcome {
             Extension::Pending => return,
@@ -257,13 +259,13 @@ mod enabled {
     pub(crate) struct Hold(Instant);
 
     impl Hold {
-        /// Counts a lock as held from now on.
+        /// Counts one more lock as held, from now on.
         pub(crate) fn begin() -> Self {
             gauge!(HELD).increment(1.0);
             Self(Instant::now())
         }
 
-        /// Records the end of the hold; must be called once.
+        /// Records that the lock is no longer held; must be called once.
         pub(crate) fn end(&self, cause: LossCause) {
             gauge!(HELD).decrement(1.0);
             histogram!(HOLD_SECONDS, "end" => cause.as_str()).record(self.0.elapsed());
@@ -273,14 +275,14 @@ mod enabled {
         }
     }
 
-    /// A message sent to a master, to measure the reply.
+    /// A request sent to a master, whose reply is measured.
     pub(crate) struct Message {
         node: SharedString,
         sent: Instant,
     }
 
     impl Message {
-        /// Starts to measure a message to this node.
+        /// Starts to measure a request to this master.
         pub(crate) fn to(node: impl FnOnce() -> Arc<str>) -> Self {
             Self {
                 node: SharedString::from_shared(node()),
@@ -288,17 +290,18 @@ mod enabled {
             }
         }
 
-        /// Records a reply.
+        /// Records the reply to the request.
         pub(crate) fn answered(&self, phase: &'static str) {
             self.count(phase, OK, true);
         }
 
-        /// Records a fault of this kind. `said` is true if the master reported it, false if the master was silent.
+        /// Records a fault of this kind. `said` is true if the master reported the fault, false if the master was
+        /// silent.
         pub(crate) fn failed(&self, phase: &'static str, fault: &'static str, said: bool) {
             self.count(phase, fault, said);
         }
 
-        /// Records a reply that came after the timeout had been reported.
+        /// Records a reply that arrived after the request had been reported as timed out.
         pub(crate) fn late(&self, phase: &'static str) {
             self.count(phase, LATE, true);
         }

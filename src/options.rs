@@ -9,7 +9,7 @@ use crate::protocol::validity::Drift;
 use crate::retry::Retry;
 use crate::settings::Wait;
 
-/// The lifetime of a fencing counter.
+/// The largest `max_ttl`: the lifetime of a fencing counter.
 const LONGEST_TTL: Duration = Duration::from_secs(86_400);
 
 /// The options of all locks of one `Redlock`.
@@ -22,7 +22,7 @@ pub(crate) struct Options {
     pub(crate) wait: Wait,
     pub(crate) retry: Retry,
     pub(crate) max_hold: Option<Duration>,
-    /// First come, first served.
+    /// Whether waiters are served first come, first served.
     pub(crate) fair: bool,
     pub(crate) heartbeat: Duration,
     /// The fixed part of the notes of this `Redlock`'s locks; `None` in the classic protocol.
@@ -77,12 +77,12 @@ impl Options {
             );
             return Err(bad("drift floor", self.drift.floor, why));
         }
-        // With a larger ttl a lock could outlive its fencing counter, and the same number could be given out twice.
+        // With a larger ttl a lock could outlive its fencing counter, and the same token could be granted twice.
         if self.max_ttl > LONGEST_TTL {
             let why = format!("is too long: at most {} is allowed", text(LONGEST_TTL));
             return Err(bad("max_ttl", self.max_ttl, why));
         }
-        // Before the node timeout, because its default is derived from the ttl.
+        // Check the ttl before the node timeout, because the default of the node timeout is derived from the ttl.
         self.check_ttl(self.ttl)?;
         if self.node_timeout.is_zero() {
             return Err(bad(

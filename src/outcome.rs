@@ -8,13 +8,14 @@ use crate::protocol::quorum::Reason;
 /// Why an attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Another client holds the lock, or is ahead in its queue.
+    /// Another client holds the lock, or another waiter is ahead in the queue.
     Contention,
-    /// The asking owner holds the lock already, and its holds show no common number to join.
+    /// The owner already holds the lock, and no majority shows the same fencing token for its holds: a further hold
+    /// cannot join.
     NotJoinable,
-    /// Fewer masters than a majority can answer.
+    /// Less than a majority of the masters can answer.
     Outage,
-    /// A majority granted the lock, but the validity or the wait was used up.
+    /// A majority granted the lock, but too late: no validity was left, or the wait had ended.
     Late,
 }
 
@@ -39,7 +40,7 @@ impl From<Reason> for Failure {
 }
 
 impl Failure {
-    /// The value of the trace fields and metric labels.
+    /// The failure as the text of trace fields and metric labels.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Contention => "held_by_other",
@@ -54,9 +55,9 @@ impl Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// The validity ended before a majority of the masters had extended it.
+    /// The validity ended before a majority of the masters had extended the lock.
     Expired,
-    /// A majority of the masters reports that the lock is not ours.
+    /// A majority of the masters reports that this client does not hold the lock.
     TakenAway,
     /// The lock was held for [`max_hold`](crate::RedlockBuilder::max_hold).
     MaxHold,

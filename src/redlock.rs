@@ -1,4 +1,4 @@
-//! The lock factory and its verbs.
+//! [`Redlock`], which acquires locks, and its operations.
 
 pub(crate) mod request;
 pub(crate) mod status;
@@ -82,10 +82,10 @@ impl Redlock {
             .expect("between 1 and 64 masters")
     }
 
-    /// Takes the lock on `resource`, and waits for it as long as the builder's `wait` allows.
+    /// Takes the lock on `resource`, and waits for it as long as the builder's `wait` allows (default: 30 s).
     ///
-    /// Locks are **not re-entrant**: a task that acquires a lock which it holds waits for itself until the wait is
-    /// over, and with [`Wait::Forever`](crate::Wait::Forever) without end.
+    /// Locks are **not re-entrant**: a task that acquires a lock which it already holds waits for itself until the wait
+    /// ends, and with [`Wait::Forever`](crate::Wait::Forever) it waits forever.
     /// [`Missed::held_here`](crate::Missed::held_here) in the error, and
     /// [`Waiting::held_here`](crate::Waiting::held_here) during the wait, show that this process holds the lock. Pass
     /// the guard on instead.
@@ -96,23 +96,25 @@ impl Redlock {
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped at any point: background releases remove every key that was set.
+    /// The future can be dropped at any point: keys that were already set are released in the background.
     pub async fn acquire(&self, resource: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(resource).acquire().await
     }
 
-    /// Makes one attempt, without waiting for the holder. A lock that another client holds is a result, not an error.
-    /// If only a minority of the masters granted the attempt, their keys are released in the background. A program that
+    /// Makes one attempt, without waiting for the holder. If another client holds the lock, the result is
+    /// [`TryAcquire::Held`](crate::TryAcquire::Held), not an error.
+    ///
+    /// If only a minority of the masters granted the lock, their keys are released in the background. A program that
     /// ends right after the call must call [`flush`](Self::flush) first.
     ///
     /// # Errors
     ///
     /// [`AcquireError::NoQuorum`] if too few masters answered to decide whether the lock is held,
-    /// [`AcquireError::TooLate`], and the errors of invalid input.
+    /// [`AcquireError::TooLate`] if a majority granted it too slowly, and the errors of invalid input.
     ///
     /// # Cancel safety
     ///
-    /// As for [`acquire`](Self::acquire).
+    /// The future can be dropped at any point: keys that were already set are released in the background.
     pub async fn try_acquire(
         &self,
         resource: impl AsRef<[u8]>,
@@ -218,8 +220,8 @@ impl Redlock {
         self.lock(resource).try_scope(body).await
     }
 
-    /// The state of `resource` on every master; changes nothing. A master that the restart guard excludes from voting
-    /// is not asked, because it may have forgotten the lock.
+    /// The state of the lock on `resource` on every master; changes nothing. A master that the restart guard excludes
+    /// from voting is not asked, because it may have forgotten the lock.
     ///
     /// # Errors
     ///
@@ -230,8 +232,8 @@ impl Redlock {
     }
 
     /// Deletes the lock on `resource` on every master, no matter which client holds it, and returns the state before.
-    /// An operator's last resort: the holder notices only at its next renewal, and until then two clients may believe
-    /// that they hold the lock. The fencing counter is kept.
+    /// Use it only as an operator's last resort: the holder notices only at its next renewal, and until then two
+    /// clients may believe that they hold the lock. The fencing counter is kept.
     ///
     /// # Errors
     ///
@@ -302,7 +304,7 @@ impl Redlock {
         futures::future::join_all(idle).await;
     }
 
-    /// The masters' names, in the order of the builder, without credentials.
+    /// The names of the masters, without credentials, in the order in which the builder named them.
     pub fn masters(&self) -> impl Iterator<Item = &NodeName> {
         self.core.coordinator.names()
     }

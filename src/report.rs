@@ -7,13 +7,13 @@ use crate::node::{Answer, Fault, NodeName, Phase};
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// The reply of one master in one phase of a lock's life.
+/// The reply of one master to one request about a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeReport {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// The phase: which request was sent.
+    /// The phase of the lock's life, which determines the kind of request that was sent.
     pub phase: Phase,
     /// The master's reply, or the fault.
     pub outcome: NodeOutcome,
@@ -27,17 +27,17 @@ pub struct NodeReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeOutcome {
-    /// No reply yet.
+    /// The master has not replied yet.
     Silent,
-    /// Yes: granted, extended, confirmed or deleted.
+    /// The master agreed: the lock was granted, extended, confirmed or deleted.
     Yes,
-    /// No: held by another client, not ours, or already gone.
+    /// The master refused: another client holds the lock, this client does not hold it, or it was already gone.
     No,
-    /// No usable reply.
+    /// The master gave no usable reply.
     Fault(Fault),
-    /// The master has no value under this lock: it never had one, or has lost it.
+    /// The master has no value (quota or record) under this lock: it never had one, or has lost it.
     NoValue,
-    /// The master has a value from before its last restart, which may be outdated.
+    /// The master has a value (quota or record) from before its last restart, which may be outdated.
     OldValue,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for NodeReport {
     }
 }
 
-/// The reply of a master without its name.
+/// Displays the reply of a master without the master's name.
 struct Reply<'a>(&'a NodeReport);
 
 impl fmt::Display for Reply<'_> {
@@ -117,7 +117,7 @@ pub(crate) struct Replies {
     faults: Option<Box<Faults>>,
 }
 
-/// The faults of the replies marked [`Outcome::Fault`], by node.
+/// The faults of the replies marked [`Outcome::Fault`], with the index of the master.
 #[derive(Clone, Debug, Default)]
 struct Faults(Vec<(usize, Fault)>);
 
@@ -126,7 +126,7 @@ struct Faults(Vec<(usize, Fault)>);
 struct OneReply {
     said: Outcome,
     late: bool,
-    /// Microseconds from the first send; saturates at `u32::MAX` (about 71 minutes).
+    /// Microseconds from the first send of the round to the reply; saturates at `u32::MAX` (about 71 minutes).
     micros: u32,
 }
 
@@ -147,7 +147,7 @@ impl Replies {
         }
     }
 
-    /// Records the reply of `node`, replacing an earlier one.
+    /// Records the reply of the master with index `node`, replacing an earlier one.
     pub(crate) fn note(
         &mut self,
         node: usize,
@@ -183,14 +183,14 @@ impl Replies {
         }
     }
 
-    /// The nodes with faults that do not pass by themselves.
+    /// The masters with faults that do not pass by themselves.
     pub(crate) fn lasting_faults(&self) -> MasterSet {
         let faults = self.faults.iter().flat_map(|faults| &faults.0);
         let lasting = faults.filter(|(_, fault)| !fault.passes_by_itself());
         lasting.map(|(node, _)| *node).collect()
     }
 
-    /// Converts to public reports; `names` are the masters' names in order.
+    /// Converts the replies to public reports; `names` are the masters' names in order.
     pub(crate) fn reports<'a>(
         &self,
         names: impl Iterator<Item = &'a NodeName>,
@@ -228,8 +228,8 @@ impl Replies {
 }
 
 /// The reports of masters that failed, the most informative fault first: faults that an operator must fix, then
-/// quarantine (which ends at a known time), then other replies of the master, then silence. A request that we withdrew
-/// ourselves is not a failure.
+/// quarantine (which ends at a known time), then other replies of the master, then silence. A request that this client
+/// withdrew is not a failure.
 pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
     reports.retain(NodeReport::failed);
     reports.sort_by_key(|report| match &report.outcome {
@@ -259,12 +259,12 @@ pub(crate) fn failed_with(reports: &[NodeReport], such: impl Fn(&Fault) -> bool)
 }
 
 impl NodeReport {
-    /// Whether the master failed. A request withdrawn by us is not a failure.
+    /// Whether the master failed. A request that this client withdrew is not a failure.
     fn failed(&self) -> bool {
         matches!(&self.outcome, NodeOutcome::Fault(fault) if *fault != Fault::Withdrawn)
     }
 
-    /// A grant or a refusal.
+    /// Whether the master granted or refused the request.
     pub(crate) fn is_vote(&self) -> bool {
         !self.failed() && !self.is_silent()
     }
@@ -278,8 +278,8 @@ impl NodeReport {
     }
 }
 
-/// Reports on one line, for error texts. Masters with the same reply are listed together, once. A plain yes is left
-/// out, and so is a missing reply once the other replies had decided the round.
+/// Displays reports on one line, for error texts. Masters with the same reply are grouped. A plain yes is left out, and
+/// so is a missing reply if the other replies had already decided the round.
 pub(crate) struct OneLine<'a>(pub(crate) &'a [NodeReport]);
 
 impl OneLine<'_> {
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn late_answer_replaces_the_fault_in_a_slot_of_8_bytes() {
-        // Every held lock keeps one reply of each master.
+        // The size matters, because every held lock keeps one reply of each master.
         assert_eq!(size_of::<OneReply>(), 8);
         let names: Vec<NodeName> = ["a", "b"].into_iter().map(NodeName::new).collect();
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);

@@ -1,4 +1,4 @@
-//! Which names can be locked.
+//! Which resource names, permits and owner ids are valid.
 
 use crate::keys::RESERVED;
 
@@ -14,17 +14,17 @@ pub const MAX_PERMITS: usize = 64;
 /// The longest owner id, in bytes.
 pub const MAX_OWNER_LEN: usize = 64;
 
-/// A resource, permit or owner that cannot be locked. Nothing was sent.
+/// A resource, permit or owner id is invalid. Nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidResource {
-    /// The name is empty.
+    /// The resource name is empty.
     #[error("the resource name is empty")]
     Empty,
-    /// The name is too long.
+    /// The resource name is longer than [`MAX_RESOURCE_LEN`] bytes.
     #[error("the resource name is {0} bytes long, at most {max} are allowed", max = MAX_RESOURCE_LEN)]
     TooLong(usize),
-    /// The key (prefix and name) would be one of quorate's own.
+    /// The lock key (prefix and resource name) would be one of quorate's own keys.
     #[error("resource names that begin with {RESERVED:?} are reserved")]
     Reserved,
     /// More than [`MAX_RESOURCES`] resources in one lock.
@@ -33,13 +33,13 @@ pub enum InvalidResource {
     /// The same name is listed twice in one lock.
     #[error("the resource {0:?} is named twice")]
     Twice(String),
-    /// The number of permits is not from 1 to [`MAX_PERMITS`].
+    /// The number of permits is not in the range 1 to [`MAX_PERMITS`].
     #[error("a semaphore has 1 to {max} permits, not {0}", max = MAX_PERMITS)]
     Permits(usize),
-    /// `shared()` on a kind of lock that has no readers.
+    /// `shared()` was called for a kind of lock that has no readers.
     #[error("shared() is not supported {0}: use it with a lock on a single resource")]
     NoReaders(&'static str),
-    /// The number of a slot is not from 0 to [`MAX_PERMITS`]` - 1`.
+    /// The slot number is not in the range 0 to [`MAX_PERMITS`]` - 1`.
     #[error("the slots of a semaphore are 0 to {last}, there is no {0}", last = MAX_PERMITS - 1)]
     Slot(usize),
     /// The owner's id is empty, longer than [`MAX_OWNER_LEN`] bytes, or contains control characters.
@@ -52,7 +52,7 @@ pub enum InvalidResource {
     OwnerIsValue,
 }
 
-/// Whether this name can be locked under this prefix.
+/// Checks that this resource name can be locked with this key prefix.
 pub(crate) fn check_resource(prefix: &str, resource: &[u8]) -> Result<(), InvalidResource> {
     if resource.is_empty() {
         return Err(InvalidResource::Empty);

@@ -1,4 +1,4 @@
-//! Pauses between attempts: an iterator of delays with seeded jitter.
+//! The pauses between two attempts of an acquire: an iterator of delays with seeded jitter.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 /// The pauses between two attempts of one acquire. They apply to unordered waiters, and to all waiters while there is
-/// no quorum. The first waiter of a queue also uses them if the holder did not queue, because such a holder may wake
-/// nobody.
+/// no quorum. The first waiter of a queue also uses them if the holder did not queue, because such a holder may not
+/// wake any waiter.
 ///
 /// Delays grow from `first` by `factor` up to `most`. Each delay is random, between half of its step and the whole
 /// step, so that two clients that collided once do not collide again.
 ///
-/// Defaults: first 10 ms, factor 1.6, most 250 ms. Lower them for locks that are held for a few milliseconds. Raise
-/// them if many clients wait a long time for few locks.
+/// Defaults: `first` 10 ms, `factor` 1.6, `most` 250 ms. Lower them for locks that are held for a few milliseconds.
+/// Raise them if many clients wait a long time for few locks.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,8 +38,8 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Delays that grow from `first` to `most`, by a factor of 1.6. If `most` is smaller than `first`, all delays have
-    /// `first` as their step.
+    /// Delays that grow from `first` to `most`, by a factor of 1.6. If `most` is smaller than `first`, `first` is used
+    /// for both.
     pub fn new(first: Duration, most: Duration) -> Self {
         Self {
             first,
@@ -49,8 +49,7 @@ impl Retry {
         }
     }
 
-    /// Sets the ratio of two successive delays; default 1.6. Values below 1, and values that are not finite, count as
-    /// 1.
+    /// Sets the ratio of two successive delays. Default: 1.6. Values below 1, NaN and infinity count as 1.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = if factor.is_finite() {
@@ -61,14 +60,14 @@ impl Retry {
         self
     }
 
-    /// Fixes the jitter, for tests that must be repeatable. By default each acquire has its own jitter.
+    /// Seeds the jitter, for tests that must be repeatable. By default each acquire has its own random seed.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// The delays of one waiter, without end. `fallback` seeds the jitter if no seed was set.
+    /// The pauses of one waiter, as an iterator without end. `fallback` seeds the jitter if no seed was set.
     pub fn delays(&self, fallback: u64) -> impl Iterator<Item = Duration> + Send + use<> {
         let mut rng = StdRng::seed_from_u64(self.seed.unwrap_or(fallback));
         let (mut step, most, factor) = (self.first, self.most, self.factor);
@@ -80,8 +79,8 @@ impl Retry {
     }
 }
 
-/// The product, or `Duration::MAX` if it overflows: `mul_f64` would panic on durations that a user may set
-/// (`retry_pauses_of_any_length_are_accepted`).
+/// The product of `step` and `factor`, or `Duration::MAX` if it overflows. `mul_f64` would panic on durations that a
+/// user may set (`retry_pauses_of_any_length_are_accepted`).
 fn times(step: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(step.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }

@@ -1,7 +1,7 @@
 //! What the library needs from its environment: time, timers, tasks and random bytes.
 //!
-//! It is one trait, so that a simulation can run the same coordinator, renewal and waiting code with its own clock and
-//! scheduler. The trait has no I/O, which belongs to the nodes.
+//! All of it is behind one trait, so that a simulation can run the same coordinator, renewal and waiting code with its
+//! own clock and scheduler. The trait has no I/O, which belongs to the nodes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 ///
 /// Only simulations implement this trait. The default is tokio and the operating system.
 pub trait Runtime: Send + Sync + 'static {
-    /// The present time on the suspend-aware monotonic clock.
+    /// The present time on the monotonic clock that measures leases; it should also advance during a suspend.
     fn now(&self) -> Instant;
     /// The wall clock in microseconds since 1970. Used only to propose fencing numbers.
     fn wall_micros(&self) -> u64;
@@ -35,14 +35,14 @@ pub trait Runtime: Send + Sync + 'static {
     fn random(&self, bytes: &mut [u8]);
 }
 
-/// The longest single sleep. tokio's timers stop while the machine sleeps, so a long sleep is split: after a suspend, a
-/// deadline is noticed within this time.
+/// The longest single sleep. tokio's timers stop while the machine is suspended, so a long sleep is split: after a
+/// suspend, a deadline is noticed within this time.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
 /// Timers and tasks of tokio, clocks and random numbers of the operating system.
 #[derive(Debug)]
 pub(crate) struct Tokio {
-    /// The last runtime seen, for callers outside of a runtime.
+    /// The tokio runtime seen last, for callers outside of a runtime.
     last: Mutex<Option<Handle>>,
     now: fn() -> Instant,
     wall_micros: fn() -> u64,
@@ -112,8 +112,8 @@ impl Runtime for Tokio {
     }
 
     fn random(&self, bytes: &mut [u8]) {
-        // The operating system's generator fails only at boot, before it is seeded. A lock value that could repeat is
-        // worse than a panic.
+        // The operating system's generator fails only at boot, before it is seeded. A panic is better than a lock value
+        // that could repeat.
         SysRng
             .try_fill_bytes(bytes)
             .expect("the operating system has random bytes");

@@ -14,8 +14,8 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    /// From the URLs of both sets; an empty `next` means that no replacement is under way. A master in both sets is
-    /// asked once.
+    /// Builds the sets from the URLs of both. An empty `next` means that no replacement is in progress. A master in
+    /// both sets is asked once.
     pub(crate) fn of(
         masters: &[MasterSource],
         next: &[MasterSource],
@@ -73,7 +73,7 @@ fn names(addresses: &[Address]) -> Vec<String> {
     addresses.iter().map(Address::in_full).collect()
 }
 
-/// Parses the URLs; no server may be named twice.
+/// Parses the URLs; an error if the same server is named twice.
 fn addresses(masters: &[MasterSource]) -> Result<Vec<Address>, BuildError> {
     if masters.is_empty() {
         return Err(BuildError::NoMasters);

@@ -1,18 +1,19 @@
-//! Settings of the user that lower layers need, too.
+//! User settings that the lower layers need as well.
 
 use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
 /// How long [`acquire`](crate::Redlock::acquire) waits while another client holds the lock, or while no quorum answers.
+/// Default: 30 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
     /// Do not wait: make one attempt.
     None,
     /// Wait at most this long. One attempt is always made in full, so the call may exceed the time by a node timeout.
-    /// The first attempt of a `Redlock` also waits for its connections, and may exceed it by the connect timeout as
-    /// well.
+    /// The first attempt of a `Redlock` also waits for its connections, so it may exceed the time by the connect
+    /// timeout as well.
     For(Duration),
     /// Wait without a time limit. As with any wait, the call ends at once if waiting cannot help: see
     /// [`Missed::passes_by_itself`](crate::Missed::passes_by_itself).
@@ -37,24 +38,24 @@ pub enum Order {
     /// are woken one at a time. The default.
     #[default]
     Fair,
-    /// Plain Redlock: waiters poll with jittered pauses, and the first one that asks after a release gets the lock. No
-    /// queue keys on the masters. Such clients may overtake those that use [`Fair`](Self::Fair).
+    /// Plain Redlock: waiters poll with jittered pauses, and the first one that asks after a release gets the lock. The
+    /// masters store no queue. Such clients may overtake clients that use [`Fair`](Self::Fair).
     Unordered,
 }
 
-/// Whether a master that restarted lately may vote.
+/// Whether a master that restarted recently may vote. Default: [`On`](Self::On).
 ///
 /// A master that lost its memory no longer knows which locks it granted. With the guard on, its votes do not count
-/// until every lock that it may have forgotten has expired: until [`max_ttl`](crate::RedlockBuilder::max_ttl) after its
-/// start.
+/// until every lock that it may have forgotten has expired. That is [`max_ttl`](crate::RedlockBuilder::max_ttl) after
+/// the master's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestartGuard {
     /// A master does not vote until `max_ttl` after its start. The default.
     #[default]
     On,
-    /// The first connection to each master is trusted however recently the master started. Restarts after that are
-    /// guarded. For programs that have just started the masters themselves.
+    /// The first connection to each master is trusted, even if the master has just started. The guard applies to later
+    /// restarts. For programs that have just started the masters themselves.
     AfterFirstContact,
     /// No guard. Correct only for masters that never lose a write: `appendonly yes` with `appendfsync always`.
     Off,

@@ -9,7 +9,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::BuildError;
 
-/// Root certificates and client certificate for `rediss://` masters.
+/// Root certificates and the client certificate for `rediss://` masters.
 ///
 /// Default: the root certificates of the operating system, no client certificate. Host names are always checked.
 ///

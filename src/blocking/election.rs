@@ -40,7 +40,7 @@ pub enum Change {
     Leads(Leader),
     /// No leader is known any more.
     Nobody,
-    /// Nothing changed in that time.
+    /// Nothing changed within the time limit.
     Unchanged,
 }
 
@@ -50,7 +50,7 @@ impl Election {
         Self { election, home }
     }
 
-    /// How long a leader that has died still counts as leader. Default: the builder's ttl.
+    /// How long a leader that has crashed still counts as leader. Default: the builder's `ttl`.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         let election = self.election.ttl(ttl);
@@ -85,7 +85,8 @@ impl Election {
         })
     }
 
-    /// Starts to observe the leader. Nothing is sent before the first [`Observation::next`].
+    /// Starts to observe the leader. Nothing is sent before the first call of [`Observation::next`] or
+    /// [`Observation::next_within`].
     ///
     /// # Errors
     ///
@@ -98,7 +99,7 @@ impl Election {
 }
 
 impl Leadership {
-    /// The term: a fencing number larger than that of every earlier leader.
+    /// The term: the fencing token of this leader, larger than that of every earlier leader.
     pub fn term(&self) -> u64 {
         self.kept.get().term()
     }
@@ -113,7 +114,7 @@ impl Leadership {
         self.kept.get().is_valid()
     }
 
-    /// Waits until the leadership is lost, at most for `within`. Returns `None` if it is still held then.
+    /// Waits until the leadership is lost, at most for `within`. Returns `None` if this client still leads then.
     ///
     /// # Errors
     ///
@@ -127,7 +128,7 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// [`CannotBlock`] on a thread of a Tokio runtime; the leadership is then given up in the background.
+    /// [`CannotBlock`] on a thread of a Tokio runtime; the leadership is given up in the background all the same.
     pub fn resign(self) -> Result<Released, CannotBlock> {
         let (leads, home) = self.kept.take();
         home.wait(leads.resign())
@@ -135,8 +136,8 @@ impl Leadership {
 }
 
 impl Observation {
-    /// The next change: a leader, or `None` when no leader is known any more; see
-    /// [`quorate::Observation::next`](crate::Observation::next).
+    /// Waits for the next change of the leader, without a time limit. Returns the leader, or `None` when no leader is
+    /// known any more; see [`quorate::Observation::next`](crate::Observation::next).
     ///
     /// # Errors
     ///
@@ -150,7 +151,7 @@ impl Observation {
         home.wait(observation.next())
     }
 
-    /// Waits for the next change, at most for `within`.
+    /// Waits for the next change of the leader, at most for `within`.
     ///
     /// # Errors
     ///

@@ -12,13 +12,13 @@ use crate::hold::released::Released;
 use crate::kinds::shared::DowngradeError;
 use crate::outcome::LossCause;
 
-/// A held lock, without async; see [`quorate::LockGuard`](crate::LockGuard). Its methods are available here, too
-/// ([`fencing_token`](crate::LockGuard::fencing_token), [`is_valid`](crate::LockGuard::is_valid),
+/// A held lock, without async; see [`quorate::LockGuard`](crate::LockGuard). Its methods that do not wait are available
+/// here, too ([`fencing_token`](crate::LockGuard::fencing_token), [`is_valid`](crate::LockGuard::is_valid),
 /// [`remaining`](crate::LockGuard::remaining) and others).
 ///
-/// A background thread renews the lock, whatever this thread does. A body that blocks cannot be stopped. Check
-/// [`is_valid`](crate::LockGuard::is_valid) right before each step that needs the lock, or register a callback with
-/// [`on_lost`](Self::on_lost), and pass the fencing token to every system that is written to.
+/// A background thread renews the lock, whatever this thread does. Code that blocks cannot be stopped when the lock is
+/// lost. Check [`is_valid`](crate::LockGuard::is_valid) right before each step that needs the lock, or register a
+/// callback with [`on_lost`](Self::on_lost). Pass the fencing token to every system that is written to.
 ///
 /// Dropping the guard releases the lock in the background.
 #[must_use = "dropping the guard releases the lock"]
@@ -33,12 +33,12 @@ impl LockGuard {
         }
     }
 
-    /// How the lock ended; `None` while it is held. Does not wait.
+    /// Why the lock ended; `None` while it is held. Does not wait.
     pub fn loss(&self) -> Option<LossCause> {
         self.kept.get().ended()
     }
 
-    /// Waits until the lock is lost, at most for `within`. Returns `None` if it is still held then.
+    /// Waits until the lock is lost, at most for `within`. Returns `None` if the lock is still held then.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`CannotBlock`] on a thread of a Tokio runtime; the lock is then released in the background.
+    /// [`CannotBlock`] on a thread of a Tokio runtime; the lock is released in the background all the same.
     pub fn release(self) -> Result<Released, CannotBlock> {
         let (guard, home) = self.kept.take();
         home.wait(guard.release())

@@ -15,14 +15,14 @@ use tokio::sync::oneshot;
 use crate::error::{BuildError, CannotBlock};
 use crate::redlock::Redlock;
 
-/// How long the last releases may take when the thread ends, in addition to the time that a master has to answer.
+/// How long sending the last releases may take when the background thread ends, in addition to the node timeout.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// A handle of the background thread, whose runtime runs the locks of blocking callers.
 #[derive(Clone)]
 pub(super) struct Home {
     background: Arc<Background>,
-    /// Whether callers may wait on threads that belong to a runtime.
+    /// Whether callers may also wait on threads of a Tokio runtime, as `spawn_blocking` needs.
     anywhere: bool,
 }
 
@@ -34,7 +34,7 @@ struct Background {
 }
 
 thread_local! {
-    /// Whether this thread is inside `wait`. Calls from a body or an observer may wait as well then.
+    /// Whether this thread is inside `wait`. If so, nested calls from a body or an observer may wait as well.
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -43,7 +43,7 @@ impl Home {
         let no_thread = |error: std::io::Error| BuildError::NoThread(error.to_string());
         let (stop, stopped) = oneshot::channel();
         let (started, starts) = std::sync::mpsc::channel();
-        // The runtime is created and dropped on this thread, because some threads may do neither.
+        // The runtime is created and dropped on the background thread, because some caller threads may do neither.
         let run = move || {
             let runtime = match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -55,7 +55,7 @@ impl Home {
                 let patience = redlock.core.coordinator.patience.answer + PARTING;
                 let _ = tokio::time::timeout(patience, redlock.flush()).await;
             });
-            // A plain drop would wait for pending name lookups.
+            // A plain drop would wait until pending name lookups have ended.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("quorate".to_owned()).spawn(run);
@@ -81,7 +81,7 @@ impl Home {
         }
     }
 
-    /// Enters the runtime of the background thread: everything that is sent is sent by that runtime.
+    /// Enters the runtime of the background thread, so that this runtime sends every request made from here.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
         self.background.runtime.enter()
     }
@@ -91,11 +91,11 @@ impl Home {
         self.background.runtime.spawn(task);
     }
 
-    /// Waits on this thread; the background thread drives timers and sockets.
+    /// Waits for the future on the calling thread; the background thread drives timers and sockets.
     pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T, CannotBlock> {
         let nested = WAITS.get();
         if !self.anywhere && !nested && Handle::try_current().is_ok() {
-            // Values that the future drops are released in the background.
+            // Enter the runtime, so that guards that the future drops are released by the background thread.
             let _in = self.enter();
             drop(future);
             return Err(CannotBlock);
@@ -113,14 +113,14 @@ impl Home {
             if let Poll::Ready(done) = future.as_mut().poll(&mut context) {
                 return Ok(done);
             }
-            // Another component may have unparked this thread: check our own flag.
+            // Other code may have unparked this thread, so check our own flag.
             while !parked.woken.swap(false, Ordering::Acquire) {
                 thread::park();
             }
         }
     }
 
-    /// Waits with a time limit.
+    /// Waits for the future on the calling thread, at most for the given time.
     pub(super) fn wait_for<T>(
         &self,
         limit: Duration,
@@ -130,7 +130,7 @@ impl Home {
     }
 }
 
-/// Marks this thread as waiting until it is dropped.
+/// Marks the calling thread as waiting until this value is dropped.
 struct Waits {
     before: bool,
 }
@@ -148,7 +148,7 @@ impl Drop for Waits {
     }
 }
 
-/// A thread that is parked until its future wakes it.
+/// Wakes a thread that is parked while it waits for a future.
 struct Parked {
     thread: Thread,
     woken: AtomicBool,
@@ -170,7 +170,8 @@ impl Drop for Background {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        // On a runtime's thread nothing may wait, and the background thread cannot join itself.
+        // Join the thread, except on a runtime's thread, where nothing may wait. The background thread is one of those,
+        // and cannot join itself.
         if let (Some(thread), Err(_)) = (self.thread.take(), Handle::try_current()) {
             let _ = thread.join();
         }

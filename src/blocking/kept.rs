@@ -2,9 +2,9 @@
 
 use super::home::Home;
 
-/// A value that is released when it is dropped.
+/// A guard or another value that is released when this wrapper is dropped.
 pub(super) struct Kept<G> {
-    /// `None` once it is taken or dropped.
+    /// `None` once the value has been taken or dropped.
     held: Option<G>,
     pub(super) home: Home,
 }
@@ -31,7 +31,7 @@ impl<G> Kept<G> {
         )
     }
 
-    /// Takes the value and the handle; the background thread runs as long as the handle exists.
+    /// Takes out the value and the handle of the background thread. The thread runs as long as the handle exists.
     pub(super) fn take(mut self) -> (G, Home) {
         let held = self
             .held

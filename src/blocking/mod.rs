@@ -1,7 +1,7 @@
-//! The same verbs and guards without async, for programs that have no runtime.
+//! The same functions and guards as in [`quorate`](crate), but without async, for programs that have no runtime.
 //!
 //! A [`Redlock`] of this module owns one background thread, which renews held locks and releases dropped ones. Callers
-//! wait on their own threads. Errors and fencing numbers are the same as with [`quorate::Redlock`](crate::Redlock).
+//! wait on their own threads. Errors and fencing tokens are the same as with [`quorate::Redlock`](crate::Redlock).
 //!
 //! ```
 //! use quorate::blocking::Redlock;
@@ -24,16 +24,16 @@
 //!
 //! # In a Tokio runtime
 //!
-//! A call that waits is refused with [`CannotBlock`] on a thread of a Tokio runtime. It would block the other tasks of
-//! that thread, perhaps even the task that holds the lock. Use [`quorate::Redlock`](crate::Redlock) there. Tokio does
-//! not distinguish the threads of `tokio::task::spawn_blocking` from its other threads: on them use the handle of
-//! [`Redlock::in_spawn_blocking`]. Guards and handles may be dropped on any thread.
+//! A call that would wait fails with [`CannotBlock`] on a thread of a Tokio runtime. Waiting there would block the
+//! other tasks of that thread, perhaps even the task that holds the lock. Use [`quorate::Redlock`](crate::Redlock)
+//! there. Tokio does not distinguish the threads of `tokio::task::spawn_blocking` from its other threads: on them use
+//! the handle of [`Redlock::in_spawn_blocking`]. Guards and handles may be dropped on any thread.
 //!
 //! # The end of the thread
 //!
-//! The thread ends with the last handle and the last guard. The last drop waits until the pending releases have been
-//! sent: usually for well under a millisecond, and at most for the time that a master has to answer plus 300 ms. In a
-//! Tokio runtime the drop does not wait, and the thread ends by itself within the same time.
+//! The background thread ends with the last handle and the last guard. The last drop waits until the pending releases
+//! have been sent: usually for well under a millisecond, and at most for the node timeout plus 300 ms. In a Tokio
+//! runtime the drop does not wait, and the thread ends by itself within the same time.
 
 mod election;
 mod guard;

@@ -35,7 +35,7 @@ impl Owner {
         self.owner.id()
     }
 
-    /// Acquires a further hold. Returns at once if this handle has a valid hold on the resource.
+    /// Acquires a hold of this owner on `resource`. Returns at once if this handle has a valid hold on it.
     ///
     /// # Errors
     ///
@@ -48,18 +48,20 @@ impl Owner {
         })
     }
 
-    /// A request for a hold with its own options. It always asks the masters.
+    /// A request for a hold of this owner with its own options. It always asks the masters, even if this handle has a
+    /// valid hold.
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
         LockRequest::new(self.owner.lock(resource), &self.home)
     }
 }
 
 impl OwnedGuard {
-    /// Drops this clone. The last clone releases the hold, and returns the result of the release.
+    /// Drops this clone of the hold. Only the last clone releases the hold and returns the result; for other clones the
+    /// result is `None`.
     ///
     /// # Errors
     ///
-    /// [`CannotBlock`] on a thread of a Tokio runtime; the hold is then released in the background.
+    /// [`CannotBlock`] on a thread of a Tokio runtime; the hold is released in the background all the same.
     pub fn release(self) -> Result<Option<Released>, CannotBlock> {
         let (guard, home) = self.kept.take();
         home.wait(guard.release())

@@ -1,4 +1,4 @@
-//! The lock factory for callers without a runtime.
+//! The blocking [`Redlock`], which acquires locks, and its operations.
 
 use std::fmt;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub struct Redlock {
     home: Home,
 }
 
-/// Why the masters could not be asked about a lock.
+/// Why the masters could not be asked about a lock or a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookError {
@@ -82,8 +82,8 @@ impl Redlock {
             .expect("between 1 and 64 masters, and a thread")
     }
 
-    /// A handle for threads of `tokio::task::spawn_blocking`. It does not check whether the current thread may wait. On
-    /// any other thread of a runtime it blocks tasks, and may wait forever for one of them.
+    /// A handle for threads of `tokio::task::spawn_blocking`: its calls do not check whether the current thread may
+    /// wait. On any other thread of a runtime such a call blocks tasks, and may wait forever for one of them.
     ///
     /// ```
     /// # #[cfg(feature = "testing")]
@@ -105,8 +105,8 @@ impl Redlock {
         }
     }
 
-    /// Takes the lock on `resource`, waiting as long as the builder's `wait` allows. Not re-entrant: see
-    /// [`quorate::Redlock::acquire`](crate::Redlock::acquire).
+    /// Takes the lock on `resource`, and waits for it as long as the builder's `wait` allows (default: 30 s). Locks are
+    /// not re-entrant: see [`quorate::Redlock::acquire`](crate::Redlock::acquire).
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl Redlock {
         self.lock(resource).try_acquire()
     }
 
-    /// A request for a lock with its own options.
+    /// A request for a lock on `resource` with its own options; see [`quorate::Redlock::lock`](crate::Redlock::lock).
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
         LockRequest::new(self.redlock.lock(resource), &self.home)
     }
@@ -152,14 +152,15 @@ impl Redlock {
         LockRequest::new(self.redlock.lock_all(resources), &self.home)
     }
 
-    /// A request for one of `permits` permits; see [`quorate::Redlock::semaphore`](crate::Redlock::semaphore).
+    /// A request for one permit of the semaphore `name`, which has at most `permits` holders; see
+    /// [`quorate::Redlock::semaphore`](crate::Redlock::semaphore).
     pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: usize) -> LockRequest<'_> {
         LockRequest::new(self.redlock.semaphore(name, permits), &self.home)
     }
 
     /// Runs `body` while the lock is held, and releases the lock at the end.
     ///
-    /// A body that blocks cannot be dropped when the lock is lost, and runs to its end. Let it check
+    /// A body that blocks cannot be dropped when the lock is lost: it runs to its end. Let it check
     /// [`is_valid`](crate::LockGuard::is_valid) between its steps, and pass the fencing token to every system that it
     /// writes to.
     ///
@@ -192,7 +193,7 @@ impl Redlock {
     /// # Errors
     ///
     /// The body's own error if it failed. Otherwise the errors of [`scope`](Self::scope), converted into the body's
-    /// error type; then the value of a body that ran longer than the lock is dropped.
+    /// error type. If the body outlived the lock, its value is dropped.
     pub fn try_scope<T, E: From<ScopeError>>(
         &self,
         resource: impl AsRef<[u8]>,
@@ -201,7 +202,7 @@ impl Redlock {
         self.lock(resource).try_scope(body)
     }
 
-    /// The state of `resource` on every master. Changes nothing.
+    /// The state of the lock on `resource` on every master. Changes nothing.
     ///
     /// # Errors
     ///
@@ -210,7 +211,7 @@ impl Redlock {
         Ok(self.home.wait(self.redlock.status(resource))??)
     }
 
-    /// Deletes the lock on `resource` on all masters, whoever holds it; see
+    /// Deletes the lock on `resource` on all masters, no matter which client holds it; see
     /// [`quorate::Redlock::break_lock`](crate::Redlock::break_lock).
     ///
     /// # Errors
@@ -220,7 +221,8 @@ impl Redlock {
         Ok(self.home.wait(self.redlock.break_lock(resource))??)
     }
 
-    /// The state of a semaphore on every master.
+    /// The state of the semaphore `name` on every master; see
+    /// [`quorate::Redlock::semaphore_status`](crate::Redlock::semaphore_status).
     ///
     /// # Errors
     ///
@@ -229,7 +231,8 @@ impl Redlock {
         Ok(self.home.wait(self.redlock.semaphore_status(name))??)
     }
 
-    /// Deletes one permit of a semaphore on all masters, whoever holds it.
+    /// Deletes the permit with number `slot` of the semaphore `name` on all masters, no matter which client holds it;
+    /// see [`quorate::Redlock::break_permit`](crate::Redlock::break_permit).
     ///
     /// # Errors
     ///
@@ -256,8 +259,8 @@ impl Redlock {
         self.home.wait(self.redlock.list(prefix))
     }
 
-    /// Waits until no request to any master is pending, at most for `within`. Returns whether none is pending. Dropping
-    /// the last handle waits in the same way.
+    /// Waits until no request to any master is pending, at most for `within`. Returns true if no request is pending any
+    /// more. Dropping the last handle waits in the same way.
     ///
     /// # Errors
     ///
@@ -267,7 +270,7 @@ impl Redlock {
         Ok(flushed.is_some())
     }
 
-    /// The masters' names, in the order of the builder, without credentials.
+    /// The names of the masters, without credentials, in the order in which the builder named them.
     pub fn masters(&self) -> impl Iterator<Item = &NodeName> {
         self.redlock.masters()
     }
@@ -286,7 +289,7 @@ impl Redlock {
         Ok(Owner::new(self.redlock.owner(id)?, &self.home))
     }
 
-    /// The quota with this name; see [`quorate::Quota`](crate::Quota).
+    /// The quota with this name, a limited number of units; see [`quorate::Quota`](crate::Quota).
     pub fn quota(&self, name: impl AsRef<[u8]>) -> Quota {
         Quota::new(self.redlock.quota(name), &self.home)
     }

@@ -18,7 +18,7 @@ use crate::waiting::Waiting;
 pub enum TryAcquire {
     /// The lock was acquired.
     Acquired(LockGuard),
-    /// Another holder has the lock. This is a result, not an error.
+    /// Another client holds the lock. This is a result, not an error.
     Held(Refusal),
 }
 
@@ -74,7 +74,7 @@ impl<'a> LockRequest<'a> {
         self.with(|request| request.renewal(renewal))
     }
 
-    /// The note that other clients see while the lock is held; see
+    /// The text that other clients see while the lock is held, at most 1 KiB. Default: the builder's `note`. See
     /// [`quorate::LockRequest::note`](crate::LockRequest::note).
     pub fn note(self, note: impl Into<NoteText>) -> Self {
         self.with(|request| request.note(note))
@@ -85,8 +85,7 @@ impl<'a> LockRequest<'a> {
         self.with(lock_request::LockRequest::shared)
     }
 
-    /// Calls `observer` after every missed attempt; see
-    /// [`quorate::LockRequest::waiting`](crate::LockRequest::waiting).
+    /// Calls `observer` after every failed attempt; see [`quorate::LockRequest::waiting`](crate::LockRequest::waiting).
     pub fn waiting(self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
         self.with(|request| request.waiting(observer))
     }
@@ -102,7 +101,8 @@ impl<'a> LockRequest<'a> {
         Ok(LockGuard::new(guard, self.home))
     }
 
-    /// Makes one attempt; see [`Redlock::try_acquire`](super::Redlock::try_acquire).
+    /// Makes one attempt to acquire the lock, without waiting for its holder; see
+    /// [`Redlock::try_acquire`](super::Redlock::try_acquire).
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl<'a> LockRequest<'a> {
         let guard = self.acquire()?;
         let value = body(&guard);
         let lost = guard.loss();
-        // Cannot fail: this thread has waited for the acquire.
+        // The release cannot fail with `CannotBlock`, because this thread has already waited for the acquire.
         let _ = guard.release();
         match lost {
             None => Ok(value),

@@ -38,7 +38,7 @@ pub struct Once {
     home: Home,
 }
 
-/// Waits for an operation on a value.
+/// Waits on the calling thread for an operation on a value.
 fn wait<T>(
     home: &Home,
     asked: impl Future<Output = Result<T, ValueError>>,
@@ -69,7 +69,7 @@ impl Quota {
         wait(&self.home, self.quota.create(pieces))
     }
 
-    /// Takes this number of units, or none; see [`quorate::Quota::take`](crate::Quota::take).
+    /// Takes this number of units, all or none; see [`quorate::Quota::take`](crate::Quota::take).
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl Quota {
         wait(&self.home, self.quota.take(pieces))
     }
 
-    /// The number of units that are left.
+    /// Reads the number of units that are left; see [`quorate::Quota::left`](crate::Quota::left).
     ///
     /// # Errors
     ///
@@ -110,7 +110,8 @@ impl Once {
         Self { once, ..self }
     }
 
-    /// Creates the record, with no period done; see [`quorate::Once::create`](crate::Once::create).
+    /// Creates the record of the last period done, with no period done; see
+    /// [`quorate::Once::create`](crate::Once::create).
     ///
     /// # Errors
     ///
@@ -119,9 +120,9 @@ impl Once {
         wait(&self.home, self.once.create())
     }
 
-    /// Runs `body` under the lock, unless this period is done already. The period is recorded as done before the body
-    /// starts; see [`quorate::Once::at_most_once`](crate::Once::at_most_once). A body that blocks runs to its end even
-    /// if the lock is lost meanwhile: the result is [`OnceOutcome::Outlived`] then.
+    /// Runs `body` under the lock, unless this period is already done. The period is recorded as done before the body
+    /// runs; see [`quorate::Once::at_most_once`](crate::Once::at_most_once). A body that blocks runs to its end even if
+    /// the lock is lost meanwhile; the result is then [`OnceOutcome::Outlived`].
     ///
     /// # Errors
     ///
@@ -134,9 +135,9 @@ impl Once {
         wait(&self.home, self.once.at_most_once(body))
     }
 
-    /// Runs `body` under the lock, unless this period is done already. The period is recorded as done after the body
+    /// Runs `body` under the lock, unless this period is already done. The period is recorded as done after the body
     /// has succeeded; see [`quorate::Once::at_least_once`](crate::Once::at_least_once). A body that blocks runs to its
-    /// end even if the lock is lost meanwhile: the result is [`OnceOutcome::NotRecorded`] then.
+    /// end even if the lock is lost meanwhile; the result is then [`OnceOutcome::NotRecorded`].
     ///
     /// # Errors
     ///
@@ -149,7 +150,8 @@ impl Once {
         wait(&self.home, self.once.at_least_once(body))
     }
 
-    /// Removes the record from every master.
+    /// Removes the record of the last period done from every master; see
+    /// [`quorate::Once::drop_record`](crate::Once::drop_record).
     ///
     /// # Errors
     ///

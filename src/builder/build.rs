@@ -1,4 +1,4 @@
-//! Builds the factory: checks the settings and creates the masters.
+//! Builds the [`Redlock`]: checks the settings and creates the masters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,15 @@ use crate::runtime::{Runtime, Tokio};
 use crate::sets::Sets;
 use crate::settings::{Order, Wait};
 
-/// The most masters that are supported. More would not help, and each costs a message per step.
+/// The largest number of masters. More would not help, and each one costs a message per request.
 const MAX_MASTERS: usize = 64;
 
-/// The longest connect timeout, because the first request to a master waits for its connection.
+/// The largest connect timeout. It is limited because the first request to a master waits for its connection.
 const LONGEST_CONNECT: Duration = Duration::from_secs(3600);
 
 impl RedlockBuilder {
-    /// Checks the settings. Never connects, and needs no runtime, so a service can start while masters are down.
+    /// Checks the settings and builds the [`Redlock`]. Never connects, and needs no runtime, so a service can start
+    /// while masters are down.
     ///
     /// # Errors
     ///
@@ -110,7 +111,7 @@ impl RedlockBuilder {
             _ => Duration::MAX,
         };
         let Some(heartbeat) = self.heartbeat else {
-            // The lower bound: a short wait must not cause many heartbeats.
+            // The heartbeat has a lower bound, because a short wait must not cause many heartbeats.
             return Ok((self.settings.ttl() / 2)
                 .min(wait)
                 .max(Duration::from_millis(30)));
@@ -183,7 +184,7 @@ impl RedlockBuilder {
         }
     }
 
-    /// The longest time that any master may take to answer.
+    /// The longest node timeout of all masters.
     fn slowest(&self, default: Duration, nodes: &[Arc<dyn Node>]) -> Result<Duration, BuildError> {
         let mut slowest = default;
         for node in nodes {
@@ -229,7 +230,8 @@ impl RedlockBuilder {
         Ok(Members::of(nodes))
     }
 
-    /// Nodes that replace servers. While masters are replaced, they are in the order of the named masters, each once.
+    /// The nodes that the builder was given instead of servers. While masters are replaced, they are in the order of
+    /// the named masters, each once.
     fn given_nodes(&mut self) -> Result<Members, BuildError> {
         let nodes = std::mem::take(&mut self.nodes);
         if self.next_masters.is_empty() {

@@ -1,4 +1,4 @@
-//! Parts of what `build()` makes, for simulations and contract tests.
+//! Parts of the result of `build()`, for simulations and contract tests.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::node::{Context, Node};
 use crate::runtime::Tokio;
 
 impl RedlockBuilder {
-    /// The masters without their actors, for simulations.
+    /// The masters as drivers without their actors, for simulations.
     pub(crate) fn drivers(&self, seed: u64) -> Result<Vec<Driver>, BuildError> {
-        // Every value is the same in each run, so that a run can be repeated.
+        // All inputs are fixed, so that a simulation run can be repeated.
         let context = self.context(Arc::new(Tokio::default()));
         let sets = self.sets()?;
         let timeout = self.settings.node_timeout();
@@ -44,7 +44,7 @@ pub fn drivers(settings: &RedlockBuilder, seed: u64) -> Result<Vec<Driver>, Buil
     settings.drivers(seed)
 }
 
-/// The generation marker that a master of these settings has at step `number` of a change; `None` if the settings name
+/// The generation marker of a master of these settings at step `number` of a replacement; `None` if the settings name
 /// no masters by URL.
 #[cfg(feature = "testing")]
 pub fn mark(settings: &RedlockBuilder, number: u64) -> Option<String> {
@@ -52,7 +52,7 @@ pub fn mark(settings: &RedlockBuilder, number: u64) -> Option<String> {
     Some(crate::protocol::marker::Marker { number, print }.to_string())
 }
 
-/// These settings for a process that uses this host, pid and name in its notes.
+/// The settings for a process whose notes contain this host, pid and process name.
 #[cfg(feature = "testing")]
 pub fn known_as(
     mut settings: RedlockBuilder,

@@ -1,5 +1,5 @@
-//! Writes the generation marker before the masters are first replaced. A server without the marker is then recognised
-//! as one that has forgotten, or as a server other than before (docs/protocol.md, "Generation markers").
+//! Writes the generation marker before the masters are replaced for the first time. A server without the marker is then
+//! recognised: it has lost its data, or is another server than before (docs/protocol.md, "Generation markers").
 
 use super::{ChangeError, Survey, none};
 use crate::node::change::ClientKind;
@@ -7,8 +7,8 @@ use crate::protocol::marker::Marker;
 use crate::redlock::Redlock;
 
 impl Redlock {
-    /// Writes the generation marker on all masters. From then on clients ignore the votes of a master without it, for
-    /// the longest ttl. Such a master has lost its data, or another server has taken its address.
+    /// Writes the generation marker on all masters. From then on, a master without the marker has lost its data, or
+    /// another server has taken its address. Clients ignore the votes of such a master for the longest ttl.
     ///
     /// Nothing changes for clients that are connected. The step may be repeated to restore lost markers.
     ///
@@ -17,7 +17,7 @@ impl Redlock {
     /// - [`ChangeError::NothingToChange`] if the masters cannot store a marker.
     /// - [`ChangeError::Missing`] if a master has another marker, if a client is configured with other masters, if
     ///   [`next_masters`](crate::RedlockBuilder::next_masters) is set, or if a master is down while none is marked. No
-    ///   marker was written then, unless a master was lost meanwhile.
+    ///   marker was written then, unless a master became unreachable meanwhile.
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
@@ -39,12 +39,12 @@ impl Redlock {
 }
 
 impl Survey {
-    /// Whether all masters are marked, by this step or by a replacement of masters.
+    /// Whether every master has a generation marker, from marking or from a replacement of masters.
     pub fn is_marked(&self) -> bool {
         self.masters.iter().all(|master| master.marker().is_some())
     }
 
-    /// The reasons why these masters cannot be marked.
+    /// The reasons why these masters cannot be marked, one line each.
     fn unmarkable(&self) -> Vec<String> {
         if self.configuration.has_next() {
             return vec!["next_masters is set: use prepare, which also marks the masters".into()];
@@ -66,8 +66,8 @@ impl Survey {
         missing
     }
 
-    /// The clients that the marker would exclude, because they are configured with other masters or are at another
-    /// step.
+    /// One line for each client that the marker would exclude, because it is configured with other masters or is at
+    /// another step.
     fn would_be_refused(&self) -> Vec<String> {
         let own = self
             .configuration

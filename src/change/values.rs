@@ -1,8 +1,8 @@
-//! Carries the values under locks while masters are replaced. Each value is carried under its lock, as a client of both
-//! sets would write it.
+//! Carries the values (quotas and once-per-period records) to the next masters while masters are replaced. Each value
+//! is carried under its lock, as a client that knows both sets would write it.
 //!
-//! Copying without the lock is not enough. A copy could restore an older value on a master that has just forgotten a
-//! later one, or a value that a client of both sets is removing.
+//! Copying without the lock would not be safe. A copy could restore an older value on a master that has just lost a
+//! later one, or a value that a client that knows both sets is removing.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,13 +15,14 @@ use crate::redlock::Redlock;
 use crate::settings::Wait;
 use crate::values::register::{Carried, Register};
 
-/// A value under a lock that [`MastersChange::open`](crate::MastersChange::open) has carried or removed.
+/// A value (quota or once-per-period record) that a step such as [`MastersChange::open`](crate::MastersChange::open)
+/// has carried to the next masters, or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CarriedValue {
-    /// The name of the lock with the key prefix, as text.
+    /// The name of the value's lock with the key prefix, as text.
     pub name: String,
-    /// True if the next masters have the value now. False if it was removed, because no old master had it.
+    /// True if the next masters have the value now. False if it was removed from them, because no old master had it.
     pub is_carried: bool,
 }
 
@@ -36,13 +37,14 @@ impl fmt::Display for CarriedValue {
     }
 }
 
-/// Attempts for one value. The first one restores it on masters that had lost it, and these count in the next attempt.
+/// How often carrying a value is attempted. The first attempt restores the value on masters that had lost it, and these
+/// masters count in the next attempt.
 const ATTEMPTS: u32 = 3;
 
-/// The number of values that are carried at the same time.
+/// How many values are carried at the same time.
 const TOGETHER: usize = 32;
 
-/// The parameters of carrying values.
+/// The parameters for carrying values.
 #[derive(Clone, Copy)]
 pub(crate) struct Carrier<'a> {
     pub(crate) redlock: &'a Redlock,
@@ -50,13 +52,13 @@ pub(crate) struct Carrier<'a> {
     pub(crate) wait: Duration,
     /// The next masters that are open already.
     pub(crate) open: MasterSet,
-    /// Whether to remove values that no old master has.
+    /// Whether to remove values from the next masters if no old master has them.
     pub(crate) removes: bool,
 }
 
 impl Carrier<'_> {
     /// Carries the values under these lock keys. Returns the results, and one line for each value that an operator must
-    /// handle. Names whose locks are held come last, so that the others do not wait for them.
+    /// handle. Values whose locks are held are carried last, so that the others need not wait for them.
     pub(crate) async fn carry_all(self, keys: &[Vec<u8>]) -> (Vec<CarriedValue>, Vec<String>) {
         let (mut carried, mut left) = (Vec::new(), Vec::new());
         let mut pending: Vec<&Vec<u8>> = keys.iter().collect();
@@ -85,7 +87,7 @@ impl Carrier<'_> {
         (carried, left)
     }
 
-    /// Carries these values, each under its lock, after checking the generation markers once.
+    /// Carries the values of these lock keys, each under its lock, after checking the generation markers once.
     async fn carry(self, keys: &[&Vec<u8>], wait: Duration) -> Vec<Result<Carried, AcquireError>> {
         let guards = keys.iter().map(|key| {
             let lock = self.redlock.lock(key.as_slice()).of_kind(Kind::Key);
@@ -115,9 +117,9 @@ impl Carrier<'_> {
     }
 
     /// Checks that no next master is open. Another operator may have carried the values and opened the next masters
-    /// while this one waited for the locks, and then the old masters no longer have the last values. The check asks a
-    /// majority of the next masters: before a client could write on next masters alone, a majority of them had admitted
-    /// it.
+    /// while this one waited for the locks. The old masters would then no longer have the last values. Asking a
+    /// majority of the next masters is enough: a client can write on the next masters alone only after a majority of
+    /// them has opened.
     async fn look(self) -> Result<(), Carried> {
         match self.redlock.survey().await {
             Ok(survey) if survey.is_any_open() => Err(Carried::Nowhere),
@@ -128,7 +130,7 @@ impl Carrier<'_> {
     }
 }
 
-/// Records the result for one value.
+/// Records the result of carrying one value.
 fn note(
     key: &[u8],
     outcome: Result<Carried, AcquireError>,
@@ -153,7 +155,8 @@ fn note(
     }
 }
 
-/// One line for each removed value. They are reported even if the step stops, because no later step would find them.
+/// One line for each removed value. These lines are reported even if the step fails, because no later step would find
+/// the removed values.
 pub(crate) fn removed(carried: &[CarriedValue]) -> impl Iterator<Item = String> + '_ {
     let removed = carried.iter().filter(|value| !value.is_carried);
     removed.map(ToString::to_string)

@@ -1,4 +1,4 @@
-//! The settings that have a text form, one row each. Everything else about such a setting follows from its row: the
+//! The settings that can be written as text, one row each. The row determines everything else about the setting: the
 //! field of [`Settings`], the environment variable, the key of a file, the option of the command `quorate`, and the row
 //! of the table on [`RedlockBuilder`](crate::RedlockBuilder).
 
@@ -10,56 +10,56 @@ use std::time::Duration;
 use super::value::{Choice, Field};
 use crate::settings::{Order, RestartGuard, Wait};
 
-/// The default `ttl`, unless `max_ttl` is shorter.
+/// The default `ttl`: 10 s, or `max_ttl` if that is shorter.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
-/// The default `max_ttl`.
+/// The default `max_ttl`: 30 s.
 pub const DEFAULT_MAX_TTL: Duration = Duration::from_secs(30);
-/// The default `node_timeout`, unless a tenth of the `ttl` is shorter.
+/// The default `node_timeout`: 50 ms, or a tenth of the `ttl` if that is shorter.
 pub const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(50);
-/// The default `connect_timeout`.
+/// The default `connect_timeout`: 500 ms.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// The default `wait`.
+/// The default `wait` of an acquire: 30 s.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
-/// Which commands of `quorate` take a setting as an option.
+/// The group of a setting: which commands of `quorate` take it as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionGroup {
-    /// Every command that talks to masters.
+    /// Every command that connects to masters takes the setting.
     Masters,
-    /// Every command that takes a lock.
+    /// Every command that takes a lock takes the setting.
     Lock,
 }
 
-/// One row of the list.
+/// The description of one setting: one row of [`SETTINGS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// The field of [`Settings`], and the key in a file.
+    /// The name of the setting: the field of [`Settings`], and the key in a file.
     pub name: &'static str,
-    /// The long option, without its dashes in front.
+    /// The long command-line option, without the leading dashes.
     pub flag: &'static str,
-    /// The environment variable.
+    /// The environment variable of the setting.
     pub variable: &'static str,
-    /// The default for users to read; `none` if there is none.
+    /// The default, as text for users; `none` if there is no default.
     pub default: &'static str,
-    /// The commands that take the setting.
+    /// The commands that take the setting as an option.
     pub group: OptionGroup,
-    /// The placeholder of its value in a help text.
+    /// The placeholder of the setting's value in a help text.
     pub value: &'static str,
-    /// A description in one line.
+    /// A description of the setting in one line.
     pub help: &'static str,
-    /// Further explanations; may be empty.
+    /// Further explanations of the setting; may be empty.
     pub more: &'static str,
-    /// The accepted words, if the value is one of a few words.
+    /// The accepted words, if only certain words are accepted; otherwise empty.
     pub choices: &'static [Choice],
-    /// Whether its value may contain passwords.
+    /// Whether the setting's value may contain passwords.
     pub secret: bool,
-    /// Whether it may be given several times.
+    /// Whether the setting may be given several times.
     pub several: bool,
     take: fn(&mut Settings, OsString) -> Result<(), String>,
 }
 
 impl Setting {
-    /// Parses a value and writes it into `settings`.
+    /// Parses `text` as the value of this setting and writes it into `settings`.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl Setting {
     }
 }
 
-/// The bytes of a name, with dashes instead of underscores.
+/// The bytes of `name`, with dashes instead of underscores.
 const fn dashed<const N: usize>(name: &str) -> [u8; N] {
     let name = name.as_bytes();
     let mut flag = [0; N];
@@ -131,7 +131,7 @@ macro_rules! settings {
             )+
         }
 
-        /// All settings, in the order of help texts and tables.
+        /// The descriptions of all settings, in the order of help texts and tables.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             name: stringify!($name),
             flag: {
@@ -154,21 +154,21 @@ macro_rules! settings {
         }),+];
 
         impl Settings {
-            /// These settings; those that are not set here are taken from `under`.
+            /// These settings, completed by `under`: a setting that is not set here is taken from there.
             #[must_use]
             #[doc(hidden)]
             pub fn or(self, under: Self) -> Self {
                 Self { $($name: Field::or(self.$name, under.$name),)+ }
             }
 
-            /// Only the settings of one group.
+            /// These settings without those of other option groups.
             #[must_use]
             #[doc(hidden)]
             pub fn of(self, group: OptionGroup) -> Self {
                 Self { $($name: if group == OptionGroup::$group { self.$name } else { Default::default() },)+ }
             }
 
-            /// Deserializes the value of one setting.
+            /// Deserializes the value of the setting `name` into this struct.
             ///
             /// # Errors
             ///
@@ -188,7 +188,7 @@ macro_rules! settings {
             }
         }
 
-        /// The table of the settings, for rustdoc.
+        /// The table of all settings, for rustdoc.
         macro_rules! table {
             () => {
                 concat!(
@@ -331,7 +331,7 @@ settings! {
     }
 }
 
-/// The effective values, including defaults.
+/// The effective value of each setting: its default if the setting is not set.
 impl Settings {
     pub(crate) fn ttl(&self) -> Duration {
         self.ttl.unwrap_or(DEFAULT_TTL.min(self.max_ttl()))
@@ -357,7 +357,7 @@ impl Settings {
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // URLs may contain passwords: show only their number.
+        // URLs may contain passwords, so only the number of URLs is shown.
         f.debug_struct("Settings")
             .field("masters", &self.masters.len())
             .field("ttl", &self.ttl)

@@ -1,10 +1,11 @@
-//! Durations, waits and switches as people write them. The command reads its own options in the same way.
+//! Parses durations, waits and switches as people write them. The command `quorate` parses its own options in the same
+//! way.
 
 use std::time::Duration;
 
 use crate::settings::Wait;
 
-/// Parses a duration with its unit.
+/// Parses a duration with its unit, for example `500ms` or `1h 30m`.
 ///
 /// # Errors
 ///
@@ -15,7 +16,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Parses the time to wait.
+/// Parses the time that an acquire waits: a duration, `forever` or `none`.
 ///
 /// # Errors
 ///
@@ -34,7 +35,7 @@ pub fn wait(text: &str) -> Result<Wait, String> {
     }
 }
 
-/// Parses `on` and `off`.
+/// Parses `on` as true and `off` as false.
 ///
 /// # Errors
 ///
@@ -84,7 +85,7 @@ mod tests {
                 &["redis://u:,p,,w,@a", "redis://b"],
             ),
             ("redis://a,redis://:p,w@b", &["redis://a", "redis://:p,w@b"]),
-            // The error is about the part that is not a URL.
+            // The later error message shows only `b`, the part that is not a URL.
             ("redis://a,b", &["redis://a", "b"]),
             ("redis://a,,redis://b", &["redis://a", "", "redis://b"]),
             ("redis://a,", &["redis://a", ""]),

@@ -12,24 +12,24 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use super::text;
 use crate::settings::{Order, RestartGuard, Wait};
 
-/// An accepted word, and its meaning.
+/// An accepted word of a setting, and its meaning.
 pub(super) type Choice = (&'static str, &'static str);
 
-/// One value of a setting.
+/// The type of a setting's value.
 pub(super) trait Value: Sized {
-    /// The accepted words, if the value is one of a few words.
+    /// The accepted words and their meanings, if only certain words are accepted; otherwise empty.
     const CHOICES: &'static [Choice] = &[];
 
     /// Parses the value. An error contains the text and the expected format.
     fn parse(text: &str) -> Result<Self, String>;
 
-    /// Parses the value from bytes that need not be UTF-8.
+    /// Parses the value from the bytes of an environment variable or option, which need not be UTF-8.
     fn parse_os(text: OsString) -> Result<Self, String> {
         let text = text.into_string();
         Self::parse(&text.map_err(|_| "is not valid UTF-8".to_owned())?)
     }
 
-    /// Deserializes the value; most types are written as text.
+    /// Deserializes the value; by default from text.
     #[cfg(feature = "serde")]
     fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = <String as serde::Deserialize>::deserialize(from)?;
@@ -37,15 +37,15 @@ pub(super) trait Value: Sized {
     }
 }
 
-/// One field of [`Settings`](super::list::Settings): empty until it is set.
+/// A field of [`Settings`](super::list::Settings), which is empty until it is set.
 pub(super) trait Field: Sized {
     const CHOICES: &'static [Choice];
-    /// Whether the value may contain passwords.
+    /// Whether the field's value may contain passwords.
     const SECRET: bool = false;
     /// Whether the setting may be given several times.
     const SEVERAL: bool = false;
 
-    /// Parses a text and adds the value.
+    /// Parses a text, and sets the field to the value or adds it.
     fn read_text(&mut self, text: OsString) -> Result<(), String>;
 
     /// This field if it is set, otherwise `other`.
@@ -73,7 +73,7 @@ impl<T: Value> Field for Option<T> {
     }
 }
 
-/// The URLs of masters: one text with commas, or a list.
+/// The URLs of masters, given as one text with commas or as a list.
 impl Field for Vec<String> {
     const CHOICES: &'static [Choice] = &[];
     const SECRET: bool = true;
@@ -141,7 +141,7 @@ impl Value for PathBuf {
         Ok(text.into())
     }
 
-    /// The name of a file may be any bytes.
+    /// A file name need not be UTF-8, so any bytes are accepted.
     fn parse_os(text: OsString) -> Result<Self, String> {
         Ok(text.into())
     }
@@ -194,13 +194,13 @@ impl Value for RestartGuard {
     }
 }
 
-/// One field, whatever its type.
+/// Deserializes one field, whatever its type.
 #[cfg(feature = "serde")]
 pub(super) fn field<'de, D: Deserializer<'de>, F: Field>(from: D) -> Result<F, D::Error> {
     F::deserialize(from)
 }
 
-/// A boolean, or the words for it.
+/// A boolean, or the words `on` and `off` for it.
 #[cfg(feature = "serde")]
 struct Switch;
 

@@ -1,11 +1,11 @@
-//! The end of a held lock that was lost.
+//! Ending a held lock that was lost.
 
 use super::held::Held;
 use super::schedule::Renewal;
 use crate::outcome::LossCause;
 use crate::rounds::coordinator::Coordinator;
 
-/// Ends a lost lock and releases its remaining keys, so that no other client has to wait for their ttl.
+/// Ends a lost lock and releases its remaining keys, so that no other client has to wait until they expire.
 pub(crate) fn end(
     renewal: &Renewal,
     coordinator: &Coordinator,

@@ -21,11 +21,11 @@ use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::report::NodeReport;
 
-/// A held lock. While the guard exists and [`is_valid`](Self::is_valid), no other client that follows the protocol
-/// holds the same resource.
+/// A held lock. While the guard exists and [`is_valid`](Self::is_valid) returns true, no other client that follows the
+/// protocol holds the same resource.
 ///
 /// The lock is renewed in the background at a third of its ttl, until it is released, dropped, lost, or held for
-/// `max_hold`. A lock with a fixed lease is not renewed. Work that must stop without the lock should watch
+/// `max_hold`. A lock requested with `renewal(false)` is not renewed. Work that must stop without the lock should watch
 /// [`lost`](Self::lost), and pass [`fencing_token`](Self::fencing_token) to the resource that it writes to. The token
 /// protects even against a process that was paused past its lease.
 ///
@@ -40,7 +40,7 @@ pub struct LockGuard {
     pub(crate) core: Arc<Core>,
     pub(crate) id: ScheduleId,
     released: bool,
-    /// Whether the value under the lock has been written with this guard.
+    /// Whether the value under the lock (quota or record) has been written with this guard.
     wrote: AtomicBool,
 }
 
@@ -55,8 +55,8 @@ impl LockGuard {
         }
     }
 
-    /// Whether this is the first write under the lock. A second write would have the same number, and a late copy of
-    /// the first one could undo it.
+    /// Whether the value under the lock may still be written: true for the first call only. A second write would have
+    /// the same fencing token, and a late copy of the first write could undo it.
     pub(crate) fn may_write(&self) -> bool {
         !self.wrote.swap(true, Ordering::Relaxed)
     }
@@ -80,12 +80,12 @@ impl LockGuard {
         }
     }
 
-    /// How the lock ended; `None` while it is held.
+    /// Why the lock ended; `None` while it is held.
     pub(crate) fn ended(&self) -> Option<LossCause> {
         self.held.ended(self.core.coordinator.now())
     }
 
-    /// The locked resource, without the key prefix; the first one if there are several.
+    /// The name of the locked resource, without the key prefix. If the lock has several resources, the first of them.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -96,7 +96,7 @@ impl LockGuard {
         self.held.claim.resource()
     }
 
-    /// The random value of this lock, which the lock key holds on the masters.
+    /// The random value of this lock, which the masters store in the lock key.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -123,7 +123,7 @@ impl LockGuard {
         self.held.fencing.map(NonZero::get)
     }
 
-    /// All locked resources, without the key prefix; most locks have one.
+    /// The names of all locked resources, without the key prefix. Most locks have a single resource.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -135,7 +135,7 @@ impl LockGuard {
         self.held.claim.resources()
     }
 
-    /// The number of this permit of a semaphore, from 0; `None` for other locks.
+    /// The number of the slot, from 0, if this lock is a permit of a semaphore; `None` for other locks.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -148,7 +148,7 @@ impl LockGuard {
         self.held.claim.permit().map(|permit| permit.slot().into())
     }
 
-    /// The end of the lock's validity if no renewal succeeds.
+    /// Until when the lock is valid if no further renewal succeeds.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -196,8 +196,8 @@ impl LockGuard {
         !self.remaining().is_zero()
     }
 
-    /// Resolves with the cause when the lock is no longer held: at the deadline even if a renewal hangs, and at once if
-    /// a majority of masters reports that the lock is not ours.
+    /// Resolves with the cause when the lock is no longer held. This happens at the end of the validity even if a
+    /// renewal hangs, and at once if a majority of the masters reports that this client does not hold the lock.
     ///
     /// The future does not borrow the guard. It may outlive the guard, and then resolves to [`LossCause::Released`].
     ///
@@ -225,9 +225,10 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// - [`ExtendError::Lost`] if the lock has ended, or ends before a majority has answered. It has been released on
-    ///   all masters then, and [`report`](Self::report) has the reply of each.
-    /// - [`ExtendError::NoQuorum`] if too few masters answered. The old validity holds, and the call may be repeated.
+    /// - [`ExtendError::Lost`] if the lock has ended, or ends before a majority has answered. It has then been released
+    ///   on all masters, and [`report`](Self::report) shows each master's reply.
+    /// - [`ExtendError::NoQuorum`] if too few masters answered. The lock is still held until its previous validity
+    ///   ends, and the call may be repeated.
     /// - [`ExtendError::InvalidTtl`] if `ttl` is above `max_ttl`, or so short that no validity would be left.
     ///
     /// # Cancel safety
@@ -250,14 +251,15 @@ impl LockGuard {
         extension::extend(&self.core, &self.held, self.id.get(), ttl).await
     }
 
-    /// Releases the lock, and waits until a majority of the masters has released it, so that the next holder can take
-    /// it. The other masters are released in the background.
+    /// Releases the lock, and waits until a majority of the masters has released it, so that the next client can
+    /// acquire it. The other masters are released in the background.
     ///
     /// Releasing a lock that has already expired is not an error: see [`Released::was_valid`].
     ///
     /// # Cancel safety
     ///
-    /// The releases are queued before the first await; dropping the future only drops the answer.
+    /// The releases are queued before the first await. If the future is dropped, the lock is released all the same;
+    /// only the result is lost.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -273,7 +275,7 @@ impl LockGuard {
         self.core.renewal.forget(&self.id);
         let fan_out = self.core.coordinator.release(&self.held.claim);
         self.held.end(LossCause::Released);
-        // If no majority answers, the keys expire: wait no longer than the ttl.
+        // Wait for at most the ttl: if no majority answers, the keys have expired by then.
         let runtime = &*self.core.coordinator.runtime;
         let mut limit = Limit::new(runtime, runtime.now() + self.held.ttl());
         limit
@@ -301,11 +303,11 @@ impl LockGuard {
         released
     }
 
-    /// The reply of each master to the acquire, with its latency. Replies that come after the result was decided are
-    /// added as they arrive.
+    /// The reply of each master to the acquire, with its latency. Replies that arrive after the result was decided are
+    /// added later.
     ///
-    /// After a renewal or an extension that did not succeed, the replies to that or to the next one. So after a loss
-    /// the report shows the reason. [`NodeReport::phase`] is `Extend` then.
+    /// If a renewal or an extension fails, the report shows the replies to it or to the following one instead, and
+    /// [`NodeReport::phase`] is `Extend`. So after a loss the report shows the reason.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -320,7 +322,7 @@ impl LockGuard {
 }
 
 /// Until when a lock is valid; `None` once it has ended. Unlike [`is_valid`](LockGuard::is_valid) this function reads
-/// no clock and changes nothing: an expired lock counts as ended only after somebody has noticed.
+/// no clock and changes nothing. An expired lock therefore counts as ended only after another call has noticed it.
 #[cfg(any(test, feature = "testing"))]
 pub fn look(guard: &LockGuard) -> Option<Instant> {
     guard.held.look()

@@ -1,4 +1,4 @@
-//! The result of a release.
+//! The result of releasing a lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,26 +8,27 @@ use crate::report::NodeReport;
 use crate::rounds::fan_out::FanOut;
 use crate::rounds::release::ReleaseAnswers;
 
-/// The replies to a release at the time when a majority of the masters had released the lock.
+/// The result of a release, at the time when a majority of the masters had released the lock.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Released {
     /// Whether the lock was still valid when the release began. If not, another client may have held it since.
     pub was_valid: bool,
-    /// How many masters held the key and deleted it.
+    /// How many masters had the lock key and deleted it.
     pub on: usize,
-    /// How many masters no longer had the key: it had expired, or was never granted there.
+    /// How many masters no longer had the lock key: it had expired, or had never been set there.
     pub expired_on: usize,
-    /// How many masters failed. Their key is deleted when they are reachable again, or it expires.
+    /// How many masters failed to release. The lock key is deleted there when the master is reachable again, or it
+    /// expires.
     pub unreachable: usize,
-    /// How many masters had not answered yet. Their releases are on the way.
+    /// How many masters had not answered yet. Their releases have been queued or sent.
     pub pending: usize,
     pub(super) round: Arc<FanOut<ReleaseAnswers>>,
     pub(super) core: Arc<Core>,
 }
 
 impl Released {
-    /// The reply of each master so far, with its latency.
+    /// The reply of each master to the release so far, with its latency.
     pub fn reports(&self) -> Vec<NodeReport> {
         self.round.answers().reports(self.core.coordinator.names())
     }

@@ -1,7 +1,7 @@
 //! Leader election: a lock whose holder is announced to observers.
 //!
-//! The leader is the holder of the lock, and the term is its fencing number. Observers ask the masters: a leader is a
-//! holder whose value and number a majority shows.
+//! The leader is the holder of the lock, and the term is its fencing token. Observers ask the masters: a client is the
+//! leader if a majority shows its lock value and its fencing token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,8 +25,9 @@ use crate::sync::Notify;
 use crate::waiting::Waiting;
 
 impl Redlock {
-    /// The election with this name: one leader at a time, visible to all observers. It uses the lock with the same
-    /// name, so a client that takes this lock with [`acquire`](Self::acquire) keeps leaders out.
+    /// The election with this name: one leader at a time, visible to all observers. The leader holds the lock with the
+    /// same name. A client that takes this lock with [`acquire`](Self::acquire) therefore keeps all candidates from
+    /// leading.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -58,7 +59,7 @@ pub struct Election {
 }
 
 impl Election {
-    /// How long a dead leader still counts as leader. Default: the builder's ttl.
+    /// How long a leader that has crashed still counts as leader. Default: the builder's `ttl`.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
@@ -73,7 +74,7 @@ impl Election {
         self
     }
 
-    /// Calls `waits` after every missed attempt while another client leads, as
+    /// Calls `waits` after every failed attempt while another client leads, as
     /// [`LockRequest::waiting`](crate::LockRequest::waiting) does.
     #[must_use]
     pub fn waiting(mut self, waits: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
@@ -81,13 +82,14 @@ impl Election {
         self
     }
 
-    /// Waits until this client leads, first come, first served. Observers see `note` at once, together with host, pid
-    /// and process name: an address or a name of at most 1 KiB. With `None` they see a term without a note, a moment
-    /// later.
+    /// Waits until this client leads; candidates are served first come, first served.
+    ///
+    /// Observers see `note` as soon as the client leads, together with its host, pid and process name. The note is an
+    /// address or a name of at most 1 KiB. With `None` observers see the term without a note, a moment later.
     ///
     /// # Errors
     ///
-    /// Those of [`Redlock::acquire`]; [`BuildError::NeedsFencing`] with the classic protocol.
+    /// Those of [`Redlock::acquire`]; [`BuildError::NeedsFencing`] if the `Redlock` was built with `fencing(false)`.
     ///
     /// # Cancel safety
     ///
@@ -144,8 +146,8 @@ impl fmt::Debug for Election {
 
 /// A held leadership. It ends when it is [resigned](Self::resign), dropped, or lost.
 ///
-/// A leader that is paused past its lease keeps its belief for a moment too long: pass the [term](Self::term) to every
-/// system that it writes to, and let that system reject smaller terms.
+/// A leader that was paused past its lease still believes for a moment that it leads. Pass the [term](Self::term) to
+/// every system that it writes to, and let that system reject smaller terms.
 #[derive(Debug)]
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
@@ -154,7 +156,7 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// The term: a fencing number larger than that of every earlier leader.
+    /// The term: the fencing token of this leader, larger than that of every earlier leader.
     pub fn term(&self) -> u64 {
         self.term
     }
@@ -188,9 +190,9 @@ impl Leadership {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// The leader's fencing number.
+    /// The leader's term: its fencing token.
     pub term: u64,
-    /// The leader's note, if it has one.
+    /// The leader's note, if the leader has written one.
     pub note: Option<Note>,
 }
 
@@ -200,10 +202,10 @@ const LOOKS: u32 = 3;
 /// The shortest time between two requests of an observer, whatever the ttl.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// How long an observer waits for a new leader's note before it reports the leader without one.
+/// How long an observer waits for the note of a new leader. Then it reports the leader without a note.
 const NOTED_WITHIN: Duration = Duration::from_millis(50);
 
-/// If no majority answers, the observer asks again after this fraction of the usual time.
+/// If no majority answers, the observer asks again after a quarter of the usual interval.
 const SOONER: u32 = 4;
 
 /// An observer of an election; see [`Election::observe`].
@@ -211,26 +213,27 @@ pub struct Observation {
     redlock: Redlock,
     key: Arc<[u8]>,
     called: Arc<Notify>,
-    /// The longest time between two requests.
+    /// The longest interval between two requests to the masters.
     every: Duration,
-    /// When the next request is due.
+    /// When the next request to the masters is due.
     due: Instant,
-    /// Until when the reported leader counts as leader without being seen again.
+    /// Until when the reported leader still counts as leader if no majority shows it again.
     known_until: Instant,
     observed: Observed,
-    /// A leader that was seen without a note, and until when to wait for the note.
+    /// The term of a leader that was seen without a note, and until when the observer waits for the note.
     early: Option<(u64, Instant)>,
 }
 
 impl Observation {
     /// Waits for the next change: a leader with its term and note, or `None` if no leader is known any more. The first
-    /// call returns at once, whatever the state. Terms never fall.
+    /// call returns at once, whatever the state. Terms never decrease.
     ///
-    /// The observer is woken by the announcement of a new leader. In addition it asks three times within a ttl. Without
-    /// wake-ups ([`Order::Unordered`](crate::Order::Unordered), or a user who may not subscribe) it only asks.
+    /// The observer is woken by the announcement of a new leader. In addition it asks the masters three times within a
+    /// ttl. Without wake-ups ([`Order::Unordered`](crate::Order::Unordered), or a user without the right to subscribe)
+    /// it only asks.
     ///
-    /// A client that holds the lock with this name but has not campaigned for it is not reported as a leader once its
-    /// note is seen.
+    /// A client may hold the lock with this name without having campaigned for it. Such a client is no longer reported
+    /// as a leader once its note has been read.
     ///
     /// The result is a hint, which may be outdated when it arrives: base actions on the term, not on the leader's
     /// identity.
@@ -273,8 +276,8 @@ impl Observation {
         })
     }
 
-    /// Whether a new leader was seen before its note, which follows shortly after the grant. Then the leader is
-    /// reported a moment later, together with the note.
+    /// Whether a new leader was seen whose note is still missing. The note follows shortly after the grant, so the
+    /// leader is reported a moment later, together with its note.
     fn is_early(&mut self, leader: &Leader) -> bool {
         if leader.note.is_some() || !self.observed.is_new(leader.term) {
             return false;
@@ -299,7 +302,7 @@ impl Observation {
         let timer = coordinator.runtime.sleep_until(self.due);
         let called = std::pin::pin!(self.called.notified());
         futures::future::select(timer, called).await;
-        // Recorded before anything is awaited, so that one announcement causes one request.
+        // Set before anything is awaited, so that one announcement causes only one request.
         self.due = coordinator.now();
     }
 
@@ -307,7 +310,7 @@ impl Observation {
         let core = &self.redlock.core;
         let coordinator = &core.coordinator;
         if core.options.fair {
-            // Every time, because a broken connection has lost its subscriptions.
+            // Subscribe each time, because a connection that broke has lost its subscriptions.
             self.watch(true);
         }
         let key = self.key.clone();
@@ -339,7 +342,7 @@ impl Observation {
         let left = elected.clone().filter_map(|state| state.ttl_left).max();
         let left = left.unwrap_or(self.every);
         self.known_until = now + left;
-        // If the leader has died, that is noticed as soon as its keys have expired.
+        // Ask again as soon as the leader's keys may have expired, so that a crashed leader is noticed then.
         self.due = self.due.min(now + left + Duration::from_millis(1));
         let says = |state: &&&KeyState| state.note.is_some() && state.term == Some(term);
         let note = elected.clone().find(says);
@@ -347,8 +350,8 @@ impl Observation {
         Found::Leader(value, Leader { term, note })
     }
 
-    /// The leader that one master shows. The term comes from the leader's note if there is one: the counter is kept
-    /// for a day, and a leader may lead for longer.
+    /// The leader that one master shows. The term is taken from the leader's note if there is one, because the fencing
+    /// counter is kept for a day and a leader may lead for longer.
     fn standing(&self, state: &KeyState) -> Option<Standing> {
         let value = elected_value(state)?;
         let term = state
@@ -366,26 +369,27 @@ impl Observation {
     }
 }
 
-/// The lock value of a client that may have been elected; `None` if a foreign client holds the key.
+/// The lock value of a client that may have been elected; `None` if the key's value is not a lock token.
 fn elected_value(state: &KeyState) -> Option<u128> {
     let token = Token::from_hex(state.holder.as_deref()?)?;
     Some(u128::from_be_bytes(token.to_bytes()))
 }
 
-/// The lock value of a client that was not elected: its note has no term. The counter may show another holder's term if
-/// a late renewal restored a lock that was gone.
+/// The lock value of a client that holds the lock without having been elected: its note has no term. For such a client
+/// the counter must not be used as the term. It may belong to another holder if a late renewal restored a lock that was
+/// gone.
 fn never_elected(state: &KeyState) -> Option<u128> {
     let says = state.note.is_some() && state.term.is_none();
     elected_value(state).filter(|_| says)
 }
 
-/// The result of asking the masters.
+/// The masters' combined answer about the leader.
 enum Found {
-    /// The leader, with the value of its lock.
+    /// A majority shows this leader and the value of its lock.
     Leader(u128, Leader),
-    /// A majority answered, and shows no leader.
+    /// A majority answered and shows no leader.
     Nobody,
-    /// Fewer than a majority answered.
+    /// Less than a majority answered.
     Unknown,
 }
 

@@ -1,4 +1,5 @@
-//! The kinds of lock next to the plain one, as users meet them. `acquire/kind.rs` says what each claims.
+//! The public interfaces of all kinds of lock other than the plain one. `acquire/kind.rs` describes what each kind
+//! claims on the masters.
 
 pub(crate) mod election;
 pub(crate) mod owner;

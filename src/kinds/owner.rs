@@ -13,13 +13,13 @@ use crate::redlock::Redlock;
 use crate::redlock::request::LockRequest;
 use crate::resource::{InvalidResource, MAX_OWNER_LEN};
 
-/// An owner, whose holds join each other across tasks, processes and machines. Examples are an order that several
-/// services work on, or a job that calls itself. Made with [`Redlock::owner`].
+/// An owner, whose holds on a resource can exist at the same time across tasks, processes and machines. Examples are an
+/// order that several services work on, or a job that calls itself. Made with [`Redlock::owner`].
 ///
-/// Holds of the same owner can exist at the same time, and other clients are excluded. All holds have the same fencing
-/// number. Each has its own validity, renewal, loss and `max_hold`. The lock ends with the last hold. A further hold
-/// passes all waiters: an owner whose holds overlap without end keeps other clients out. For fairness between steps
-/// take new locks.
+/// Holds of the same owner share the lock; all other clients are excluded. All holds have the same fencing token. Each
+/// hold has its own validity, renewal, loss and `max_hold`. The lock ends with its last hold. A further hold does not
+/// queue: it joins ahead of all waiters. An owner whose holds overlap without end therefore starves other clients. To
+/// be fair between steps of the work, take a new lock for each step.
 ///
 /// **Within a process** a further hold of the same `Owner` costs no message: the guards are counted clones of one held
 /// lock, with the same state. A lost hold stays lost for all its clones; the next [`acquire`](Self::acquire) makes a
@@ -40,10 +40,10 @@ pub struct Owner {
     holds: Arc<Mutex<Holds>>,
 }
 
-/// The latest hold on each resource.
+/// The latest hold of this owner on each resource.
 type Holds = HashMap<Box<[u8]>, Weak<LockGuard>>;
 
-/// One hold of an [`Owner`]. Clones share the hold, and dropping the last one releases it.
+/// One hold of an [`Owner`]. Clones share the hold; dropping the last clone releases it.
 #[derive(Clone)]
 #[must_use = "dropping the last guard releases the hold"]
 pub struct OwnedGuard {
@@ -80,8 +80,8 @@ impl Owner {
         &self.id
     }
 
-    /// Acquires a further hold. Returns at once if this handle or one of its clones has a valid hold on the resource.
-    /// Otherwise the masters decide; other holds of this owner do not prevent it.
+    /// Acquires a hold on `resource`. Returns at once if this handle or one of its clones has a valid hold on it.
+    /// Otherwise the masters decide; holds of this owner elsewhere do not prevent the acquire.
     ///
     /// # Errors
     ///
@@ -99,7 +99,8 @@ impl Owner {
         Ok(self.keep(resource, guard))
     }
 
-    /// A request for a hold with its own options. It always asks the masters.
+    /// A request for a hold of this owner with its own options. It always asks the masters, even if this handle has a
+    /// valid hold.
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
         let kind = Kind::Owner(self.id.clone());
         self.redlock.lock(resource).of_kind(kind)
@@ -109,7 +110,7 @@ impl Owner {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A hold that is valid now. An expired one is never returned.
+    /// A valid hold of this process on the resource, if there is one. An expired hold is never returned.
     fn held(&self, resource: &[u8]) -> Option<OwnedGuard> {
         let guard = self.holds().get(resource)?.upgrade()?;
         guard.is_valid().then_some(OwnedGuard { guard })
@@ -125,8 +126,8 @@ impl Owner {
 }
 
 impl OwnedGuard {
-    /// Drops this clone. The last clone releases the hold, waits as [`LockGuard::release`] does, and returns the
-    /// result. Otherwise nothing is sent, and the result is `None`.
+    /// Drops this clone of the hold. Only the last clone releases the hold: it waits as [`LockGuard::release`] does and
+    /// returns the result. For other clones nothing is sent, and the result is `None`.
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,4 @@
-//! Shows a semaphore, and force-releases one of its permits.
+//! The state of a semaphore, and force-releasing one of its permits.
 
 use crate::keys;
 use crate::listing::Listed;
@@ -11,10 +11,10 @@ use crate::resource::{InvalidResource, MAX_PERMITS};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SemaphoreStatus {
-    /// The slots that have a holder on any master, in order. A permit is held if a majority shows the same holder
-    /// ([`Status::verdict`]).
+    /// The slots that have a holder on any master, in order of their numbers. A permit is held only if a majority shows
+    /// the same holder ([`Status::verdict`]).
     pub permits: Vec<Listed>,
-    /// The waiters for a permit, as each master shows them. It has no holder.
+    /// The queue of the semaphore, as each master shows it. This state has waiters, but never a holder.
     pub line: Status,
 }
 

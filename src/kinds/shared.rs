@@ -15,17 +15,17 @@ use crate::rounds::wanted::Wanted;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DowngradeError {
-    /// The lock had ended, or ended before a majority answered. Nothing is held any more; remaining keys are released
-    /// in the background.
+    /// The lock had ended before the call, or ended before a majority answered. Nothing is held any more; remaining
+    /// keys are released in the background.
     #[error("the lock is lost ({0}) and cannot be downgraded: acquire it again with shared()")]
     Lost(LossCause),
-    /// The lock is not a single resource held exclusively: it is a reader already, or has several resources, of which
-    /// none can be converted alone.
+    /// The lock is not held exclusively on a single resource: it is a reader already, a permit or an owner's hold, or
+    /// has several resources, which cannot be converted one by one.
     #[error(
         "only an exclusive lock on a single resource can be downgraded: release it, and acquire again with shared()"
     )]
     NotAWriter,
-    /// Readers need fencing numbers.
+    /// The `Redlock` was built with `fencing(false)`, but readers need fencing tokens.
     #[error("readers need fencing tokens: remove fencing(false) from the builder")]
     NeedsFencing,
     /// The call was made on a thread of a Tokio runtime.
@@ -37,11 +37,11 @@ pub enum DowngradeError {
 
 impl LockGuard {
     /// Converts the lock into a reader's lock, without a moment in which another writer could acquire it. The new guard
-    /// shares the lock with other readers. It has its own fencing number, which is larger than the writer's.
+    /// shares the lock with other readers. Its fencing token is larger than the writer's.
     ///
-    /// From the call on the caller is not a writer any more, and must not use the writer's number again. Converting a
-    /// reader into a writer is not possible, because two readers that both want to write would wait for each other
-    /// forever: release, and acquire again.
+    /// Once this method is called, the caller is no longer a writer and must not use the writer's token again. A reader
+    /// cannot be converted into a writer, because two readers that both want to write would wait for each other
+    /// forever. Release the lock and acquire it again instead.
     ///
     /// # Errors
     ///
@@ -70,10 +70,11 @@ impl LockGuard {
         if let Some(cause) = old.ended(coordinator.now()) {
             return Err(DowngradeError::Lost(cause));
         }
-        // A renewal from now on would restore the writer's lock.
+        // Stop the renewals: a renewal from now on would restore the writer's lock.
         core.renewal.forget(&self.id);
         let limit = old.valid_until();
-        // With the writer's ticket, so that its place in the queue is removed in the same step.
+        // The request carries the writer's ticket, so that the masters remove the writer's queue entry in the same
+        // step.
         let fairness = match old.claim.fairness() {
             Fairness::Fair(ticket) => Fairness::Fair(ticket.clone()),
             Fairness::Unordered => Fairness::Unordered,
@@ -103,7 +104,7 @@ impl LockGuard {
         let held = Held::new(won, holding, &core.lines, None);
         let id = ScheduleId::default();
         renewal::watch(&core.renewal, coordinator, &held, &id, started);
-        // Drops the writer's guard: its releases delete only keys that were not converted.
+        // Dropping the writer's guard sends releases. They delete only keys that were not converted.
         drop(self);
         Ok(LockGuard::new(held, Arc::clone(&core), id))
     }

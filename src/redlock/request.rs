@@ -1,4 +1,4 @@
-//! One lock with its options, from the request to the guard.
+//! A request for one lock with its own options, and how it becomes a guard.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::settings::Wait;
 use crate::waiting::Waiting;
 
 impl Redlock {
-    /// A request for a lock with its own options. The lock is not re-entrant, whatever the options: see
+    /// A request for a lock with its own options. The lock is never re-entrant, whatever the options are: see
     /// [`acquire`](Self::acquire).
     ///
     /// ```no_run
@@ -58,10 +58,11 @@ impl Redlock {
         }
     }
 
-    /// Several resources in one lock: all or nothing, one guard, and one fencing token, which is larger than that
-    /// of every earlier holder of each resource. At most 16 resources, none twice. Clients that name the same
-    /// resources in different orders cannot deadlock. While the lock waits for one resource, no other client
-    /// gets the rest of them.
+    /// A request for several resources in one lock: all or nothing, with one guard and one fencing token. For each
+    /// resource, this token is larger than those of all earlier holders. At most 16 resources, none twice.
+    ///
+    /// Clients that name the same resources in different orders cannot deadlock. While the lock waits for one resource,
+    /// no other client gets the remaining ones.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -79,15 +80,16 @@ impl Redlock {
         self.lock(first).of_kind(Kind::Several(all))
     }
 
-    /// One of `permits` permits of the semaphore `name`: at most `permits` holders at a time, first come, first
-    /// served.
+    /// A request for one permit of the semaphore `name`, which has at most `permits` holders at a time (1 to 64), first
+    /// come, first served.
     ///
-    /// Each permit is a numbered slot, and each slot is a lock with fencing tokens of its own:
-    /// [`LockGuard::slot`] returns its number. The protected resource keeps the largest token **per slot**. The
-    /// callers decide how many permits there are: while they name different numbers, and until the last holder of
-    /// a withdrawn slot has released it, the bound is the largest number in use. A semaphore has other keys than
-    /// the plain lock of the same name, even with a single permit. The rules: `docs/protocol.md`,
-    /// "Several resources, readers, owners, semaphores".
+    /// Each permit is a numbered slot, and each slot is a lock with fencing tokens of its own: [`LockGuard::slot`]
+    /// returns its number. A system that checks tokens must keep the largest token **per slot**.
+    ///
+    /// The callers decide how many permits there are. If they name different numbers, the largest number applies. After
+    /// the number was reduced, the larger bound lasts until the holders of the removed slots have released them. A
+    /// semaphore has other keys than the plain lock with the same name, even with a single permit. The rules:
+    /// `docs/protocol.md`, "Several resources, readers, owners, semaphores".
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -154,8 +156,9 @@ impl LockRequest<'_> {
         self
     }
 
-    /// A text of at most 1 KiB that [`Redlock::status`] and waiters see of the holder, next to host, pid, process name
-    /// and the time of the acquire; `None` for no note at all. Default: the builder's `note`.
+    /// A text that describes the holder, at most 1 KiB. [`Redlock::status`] and waiters show it together with the
+    /// holder's host, pid, process name and the time of the acquire. With `None` no note is written at all. Default:
+    /// the builder's `note`.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -169,14 +172,14 @@ impl LockRequest<'_> {
         self
     }
 
-    /// Writes the note at once and wakes the clients that watch for a new leader.
+    /// For an election: writes the note at once, and wakes the clients that watch for a new leader.
     pub(crate) fn announced(mut self) -> Self {
         self.announce = true;
         self
     }
 
-    /// Calls `observer` after every missed attempt, and once when the request queues behind other waiters
-    /// of its own process: for progress lines and metrics. It must not block.
+    /// Calls `observer` after every failed attempt, and once when the request starts to wait behind other waiters of
+    /// its own process. Use it for progress lines and metrics. The observer must not block.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -203,7 +206,7 @@ impl LockRequest<'_> {
         self.run().instrument(span).await
     }
 
-    /// Makes one attempt; see [`Redlock::try_acquire`].
+    /// Makes one attempt to acquire the lock, without waiting for its holder; see [`Redlock::try_acquire`].
     ///
     /// # Errors
     ///
@@ -274,18 +277,20 @@ impl LockRequest<'_> {
         self.kind.wanted(coordinator, &self.resource)
     }
 
-    /// Holds the lock as a reader: together with other readers, and never together with a writer. Readers and
-    /// writers are served in order of arrival, and adjacent readers enter together, so that neither side starves.
+    /// Acquires the lock as a reader. Several readers may hold the lock at the same time, but never together with a
+    /// writer. Readers and writers are served in order of arrival, and adjacent readers enter together, so neither side
+    /// starves.
     ///
-    /// Its [`fencing_token`](LockGuard::fencing_token) is larger than that of every earlier writer and smaller
-    /// than that of every later writer; readers may share one. The protected resource refuses a **write** whose token
-    /// is below the largest it has seen, reads included, and a **read** whose token is below the largest write. It
-    /// never refuses a read because of a larger read.
+    /// A reader's [`fencing_token`](LockGuard::fencing_token) is larger than that of every earlier writer and smaller
+    /// than that of every later writer; several readers may have the same token. The protected system must refuse a
+    /// **write** whose token is below the largest token it has seen, including those of reads. It must refuse a
+    /// **read** whose token is below the largest of a write. It never refuses a read because of another read with a
+    /// larger token.
     ///
-    /// A reader costs what a lock costs: two messages per master. It is meant for long reads, not for a cache that
-    /// is read every microsecond. Only a lock on a single resource has readers: with several resources, a semaphore
-    /// or an owner this is an error ([`InvalidResource::NoReaders`](crate::InvalidResource::NoReaders)). The rules: `docs/protocol.md`,
-    /// "Several resources, readers, owners, semaphores".
+    /// A reader costs as much as a lock: two messages per master. It is meant for long reads, not for a cache that is
+    /// read every microsecond. Only a lock on a single resource has readers: with several resources, a semaphore or an
+    /// owner this is an error ([`InvalidResource::NoReaders`](crate::InvalidResource::NoReaders)). The rules:
+    /// `docs/protocol.md`, "Several resources, readers, owners, semaphores".
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -375,7 +380,8 @@ impl LockRequest<'_> {
             says,
         };
         let held = Held::new(won, holding, &core.lines, place);
-        // The slot stays reserved until `Held` has noted it, so that no other task asks for the same slot in between.
+        // The reservation of the slot ends only here, after `Held` has recorded the slot. Otherwise another task could
+        // ask for the same slot in between.
         drop(asked);
         if self.announce {
             let runtime = &core.coordinator.runtime;

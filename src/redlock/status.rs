@@ -1,36 +1,36 @@
-//! The state of one resource on the masters.
+//! The state of one lock on the masters.
 
 use std::time::Duration;
 
 use crate::node::{Fault, Hold, KeyState, NodeName, Note};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// The state of one resource on all masters.
+/// The state of one lock on all masters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// The state on each master, in the order of the builder.
+    /// The lock's state on each master, in the order of the builder.
     pub nodes: Vec<NodeStatus>,
-    /// How many masters make a majority; while masters are replaced, the smallest number that is a majority of each
-    /// set.
+    /// How many masters make a majority. While masters are being replaced, this is the smallest number of masters that
+    /// can contain a majority of each set.
     pub quorum: usize,
-    /// Which masters make a majority.
+    /// Decides which sets of masters are a majority.
     pub(super) majority: Quorum,
 }
 
-/// The state of one resource on one master.
+/// The state of one lock on one master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeStatus {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// The lock on this master, or why the master gave no answer.
+    /// The lock on this master, or the fault if the master gave no answer.
     pub state: Result<KeyState, Fault>,
     /// How long the answer took.
     pub latency: Duration,
 }
 
-/// The combined result of the masters' answers.
+/// The combined result of the masters' answers about one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StatusVerdict {
@@ -38,15 +38,16 @@ pub enum StatusVerdict {
     Held(Vec<u8>),
     /// A majority answered, and the lock is free on enough masters for a client to acquire it.
     Free,
-    /// A majority answered, but no holder has a majority: there are keys of several holders, or of one on a minority.
+    /// A majority answered, but no holder has a majority. Several holders have keys, or one holder has keys on a
+    /// minority only.
     Split,
-    /// Fewer than a majority answered. A master that restarted and may have forgotten the lock counts as one that did
+    /// Less than a majority answered. A master that restarted and may have forgotten the lock counts as one that did
     /// not answer ([`Fault::Quarantined`]).
     Unknown,
 }
 
 impl Status {
-    /// The combined result of the masters' answers.
+    /// Combines the masters' answers: whether the lock is held, free, split or unknown.
     pub fn verdict(&self) -> StatusVerdict {
         if !self.majority.is_met_by(self.those(|_| true)) {
             return StatusVerdict::Unknown;
@@ -54,7 +55,8 @@ impl Status {
         let known = self.nodes.iter();
         let known = known.filter_map(|node| node.state.as_ref().ok());
         let mut holders = known.filter_map(|state| state.holder.as_deref());
-        // While masters are replaced, a majority of one set is enough: the holder may not know the other set.
+        // While masters are being replaced, a majority of one set is enough, because the holder may not know the other
+        // set.
         let held_by = |value: &[u8]| {
             let those = self.those(|state| state.holder.as_deref() == Some(value));
             self.majority.is_met_somewhere(those)
@@ -71,7 +73,7 @@ impl Status {
         }
     }
 
-    /// The masters whose answer matches `such`.
+    /// The masters whose state satisfies `such`.
     fn those(&self, such: impl Fn(&KeyState) -> bool) -> MasterSet {
         let nodes = self.nodes.iter().enumerate();
         let those = nodes.filter(|(_, node)| node.state.as_ref().is_ok_and(&such));
@@ -87,8 +89,8 @@ impl Status {
         known.any(|state| state.holder.is_some())
     }
 
-    /// The holds of readers or of an owner that a majority of the masters names, with their notes, ordered by
-    /// remaining time: the longest comes last. The remaining time of a hold is the longest that any master reports.
+    /// The holds of readers or of an owner that a majority of the masters shows, with their notes. They are ordered by
+    /// remaining TTL, the longest last; a hold's remaining TTL is the longest that any master reports.
     pub fn holds(&self) -> Vec<Hold> {
         let known = self.nodes.iter().enumerate();
         let known = known.filter_map(|(node, said)| Some((node, said.state.as_ref().ok()?)));
@@ -112,7 +114,7 @@ impl Status {
         holds.into_iter().map(|(_, hold)| hold).collect()
     }
 
-    /// The note of the holder that a majority names, if it has written one.
+    /// The note of the holder that a majority of the masters shows, if it has written one.
     pub fn note(&self) -> Option<&Note> {
         let StatusVerdict::Held(holder) = self.verdict() else {
             return None;

@@ -26,7 +26,7 @@ impl TryAcquire {
     }
 }
 
-/// The masters' reports of another client that holds the lock.
+/// The masters' reports of a lock that another client holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
@@ -34,7 +34,8 @@ pub struct Refusal {
     pub ttl_left: Option<Duration>,
     /// The reply of each master. Empty if this process itself holds the lock, because no master was asked then.
     pub reports: Vec<NodeReport>,
-    /// Whether this [`Redlock`](crate::Redlock) itself holds the lock. Locks are not re-entrant.
+    /// Whether this [`Redlock`](crate::Redlock) itself holds the lock. A task that tries to take its own lock sees
+    /// `true`, because locks are not re-entrant.
     pub held_here: bool,
     /// The holder's note, if there is one.
     pub note: Option<Box<Note>>,

@@ -9,60 +9,61 @@ use crate::report::{NodeOutcome, NodeReport, OneLine};
 
 /// A value under a lock ([`Quota`](crate::Quota), [`Once`](crate::Once)) was not read, or not written.
 ///
-/// Nothing has changed, with two exceptions: [`Unknown`](Self::Unknown), and a removal that is
+/// The stored value has not changed, with two exceptions: [`Unknown`](Self::Unknown), and a removal that is
 /// [`Incomplete`](Self::Incomplete).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ValueError {
-    /// The lock with the same name was not acquired.
+    /// The lock that protects the value was not acquired.
     NotAcquired(AcquireError),
-    /// The `Redlock` was built with `fencing(false)`: without fencing numbers an earlier value cannot be distinguished
+    /// The `Redlock` was built with `fencing(false)`: without fencing tokens an earlier value cannot be distinguished
     /// from a later one. Nothing was sent.
     NoFencing,
-    /// An invalid amount or period. Nothing was sent.
+    /// The amount or the period is invalid. Nothing was sent.
     Invalid(&'static str),
-    /// The lock was lost before anything was written.
+    /// The lock was lost before the value was written.
     LockLost(ValueTrouble),
-    /// Too few masters could answer.
+    /// Too few masters could answer, so the value could not be read.
     NoQuorum(ValueTrouble),
-    /// No master has a value: none was created, or all have lost it. It is never created automatically, because a
-    /// missing value may have been lost.
+    /// No master has a value: none was created, or all masters have lost it. A missing value may have been lost, so it
+    /// is never created automatically.
     Missing(ValueTrouble),
     /// Too many masters have lost the value for a majority to show the last one. This lasts until an operator removes
     /// the value and creates it again.
     Lost(ValueTrouble),
-    /// Not created: there is a value already.
+    /// The value was not created, because a master already has a value with this name.
     Exists(ValueTrouble),
-    /// To create or remove a value every master must answer, and some did not. A removal is done on the others.
+    /// Creating or removing a value needs every master, and some did not answer. A removal has been done on the others.
     Incomplete(ValueTrouble),
-    /// The value may or may not have been written. Do not hand out what it was for.
+    /// The value may or may not have been written. Do not hand out the units, or start the work, that it was written
+    /// for.
     Unknown(ValueTrouble),
-    /// The value with this name is of another kind.
+    /// The stored value with this name is of another kind (quota or once-per-period record).
     OtherKind {
-        /// The name.
+        /// The name of the value.
         name: String,
-        /// The kind that was requested.
+        /// The kind of value that was requested.
         wanted: &'static str,
-        /// The beginning of the stored value.
+        /// The beginning of the stored value, as text.
         found: String,
     },
-    /// A period begins later than the masters' time by far more than clocks differ, so some clock is wrong. Nothing was
-    /// run or recorded.
+    /// A period begins more than a minute after the masters' time, so some clock is wrong. No work was run and nothing
+    /// was recorded.
     Ahead {
-        /// The name.
+        /// The name of the once-per-period record.
         name: String,
-        /// By how much the period is ahead.
+        /// How long after the masters' time the period begins.
         ahead: Duration,
-        /// True if such a period is recorded as the last one done, false if it would be the next one.
+        /// True if the period ahead is recorded as the last one done; false if it is the one that was to be done.
         recorded: bool,
     },
     /// The body was dropped because the lock was lost.
     Stopped {
-        /// The name.
+        /// The name of the once-per-period record.
         name: String,
         /// Why the lock was lost.
         cause: LossCause,
-        /// Whether this period counts as done nevertheless.
+        /// Whether the period counts as done although the body was dropped.
         recorded: bool,
     },
 }
@@ -71,9 +72,9 @@ pub enum ValueError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ValueTrouble {
-    /// The name, as text.
+    /// The name of the value, as text.
     pub name: String,
-    /// The reply of each master.
+    /// The reply of each master in the round that failed.
     pub reports: Vec<NodeReport>,
 }
 
@@ -99,7 +100,7 @@ impl ValueError {
 }
 
 impl ValueError {
-    /// The masters' replies and a description, if the masters were asked about the value.
+    /// The masters' replies and a description of the problem; `None` if the masters were not asked about the value.
     fn what(&self) -> Option<(&ValueTrouble, &'static str)> {
         Some(match self {
             Self::LockLost(trouble) => (
@@ -200,7 +201,8 @@ fn write_ahead(
 }
 
 impl ValueTrouble {
-    /// Writes the masters that caused the error: those that have a value, or those that did not execute the request.
+    /// Writes the masters that caused the error: with `that_have_one` those that have a value, otherwise those that did
+    /// not execute the request.
     fn write_masters(&self, f: &mut fmt::Formatter<'_>, that_have_one: bool) -> fmt::Result {
         if that_have_one {
             let has = |said: &&NodeReport| {

@@ -11,13 +11,14 @@ use crate::outcome::LossCause;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
 
-/// The stored text if no period has been done.
+/// The stored text of a record under which no period has been done yet.
 const NEVER: &str = "never";
 
 /// Work that runs once per period over all machines, for example a nightly report or a monthly invoice.
 ///
-/// Made by [`Redlock::once`]. The masters store the last period done, under the lock with the same name. Holding a lock
-/// for the whole period is not enough: it ends with its ttl, and a restart forgets it.
+/// Made by [`Redlock::once`]. The masters store a record of the last period done, under the lock with the same name.
+/// Holding a lock for the whole period would not be enough, because the lock ends with its ttl and a restart forgets
+/// it.
 ///
 /// Periods are counted from 1970, UTC: a period of 24 h begins at midnight UTC. The wall clock of the caller determines
 /// the period. A machine whose clock is ahead runs the next period early, and the other machines then skip it; no
@@ -44,54 +45,54 @@ const NEVER: &str = "never";
 /// # Ok(()) }
 /// ```
 ///
-/// The promises, their limits and the requirements on the masters are those of a [`Quota`](crate::Quota): at worst
-/// [`at_most_once`](Self::at_most_once) skips a period, and it never runs one twice.
+/// The promises, their limits and the requirements on the masters are those of a [`Quota`](crate::Quota).
+/// [`at_most_once`](Self::at_most_once) never runs a period twice; at worst it skips one.
 #[derive(Clone, Debug)]
 pub struct Once {
     value: NamedValue,
     period: Duration,
 }
 
-/// The result of a call.
+/// The result of [`Once::at_most_once`] or [`Once::at_least_once`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "the outcome shows whether the body ran"]
 pub enum OnceOutcome<T> {
     /// The body ran, and this period is recorded as done.
     Done(T),
-    /// The body ran, but recording failed: this period may be done again. Only from
+    /// The body ran, but recording the period failed, so the work of this period may be done again. Only from
     /// [`at_least_once`](Once::at_least_once).
     NotRecorded(T, ValueError),
     /// The body ran to its end, but the lock had ended before, so another client may have begun the next period
-    /// meanwhile. This period is done. Only from [`at_most_once`](Once::at_most_once).
+    /// meanwhile. This period is recorded as done. Only from [`at_most_once`](Once::at_most_once).
     Outlived(T, LossCause),
-    /// This period was done before. The body did not run.
+    /// The work of this period was already done, so the body did not run.
     AlreadyDone {
         /// Time until the next period that is not done yet.
         next: Duration,
     },
 }
 
-/// Whether this period must be done, for a caller that holds the lock; see [`Once::due`].
+/// Whether the work of this period must be done now; see [`Once::due`].
 #[derive(Debug)]
 #[must_use = "a period that is not recorded is done again"]
 pub enum Due<'a> {
-    /// It must be done now.
+    /// The work of this period must be done now.
     Now(Turn<'a>),
-    /// It was done before.
+    /// The work of this period was already done.
     AlreadyDone {
         /// Time until the next period that is not done yet.
         next: Duration,
     },
 }
 
-/// The same, with the record as it was read.
+/// The content of [`Due`], together with the record as it was read.
 enum Looked<'a> {
     Due(Turn<'a>),
     Done { next: Duration, known: Known<'a> },
 }
 
-/// A period that must be done now, by the holder of the lock.
+/// A period whose work must be done now, by the holder of the lock.
 #[must_use = "a period that is not recorded is done again"]
 pub struct Turn<'a> {
     known: Known<'a>,
@@ -99,7 +100,8 @@ pub struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Records this period as done. Call it before the work for at most once, and after it for at least once.
+    /// Records this period as done. To do the work at most once, call `record` before the work; to do it at least once,
+    /// call it after the work.
     ///
     /// # Errors
     ///
@@ -121,8 +123,7 @@ impl fmt::Debug for Turn<'_> {
 }
 
 impl Redlock {
-    /// Work that runs once per `period` under this name; nothing is sent yet. The name is that of the lock under which
-    /// it runs.
+    /// Work that runs once per `period`, at most ten years, under the lock with this name. Nothing is sent yet.
     pub fn once(&self, name: impl AsRef<[u8]>, period: Duration) -> Once {
         let value = NamedValue::new(self, name.as_ref(), "once");
         Once { value, period }
@@ -130,17 +131,17 @@ impl Redlock {
 }
 
 impl Once {
-    /// How long each call waits for the lock. A caller that does the work now keeps the others waiting until it is
-    /// done. Default: the builder's `wait`.
+    /// How long each call waits for the lock. A caller that does the work keeps the other callers waiting until the
+    /// work is done. Default: the builder's `wait`.
     #[must_use]
     pub fn wait(mut self, wait: Wait) -> Self {
         self.value.wait = Some(wait);
         self
     }
 
-    /// Creates the record, with no period done. An operator does this once; it must not be automatic at start-up.
-    /// **Every** master must report that it has none, because a record that is missing on some masters may have been
-    /// lost.
+    /// Creates the record, with no period done. An operator does this once; do not do it automatically at start-up.
+    /// **Every** master must report that it has no record, because a record that is missing on some masters may have
+    /// been lost.
     ///
     /// # Errors
     ///
@@ -154,8 +155,8 @@ impl Once {
         self.value.create(NEVER).await
     }
 
-    /// Runs `body` under the lock, unless this period is done already: the period is recorded as done first, then the
-    /// body runs. A crash in between skips the period. As in [`Redlock::scope`], the body is dropped when the lock is
+    /// Runs `body` under the lock, unless this period is already done. The period is recorded as done before the body
+    /// runs, so a crash in between skips the period. As in [`Redlock::scope`], the body is dropped when the lock is
     /// lost.
     ///
     /// # Errors
@@ -165,8 +166,8 @@ impl Once {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before the body has begun, this period may count as done. Dropping it drops the body,
-    /// and releases the lock in the background.
+    /// Dropping the future drops the body and releases the lock in the background. If the body had not begun, this
+    /// period may count as done all the same.
     pub async fn at_most_once<T>(
         &self,
         body: impl AsyncFnOnce(&LockGuard) -> T,
@@ -182,9 +183,9 @@ impl Once {
         .await
     }
 
-    /// Runs `body` under the lock, unless this period is done already: the body runs first, and if it returns `Ok` the
-    /// period is recorded as done. The body runs again after a crash in between, after an error of its own, and if the
-    /// lock was lost. So it must be idempotent.
+    /// Runs `body` under the lock, unless this period is already done. The period is recorded as done after the body
+    /// has returned `Ok`. After a crash, an error of the body, or the loss of the lock, the body runs again, so it must
+    /// be idempotent.
     ///
     /// # Errors
     ///
@@ -200,7 +201,7 @@ impl Once {
     ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
         self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
             let done = match guard.while_held(body).await {
-                // If the lock ended before the body did, nothing can be recorded; the result reports it.
+                // If the lock ended before the body did, recording fails; the result then reports it as `NotRecorded`.
                 Ok(done) | Err((_, Some(done))) => done,
                 Err((cause, None)) => return Err(self.stopped(cause, false)),
             };
@@ -215,8 +216,8 @@ impl Once {
         .await
     }
 
-    /// Removes the record from every master. An operator does this: it is the only way out if the record is
-    /// [lost](ValueError::Lost).
+    /// Removes the record of the last period done from every master. An operator does this; it is the only remedy if
+    /// the record is [lost](ValueError::Lost).
     ///
     /// # Errors
     ///
@@ -229,12 +230,12 @@ impl Once {
         self.value.remove().await
     }
 
-    /// Whether this period must be done, for a caller that holds the lock with this name itself, with its own options
-    /// or together with other work. It must be the plain lock held exclusively, not a permit, taken by the `Redlock`
-    /// that made this value or by a clone of it.
+    /// Whether the work of this period must be done now, for a caller that holds the lock with this name itself, with
+    /// its own options or together with other work. The lock must be a plain, exclusive lock on a single resource,
+    /// taken by the `Redlock` that made this value or by a clone of it.
     ///
-    /// Nothing is written. So a lock that is held for longer can be used again in the next period, and can record that
-    /// one.
+    /// This call writes nothing. If the period is already done, a lock that is held for longer can be used again in the
+    /// next period, and can record that period.
     ///
     /// # Errors
     ///
@@ -250,10 +251,9 @@ impl Once {
         })
     }
 
-    /// Writes the record again to masters that have lost it, under a lock as for [`due`](Self::due). The more masters
-    /// have the record, the more may lose it. For callers that hold the lock themselves and found the period done; all
-    /// other calls do this on their own. If some masters have lost the record, this counts as the one write of the
-    /// lock.
+    /// Writes the record again to masters that have lost it, so that the record survives if more masters lose it. For
+    /// callers that hold the lock themselves (see [`due`](Self::due)) and found the period done; all other methods do
+    /// this on their own. If some masters have lost the record, this call uses up the one write of the lock.
     ///
     /// # Errors
     ///
@@ -297,8 +297,8 @@ impl Once {
         }
     }
 
-    /// Rejects a period that is far from the masters' clocks, because it comes from a wrong clock: recorded, it would
-    /// prevent every period before it.
+    /// Rejects a period that begins more than [`SLACK`] after the masters' time, because some clock is wrong. If it
+    /// were recorded as done, it would prevent every period before it.
     fn has_come(&self, start: u64, masters: u64, recorded: bool) -> Result<(), ValueError> {
         let ahead = start.saturating_sub(masters);
         if ahead <= SLACK {
@@ -311,7 +311,7 @@ impl Once {
         })
     }
 
-    /// Runs `body` under the lock, unless this period is done.
+    /// Runs `body` under the lock, unless this period is already done.
     async fn if_due<T>(
         &self,
         body: impl AsyncFnOnce(&LockGuard, Turn<'_>) -> Result<OnceOutcome<T>, ValueError>,
@@ -327,7 +327,7 @@ impl Once {
         self.value.under_lock(run).await
     }
 
-    /// The period in milliseconds.
+    /// The length of the period in milliseconds, from 1 to [`LONGEST`].
     fn millis(&self) -> Result<u64, ValueError> {
         match u64::try_from(self.period.as_millis()) {
             Ok(period @ 1..=LONGEST) => Ok(period),
@@ -344,7 +344,7 @@ impl Once {
         self.value.text(&start.to_string())
     }
 
-    /// The start of the last period done.
+    /// The start of the last period done, in milliseconds since 1970; `None` if no period has been done.
     fn last(&self, bytes: &[u8]) -> Result<Option<u64>, ValueError> {
         match self.value.rest(bytes)? {
             NEVER => Ok(None),
@@ -364,11 +364,11 @@ impl Once {
     }
 }
 
-/// How many milliseconds a period may begin after the masters' time, because clocks differ.
+/// How many milliseconds after the masters' time a period may begin, because clocks differ.
 const SLACK: u64 = 60_000;
 
-/// The masters' time in milliseconds since 1970, derived from the lock's fencing number, which was at least the
-/// master's time minus one second.
+/// The masters' time in milliseconds since 1970: the time of the fencing token, in microseconds, plus the time since
+/// the acquire. When the token was granted, it was at least the master's time minus one second.
 fn masters_millis(guard: &LockGuard) -> u64 {
     let held_for = guard.core.coordinator.now();
     let held_for = held_for.saturating_since(guard.held.since()).as_millis();
@@ -376,17 +376,18 @@ fn masters_millis(guard: &LockGuard) -> u64 {
     drawn.saturating_add(u64::try_from(held_for).unwrap_or(u64::MAX))
 }
 
-/// Ten years in milliseconds: longer periods are refused.
+/// The maximum length of a period in milliseconds: ten years.
 const LONGEST: u64 = 10 * 365 * 24 * 3_600_000;
 
-/// The start of the period that contains `now` if it must be done, or the time until one must be. All in milliseconds
-/// since
-/// 1970. `last` is the start of the last period done, whose period may have had another length.
+/// The start of the period that contains `now` if it must be done; otherwise, as an error, the time until the next
+/// period that is not done. Times are in milliseconds since 1970. `last` is the start of the last period done, which
+/// may have had another length.
 fn on_the_grid(now: u64, period: u64, last: Option<u64>) -> Result<u64, Duration> {
     let start = now - now % period;
     match last {
         Some(last) if start <= last => {
-            // The first start after it. If another clock recorded it, it may be more than one period away.
+            // The first period start after `last`. A wrong clock may have recorded `last`, so the start may be more
+            // than one period away.
             let next = (last - last % period).saturating_add(period);
             Err(Duration::from_millis(next - now))
         }
@@ -464,11 +465,11 @@ mod tests {
             (7 * hour + 5, hour, Some(6 * hour), Ok(7 * hour)),
             (7 * hour + 5, hour, Some(7 * hour), wait(hour - 5)),
             (8 * hour, hour, Some(7 * hour), Ok(8 * hour)),
-            // Done by a machine whose clock is ahead.
+            // The last period was done by a machine whose clock is ahead.
             (7 * hour + 5, hour, Some(9 * hour), wait(3 * hour - 5)),
-            // An impossible clock: there is no start after the maximum.
+            // The last period was recorded by an impossible clock: no start follows the maximum.
             (7 * hour, hour, Some(u64::MAX), wait(u64::MAX - 7 * hour)),
-            // The period was shorter before.
+            // The last period was recorded when the period was shorter.
             (7 * hour, 24 * hour, Some(6 * hour), wait(17 * hour)),
         ] {
             assert_eq!(

@@ -10,9 +10,9 @@ use crate::settings::Wait;
 /// A limited number of units that are handed out over all machines: prizes, seats, licences. No unit is handed out
 /// twice.
 ///
-/// Made by [`Redlock::quota`]. The masters store how many are left, under the lock with the same name, which each call
-/// takes and releases. Fencing numbers and majorities decide which stored number is the current one, not clocks. So a
-/// pause, a late or repeated message, or a wrong clock never hands out a unit twice.
+/// Made by [`Redlock::quota`]. The masters store how many units are left, under the lock with the same name, which each
+/// call takes and releases. Fencing tokens and majorities decide which stored number is the current one, not clocks. So
+/// a pause, a late or repeated message, or a wrong clock never hands out a unit twice.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -43,9 +43,10 @@ use crate::settings::Wait;
 /// - The masters must not evict keys (`noeviction`). Before a majority of them may be stopped on purpose, they must be
 ///   configured to lose nothing: `appendfsync always`, and the restart guard [`Off`](crate::RestartGuard::Off) on every
 ///   client.
-/// - Fencing numbers are required: a quota does not work with `fencing(false)`.
+/// - Fencing tokens are required: a quota does not work with `fencing(false)`.
 ///
-/// With a database, a single statement there is the better choice: `UPDATE .. SET left = left - 1 WHERE left > 0`.
+/// If you have a database, a single statement there is the better choice: `UPDATE .. SET left = left - 1 WHERE left >
+/// 0`.
 ///
 /// # Cost
 ///
@@ -59,12 +60,12 @@ pub struct Quota(NamedValue);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "only what was taken may be handed out"]
 pub enum Take {
-    /// The caller has got the units, and no other caller gets them.
+    /// The caller has got the units. They are not handed out to any other caller.
     Taken {
-        /// How many units are left.
+        /// How many units are left after this call.
         left: u64,
     },
-    /// Fewer units are left than were requested. None was taken.
+    /// Fewer units are left than were requested, so none was taken.
     SoldOut {
         /// How many units are left.
         left: u64,
@@ -72,8 +73,8 @@ pub enum Take {
 }
 
 impl Redlock {
-    /// The quota with this name; nothing is sent yet. The name is that of the lock that protects it: a client that
-    /// holds this lock keeps all others from the quota.
+    /// The quota with this name, protected by the lock with the same name. While a client holds this lock, no other
+    /// client can use the quota. Nothing is sent yet.
     pub fn quota(&self, name: impl AsRef<[u8]>) -> Quota {
         Quota(NamedValue::new(self, name.as_ref(), "quota"))
     }
@@ -87,15 +88,15 @@ impl Quota {
         self
     }
 
-    /// Creates the quota with this number of units. An operator does this once; it must not be automatic at start-up.
-    /// **Every** master must report that it has none, because a quota that is missing on some masters may have been
-    /// lost.
+    /// Creates the quota with this number of units. An operator does this once; do not do it automatically at start-up.
+    /// **Every** master must report that it has no such quota, because a quota that is missing on some masters may have
+    /// been lost.
     ///
     /// # Errors
     ///
-    /// [`ValueError::Exists`] if a master has one, [`ValueError::Incomplete`] if one does not answer, and the errors of
-    /// [`take`](Self::take). After [`ValueError::Unknown`] check with [`left`](Self::left). If that returns neither a
-    /// number nor `Missing`, [drop the quota](Self::drop_quota) and create it again.
+    /// [`ValueError::Exists`] if a master has a value with this name, [`ValueError::Incomplete`] if a master does not
+    /// answer, and the errors of [`take`](Self::take). After [`ValueError::Unknown`] check with [`left`](Self::left).
+    /// If that returns neither a number nor `Missing`, [drop the quota](Self::drop_quota) and create it again.
     ///
     /// # Cancel safety
     ///
@@ -108,13 +109,14 @@ impl Quota {
         self.0.create(&pieces.to_string()).await
     }
 
-    /// Takes this number of units, all or none.
+    /// Takes this number of units from the quota, all or none.
     ///
     /// # Errors
     ///
-    /// [`Unknown`](ValueError::Unknown) if too few masters reported that they stored the new number. The units belong
-    /// to nobody then, and another call takes other units. After [`Missing`](ValueError::Missing),
-    /// [`Lost`](ValueError::Lost), [`NoQuorum`](ValueError::NoQuorum) and the other errors nothing was taken.
+    /// [`Unknown`](ValueError::Unknown) if too few masters reported that they stored the new number of units. Treat the
+    /// requested units as wasted: do not use them; another call takes other units. After
+    /// [`Missing`](ValueError::Missing), [`Lost`](ValueError::Lost), [`NoQuorum`](ValueError::NoQuorum) and the other
+    /// errors nothing was taken.
     ///
     /// # Cancel safety
     ///
@@ -136,7 +138,7 @@ impl Quota {
         self.0.change(take).await
     }
 
-    /// The number of units that are left.
+    /// Reads the number of units that are left.
     ///
     /// # Errors
     ///
@@ -155,13 +157,13 @@ impl Quota {
         self.0.under_lock(look).await
     }
 
-    /// Removes the quota from every master. An operator does this: it is the only way out if the quota is
+    /// Removes the quota from every master. An operator does this; it is the only remedy if the quota is
     /// [lost](ValueError::Lost).
     ///
     /// # Errors
     ///
-    /// [`ValueError::Incomplete`] if a master did not answer. The quota is removed from the others, and the next call
-    /// continues.
+    /// [`ValueError::Incomplete`] if a master did not answer. The quota is then removed from the other masters, and the
+    /// next call continues.
     ///
     /// # Cancel safety
     ///

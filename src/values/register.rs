@@ -1,11 +1,11 @@
-//! The fenced register: one value under a held lock. Only holders change it, and their fencing numbers decide which
-//! value is current.
+//! The fenced register: one stored value under a held lock. Only holders of the lock change the value, and their
+//! fencing tokens decide which value is current.
 //!
-//! No clock is involved. A read raises the counter on a majority to the holder's number, so that no earlier holder can
-//! write there any more, however late its message arrives. A write counts only on a majority of the masters that were
-//! read, in the same run of each server, so that the next read majority has this value or a later one.
+//! No clock is involved. A read raises the counter on a majority to the holder's token. No earlier holder can write
+//! there any more, however late its message arrives. A write counts only on a majority of the masters that were read,
+//! in the same server run. The next read majority therefore has this value or a later one.
 //!
-//! Each lock allows one write. Two values with the same number could not be distinguished, and a late copy of the first
+//! Each lock allows one write. Two values with the same token could not be distinguished, and a late copy of the first
 //! write would undo the second.
 
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use crate::protocol::quorum::MasterSet;
 use crate::protocol::register::{Carrying, Reading, Vacancy, Writing};
 use crate::rounds::register::{AskedForValue, ValueAnswers};
 
-/// The register under a held lock; it must be read first.
+/// The register under a held lock. It must be read before it is written.
 pub(crate) struct Register<'a> {
     guard: &'a LockGuard,
     number: u64,
 }
 
-/// The result of carrying a value while masters are replaced. The text shows the masters' answers, if an operator must
-/// act.
+/// The result of carrying a value to the next masters, while masters are being replaced. The text shows the masters'
+/// answers, if an operator must act.
 #[derive(Clone)]
 pub(crate) enum Carried {
-    /// Both sets have the value.
+    /// The old and the next masters have the value.
     Both,
-    /// No old master had the value, and it was removed from the next ones.
+    /// No old master had the value, so it was removed from the next masters.
     Removed,
-    /// No master had a value; or no old master, and it was left alone.
+    /// No master had a value; or only next masters had one, and it was left alone.
     Nowhere,
-    /// No majority of the old masters shows the last value.
+    /// No majority of the old masters shows the last value that was written.
     Lost(String),
     /// Too few masters answered, or the lock was lost.
     Undecided(String),
@@ -46,12 +46,12 @@ pub(crate) struct Known<'a> {
     register: Register<'a>,
     bytes: Vec<u8>,
     read: ValueAnswers,
-    /// The read request: slow masters answer it later.
+    /// The read request, whose answers from slow masters arrive later.
     asked: AskedForValue,
 }
 
 impl<'a> Register<'a> {
-    /// The register under this lock, which must have a fencing number.
+    /// The register under this lock; an error if the lock has no fencing token.
     pub(crate) fn under(guard: &'a LockGuard) -> Result<Self, ValueError> {
         let number = guard.fencing_token().ok_or(ValueError::NoFencing)?;
         Ok(Self { guard, number })
@@ -83,7 +83,7 @@ impl<'a> Register<'a> {
         Err(error(self.trouble(&answers)))
     }
 
-    /// Checks that a first value may be created: every master must report that it has none.
+    /// Checks that a first value may be created: every master must report that it has no value.
     pub(crate) async fn vacant(self) -> Result<Known<'a>, ValueError> {
         let (answers, asked) = self.ask(ValueAnswers::complete).await;
         let error = match answers.vacancy() {
@@ -102,8 +102,8 @@ impl<'a> Register<'a> {
         Err(error(self.trouble(&answers)))
     }
 
-    /// Removes the value from every master, even if some do not answer. Leaves it alone if a master has a value for
-    /// which `ours` is false.
+    /// Removes the value from every master that answers. Removes nothing if a master has a value for which `ours` is
+    /// false.
     ///
     /// If the future is dropped, some masters may still have the value: call it again.
     pub(crate) async fn remove(
@@ -122,10 +122,11 @@ impl<'a> Register<'a> {
         Err(ValueError::Incomplete(self.trouble(&answers)))
     }
 
-    /// Writes the value of the old masters to both sets, or removes it (with `removes`) if no old master has it; `open`
-    /// are the next masters that are open already.
+    /// Carries the value while masters are being replaced: writes the value of the old masters to both sets. If no old
+    /// master has a value and `removes` is true, removes the value from both sets. `open` are the next masters that
+    /// already accept clients of their own.
     ///
-    /// If the future is dropped, only the places of the value may have changed: call it again.
+    /// If the future is dropped, only some masters may have been changed; the value stays the same. Call it again.
     pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> Carried {
         let (read, _) = self.ask(ValueAnswers::complete).await;
         let carrying = read.carrying();
@@ -183,14 +184,14 @@ impl<'a> Register<'a> {
 }
 
 impl Known<'_> {
-    /// The value that was read; empty for a register without a value.
+    /// The stored value that was read; empty for a register without a value.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Leaves the value as it is, and writes it again to masters that answered without a trusted value, including slow
-    /// ones. The more masters have the value, the more may lose it. The caller does not learn whether the masters
-    /// accept it.
+    /// Leaves the value as it is, but writes it again to masters that answered without a trusted copy, including slow
+    /// ones, so that the value survives if more masters lose it. It is not reported whether the masters accept the
+    /// value.
     pub(crate) async fn keep(mut self) {
         let coordinator = &self.register.guard.core.coordinator;
         let complete = coordinator.answers(&self.asked, ValueAnswers::complete);
@@ -204,12 +205,12 @@ impl Known<'_> {
 
     /// Writes the new value. An error other than [`ValueError::Unknown`] has changed nothing.
     ///
-    /// Cancel safety: if the future is dropped, the value may or may not be written; the next read settles it.
+    /// Cancel safety: if the future is dropped, the value may or may not be written; the next read decides which.
     pub(crate) async fn write(self, bytes: &[u8]) -> Result<(), ValueError> {
         self.begin_write(bytes)?.done().await
     }
 
-    /// Queues the write without waiting for the result.
+    /// Queues the write and does not wait for its result.
     pub(crate) fn begin_write(self, bytes: &[u8]) -> Result<BegunWrite, ValueError> {
         let Self {
             register,
@@ -217,7 +218,8 @@ impl Known<'_> {
             asked,
             ..
         } = self;
-        // Masters that answered the read since then count as well, because a faster one may be gone by now.
+        // Count masters that have answered the read since then as well, because one of the faster masters may have
+        // failed meanwhile.
         let read = asked.with_later(read);
         let asked = register.send(Some(bytes), &read)?;
         let LockGuard { held, core, .. } = register.guard;
@@ -230,7 +232,7 @@ impl Known<'_> {
     }
 }
 
-/// A write whose messages are queued.
+/// A write whose requests are queued.
 pub(crate) struct BegunWrite {
     held: Arc<Held>,
     core: Arc<Core>,
@@ -239,9 +241,10 @@ pub(crate) struct BegunWrite {
 }
 
 impl BegunWrite {
-    /// Whether the release may be sent right behind the write. Each master must have reported the run to which the
-    /// write is bound: within this run the master refuses a late write after a later holder. A master that was not read
-    /// accepts a write only from the holder.
+    /// Whether the release may be sent right behind the write, without waiting for its result. This needs a read answer
+    /// from every master, because each answer names the server run to which the write is bound. Within that run the
+    /// master refuses a late write after a later holder. A master that was not read accepts a write only from the
+    /// holder.
     pub(crate) fn may_be_followed(&self) -> bool {
         self.read.all_read()
     }

@@ -1,4 +1,4 @@
-//! A named value: each call takes the lock with this name, and releases it.
+//! A named value (quota or once-per-period record). Each call takes the lock with the same name, and releases it.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use crate::hold::guard::LockGuard;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
 
-/// How many bytes of a foreign value an error quotes.
+/// How many bytes of a value of another kind an error quotes.
 const QUOTED: usize = 24;
 
-/// A value of one kind, and the way to access it.
+/// A named value of one kind, and the `Redlock` that accesses it.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedValue {
     pub(crate) redlock: Redlock,
     name: Box<[u8]>,
-    /// The prefix of the stored text.
+    /// The prefix of the stored text, which identifies the kind.
     kind: &'static str,
     pub(crate) wait: Option<Wait>,
 }
@@ -31,14 +31,14 @@ impl NamedValue {
         }
     }
 
-    /// Whether this is the lock that protects the value: over the same masters, with the same name, a single key held
-    /// exclusively.
+    /// Whether this guard holds the lock that protects the value: taken over the same masters, with the same name,
+    /// exclusive and on a single key.
     pub(crate) fn is_under(&self, guard: &LockGuard) -> bool {
         let claim = &guard.held.claim;
         claim.is_plain_on(&self.name) && Arc::ptr_eq(&guard.core, &self.redlock.core)
     }
 
-    /// The name, as text.
+    /// The name of the value, as text.
     pub(crate) fn name(&self) -> String {
         String::from_utf8_lossy(&self.name).into_owned()
     }
@@ -54,8 +54,8 @@ impl NamedValue {
         done
     }
 
-    /// Takes the lock, reads the value, and writes the result of `change`, if there is one. If possible, the release is
-    /// sent right behind the write.
+    /// Takes the lock, reads the value, and writes the new value that `change` returns, if there is one. If possible,
+    /// the release is sent right behind the write.
     pub(crate) async fn change<T>(
         &self,
         change: impl FnOnce(&[u8]) -> Result<(Option<Vec<u8>>, T), ValueError>,
@@ -115,19 +115,19 @@ impl NamedValue {
             .await
     }
 
-    /// The stored text of a value of this kind.
+    /// The text to store for a value of this kind.
     pub(crate) fn text(&self, rest: &str) -> Vec<u8> {
         format!("{} {rest}", self.kind).into_bytes()
     }
 
-    /// The text after the prefix; an error if the value is of another kind.
+    /// The stored text after the prefix; an error if the value is of another kind.
     pub(crate) fn rest<'a>(&self, bytes: &'a [u8]) -> Result<&'a str, ValueError> {
         let text = std::str::from_utf8(bytes).ok();
         let rest = text.and_then(|text| text.strip_prefix(self.kind)?.strip_prefix(' '));
         rest.ok_or_else(|| self.strange(bytes))
     }
 
-    /// The error for a value of another kind.
+    /// The error for a stored value that is of another kind.
     pub(crate) fn strange(&self, bytes: &[u8]) -> ValueError {
         let begin = String::from_utf8_lossy(&bytes[..bytes.len().min(QUOTED)]);
         ValueError::OtherKind {
