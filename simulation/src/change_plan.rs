@@ -1,54 +1,56 @@
-//! How masters are replaced in a run: which sets follow each other, when clients are reconfigured, and how far the
-//! operators go.
+//! How masters are replaced in a run: which sets of masters follow each other, when clients are reconfigured, and how
+//! far the operators go.
 //!
-//! Steps and generation markers are those of the library (`protocol::mark`). A client at step `s` uses the set `s / 2`,
-//! and the next set as well if `s` is odd. A generation marker `m` admits it if `2s - 2 <= m <= 2s`.
+//! Steps and generation markers are those of the library (`protocol::mark`). A client at step `s` uses the set number
+//! `s / 2`; if `s` is odd, it also uses the following set. A master with the generation marker `m` admits this client
+//! if `2s - 2 <= m <= 2s`.
 
 use quorate::RedlockBuilder;
 
 /// How masters are replaced in a run.
 #[derive(Clone, Debug)]
 pub struct ChangePlan {
-    /// The sets of masters, as bits. Each change leads from one to the next.
+    /// The sets of masters (bit n is master n). Each change replaces one set by the following one.
     pub sets: Vec<u16>,
-    /// The generation marker that all masters of its change have at the beginning.
+    /// The generation marker on the masters at the beginning of the run; `None` for masters without markers. It belongs
+    /// to the change number `begins / 4`, and the masters of this change have it.
     pub begins: Option<u64>,
     /// The generation marker at which the operators are done.
     pub goal: u64,
-    /// The number of operators. They are the first clients, and take no locks.
+    /// The number of operators. They are the clients with the lowest numbers, and take no locks.
     pub operators: u8,
     /// The longest pause of an operator between two steps, in nanoseconds.
     pub pause: u64,
-    /// The first and the last step of each client.
+    /// The first and the last step of each client, by the client's number.
     pub steps: Vec<(u8, u8)>,
-    /// How far the fencing counters of the first masters are ahead of their clocks at the beginning, in microseconds;
-    /// `None` without counters.
+    /// How far the fencing counters of the masters are ahead of their clocks at the beginning, in microseconds; `None`
+    /// for no counters. New masters have counters only once they are open.
     pub ahead: Option<u64>,
-    /// Masters that are no longer used are stopped for good.
+    /// Whether masters that are no longer used are stopped for good.
     pub retires: bool,
 }
 
-/// Two sets of masters, as bits. They are equal if no masters are being replaced.
+/// The old and the new set of masters (bit n is master n). Both are equal for a client that uses only one set.
 pub(crate) type Sets = [u16; 2];
 
-/// Whether these masters are a majority of each set.
+/// Whether the masters in `masters` (bit n is master n) are a majority of each set.
 pub(crate) fn is_majority(masters: u16, sets: Sets) -> bool {
     let most = |set: u16| (masters & set).count_ones() > set.count_ones() / 2;
     sets.into_iter().all(most)
 }
 
-/// The masters of a set, in ascending order.
+/// Returns the masters of a set, in ascending order.
 fn listed(set: u16) -> impl Iterator<Item = usize> {
     (0..16).filter(move |master| set >> master & 1 == 1)
 }
 
-/// Whether a generation marker admits votes for clients at a step.
+/// Whether a master with the generation marker `mark` votes for clients at this step.
 pub(crate) fn admits(mark: u64, step: u8) -> bool {
     let step = u64::from(step);
     (2 * step).saturating_sub(2) <= mark && mark <= 2 * step
 }
 
-/// The masters with which a client is configured.
+/// The masters with which a client is configured, and their generation.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     old: Vec<usize>,
@@ -56,11 +58,11 @@ pub(crate) struct Named {
     generation: u64,
 }
 
-/// The names of the masters.
+/// The names of the masters, by number.
 pub(crate) const NAMES: [&str; 9] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
 
 impl Named {
-    /// All masters, which are never replaced.
+    /// The configuration with masters number 0 to `masters - 1`, which are never replaced.
     pub(crate) fn all(masters: usize) -> Self {
         Self {
             old: (0..masters).collect(),
@@ -69,7 +71,7 @@ impl Named {
         }
     }
 
-    /// The masters of one set without generation markers, as if no change had ever taken place.
+    /// The configuration with the masters of one set and no generation, as if masters had never been replaced.
     pub(crate) fn unmarked(set: u16) -> Self {
         Self {
             old: listed(set).collect(),
@@ -78,13 +80,13 @@ impl Named {
         }
     }
 
-    /// The masters that are asked, each once, in the order of the builder.
+    /// Returns the masters that the client asks: first the old masters, then the new ones that are not old ones too.
     pub(crate) fn asked(&self) -> Vec<usize> {
         let new = self.next.iter().filter(|master| !self.old.contains(master));
         self.old.iter().chain(new).copied().collect()
     }
 
-    /// The sets of which the client needs a majority.
+    /// Returns the sets of which the client needs a majority.
     pub(crate) fn sets(&self) -> Sets {
         let bits = |all: &[usize]| all.iter().fold(0, |bits, master| bits | 1 << master);
         let old = bits(&self.old);
@@ -95,7 +97,7 @@ impl Named {
         }
     }
 
-    /// Adds these masters to the settings.
+    /// Adds the masters and their generation to the settings.
     pub(crate) fn in_settings(&self, settings: RedlockBuilder) -> RedlockBuilder {
         let urls = |all: &[usize]| -> Vec<String> {
             let url = |master: &usize| format!("redis://{}", NAMES[*master]);
@@ -108,7 +110,7 @@ impl Named {
 }
 
 impl ChangePlan {
-    /// The masters of a client at a step.
+    /// Returns the masters with which a client at this step is configured.
     pub(crate) fn named(&self, step: u8) -> Named {
         let set = |index: usize| listed(self.sets[index]).collect();
         let at = usize::from(step / 2);
@@ -123,7 +125,7 @@ impl ChangePlan {
         }
     }
 
-    /// The number of changes.
+    /// The number of changes from one set of masters to the next.
     pub(crate) fn changes(&self) -> u8 {
         self.sets.len() as u8 - 1
     }

@@ -1,4 +1,4 @@
-//! What a client process does: the steps of its plan, then one last lock once the faults have healed.
+//! What a client process does: the steps of its plan, and one last lock after the faults have healed.
 
 mod observing;
 mod values;
@@ -24,8 +24,8 @@ use crate::process::Process;
 use crate::scenario::{COUNTED_WAIT, Step};
 use crate::seeded_bugs::{AsItStands, Flaw, counted_place};
 
-/// Runs the plan from where the previous life of the process was killed, together with the other tasks of the client.
-/// The first task takes the last lock.
+/// Runs one task of a client. It continues the plan where the previous life of the process was killed, and shares the
+/// steps with the other tasks of the client. The first task takes the last lock.
 pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, first: bool) {
     let client = Client { process, locker };
     while let Some(step) = client.next_step() {
@@ -73,10 +73,10 @@ impl Client {
         self.process.shared.world().say(|| line(client));
     }
 
-    /// Takes the last lock: every live waiter must get its lock once the faults have healed.
+    /// Takes the last lock after the faults have healed, when every live waiter must get its lock.
     async fn last_one(&self) {
         while !self.process.shared.world().may_lock(self.process.client) {
-            // The client will be reconfigured, and restarted for that.
+            // The operators have not finished yet, or the client will be reconfigured and restarted.
             self.sleep(100 * MS).await;
         }
         while !self.has_last_one().await {
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// Waits for the last lock. Failing to get it is allowed only while masters are replaced.
+    /// Waits for the last lock. The acquire may fail only while masters are replaced; then returns false.
     async fn has_last_one(&self) -> bool {
         let kind = self.last_kind();
         let order = Order {
@@ -111,7 +111,7 @@ impl Client {
         self.process.shared.world().scenario.change.is_none()
     }
 
-    /// The kind of the last lock: that of the last step.
+    /// Returns the kind of the last lock: that of the client's last step, without notes, values and downgrades.
     fn last_kind(&self) -> Kind {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;
@@ -138,7 +138,7 @@ impl Client {
 
     async fn lock(&self, step: &Step) {
         let (wait, renew) = match step.kind {
-            // The library call for counted owners waits as long as the settings say, and renews.
+            // The library call for counted owners has no options: it waits for the default time and renews the lock.
             Kind::Counted(_) => (COUNTED_WAIT, true),
             Kind::Lead(_) => (step.wait, true),
             _ => (step.wait, step.renew),
@@ -202,7 +202,7 @@ impl Client {
         call.over();
     }
 
-    /// Reports the note of a holder to the checkers.
+    /// Reports to the checkers the note that the holder of the lock with this value leaves.
     fn says(&self, step: &Step, value: Token) {
         if let Some(note) = step.kind.note() {
             let resource = step.resource.into();
@@ -214,7 +214,7 @@ impl Client {
         }
     }
 
-    /// Reports that a call begins.
+    /// Reports to the checkers that a call begins.
     fn call(&self, call: Call) -> UnderWay<'_> {
         if let Call::Acquire { resource, wait } = call {
             self.tell(|task| Fact::Asked {
@@ -237,7 +237,7 @@ impl Client {
         world.watch.fact(now, &fact(task));
     }
 
-    /// Whether the lock is lost before the work is done.
+    /// Does the work; returns true if the lock is lost before the work is done.
     async fn is_lost(&self, hold: &Arc<dyn Hold>, work: impl Future<Output = ()>) -> bool {
         let lost = hold.lost();
         let work = std::pin::pin!(work);
@@ -263,7 +263,8 @@ impl Client {
         self.sleep(step.hold / 2).await;
     }
 
-    /// Writes for a while and downgrades to a reader. It stops to be a writer before anything is sent.
+    /// Holds the lock as a writer for half of the step, and then downgrades to a reader. The client stops believing
+    /// that it is a writer before it sends the downgrade.
     async fn downgraded(
         &self,
         step: &Step,
@@ -302,7 +303,7 @@ impl Client {
         reader
     }
 
-    /// For a seeded bug: a client that downgrades believes to be a writer until the downgrade is confirmed.
+    /// For a seeded bug: a client that downgrades still believes to be a writer until the downgrade is confirmed.
     fn believe_on(&self, id: u64, hold: &Arc<dyn Hold>) {
         let as_it_stands = Arc::new(AsItStands::of(&**hold));
         let mut world = self.process.shared.world();
@@ -363,7 +364,7 @@ impl Client {
     }
 }
 
-/// A call of the library, for the rules about waiting.
+/// A running call of the library, which the rule `calls` measures.
 struct UnderWay<'a> {
     client: &'a Client,
     call: Call,
@@ -383,7 +384,7 @@ impl UnderWay<'_> {
     }
 }
 
-/// A future that is dropped after a number of polls, unless it is ready by then.
+/// A future that is dropped after this number of polls, unless it is ready by then.
 struct Cut<F> {
     future: Option<Pin<Box<F>>>,
     polls: u8,

@@ -1,9 +1,9 @@
-//! Clocks with an offset and a rate, which can jump.
+//! Clocks with an offset and a rate. They can jump.
 
-/// The beginning of simulated time, in nanoseconds: far enough from zero for clocks that lag.
+/// The true time at the beginning of a run, in nanoseconds. It is far enough from zero for clocks that lag.
 pub(crate) const BEGIN: u64 = 1_000_000_000_000;
 
-/// The wall clock's reading at [`BEGIN`], in microseconds since 1970.
+/// The reading of the wall clock at [`BEGIN`], in microseconds since 1970.
 pub(crate) const EPOCH_US: u64 = 1_790_000_000_000_000;
 
 /// One millisecond of simulated time, in nanoseconds.
@@ -12,7 +12,7 @@ pub(crate) const MS: u64 = 1_000_000;
 /// A clock in nanoseconds, described by its offset from the true time and its rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// The true time at which the clock was last set, and the reading it was set to.
+    /// The true time at which the clock was last set, and its reading then.
     set_at: u64,
     set_to: u64,
     ppm: i64,

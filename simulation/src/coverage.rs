@@ -1,8 +1,8 @@
-//! Counts what happened in a run: a simulation in which nothing happens proves nothing.
+//! Counts what happened in a run, because a run in which nothing happens tests nothing.
 
 use std::fmt;
 
-/// The groups of things that happen only if some masters are stores, or are replaced.
+/// The group of things that happen only if some masters are stores. `CHANGES`: only if masters are replaced.
 const STORES: &str = "stores";
 const CHANGES: &str = "changes of masters";
 

@@ -1,5 +1,5 @@
-//! Counts which kinds of locks and values have met which happenings while a rule could complain. The faults that are
-//! found last are where two features meet.
+//! Counts which kinds of locks and values have met which happenings while a rule was checked. Bugs that are found late
+//! are mostly where two features meet.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,25 +17,25 @@ pub const HELD: [&str; 9] = [
     "plain", "several", "reader", "permit", "owner", "leader", "quota", "once", "register",
 ];
 
-/// The first row of values.
+/// The index of the first row of values in [`HELD`].
 const VALUES: usize = 6;
 
-/// The masters of a scenario.
+/// The kinds of masters in a scenario. There is one table for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Masters {
-    /// Redis alone.
+    /// All masters are Redis.
     Redis,
-    /// Some are stores, each with a clock of its own.
+    /// Some masters are stores, and each store has a clock of its own.
     Clocked,
-    /// Some are stores without a clock.
+    /// Some masters are stores without a clock.
     Clockless,
 }
 
 impl Masters {
-    /// All tables.
+    /// All kinds of masters, in the order of the tables.
     pub const ALL: [Self; 3] = [Self::Redis, Self::Clocked, Self::Clockless];
 
-    /// The name of a table.
+    /// The name of the table for these masters.
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "Redis",
@@ -53,10 +53,10 @@ impl Masters {
     }
 }
 
-/// How often each row met each column.
+/// How often each row (a kind of lock or value) met each column (a happening).
 type Table = [[u64; Happening::ALL.len()]; HELD.len()];
 
-/// How often each kind of lock and value met each happening, by the masters of the scenario.
+/// How often each kind of lock and value met each happening. One table for each kind of masters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crossings([Table; Masters::ALL.len()]);
 
@@ -69,7 +69,7 @@ impl Crossings {
         }
     }
 
-    /// Every cell: its masters, its row, its column, and how often it was judged.
+    /// Returns every cell: its masters, row and column, and how often it was checked.
     pub fn cells(&self) -> impl Iterator<Item = (Masters, &'static str, Happening, u64)> {
         Masters::ALL
             .into_iter()
@@ -106,16 +106,19 @@ impl fmt::Display for Crossings {
     }
 }
 
-/// Columns, as bits.
+/// A set of columns (bit n is column n).
 type Columns = u16;
 
-/// The crossings of a run. A cell of a kind of lock is judged if its happening occurs during such a hold or between two
-/// holds of one resource, and the rules about exclusion or fencing tokens are in force. A cell of a value is judged if
-/// its happening has occurred since the last use of the value, and the rule `stock` is in force.
+/// Counts the crossings of a run.
+///
+/// A cell of a kind of lock is counted if its happening occurs during such a hold, or between two holds of one
+/// resource, while exclusion or fencing tokens are promised. A cell of a kind of value is counted if its happening has
+/// occurred since the last use of the value, while the rule `stock` is checked.
 pub(crate) struct Watched {
     masters: Masters,
     pub(crate) crossings: Crossings,
-    /// The happenings since each resource was last taken, and since its value was last used.
+    /// The happenings since each resource was last taken. `since_used`: since its value was last used, by row of
+    /// values.
     since_held: [Columns; PLACES],
     since_used: [[Columns; HELD.len() - VALUES]; PLACES],
     /// The row of the value that each task is using.
@@ -178,7 +181,7 @@ impl Watched {
     ) {
         let column: Columns = 1 << what as u32;
         for place in (0..PLACES).filter(|place| resource.is_none_or(|only| only == *place)) {
-            // A pause concerns the holders of the paused process only.
+            // A pause concerns only the locks that the paused process holds now.
             if client.is_none() {
                 self.since_held[place] |= column;
             }

@@ -1,7 +1,7 @@
-//! A single-threaded executor under simulated time.
+//! A single-threaded executor in simulated time.
 //!
 //! Tasks are polled one at a time. When no task is ready, the next event of the world happens. The seed decides the
-//! order of ready tasks, and whether a task is delayed at its await.
+//! order of ready tasks, and whether a task is delayed at an await.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -40,18 +40,18 @@ struct Task {
     future: BoxFuture<()>,
     state: Arc<TaskWaker>,
     waker: Waker,
-    /// It has been delayed once for this wake-up.
+    /// Whether the task has been delayed once since its last wake-up.
     dozed: bool,
 }
 
-/// More polls than this without progress of time are taken for an endless loop.
+/// If this many polls happen without progress of time, the tasks are in an endless loop.
 const BUSY: usize = 100_000;
 
 /// The tasks of all processes.
 pub(crate) struct Executor {
     shared: Arc<Shared>,
     ready: Ready,
-    /// An index is never reused, so that a late wake-up cannot reach another task.
+    /// The tasks by index. An index is never reused, so a late wake-up cannot reach another task.
     tasks: Vec<Option<Task>>,
 }
 
@@ -83,8 +83,8 @@ impl Executor {
         }));
     }
 
-    /// Polls until no task is ready. Returns false if a checker has complained, or if the tasks wake each other
-    /// endlessly without progress of time.
+    /// Polls until no task is ready. Returns false if a rule was broken, or if tasks wake each other endlessly without
+    /// progress of time.
     pub(crate) fn settle(&mut self) -> bool {
         for _ in 0..BUSY {
             let next = self.next_ready();
@@ -163,13 +163,13 @@ impl Executor {
         true
     }
 
-    /// Makes delayed tasks ready.
+    /// Makes these delayed tasks ready.
     pub(crate) fn wake(&mut self, tasks: impl IntoIterator<Item = usize>) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         ready.extend(tasks);
     }
 
-    /// Takes all tasks of a process, to be dropped.
+    /// Takes all tasks of a process out of the executor. The caller drops them.
     pub(crate) fn take(&mut self, client: usize) -> impl Sized + use<> {
         let of = |task: &mut Option<Task>| {
             if task.as_ref().is_some_and(|task| task.client == client) {

@@ -13,17 +13,17 @@ use crate::locker::Hold;
 /// The state of a lock on one master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The value of the lock key. The marker of a class is padded with zeros.
+    /// The value of the lock key; `None` without a key. The marker of a class is padded with zeros to 32 bytes.
     pub(crate) holder: Option<[u8; 32]>,
     /// When the lock key expires, in microseconds on the master's clock; zero without a key.
     pub(crate) expires: u64,
     pub(crate) counter: u64,
-    /// When the key of the counter expires, in microseconds on the master's clock; zero without a key.
+    /// When the key of the fencing counter expires, in microseconds on the master's clock; zero without a key.
     pub(crate) counter_expires: u64,
 }
 
 impl Seen {
-    /// The state at a later time, if no message changed it.
+    /// Returns the state at the later time `now_us`, if no message has changed it.
     pub(crate) fn at(self, now_us: u64) -> Self {
         if self.holder.is_some() && now_us < self.expires {
             return self;
@@ -36,7 +36,8 @@ impl Seen {
     }
 }
 
-/// A hold of a class on one master. `until` is in true time, `until_ms` on the master's clock.
+/// A hold of a class on one master. `until` is when it expires in true time; `until_ms` is the same time on the
+/// master's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) value: [u8; 32],
@@ -44,7 +45,7 @@ pub(crate) struct Member {
     pub(crate) until_ms: u64,
 }
 
-/// Something that happened.
+/// Something that happened in the simulation and that a checker may need.
 pub(crate) enum Fact<'a> {
     /// A task starts an acquire with this timeout; `None` waits without a limit.
     Asked {
@@ -61,35 +62,35 @@ pub(crate) enum Fact<'a> {
     /// A master executed a message about one lock.
     Applied {
         master: usize,
-        /// On the master's clock.
+        /// The time on the master's clock, in milliseconds.
         now_ms: u64,
         resource: usize,
         claim: &'a Arc<Claim>,
         verb: Verb,
-        /// The connection belongs to the current run of the server.
+        /// Whether the message came over a connection of the current server run.
         live: bool,
         answer: &'a Result<Answer, Fault>,
-        /// The result for this lock, if the message concerns several.
+        /// The result of an extension for this lock, if the message concerns several locks.
         extended: Option<Extended>,
         before: Seen,
         after: Seen,
         /// The true time at which the key expires if no further message changes it.
         expires: u64,
-        /// The holds that share the lock there now.
+        /// The holds of a class that share the lock on this master after the message.
         members: &'a [Member],
     },
-    /// A master executed a message by which a waiter leaves the queue.
+    /// A master executed a message by which a waiter leaves its queue.
     Left {
         master: usize,
         claim: &'a Arc<Claim>,
     },
     /// A client believes from now on that it holds a lock.
     Obtained { believer: &'a Believer },
-    /// A validity was extended. `old` is its previous end.
+    /// A hold's validity was extended. `old` is the previous end of the validity.
     Extended { believer: &'a Believer, old: u64 },
-    /// The library says that the lock is no longer held. Its holder may not have been notified yet.
+    /// The library reports that a lock is no longer held. Its holder may not have been notified yet.
     Over { believer: &'a Believer },
-    /// A client is done with a lock.
+    /// A client no longer believes that it holds a lock.
     Retired { believer: &'a Believer, why: Why },
     /// A call of the library has returned, or its future was dropped.
     Returned {
@@ -98,13 +99,13 @@ pub(crate) enum Fact<'a> {
         call: Call,
         began: u64,
     },
-    /// The note of the client that holds the lock with this value.
+    /// A client that holds the lock with this value leaves this note.
     Says {
         resource: usize,
         value: Token,
         note: &'a str,
     },
-    /// A waiter received the lock value of the holder, if the master shows one, and the holder's note.
+    /// A waiter received the holder's note, and the holder's lock value if the master shows one.
     Refused {
         resource: usize,
         holder: Option<&'a [u8]>,
@@ -112,14 +113,14 @@ pub(crate) enum Fact<'a> {
     },
     /// A task begins to observe an election.
     Observes { task: usize },
-    /// An observer received the term and the note of the leader, or that there is no leader.
+    /// An observer received the term and the note of the leader; `None` if there is no leader.
     Observed {
         task: usize,
         resource: usize,
         leader: Option<(u64, Option<&'a str>)>,
     },
-    /// The note next to a lock on a master, with its expiry on the master's clock in microseconds. `until` is the same
-    /// in true time.
+    /// The note that a master keeps next to a lock, and when the note expires in microseconds on the master's clock.
+    /// `until` is the same time in true time.
     Beside {
         master: usize,
         resource: usize,
@@ -132,17 +133,17 @@ pub(crate) enum Fact<'a> {
         task: usize,
         resource: usize,
         verb: ValueStep,
-        /// The step of the replacement of masters at which the client is.
+        /// The client's step in the replacement of masters.
         step: u8,
     },
-    /// The result of that call.
+    /// A client's call about the value under a lock has returned this result.
     ValueReturned {
         client: usize,
         task: usize,
         resource: usize,
         result: ValueResult,
     },
-    /// A master has read or written a value.
+    /// A master has read or written the value under a lock.
     Valued {
         master: usize,
         resource: usize,
@@ -151,41 +152,42 @@ pub(crate) enum Fact<'a> {
         before: Seen,
         after: Seen,
     },
-    /// A client sends the first message that writes a value.
+    /// A client sends the first message that writes the value under a lock.
     WriteSent {
         task: usize,
         resource: usize,
-        /// The fencing token of the lock.
+        /// The fencing token of the lock under which the value is written.
         token: u64,
     },
-    /// A client asks a store to write a value.
+    /// A client asks a store to write the value under a lock.
     Writes {
         resource: usize,
         token: u64,
         bytes: &'a [u8],
     },
-    /// A store has reported to a client that it is in the queue.
+    /// A store has reported to a waiter that it is in the queue.
     Stood {
         master: usize,
         claim: &'a Arc<Claim>,
     },
-    /// A store has reported to a client that a lock is not its own.
+    /// A store has reported to a client that the client does not hold the lock.
     Denied {
         master: usize,
         claim: &'a Arc<Claim>,
     },
     /// A store has reported to a client that its lock is released.
     Released,
-    /// A store keeps a value that was reported to a client as released.
+    /// A store keeps a lock value again that it had reported to a client as released.
     WrittenAgain { master: usize, value: &'a [u8; 32] },
-    /// A foreign client checks its value under the key of a lock.
+    /// A foreign client looks for the value that it stored under the key of a lock.
     ForeignKey {
         master: usize,
         resource: usize,
-        /// The value is still there.
+        /// Whether the foreign value is still there.
         stands: bool,
     },
-    /// A happening that interferes with locks and values: of one process or one resource if it is named, else of all.
+    /// A happening that interferes with locks and values. It concerns one process or one resource if `client` or
+    /// `resource` names it, else all of them.
     Happened {
         what: Happening,
         client: Option<usize>,
@@ -194,13 +196,13 @@ pub(crate) enum Fact<'a> {
     /// The clock of a master is about to jump.
     ClockJumps {
         master: usize,
-        /// The last reading before the jump, in microseconds.
+        /// The last reading of the clock before the jump, in microseconds.
         shown_us: u64,
     },
     /// A master restarted.
     Restarted {
         master: usize,
-        /// It lost some or all of its memory.
+        /// Whether the master has lost some or all of its memory.
         forgot: bool,
     },
 }
@@ -217,7 +219,7 @@ pub(crate) enum Verb {
 /// A call of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// An acquire with this timeout; `None` waits without a limit.
+    /// An acquire with this timeout in nanoseconds; `None` waits without a limit.
     Acquire {
         resource: usize,
         wait: Option<u64>,
@@ -225,7 +227,7 @@ pub(crate) enum Call {
     Extend,
     Downgrade,
     Release,
-    /// A call about a value, which waits for its lock for at most this long.
+    /// A call about the value under a lock. `wait` is how long it waits for the lock, in nanoseconds.
     Value {
         wait: u64,
     },
@@ -250,9 +252,9 @@ pub(crate) enum ValueResult {
     Created,
     /// The value was removed from every master.
     Removed,
-    /// Units were taken. The number is what is left.
+    /// Units were taken from the quota. The number says how many are left.
     Taken(u64),
-    /// The number of units left. None was taken.
+    /// No units were taken. The number says how many are left in the quota.
     Left(u64),
     /// The caller must do the work of this period, under the lock with this fencing token.
     Due(u64),
@@ -260,9 +262,9 @@ pub(crate) enum ValueResult {
     Done,
     /// There is no value, or the masters have lost it.
     Lost,
-    /// The value may have been written or not.
+    /// The write may have succeeded or not.
     Unknown,
-    /// Nothing has changed.
+    /// The call has failed, and has changed nothing.
     Nothing,
 }
 
@@ -271,45 +273,45 @@ pub(crate) enum ValueResult {
 pub(crate) enum Why {
     Released,
     Dropped,
-    /// It was downgraded to a reader.
+    /// The lock was downgraded to a reader's lock.
     Downgraded,
     /// The holder was notified that the lock is lost.
     Lost,
-    /// Its process was killed.
+    /// The client's process was killed.
     Killed,
 }
 
-/// A hold that a client believes in, until it is retired or its validity ends.
+/// A hold that a client believes in. It is retired when the client is done with it.
 pub(crate) struct Believer {
     pub(crate) id: u64,
     pub(crate) client: usize,
     pub(crate) task: usize,
-    /// It is renewed in the background.
+    /// Whether the lock is renewed in the background.
     pub(crate) renewed: bool,
     pub(crate) kind: Kind,
-    /// The sets of masters of which its client needs a majority.
+    /// The sets of masters of which the client needs a majority.
     pub(crate) sets: Sets,
-    /// The resource of its step, or the slot of the semaphore; of several resources, one.
+    /// The resource of the client's step, or the slot of the semaphore. For a lock on several resources, one of them.
     pub(crate) resource: usize,
-    /// All its resources, and its class, which decides whose holds may share them.
+    /// All resources of the hold, and its class: holds of the same class may share a resource.
     pub(crate) scope: Scope,
     pub(crate) value: Token,
     pub(crate) fencing: Option<u64>,
-    /// The number of the event at which it was obtained.
+    /// The number of the event at which the lock was obtained.
     pub(crate) since: u64,
-    /// The true time at which it was obtained.
+    /// The true time at which the lock was obtained, in nanoseconds.
     pub(crate) obtained: u64,
-    /// The end of its validity on its own clock, as last seen.
+    /// The end of the validity when it was last read, on the client's clock in nanoseconds.
     pub(crate) until: u64,
-    /// The true time of that.
+    /// The true time of `until`, in nanoseconds.
     pub(crate) ends: u64,
-    /// The library has said that it is over.
+    /// Whether the library has reported that the lock is no longer held.
     pub(crate) over: bool,
     pub(crate) clock: Clock,
     pub(crate) hold: Arc<dyn Hold>,
 }
 
-/// The first digits of a value, for traces.
+/// Returns the first six digits of a lock value, for traces.
 pub(crate) fn short(value: &[u8]) -> String {
     String::from_utf8_lossy(&value[..value.len().min(6)]).into_owned()
 }

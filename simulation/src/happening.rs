@@ -1,13 +1,14 @@
-//! Happenings: what may interfere with the use of locks and values. They are the columns of the table of crossings.
+//! Happenings: events that may interfere with the use of locks and values. They are the columns of the table of
+//! crossings.
 
 use crate::scenario::{FaultKind, Refusal};
 
 /// A happening that may interfere with the use of a lock or of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happening {
-    /// The generation marker of a master is raised.
+    /// An operator raises the generation marker of a master.
     Change,
-    /// A master has no memory left.
+    /// A master is out of memory.
     Full,
     /// A master restarts and has lost some or all of its memory.
     Empty,
@@ -15,9 +16,9 @@ pub enum Happening {
     Clock,
     /// The process of a holder pauses.
     Pause,
-    /// A master loses its scripts.
+    /// A master loses its cached scripts.
     Flush,
-    /// A user loses its rights on a master.
+    /// A user loses its permissions on a master.
     Denied,
     /// A lock is force-released.
     Break,
@@ -39,7 +40,7 @@ impl Happening {
         Self::Unused,
     ];
 
-    /// The name.
+    /// The name of the happening, as in the header of the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Change => "change",
@@ -56,8 +57,8 @@ impl Happening {
 }
 
 impl Happening {
-    /// The happening of a fault, with the one client or resource that it concerns; `None` for a fault that is no
-    /// happening.
+    /// Returns the happening that a fault is, and the one client or resource that it concerns. `None` if the fault is
+    /// no happening.
     pub(crate) fn of(fault: FaultKind) -> Option<(Self, Option<usize>, Option<usize>)> {
         Some(match fault {
             FaultKind::Jump { .. } => (Self::Clock, None, None),

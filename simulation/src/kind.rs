@@ -5,56 +5,56 @@ use crate::place::place_of_slot;
 /// The kind of lock that a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// The resource of the step, exclusively.
+    /// An exclusive lock on the resource of the step.
     #[default]
     Exclusive,
-    /// The resource of the step and the resources of these bits, each exclusively, all or nothing.
+    /// An exclusive lock on the resource of the step and on these resources (bit n is resource n), all or nothing.
     Several(u32),
-    /// As a reader: shared with other readers.
+    /// A reader's lock, shared with other readers.
     Shared,
-    /// As the owner of this number: shared with other holds of the same owner.
+    /// A lock of the owner with this number, shared with other holds of the same owner.
     Owner(u8),
-    /// Like `Owner`, but joins the hold that the process already has, if there is one.
+    /// Like `Owner`, but joins the hold that the process already has for this owner, if there is one.
     Counted(u8),
-    /// Exclusively, then as a reader for the second half of the hold.
+    /// An exclusive lock that is downgraded to a reader's lock after half of the hold.
     Downgraded,
-    /// Exclusively, with the note of this number.
+    /// An exclusive lock whose holder leaves the note with this number.
     Noted(u32),
-    /// Exclusively, as an elected leader with the note of this number.
+    /// The exclusive lock of an elected leader, which leaves the note with this number.
     Lead(u32),
-    /// Takes no lock: observes the election.
+    /// No lock: the client observes the election.
     Observe,
-    /// Exclusively, for the value under the lock.
+    /// An exclusive lock for one use of the value under the lock.
     Value(ValueStep),
-    /// One permit of the semaphore that goes with the resource. The number is how many permits the client configures.
+    /// One permit of the semaphore of the resource. The number is how many permits the client configures.
     Permit(u8),
 }
 
 /// A use of the value under a lock: a quota, or the record of the last period done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueStep {
-    /// Create a quota with this many units; zero creates a once-per-period record.
+    /// Create a quota with this many units. Zero units create a once-per-period record instead.
     Create(u8),
-    /// Take this many units.
+    /// Take this many units of the quota.
     Take(u8),
-    /// Read how many units are left.
+    /// Read how many units of the quota are left.
     Left,
-    /// Remove the value.
+    /// Remove the value under the lock.
     Remove {
         /// Whether the value is a once-per-period record, and not a quota.
         record: bool,
     },
-    /// Do something at most once per period.
+    /// Do the work of a period at most once.
     Once,
-    /// Do something at least once per period. The work takes half of the hold.
+    /// Do the work of a period at least once. The work takes half of `Step::hold`.
     AtLeast,
-    /// Do something at most once per period, by a client that holds the lock itself. It reads the record after half of
-    /// the hold and writes it at the end.
+    /// Do the work of a period at most once, under a lock that the client takes itself. It reads the record after half
+    /// of the hold and writes it at the end.
     Turn,
 }
 
 impl ValueStep {
-    /// The number of units that it asks for.
+    /// The number of units that this use takes from the quota; zero for other uses.
     pub(crate) fn units(self) -> u64 {
         match self {
             Self::Take(units) => units.into(),
@@ -63,18 +63,18 @@ impl ValueStep {
     }
 }
 
-/// A group of holds that may share a resource.
+/// The holds that may share a resource with each other: those of all readers, or those of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     Readers,
     Owner(u8),
 }
 
-/// The resources of a hold, as bits, and its class.
+/// The resources of a hold (bit n is place n), and its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope {
     resources: u32,
-    /// `None` for an exclusive hold.
+    /// The class of the hold; `None` for an exclusive hold.
     pub(crate) class: Option<Class>,
 }
 
@@ -88,19 +88,19 @@ impl Scope {
         })
     }
 
-    /// Whether both include a common resource.
+    /// Whether both holds include a common resource.
     pub(crate) fn meets(self, other: Self) -> bool {
         self.resources & other.resources != 0
     }
 
-    /// Whether both holds may share a resource.
+    /// Whether both holds may share a resource because they have the same class.
     pub(crate) fn beside(self, other: Self) -> bool {
         self.class.is_some() && self.class == other.class
     }
 }
 
 impl Kind {
-    /// The note of the holder, if it leaves one.
+    /// The note that the holder leaves, if any.
     pub(crate) fn note(self) -> Option<String> {
         match self {
             Self::Noted(number) | Self::Lead(number) => Some(format!("note {number}")),
@@ -108,7 +108,7 @@ impl Kind {
         }
     }
 
-    /// The place at which a client that asks for it waits: for a semaphore, its first slot.
+    /// The place at which a client waits for this kind of lock: the resource, or the first slot of its semaphore.
     pub(crate) fn place(self, resource: u8) -> u8 {
         match self {
             Self::Permit(_) => place_of_slot(resource, 0),
@@ -116,7 +116,7 @@ impl Kind {
         }
     }
 
-    /// The scope of a lock of this kind at `place`, a resource or a slot.
+    /// The scope of a lock of this kind at `place`, which is a resource or a slot.
     pub(crate) fn scope(self, place: u8) -> Scope {
         let first = 1 << place;
         let (resources, class) = match self {

@@ -6,58 +6,58 @@
 //! every event. The same seed gives the same run on every machine.
 //!
 //! Each run has two phases. In the first, faults happen, and safety is checked all the time. Then everything heals:
-//! every client asks for the lock once more, and each must get it within [`Scenario::bound`].
+//! every client asks for a lock once more, and each must get it within [`Scenario::bound`].
 //!
-//! Some scenarios are calm: nothing breaks. There the checkers also forbid what faults would excuse. No key is left
-//! behind, no renewed lock is lost, no lock is idle while a client waits, waiters are served in order, and a holder
-//! that lost its lock is notified at once. Each rule counts the cases that it has judged ([`RULES`]), because a rule
-//! that judged no case proves nothing.
+//! Some scenarios are calm: nothing breaks, so the checkers demand more. No key is left behind, no renewed lock is
+//! lost, no lock is idle while a client waits, waiters are served in order, and a holder that lost its lock is notified
+//! at once. Each rule counts the cases that it has judged ([`RULES`]), because a rule that judged no case has tested
+//! nothing.
 //!
 //! # What is simulated
 //!
-//! - 1 to 9 masters with the semantics of the scripts. Each has its own clock (offset, rate, jumps), by whose
-//!   milliseconds keys expire, and a disk (none, stale, always). Masters crash, restart and stall.
+//! - 1 to 9 masters with the semantics of the scripts. Each has its own clock (offset, rate, jumps), which decides when
+//!   keys expire, and a disk (none, stale, always). Masters crash, restart and stall.
 //! - Servers that read commands and write replies (`world/server.rs`). They lose their scripts, are busy, out of memory
-//!   or read-only, deny access, close the connection at the first command, and send replies that nobody asked for.
+//!   or read-only, deny access, close the connection at the first command, and send replies to no command.
 //! - One connection for each client and master: two streams of bytes with delay and jitter. Writes are split into
 //!   packets anywhere. Packets are lost, connections are reset in the middle of a reply, forgotten by one side, or
 //!   partitioned in one or both directions. Bytes in flight may arrive after the connection has ended, and commands may
 //!   be executed twice. Bytes on one connection are never reordered.
 //! - Client processes with up to six tasks and twenty resources. They pause and are killed, their tasks are delayed at
-//!   any await, and their futures are dropped at any await. Time passes between two readings of a clock: a moment, or
-//!   as long as a preempted thread does not run while masters and network go on.
-//! - In every third scenario several kinds of locks on the same resources: exclusive locks, locks on several resources,
-//!   readers, owners, writers that downgrade to readers. In every seventh, semaphores. Their seeded bugs are faulty
-//!   masters under the real library (`seeded_bugs/scripts.rs`).
-//! - In some scenarios values under locks: quotas and once-per-period records. These scenarios last longer, and masters
-//!   crash one after another (`draw/values.rs`). In others holders leave notes, leaders are elected, and elections are
-//!   observed (`draw/notes.rs`).
+//!   any await, and their futures are dropped at any await. Time passes between two readings of a clock: less than two
+//!   microseconds, or as long as a preempted thread does not run while masters and network continue.
+//! - In every third scenario, several kinds of locks on the same resources: exclusive locks, locks on several
+//!   resources, readers, owners, writers that downgrade to readers. In every seventh scenario, semaphores. The seeded
+//!   bugs of these locks are faulty masters under the real library (`seeded_bugs/scripts.rs`).
+//! - In some scenarios, values under locks: quotas and once-per-period records. These scenarios last longer, and
+//!   masters crash one after another (`draw/values.rs`). In other scenarios, holders leave notes, leaders are elected,
+//!   and elections are observed (`draw/notes.rs`).
 //! - With `--stores`, masters that are stores, under the real driver for stores (`world/session.rs`). A commit compares
-//!   and sets several records. It may be late or partly executed when its session is lost, or wait behind others. Reads
-//!   may come from a follower that lags. Wake-ups are lost, late and doubled. Stores have their own clocks, or none.
-//!   Except for released values, the checkers do not look into the records: stores are judged by what they answer to
-//!   clients.
+//!   and sets several records. It may be late, may wait behind other commits, or may be executed in part when its
+//!   session is lost. Reads may come from a follower that lags. Wake-ups are lost, late and doubled. Stores have their
+//!   own clocks, or none. The checkers judge stores by their answers to clients, and read their records only for
+//!   released values.
 //! - With `--changes`, masters that are replaced while clients take locks. Clients are at different steps of the change
-//!   and are reconfigured at any time. Generation markers are checked as the driver's handshakes and scripts ask for
-//!   it. One or two operators take the library's own steps, late, repeatedly, killed in between, over orders that get
-//!   lost. The connection of an operator is not simulated byte by byte: its orders are executed directly. Quotas,
-//!   records, leaders and observers go on meanwhile, used by clients of every step. An operator carries values over and
-//!   removes lost ones.
-//! - In some scenarios nobody uses the masters for days, often after a wrong date has left numbers far in the future
+//!   and are reconfigured at any time. Simulated masters check generation markers as the driver's handshakes and
+//!   scripts demand. One or two operators take the library's own steps: late, repeatedly, or killed in between, with
+//!   orders that get lost. An operator's connection is not simulated byte by byte: its orders are executed directly.
+//!   Clients at every step use quotas, records, leaders and observers meanwhile. An operator carries values over and
+//!   removes lost values.
+//! - In some scenarios, nobody uses the masters for days. Often a wrong date has left counters far in the future before
 //!   (`draw/days.rs`).
 //!
-//! `crossings.rs` counts which kind of lock or value met which happening while a rule could complain.
+//! `crossings.rs` counts which kind of lock or value met which happening while a rule was checked.
 //! `tests/all/crossings.rs` requires that no cell of this table is empty, or names the reason.
 //!
 //! # What is not simulated
 //!
-//! Sockets, TLS, name resolution, and the actor around the driver, which makes no decision of its own. Threads:
-//! everything runs on one.
+//! Sockets, TLS, name resolution, threads, and the actor around the driver, which makes no decision of its own.
+//! Everything runs on one thread.
 //!
 //! # Why a package
 //!
-//! It is a library, a command and tests: `scripts/simulate` plays a million seeds on all cores, and `cargo test` plays
-//! thousands of the same seeds. A folder of `tests/` could only be the tests.
+//! The simulation is a library, a command and tests: `scripts/simulate` plays a million seeds on all cores, and `cargo
+//! test` plays thousands of the same seeds. A folder of `tests/` could only contain the tests.
 
 mod change_plan;
 mod checks;

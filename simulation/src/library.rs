@@ -1,4 +1,4 @@
-//! The real library as an implementation of locks.
+//! Connects the workload to the real library.
 
 use std::sync::Arc;
 
@@ -12,11 +12,12 @@ use crate::locker::{Hold, Locker, Miss, Order, SEMAPHORES, name};
 use crate::process::Process;
 use crate::seeded_bugs::{CountedHolds, Flaw, WrongRegister};
 
-/// The library.
+/// The real library in one client process.
 pub(crate) struct Library {
     redlock: Redlock,
     owners: Vec<Owner>,
-    /// For a seeded bug: holds of owners are counted in the process, even if they are lost on the masters.
+    /// For a seeded bug: counts the holds of owners in the process, and does not notice that the masters have lost
+    /// them.
     counted: Option<CountedHolds>,
     register: Option<WrongRegister>,
     process: Arc<Process>,
@@ -43,7 +44,8 @@ impl Library {
         }
     }
 
-    /// Takes a hold of an owner. It joins the hold that the process already has, if there is one.
+    /// Takes a counted hold of an owner: it joins the hold that the process already has for this owner, if there is
+    /// one.
     async fn counted(&self, id: u8, resource: u8) -> Result<Arc<dyn Hold>, Miss> {
         let place = (id, resource);
         let counted = self.counted.as_ref();
@@ -59,7 +61,7 @@ impl Library {
         })
     }
 
-    /// Waits until there is no leader, and leads. The hold is always renewed.
+    /// Waits until there is no leader, and becomes the leader. The lock is always renewed.
     async fn leads(&self, order: &Order) -> Result<Arc<dyn Hold>, Miss> {
         let election = self.redlock.election(name(order.resource));
         let note = order.kind.note().unwrap_or_default();
@@ -70,7 +72,7 @@ impl Library {
             .map_err(|error| self.missed(order.resource, error))
     }
 
-    /// Reports to the checkers which holder a waiter is shown.
+    /// Returns a callback that reports to the checkers which holder's note a waiter received.
     fn shown(&self, resource: u8) -> impl Fn(&Waiting) + Send + Sync + 'static {
         let process = self.process.clone();
         move |seen| {
@@ -102,7 +104,7 @@ impl Library {
             Kind::Several(_) => {
                 let all = order.kind.scope(order.resource).resources();
                 let others = all.filter(|other| *other != usize::from(order.resource));
-                // The resource of the step is first, so that clients use different orders.
+                // The resource of the step comes first, so that clients name the same resources in different orders.
                 let names = others.map(|other| name(other as u8));
                 self.redlock.lock_all([resource].into_iter().chain(names))
             }

@@ -1,4 +1,4 @@
-//! The interface between a workload and the implementation of locks.
+//! The interface between a workload and the lock implementation that it uses: the library or a seeded bug.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ pub(crate) use crate::place::{
 };
 use crate::seeded_bugs::WrongRegister;
 
-/// One acquire of a workload.
+/// The arguments of one acquire.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) resource: u8,
-    /// The timeout; `None` waits without a limit.
+    /// The timeout of the acquire; `None` waits without a limit.
     pub(crate) wait: Option<Duration>,
     pub(crate) renew: bool,
     pub(crate) kind: Kind,
@@ -42,16 +42,16 @@ pub(crate) enum Miss {
     TooLate,
 }
 
-/// An implementation of locks.
+/// A lock implementation.
 pub(crate) trait Locker: Send + Sync {
     fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>>;
 
-    /// The library, if this implementation uses it.
+    /// The library; `None` if this implementation does not use it.
     fn redlock(&self) -> Option<&Redlock> {
         None
     }
 
-    /// For a seeded bug: the code that reads and writes the values under locks instead of the library.
+    /// The code of a seeded bug that reads and writes the values under locks; `None` if the library does it.
     fn register(&self) -> Option<&WrongRegister> {
         None
     }
@@ -61,19 +61,20 @@ pub(crate) trait Locker: Send + Sync {
 pub(crate) trait Hold: Send + Sync {
     fn value(&self) -> Token;
     fn fencing(&self) -> Option<u64>;
-    /// The permit of a semaphore that it holds.
+    /// The permit that this lock is, as a slot number; `None` if it is no permit.
     fn slot(&self) -> Option<usize> {
         None
     }
-    /// The end of the validity; `None` once the library would report the lock as over. Reading it changes nothing.
+    /// The end of the validity; `None` once the library would report the lock as no longer held. Reading it changes
+    /// nothing.
     fn look(&self) -> Option<Instant>;
-    /// Resolves when the holder is notified of the loss.
+    /// Resolves when the holder is notified that the lock is lost.
     fn lost(&self) -> BoxFuture<()>;
     fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()>;
     fn release(self: Arc<Self>) -> BoxFuture<()>;
-    /// Downgrades to a reader; `None` if the lock was lost during it.
+    /// Downgrades the lock to a reader's lock; `None` if the lock was lost meanwhile.
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>>;
-    /// The library's guard, if there is one.
+    /// The library's guard of this lock; `None` if it has none.
     fn guard(&self) -> Option<&LockGuard> {
         None
     }

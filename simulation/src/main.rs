@@ -1,4 +1,4 @@
-//! `scripts/simulate`: plays many seeds, or replays one.
+//! The command behind `scripts/simulate`: plays many seeds, or replays one.
 
 use std::process::ExitCode;
 
@@ -133,7 +133,7 @@ fn table(options: &Options, summary: &Summary) {
     }
     print!("{}", summary.crossings);
     let seconds = summary.took.as_secs_f64();
-    // Seeds per second of processor time, not of wall time: the machine may have other work.
+    // The speed is in seeds per second of processor time, not of wall time, because the machine may have other work.
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let cpu = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
     let per_core = summary.seeds as f64 / cpu;
@@ -192,7 +192,7 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Prints for every seeded bug the first seed that catches it, and the rule.
+/// Prints for every seeded bug the first seed that catches it, and the rule that was broken.
 fn seeded_bugs(options: &Options) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     println!(

@@ -1,5 +1,5 @@
-//! An operator that replaces masters with the library's own steps. Its orders are late or lost, and its process pauses
-//! and is killed like others.
+//! An operator that replaces masters with the library's own steps. Its orders are late or lost, and its process is
+//! paused and killed like other processes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,10 +22,10 @@ use crate::rng::Rng;
 use crate::seeded_bugs::Flaw;
 use crate::world::{Heard, Word, number_of};
 
-/// How long an operator waits for one answer.
+/// How long an operator waits for the answer to one order.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// Takes steps up to the goal of the plan, and reports to the world when it has reached it.
+/// Takes steps until the goal of the plan is reached, and then reports to the world that the change is done.
 pub(crate) async fn run(process: Arc<Process>) {
     let plan = {
         let world = process.shared.world();
@@ -64,7 +64,7 @@ pub(crate) async fn run(process: Arc<Process>) {
     process.done = process.tasks == 0;
 }
 
-/// The stage that all masters show once they have the marker of this number.
+/// Returns the stage of a change at which all masters have the generation marker `goal`.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
         0 => ChangeStage::Prepared,
@@ -74,13 +74,13 @@ fn stage_at(goal: u64) -> ChangeStage {
     }
 }
 
-/// The error about a value that cannot be carried over.
+/// The part of the library's error that names a value which cannot be carried over.
 const LOST: &str = "lost, or created or removed in part";
 
-/// The period does not matter, because the record is only removed.
+/// The operator only removes the record, so the length of the period does not matter.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether a step fails because of this.
+/// Whether a step fails because of something whose description contains `what`.
 fn misses(error: &ChangeError, what: &str) -> bool {
     matches!(error, ChangeError::Missing(missing) if missing.iter().any(|one| one.contains(what)))
 }
@@ -94,10 +94,11 @@ struct Operator {
     flaw: Option<Flaw>,
 }
 
-/// For a seeded bug: masters that the operator takes for closed, with the generation markers that it expects there.
+/// For a seeded bug: the masters that the operator believes to be closed, with the generation markers that it expects
+/// on them.
 type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
 
-/// The clock of an operator: that of its process. For a seeded bug, a wait appears to be over at once.
+/// The clock of an operator's process. For a seeded bug it can skip a wait.
 struct Hasty {
     process: Arc<Process>,
     ahead: AtomicU64,
@@ -139,7 +140,7 @@ impl Runtime for Hasty {
 }
 
 impl Operator {
-    /// The library as configured for one of the changes: a client of both sets.
+    /// Returns the library as an operator configures it for this change, with the old and the new masters.
     fn redlock(&self, change: u8) -> Redlock {
         let step = 2 * change + 1;
         let named = self.plan.named(step);
@@ -163,8 +164,8 @@ impl Operator {
         builder.build().expect("settings that fit together")
     }
 
-    /// Takes the steps of one change until all masters have at least this generation marker. Returns false if masters
-    /// have lost the markers of the change before: its steps must be taken again.
+    /// Takes the steps of one change until all masters have the generation marker `goal` or a higher one. Returns false
+    /// if masters have lost the markers of the change before: its steps must be taken again.
     async fn walk(&mut self, change: u8, goal: u64) -> bool {
         let redlock = self.redlock(change);
         let change_of = redlock.change().expect("next masters are named");
@@ -190,7 +191,7 @@ impl Operator {
             }
             let later = change + 1 < self.plan.changes() && self.plan.goal > 4;
             if later && misses(&error, "of other masters") {
-                // A master has come back that knows the change after this one.
+                // A restarted master has a marker of the next change, so the operator continues with that change.
                 return true;
             }
         }
@@ -205,7 +206,7 @@ impl Operator {
         true
     }
 
-    /// Removes the values that no majority of the old masters has any more, as the error asks for.
+    /// Removes the values that the error names as lost: no majority of the old masters has them any more.
     async fn drop_lost(&self, redlock: &Redlock, error: &ChangeError) {
         let ChangeError::Missing(missing) = error else {
             return;
@@ -279,7 +280,7 @@ impl Operator {
         self.sleep(pause).await;
     }
 
-    /// Takes the next step.
+    /// Takes the next step of the change.
     async fn next(
         &mut self,
         change: &MastersChange<'_>,
@@ -293,7 +294,7 @@ impl Operator {
         }
     }
 
-    /// Takes a step that was taken before.
+    /// Repeats a step of the change.
     async fn again(
         &mut self,
         change: &MastersChange<'_>,
@@ -321,7 +322,7 @@ impl Operator {
 }
 
 impl Operator {
-    /// Whether the operator waits: all do, except for two seeded bugs.
+    /// Whether the operator waits before it opens the new masters. It always does, except for two seeded bugs.
     fn waits(&self, closed: &Survey) -> bool {
         let clients = |survey: &Survey| {
             let masters = survey.masters.iter().filter(|master| master.is_old);
@@ -339,12 +340,12 @@ impl Operator {
     }
 }
 
-/// A master as an operator reaches it: orders use connections of their own, locks the same driver as any client.
+/// A master as an operator reaches it. Orders use connections of their own; locks use the same driver as any client.
 struct OperatorNode {
     process: Arc<Process>,
     master: usize,
     locks: Arc<dyn Node>,
-    /// It is the first of the old masters.
+    /// Whether this is the first of the old masters.
     first: bool,
     flaw: Option<Flaw>,
     claims: Claims,
@@ -380,7 +381,7 @@ impl Node for OperatorNode {
     }
 }
 
-/// One connection of an operator.
+/// One connection of an operator to a master.
 struct Talk {
     process: Arc<Process>,
     master: usize,
@@ -450,9 +451,9 @@ impl Talk {
         Ok(())
     }
 
-    /// Ends the connections of clients at lower steps.
+    /// Ends the connections of clients at steps below `step`, and returns their number.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
-        // The list is read after the generation marker, as on real servers.
+        // The operator reads the list of clients after it has raised the generation marker, as on real servers.
         let Heard::Clients(list) = self.say(Word::Clients).await? else {
             return Err(odd());
         };
@@ -481,7 +482,7 @@ impl Talk {
         Ok(())
     }
 
-    /// For a seeded bug: closes only the first master, and takes the others for closed.
+    /// For a seeded bug: closes only the first master, and takes the other masters for closed.
     fn only_claims(&self, number: u64, print: &str) -> bool {
         let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
         if claims {

@@ -1,9 +1,9 @@
-//! Places, the things that may be held: resources and the slots of semaphores, by number and by key.
+//! Places are what may be held: resources and the slots of semaphores. They have a number and a key.
 
 /// The largest number of resources in a run.
 pub(crate) const RESOURCES: usize = 20;
 
-/// The largest number of semaphores. They have the names of the first resources.
+/// The largest number of semaphores. They are named like the first resources.
 pub(crate) const SEMAPHORES: usize = 4;
 
 /// The largest number of permits of each semaphore.
@@ -47,12 +47,12 @@ const NAMES: [&str; PLACES] = [
     "quorate:slot:2:r3",
 ];
 
-/// The name of a resource, or the key of a slot.
+/// Returns the name of a resource, or the key of a slot.
 pub(crate) fn name(place: u8) -> &'static str {
     NAMES[usize::from(place)]
 }
 
-/// The number of the resource or the slot that a key names.
+/// Returns the place, a resource or a slot, that a key names.
 pub(crate) fn resource_of(key: &[u8]) -> usize {
     if let Some([slot, b':', b'r', semaphore]) = key.strip_prefix(b"quorate:slot:") {
         let number = |digit: &u8| usize::from(digit - b'0');
@@ -62,7 +62,7 @@ pub(crate) fn resource_of(key: &[u8]) -> usize {
     digits.fold(0, |number, digit| 10 * number + digit)
 }
 
-/// The semaphore to which the key of a slot or of a queue belongs.
+/// Returns the semaphore to which the key of a slot or of a queue belongs; `None` for other keys.
 pub(crate) fn semaphore_of_key(key: &[u8]) -> Option<usize> {
     let rest = key.strip_prefix(b"quorate:slot:")?;
     match rest.strip_prefix(b"line:r") {
@@ -71,18 +71,19 @@ pub(crate) fn semaphore_of_key(key: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether a key is the queue of a semaphore, which is never held.
+/// Whether a key is the key of a semaphore's queue, which is never held.
 pub(crate) fn is_line(key: &[u8]) -> bool {
     key.starts_with(b"quorate:slot:line:")
 }
 
-/// The place of a slot of the semaphore that goes with a resource. Some resources share one semaphore.
+/// Returns the place of a slot of the resource's semaphore. Resources whose numbers differ by a multiple of
+/// `SEMAPHORES` share one semaphore.
 pub(crate) fn place_of_slot(resource: u8, slot: usize) -> u8 {
     let semaphore = usize::from(resource) % SEMAPHORES;
     (RESOURCES + PERMITS * semaphore + slot) as u8
 }
 
-/// The semaphore to which a slot belongs.
+/// Returns the semaphore to which a place belongs; `None` for a resource.
 pub(crate) fn semaphore_of(place: usize) -> Option<usize> {
     Some(place.checked_sub(RESOURCES)? / PERMITS)
 }

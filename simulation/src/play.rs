@@ -1,14 +1,14 @@
-//! The options of a run.
+//! How a scenario is played.
 
 use crate::seeded_bugs::Flaw;
 
-/// The options of a run.
+/// How a scenario is played: with which seeded bug, which rules, and whether with a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Play {
     /// The seeded bug that replaces a part of the library or of the masters.
     pub flaw: Option<Flaw>,
     /// Whether to write a trace.
     pub trace: bool,
-    /// Whether to check only the rules whose breach does harm by itself ([`HARM`](crate::HARM)).
+    /// Whether to check only the rules whose breach does harm to users ([`HARM`](crate::HARM)).
     pub harm: bool,
 }

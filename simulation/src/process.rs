@@ -1,5 +1,5 @@
-//! What a simulated client process provides to the library: clocks, timers, tasks, random bytes, and its connections to
-//! the masters.
+//! What a simulated client process provides to the library: clocks, timers, tasks, random bytes, and connections to the
+//! masters.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,30 +21,30 @@ use crate::store_node::WatchedStore;
 use crate::store_plan::StorePlan;
 use crate::world::{Event, Link, Shared};
 
-/// One life of a client process.
+/// One life of a client process, from its start until it ends or is killed.
 pub(crate) struct Process {
     pub(crate) shared: Arc<Shared>,
     pub(crate) client: usize,
     pub(crate) clock: Clock,
     wall_us: i64,
     random: AtomicU64,
-    /// The state from which the durations of clock readings are drawn.
+    /// The random state from which the durations of clock readings are drawn.
     steps: AtomicU64,
-    /// The preemption of the thread before a clock reading: its probability in parts per million, and its longest
-    /// duration.
+    /// How the thread is preempted before a clock reading: the probability in parts per million, and the longest
+    /// duration in nanoseconds.
     preempt: (u32, u64),
     dead: AtomicBool,
 }
 
 impl Process {
-    /// Starts a life of `client`, with connections to all masters.
+    /// Starts a life of `client`, with connections to all its masters.
     pub(crate) fn boot(shared: &Arc<Shared>, client: usize) -> (Arc<Self>, Vec<Arc<dyn Node>>) {
         let process = Self::alone(shared, client);
         let nodes = process.connect();
         (process, nodes)
     }
 
-    /// New connections to all masters that this client is configured with.
+    /// Opens new connections to all masters with which this client is configured.
     pub(crate) fn connect(&self) -> Vec<Arc<dyn Node>> {
         let (shared, client) = (&self.shared, self.client);
         let mut world = shared.world();
@@ -92,7 +92,7 @@ impl Process {
         nodes
     }
 
-    /// Starts a life of `client` without connections.
+    /// Starts a life of `client` without connections to masters.
     pub(crate) fn alone(shared: &Arc<Shared>, client: usize) -> Arc<Self> {
         let mut world = shared.world();
         let process = &mut world.processes[client];
@@ -114,21 +114,22 @@ impl Process {
         })
     }
 
-    /// Ends this life: nothing that it does has any effect from now on.
+    /// Ends this life: from now on nothing that the process does has any effect.
     pub(crate) fn die(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }
 
-    /// Whether this life is over.
+    /// Whether this life has ended.
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
     }
 }
 
-/// A clock reading takes less than two microseconds: 2^11 nanoseconds.
+/// A clock reading takes less than two microseconds (2^11 nanoseconds).
 const STEP_BITS: u32 = 11;
 
-/// Knuth's multiplier and increment: a random number for each reading, for two instructions.
+/// Multiplier and increment of Knuth's generator, which makes a random number for each clock reading in two
+/// instructions.
 const LCG: (u64, u64) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
 
 impl Runtime for Process {
@@ -137,7 +138,8 @@ impl Runtime for Process {
         let drawn = drawn.wrapping_mul(LCG.0).wrapping_add(LCG.1);
         self.steps.store(drawn, Ordering::Relaxed);
         let (ppm, lasts) = self.preempt;
-        // The low bits of such numbers have short periods: the durations come from the top bits, this from the middle.
+        // The low bits of these random numbers have short periods. So the durations use the top bits, and this decision
+        // uses the bits in the middle.
         if ppm > 0 && (drawn >> 20) % 1_000_000 < u64::from(ppm) {
             self.shared.preempt(lasts / 1_000 * (drawn >> 54));
         }
@@ -182,7 +184,7 @@ impl Runtime for Process {
 struct Sleep {
     shared: Weak<Shared>,
     client: usize,
-    /// The true time; `None` for never.
+    /// The true time at which the timer fires; `None` for never.
     at: Option<u64>,
     slot: Option<u32>,
 }
@@ -225,7 +227,7 @@ impl Drop for Sleep {
             return;
         };
         let mut world = shared.world();
-        // A world that is taken apart has no timers left.
+        // At the end of a run the world has no timers any more.
         if let Some(timer) = world.timers.get_mut(slot as usize) {
             timer.lap += 1;
             let waker = timer.waker.take();
@@ -236,7 +238,7 @@ impl Drop for Sleep {
     }
 }
 
-/// A master as one process reaches it.
+/// A Redis master as one process reaches it.
 struct SimNode {
     driver: Arc<Driver>,
     shared: Weak<Shared>,
@@ -249,7 +251,7 @@ impl Node for SimNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        // Dropping the reply answers it; nobody waits for it once the world is gone.
+        // If the world is gone, the reply is dropped, which answers it. Nobody waits for the answer then.
         if let Some(shared) = self.shared.upgrade() {
             shared.send(self.link, request, reply);
         }

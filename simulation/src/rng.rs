@@ -8,20 +8,20 @@
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream of `seed`.
+    /// Begins the stream of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// An independent stream for one part of a run. The draws of one part do not change the others, so a scenario that
-    /// has been shrunk stays close to the original.
+    /// Begins a stream for one part of a run, which is independent of the streams of other parts. A change of one part
+    /// leaves the draws of the others unchanged, so a shrunk scenario stays close to the original.
     pub fn stream(seed: u64, part: u64) -> Self {
         let mut rng = Self(seed ^ part.wrapping_mul(0xA076_1D64_78BD_642F));
         rng.draw();
         Self(rng.draw())
     }
 
-    /// The next 64 bits.
+    /// Draws the next 64 bits.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -30,27 +30,27 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; zero for a bound of zero.
+    /// Draws a number from 0 to `bound - 1`; zero for a bound of zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Draws a number from `low` to `high`, both included.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// A number from `-most` to `most`.
+    /// Draws a number from `-most` to `most`.
     pub fn around(&mut self, most: i64) -> i64 {
         self.below(2 * most.unsigned_abs() + 1) as i64 - most
     }
 
-    /// True with a probability of `ppm` parts per million.
+    /// Returns true with a probability of `ppm` parts per million.
     pub fn chance(&mut self, ppm: u32) -> bool {
         ppm > 0 && self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// One of several elements.
+    /// Draws one of several elements.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

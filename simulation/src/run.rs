@@ -1,4 +1,4 @@
-//! One run of a scenario, and its verdict.
+//! One run of a scenario, and its result.
 
 use std::sync::Arc;
 
@@ -18,15 +18,15 @@ use crate::world::{Event, Shared};
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The first rule that was broken.
+    /// The first rule that was broken; `None` if the run kept all rules.
     pub violation: Option<Violation>,
     /// How often each thing happened.
     pub coverage: Coverage,
     /// How many cases each rule has judged.
     pub judged: Judged,
-    /// Which kinds of locks and values met which happenings while a rule could complain.
+    /// Which kinds of locks and values met which happenings while a rule was checked.
     pub crossings: Crossings,
-    /// The call that came closest to its bound.
+    /// The call that came closest to the bound of the rule for calls.
     pub worst: Option<Lateness>,
     /// The trace, line by line. Empty unless [`Play::trace`] is set.
     pub trace: Vec<String>,
@@ -54,12 +54,13 @@ struct Run {
 
 impl Run {
     fn new(scenario: &Scenario, play: Play) -> Self {
-        // The small locker supports plain locks only.
+        // The lock implementation of some seeded bugs is small and supports plain locks only.
         let scenario = Arc::new(match play.flaw {
             Some(flaw) if flaw.is_locker() => scenario.plain(),
             _ => scenario.clone(),
         });
-        // The flaw is thread-local: one thread plays a run from beginning to end.
+        // The store driver reads the flaw from a thread-local variable, so one thread plays a run from beginning to
+        // end.
         quorate::node::store::set_flaw(play.flaw.and_then(Flaw::of_driver));
         let shared = Shared::new(scenario.clone(), play);
         let executor = Executor::new(shared.clone());
@@ -77,7 +78,7 @@ impl Run {
         run
     }
 
-    /// Starts a client process with a lock factory of its own.
+    /// Starts a client process that has its own lock implementation.
     fn boot(&mut self, client: usize) -> Arc<Process> {
         if self.scenario.is_operator(client) {
             return self.boot_operator(client);
@@ -178,7 +179,7 @@ impl Run {
         outcome
     }
 
-    /// Plays until all clients are done, a checker complains, or the deadline is reached. At the deadline, returns the
+    /// Plays until all clients are done, a rule is broken, or the deadline is reached. At the deadline, returns the
     /// clients that are still waiting.
     fn play(&mut self, deadline: u64) -> Option<Vec<usize>> {
         loop {
@@ -200,7 +201,7 @@ impl Run {
         }
     }
 
-    /// Handles the part of an event that concerns tasks.
+    /// Handles the part of an event that concerns tasks and processes.
     fn follow_up(&mut self, event: Event) {
         match event {
             Event::Wake(task) => self.executor.wake([task as usize]),

@@ -1,5 +1,5 @@
-//! The scenario of one run: plain data. It is drawn from a seed or written by hand, and the shrinker removes parts of
-//! it and runs it again.
+//! The scenario of one run, as plain data. It is drawn from a seed or written by hand. The shrinker removes parts of a
+//! failing scenario and plays it again.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,122 +12,123 @@ use crate::kind::Kind;
 use crate::rng::Rng;
 use crate::store_plan::StorePlan;
 
-/// Everything that happens to the library in one run. Times are nanoseconds of simulated time since the beginning of
-/// the run.
+/// Everything that happens to the library in one run. Times are in nanoseconds of simulated time since the beginning of
+/// the run, and durations are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The seed of everything that is left to chance during the run.
+    /// The seed of every decision that is made at random during the run.
     pub seed: u64,
     /// The masters; 1 to 9.
     pub masters: Vec<MasterPlan>,
-    /// The client processes.
+    /// The client processes, operators first.
     pub clients: Vec<ClientPlan>,
     /// The behaviour of the network.
     pub net: Net,
-    /// The faults.
+    /// The faults that happen, each with its time.
     pub faults: Vec<Fault>,
-    /// When the faults are over and all masters are back.
+    /// When the faults have ended and all masters are up again.
     pub heal_at: u64,
     /// The number of tasks that share the work of each client.
     pub tasks: u8,
-    /// The length of a period for once-per-period work, in nanoseconds.
+    /// The length of a period of once-per-period work.
     pub period: u64,
     /// The settings of every client.
     pub settings: Settings,
-    /// How masters are replaced, if they are.
+    /// How masters are replaced; `None` if they are not.
     pub change: Option<ChangePlan>,
 }
 
-/// One master.
+/// The plan of one master.
 #[derive(Clone, Copy, Debug)]
 pub struct MasterPlan {
-    /// The offset of its clock from the true time, in microseconds.
+    /// The offset of the master's clock from the true time, in microseconds.
     pub offset_us: i64,
-    /// The rate error of its clock, in parts per million.
+    /// The rate error of the master's clock, in parts per million.
     pub ppm: i64,
-    /// How much of its memory a restart preserves.
+    /// How much of the master's memory a restart preserves.
     pub disk: Disk,
-    /// The plan of the store, if the master is one and not Redis.
+    /// The plan of the store; `None` for a Redis master.
     pub store: Option<StorePlan>,
 }
 
 /// How much of a master's memory a restart preserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
-    /// Nothing.
+    /// A restart preserves nothing.
     None,
-    /// An older state: that of some time before the crash.
+    /// A restart restores the state from some time before the crash.
     Stale,
-    /// Everything.
+    /// A restart preserves everything.
     Always,
 }
 
-/// One client process: its clocks and its work.
+/// The plan of one client process: its clocks and its work.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
-    /// The reading of its monotonic clock at the beginning, in nanoseconds.
+    /// The reading of the client's monotonic clock at the beginning, in nanoseconds.
     pub origin: u64,
-    /// The rate error of its monotonic clock, in parts per million.
+    /// The rate error of the client's monotonic clock, in parts per million.
     pub ppm: i64,
-    /// The offset of its wall clock from the true time, in microseconds.
+    /// The offset of the client's wall clock from the true time, in microseconds.
     pub wall_us: i64,
-    /// Its steps, in order.
+    /// The client's steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// One acquire, and what is done with the lock.
+/// One acquire of a client, and what it does with the lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// The pause before it.
+    /// The pause before the acquire, in nanoseconds.
     pub think: u64,
     /// The number of the resource.
     pub resource: u8,
-    /// The longest wait; zero for a single attempt.
+    /// The longest wait for the lock, in nanoseconds; zero for a single attempt.
     pub wait: u64,
-    /// How long the lock is held.
+    /// How long the client holds the lock, in nanoseconds.
     pub hold: u64,
-    /// Whether it is renewed in the background.
+    /// Whether the lock is renewed in the background.
     pub renew: bool,
-    /// An explicit extension in the middle of the hold, to this TTL.
+    /// The TTL, in nanoseconds, of an explicit extension in the middle of the hold; `None` for no extension.
     pub extend: Option<u64>,
-    /// The number of polls after which the future of the acquire is dropped, unless it is ready.
+    /// The number of polls after which the future of the acquire is dropped if it is not ready; `None` for never.
     pub cut: Option<u8>,
-    /// Whether the guard is dropped instead of released.
+    /// Whether the client drops the guard instead of releasing the lock.
     pub drop: bool,
-    /// The number of polls after which the future of the release is dropped.
+    /// The number of polls after which the future of the release is dropped if it is not ready; `None` for never.
     pub cut_release: Option<u8>,
     /// The kind of lock.
     pub kind: Kind,
 }
 
-/// The network.
+/// The behaviour of the network, and of the threads of clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Net {
-    /// The smallest delay of one direction, in nanoseconds.
+    /// The smallest delay in one direction, in nanoseconds.
     pub delay: u64,
-    /// The largest additional delay, in nanoseconds.
+    /// The largest additional delay in one direction, in nanoseconds.
     pub jitter: u64,
-    /// The number of packets per million that are lost. TCP sends them again, and the following bytes wait for them.
+    /// The number of packets per million that are lost. TCP sends a lost packet again, and the following bytes wait for
+    /// it.
     pub loss_ppm: u32,
-    /// The time until a lost packet is sent again.
+    /// The time until a lost packet is sent again, in nanoseconds.
     pub again: u64,
     /// The number of messages per million that are executed a second time, later.
     pub duplicate_ppm: u32,
-    /// The longest delay of such a duplicate.
+    /// The longest delay of a message's second execution, in nanoseconds.
     pub duplicate_late: u64,
     /// The number of messages per million that end their connection.
     pub reset_ppm: u32,
-    /// The number of wake-ups of tasks per million that are delayed: the task is delayed at an await.
+    /// The number of wake-ups of tasks per million after which the task is delayed.
     pub doze_ppm: u32,
-    /// The longest such delay.
+    /// The longest delay of a task after a wake-up, in nanoseconds.
     pub doze: u64,
     /// The number of clock readings per million before which the thread is preempted.
     pub preempt_ppm: u32,
-    /// The longest such delay.
+    /// The longest preemption of a thread, in nanoseconds.
     pub preempt: u64,
     /// The number of writes per million that are split into several packets, anywhere.
     pub cut_ppm: u32,
-    /// The number of broken connections per million that still deliver the bytes in flight.
+    /// The number of ended connections per million whose bytes in flight are still delivered.
     pub leftover_ppm: u32,
     /// Whether ready tasks are polled in random order.
     pub shuffle: bool,
@@ -136,7 +137,7 @@ pub struct Net {
 /// One fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// The time of the fault.
+    /// The time of the fault, in nanoseconds since the beginning of the run.
     pub at: u64,
     /// The kind of the fault.
     pub kind: FaultKind,
@@ -146,13 +147,13 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "valid settings")]
 pub enum FaultKind {
-    /// A master crashes and comes back after `down`. A stale disk has the state of `age` before the crash.
+    /// A master crashes and restarts after `down`. A stale disk restores the state from `age` before the crash.
     Crash { master: u8, down: u64, age: u64 },
-    /// A master stalls.
+    /// A master stalls for `lasts`.
     Stall { master: u8, lasts: u64 },
     /// The clock of a master jumps by this many microseconds.
     Jump { master: u8, by_us: i64 },
-    /// No packet passes between these clients and these masters (bit masks).
+    /// No packet travels between these clients and these masters (bit n is number n).
     Partition {
         clients: u16,
         masters: u16,
@@ -162,17 +163,17 @@ pub enum FaultKind {
     },
     /// All connections of one master are reset, in the middle of any transfer.
     Reset { master: u8 },
-    /// One side forgets all connections of one master, and the other side is not notified.
+    /// One side of all connections of a master forgets them, and the other side is not notified.
     Forget { master: u8 },
-    /// A master refuses all lock requests for a while.
+    /// A master refuses all lock requests for `lasts`.
     Refuse {
         master: u8,
         how: Refusal,
         lasts: u64,
     },
-    /// A master loses its scripts.
+    /// A master loses its cached scripts.
     Flush { master: u8 },
-    /// The next reply of a master, on each connection, is malformed.
+    /// The next reply of a master is malformed, on each connection.
     Garble { master: u8 },
     /// A lock is force-released on all masters.
     Break { resource: u8 },
@@ -182,36 +183,36 @@ pub enum FaultKind {
         resource: u8,
         lasts: u64,
     },
-    /// A client process pauses; its clock goes on.
+    /// A client process pauses for `lasts`, while its clock continues.
     Pause { client: u8, lasts: u64 },
-    /// A client process is killed and restarts.
+    /// A client process is killed and restarts after `down`.
     Kill { client: u8, down: u64 },
-    /// The masters are unused for this long: all processes end, all clocks go on, and after `down` the processes
-    /// restart.
+    /// Nobody uses the masters for the time `by`: all processes end, all clocks go on, and the processes restart after
+    /// `down`.
     Skip { by: u64, down: u64 },
-    /// A client is configured with the masters of this step: its process is stopped and restarted.
+    /// A client is reconfigured with the masters of this step: its process is stopped, and restarts after `down`.
     Tell { client: u8, step: u8, down: u64 },
 }
 
 /// How a master refuses requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A script is running.
+    /// The master is busy with a script.
     Busy,
-    /// There is no memory left.
+    /// The master has no memory left.
     OutOfMemory,
-    /// It cannot write to its disk.
+    /// The master cannot write to its disk.
     Misconf,
-    /// It is a replica.
+    /// The master is a replica, which refuses writes.
     ReadOnly,
-    /// The user lacks the permission.
+    /// The client's user lacks the permission.
     Denied,
-    /// It closes the connection at the first command after the handshake.
+    /// The master closes the connection at the first command after the handshake.
     HangUp,
 }
 
 impl Refusal {
-    /// Every way to refuse.
+    /// All ways to refuse.
     pub(crate) const ALL: [Self; 6] = [
         Self::Busy,
         Self::OutOfMemory,
@@ -221,7 +222,7 @@ impl Refusal {
         Self::HangUp,
     ];
 
-    /// The error reply.
+    /// The error reply of the master.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Busy => "-BUSY Redis is busy running a script.\r\n",
@@ -239,11 +240,11 @@ impl Refusal {
 pub struct Settings {
     /// The TTL of locks, in nanoseconds.
     pub ttl: u64,
-    /// The longest TTL of the deployment.
+    /// The longest TTL that any client of the deployment may use, in nanoseconds.
     pub max_ttl: u64,
-    /// The node timeout.
+    /// How long a client waits for the reply of one master, in nanoseconds.
     pub node_timeout: u64,
-    /// The longest pause between two attempts.
+    /// The longest pause between two attempts, in nanoseconds.
     pub retry_most: u64,
     /// Whether locks have fencing tokens.
     pub fencing: bool,
@@ -253,46 +254,50 @@ pub struct Settings {
     pub guard: bool,
 }
 
-/// The promises that hold in a run, given how its scenario violates the assumptions.
+/// Which promises hold in a run. It depends on the assumptions that the scenario violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promises {
-    /// At most one client believes to hold a lock. Requires clocks that do not jump and whose drift is within the
-    /// allowance, and masters that forget nothing, or a restart guard.
+    /// At most one client believes that it holds a lock. Requires that no lock is force-released, that clocks do not
+    /// jump and drift within the allowance, and that masters forget nothing or have a restart guard.
     pub exclusion: bool,
-    /// Unique and rising fencing tokens. Requires counters that are kept, or a restart guard whose `max_ttl` is above
-    /// twice the slack plus the largest difference of clocks. Apart from that, no clock matters.
+    /// Fencing tokens are unique and rise. Requires masters that forget nothing, or a restart guard with a `max_ttl`
+    /// above twice the slack of a proposal plus the largest difference of clocks. Clocks do not matter otherwise.
     pub tokens: bool,
-    /// No unit of a quota is handed out twice, and no period is done twice. Requires only rising fencing tokens.
+    /// No unit of a quota is handed out twice, and the work of no period is done twice. Requires only rising fencing
+    /// tokens.
     pub stock: bool,
-    /// The uptime that masters report is right, so the restart guard can be judged.
+    /// The restart guard can be judged, because the uptime that masters report is right.
     pub guard: bool,
-    /// The clocks of masters do not jump, so a waiter that has expired in a queue stays expired.
+    /// The clocks of masters do not jump, so a waiter whose heartbeat has expired in a queue stays expired.
     pub steady: bool,
-    /// A loss is notified in time: tasks are never preempted or delayed.
+    /// A loss is notified in time, because tasks are never preempted or delayed.
     pub punctual: bool,
-    /// The waiter that was queued on a majority first gets the lock first. Requires ordered waiting, and that nothing
+    /// The waiter that was first queued on a majority gets the lock first. Requires ordered waiting, and that nothing
     /// keeps waiters from sending heartbeats.
     pub order: bool,
-    /// Nothing is lost, paused, forgotten or late, so no renewed lock is lost and no key is left behind.
+    /// No renewed lock is lost and no key is left behind, because nothing is lost, paused, forgotten or late.
     pub calm: bool,
-    /// As `calm`, except for force-released locks: their holders are notified at once.
+    /// The holder of a force-released lock is notified at once. Requires a scenario that is calm except for
+    /// force-releases.
     pub prompt: bool,
 }
 
-/// The default period: longer than any run.
+/// The default length of a period of once-per-period work: one hour, which is longer than any run.
 pub(crate) const PERIOD: u64 = 3_600_000 * MS;
 
-/// How long an acquire of a counted owner waits: as long as the settings say.
+/// How long the acquire of a counted owner waits: 30 seconds, the library's default.
 pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 
-/// The library allows for a drift of 1 %. The clocks of a run differ by at most 0.8 % in rate.
+/// The largest rate error of a clock, in parts per million. Two clocks of a run differ by at most 0.8 % in rate, and
+/// the library allows for 1 %.
 pub(crate) const WORST_PPM: i64 = 4_000;
 
 /// Twice the slack of a proposal, in microseconds (docs/protocol.md, "Fencing tokens").
 const TWICE_SLACK_US: i64 = 2_000_000;
 
 impl Scenario {
-    /// A scenario without faults and steps: equal clocks, a quiet network, default settings. Tests fill in the rest.
+    /// A scenario without faults and steps, with equal clocks, a quiet network and default settings. Tests add the
+    /// rest.
     pub fn quiet(seed: u64, masters: usize, clients: usize) -> Self {
         let mut rng = Rng::stream(seed, 2);
         let master = MasterPlan {
@@ -344,8 +349,8 @@ impl Scenario {
         }
     }
 
-    /// The scenario for measuring speed: 5 masters, 5 clients, 10 acquires each with ordered waiting, and a network
-    /// that loses or repeats a message now and then.
+    /// The scenario for measuring speed: 5 masters, and 5 clients that acquire 10 locks each with ordered waiting. The
+    /// network loses and repeats one message in a thousand.
     pub fn bench(seed: u64) -> Self {
         let mut rng = Rng::stream(seed, 2);
         let mut scenario = Self::quiet(seed, 5, 5);
@@ -372,14 +377,14 @@ impl Scenario {
             _ => false,
         });
         let walls = self.clients.iter().map(|client| client.wall_us);
-        // A store without a clock uses the clocks of its clients.
+        // The wall clocks of clients matter only for a store without a clock, which uses them.
         let walls: Vec<i64> = walls.filter(|_| self.has_clockless()).collect();
         let offsets = || {
             let masters = self.masters.iter().map(|master| master.offset_us);
             masters.chain(walls.iter().copied())
         };
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
-        // Different rates also separate clocks: by 0.4 % of half a minute in each direction.
+        // Clocks also drift apart, by at most 0.4 % of half a minute in each direction; in microseconds.
         let rates: i64 = self
             .masters
             .iter()
@@ -410,18 +415,18 @@ impl Scenario {
         }
     }
 
-    /// Whether masters are replaced.
+    /// Whether operators replace masters.
     fn is_changed(&self) -> bool {
         self.change.as_ref().is_some_and(|plan| plan.operators > 0)
     }
 
-    /// Whether fencing counters are ahead of the clocks.
+    /// Whether fencing counters are ahead of the masters' clocks at the beginning.
     fn is_ahead(&self) -> bool {
         let ahead = self.change.as_ref().and_then(|plan| plan.ahead);
         ahead.is_some_and(|ahead| ahead > 0)
     }
 
-    /// The masters with which a client at this step is configured.
+    /// Returns the masters with which a client at this step is configured.
     pub(crate) fn named(&self, step: u8) -> Named {
         match &self.change {
             None => Named::all(self.masters.len()),
@@ -434,51 +439,51 @@ impl Scenario {
         plan.is_some_and(|plan| plan.is_operator(client))
     }
 
-    /// The first step of a client.
+    /// The step of a client at the beginning of the run; 0 if no masters are replaced.
     pub(crate) fn first_step(&self, client: usize) -> u8 {
         let steps = self.change.as_ref().and_then(|plan| plan.steps.get(client));
         steps.map_or(0, |(first, _)| *first)
     }
 
-    /// The longest time that the operators need after the faults have healed: for each change the wait until the next
-    /// masters may vote, and the time in between.
+    /// The longest time that the operators need after the faults have healed, in nanoseconds. Each change includes the
+    /// wait until the new masters may vote.
     fn change_bound(&self) -> u64 {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
         });
-        // The acquire of a counted owner waits as long as the settings say, even if masters have been stopped for good.
+        // The acquire of a counted owner waits for its full timeout, even if its masters have been stopped for good.
         let counted = self.takes(|kind| matches!(kind, Kind::Counted(_)));
         let waits = if counted { COUNTED_WAIT } else { 0 };
         changes * (4 * self.settings.max_ttl + 6_000 * MS + waits)
     }
 
-    /// The masters that are stores, as bits.
+    /// The masters that are stores (bit n is master n).
     pub(crate) fn stores(&self) -> u16 {
         let masters = self.masters.iter().enumerate();
         let stores = masters.filter(|(_, plan)| plan.store.is_some());
         stores.fold(0, |all, (master, _)| all | 1 << master)
     }
 
-    /// Whether some store has no clock.
+    /// Whether some masters are stores without a clock.
     pub(crate) fn has_clockless(&self) -> bool {
         let mut stores = self.masters.iter().filter_map(|plan| plan.store);
         stores.any(|plan| !plan.clocked)
     }
 
-    /// The longest time that a master may take to answer.
+    /// The longest time that a client waits for the answer of one master, in nanoseconds.
     pub(crate) fn slowest(&self) -> u64 {
         let stores = self.masters.iter().filter_map(|plan| plan.store);
         let slowest = stores.map(|plan| plan.timeout).max().unwrap_or(0);
         slowest.max(self.settings.node_timeout)
     }
 
-    /// Whether the clock of a master jumps.
+    /// Whether the clock of any master jumps.
     pub(crate) fn has_jumps(&self) -> bool {
         let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
         self.faults.iter().any(jumps)
     }
 
-    /// Whether there are locks other than plain ones.
+    /// Whether some step takes a lock that is not a plain exclusive lock.
     pub(crate) fn is_mixed(&self) -> bool {
         self.takes(|kind| {
             !matches!(
@@ -488,7 +493,7 @@ impl Scenario {
         })
     }
 
-    /// Whether there are notes or leaders.
+    /// Whether some step leaves a note, leads, or observes an election.
     pub(crate) fn has_notes(&self) -> bool {
         self.takes(|kind| matches!(kind, Kind::Noted(_) | Kind::Lead(_) | Kind::Observe))
     }
@@ -498,13 +503,13 @@ impl Scenario {
         self.takes(|kind| matches!(kind, Kind::Value(_)))
     }
 
-    /// Whether some step takes such a kind of lock.
+    /// Whether some step takes a lock of a kind for which `such` returns true.
     pub(crate) fn takes(&self, such: impl Fn(Kind) -> bool) -> bool {
         let steps = || self.clients.iter().flat_map(|client| &client.steps);
         steps().any(|step| such(step.kind))
     }
 
-    /// The same scenario with plain locks only.
+    /// Returns this scenario with plain exclusive locks only.
     pub(crate) fn plain(&self) -> Self {
         let mut plain = self.clone();
         for client in &mut plain.clients {
@@ -515,7 +520,7 @@ impl Scenario {
         plain
     }
 
-    /// Whether the network loses and delays nothing.
+    /// Whether the network loses nothing, tasks are not delayed, and several round trips fit into the node timeout.
     fn is_quiet(&self) -> bool {
         let Net {
             loss_ppm,
@@ -532,10 +537,11 @@ impl Scenario {
             && trips < self.settings.node_timeout
     }
 
-    /// The longest time after [`heal_at`](Self::heal_at) for which a waiter may still be without its lock.
+    /// The longest time after [`heal_at`](Self::heal_at), in nanoseconds, for which a waiter may still be without its
+    /// lock.
     ///
-    /// Masters that restarted last do not vote for `max_ttl`. Keys that were left behind live for another TTL, and a
-    /// late duplicate can add one more. Then the waiters take turns.
+    /// Masters that have just restarted do not vote for `max_ttl`. Keys that were left behind live for another TTL, and
+    /// a late duplicate of a request can add one more TTL. Then the waiters get the lock one after another.
     pub fn bound(&self) -> u64 {
         let Settings {
             ttl,
@@ -546,7 +552,7 @@ impl Scenario {
         let turns = self.clients.len() as u64 * u64::from(self.tasks);
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let longest = steps.map(|step| step.hold).max().unwrap_or(0);
-        // A client that reads a store without a clock waits once more for what was left behind.
+        // A client that reads a store without a clock waits once more until the records that were left behind expire.
         let seen_anew = if self.stores() == 0 {
             0
         } else {
@@ -569,7 +575,7 @@ impl Settings {
         Duration::from_nanos(self.ttl)
     }
 
-    /// The settings for the library.
+    /// Returns the library's settings.
     pub(crate) fn builder(&self) -> RedlockBuilder {
         let first = Duration::from_millis(4);
         let guard = if self.guard {
@@ -583,7 +589,7 @@ impl Settings {
             .node_timeout(Duration::from_nanos(self.node_timeout))
             .retry(Retry::new(first, Duration::from_nanos(self.retry_most)))
             .restart_guard(guard)
-            // No decision depends on the note, and its length differs from run to run.
+            // No decision depends on the default note. It is left out, because its length differs from run to run.
             .note(None)
             .fencing(self.fencing);
         let builder = quorate::testing::known_as(builder, "host", 1, "simulated");
@@ -596,7 +602,7 @@ impl Settings {
 }
 
 impl Step {
-    /// Takes the first resource with an unlimited wait, holds it for 10 ms and releases it.
+    /// A step that takes the first resource, with an unlimited wait, holds it for 10 ms and releases it.
     pub fn plain() -> Self {
         Self {
             think: MS,

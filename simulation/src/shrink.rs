@@ -1,12 +1,12 @@
-//! Shrinks a failing scenario until no part can be left out.
+//! Shrinks a failing scenario until no part can be removed.
 
 use crate::play::Play;
 use crate::scenario::{FaultKind, Scenario, Step};
 
-/// The largest number of runs for one shrinking.
+/// The largest number of runs for shrinking one scenario.
 const MOST: usize = 4_000;
 
-/// The smallest scenario found in which `play` still breaks `rule`.
+/// Returns the smallest scenario found in which `play` still breaks `rule`.
 pub fn shrink(scenario: &Scenario, play: Play, rule: &str) -> Scenario {
     let mut shrinker = Shrinker {
         best: scenario.clone(),
@@ -18,7 +18,7 @@ pub fn shrink(scenario: &Scenario, play: Play, rule: &str) -> Scenario {
     shrinker.best
 }
 
-/// Whether a part is present, and how to remove it.
+/// Whether a part of `T` is present, and how to remove it.
 type Part<T> = (bool, fn(&mut T));
 
 struct Shrinker<'a> {
@@ -29,7 +29,7 @@ struct Shrinker<'a> {
 }
 
 impl Shrinker<'_> {
-    /// Keeps `change` if the scenario still fails in the same way.
+    /// Applies `change`, and keeps it if the scenario still breaks the same rule. Returns true if it was kept.
     fn attempt(&mut self, change: impl FnOnce(&mut Scenario)) -> bool {
         if self.runs >= MOST {
             return false;
@@ -47,7 +47,7 @@ impl Shrinker<'_> {
         fails
     }
 
-    /// Makes one pass over all parts. Returns true if something could be left out.
+    /// Tries to remove every part once. Returns true if something was removed and there are runs left.
     fn round(&mut self) -> bool {
         let mut smaller = false;
         smaller |= self.faults();
@@ -77,7 +77,7 @@ impl Shrinker<'_> {
         smaller
     }
 
-    /// Removes the last clients, unless a fault names them, and steps of the others.
+    /// Removes the last clients together with the faults that name them, and then all steps of a client.
     fn clients(&mut self) -> bool {
         let mut smaller = false;
         while self.best.clients.len() > 1 {
@@ -126,7 +126,7 @@ impl Shrinker<'_> {
         smaller
     }
 
-    /// Simplifies the values of what is left.
+    /// Replaces what is left of the network, the clocks and the steps by simpler values.
     fn plainer(&mut self) -> bool {
         let mut smaller = false;
         let net = self.best.net;

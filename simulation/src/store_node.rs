@@ -1,4 +1,4 @@
-//! A master that is a store, as one process reaches it: the library's driver for stores over a simulated store.
+//! A master that is a store, as one process reaches it. The library's driver for stores uses a simulated store.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -18,7 +18,7 @@ use quorate::runtime::BoxFuture;
 use crate::store_plan::StorePlan;
 use crate::world::{Question, Said, Shared};
 
-/// A simulated store, as a client reaches it.
+/// The connection of one client to a simulated store.
 struct SimStore {
     name: NodeName,
     plan: StorePlan,
@@ -27,7 +27,7 @@ struct SimStore {
     master: usize,
 }
 
-/// A session. Dropping it closes it.
+/// A session with a simulated store. Dropping it closes the session.
 struct SimSession {
     shared: Weak<Shared>,
     index: usize,
@@ -58,7 +58,7 @@ impl SimSession {
     }
 }
 
-/// The error if the pool of a seeded bug returns the answer to another question.
+/// The error for a seeded bug whose pool returns the answer to another question.
 fn other<T>() -> Result<T, Fault> {
     Err(Fault::Server("the answer to another question".into()))
 }
@@ -170,7 +170,7 @@ impl Listener for SimSession {
     }
 }
 
-/// A master that is a store, observed by the checkers.
+/// A master that is a store. Its requests and answers are reported to the checkers.
 pub(crate) struct WatchedStore {
     inner: StoreNode<SimStore>,
     shared: Weak<Shared>,
@@ -254,7 +254,7 @@ impl Node for WatchedStore {
     }
 }
 
-/// Passes an answer to the checkers, and then to the library.
+/// A reply sink that reports an answer to the checkers before the library receives it.
 struct Heard {
     shared: Weak<Shared>,
     client: usize,
@@ -276,7 +276,7 @@ impl ReplySink for Heard {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let Some(reply) = reply else { return };
-        // As with Redis masters, the task is not delayed between an answer and its handling by the library.
+        // The library handles an answer without a delay of its task, as with Redis masters.
         let shared = self.shared.upgrade();
         let polled = shared.as_ref().map(|shared| shared.polls(false));
         reply.answer(answer);

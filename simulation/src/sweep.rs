@@ -1,5 +1,5 @@
-//! Plays many seeds on all cores. Each run is single-threaded and independent of the others, so the result does not
-//! depend on how the seeds are distributed over threads.
+//! Plays many seeds on all cores. Each run is single-threaded and independent of other runs, so the result does not
+//! depend on which thread plays which seed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::run::Outcome;
 use crate::scenario::Scenario;
 use crate::seeded_bugs::Flaw;
 
-/// The number of seeds that a thread takes at a time.
+/// The number of seeds that a thread takes from the range at a time.
 const BLOCK: u64 = 50;
 
 /// A range of seeds, and how to play it.
@@ -25,26 +25,26 @@ pub struct Sweep {
     pub seeds: u64,
     /// The number of threads.
     pub threads: usize,
-    /// The family of scenarios.
+    /// The family from which the scenarios are drawn.
     pub worlds: Worlds,
 }
 
-/// A family of scenarios.
+/// A family of scenarios. Each has one scenario for a seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Worlds {
     /// All masters are Redis.
     #[default]
     Redis,
-    /// Some masters, or all, are stores.
+    /// Some or all masters are stores.
     Stores,
-    /// Masters are replaced.
+    /// Masters are replaced during the run.
     Changes,
-    /// The one scenario for measuring speed.
+    /// The same scenario for all seeds, for measuring speed.
     Bench,
 }
 
 impl Worlds {
-    /// Draws the scenario of a seed.
+    /// Draws the scenario of this seed.
     pub fn draw(self, seed: u64) -> Scenario {
         match self {
             Self::Redis => Scenario::draw(seed),
@@ -55,7 +55,7 @@ impl Worlds {
     }
 }
 
-/// A seed that failed.
+/// A seed whose run broke a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The seed.
@@ -75,11 +75,11 @@ pub struct Summary {
     pub coverage: Coverage,
     /// How many cases each rule has judged.
     pub judged: Judged,
-    /// Which kinds of locks and values met which happenings while a rule could complain.
+    /// Which kinds of locks and values met which happenings while a rule was checked.
     pub crossings: Crossings,
-    /// The call that came closest to its bound, and its seed.
+    /// The call that came closest to the bound of the rule for calls, and its seed.
     pub worst: Option<(u64, Lateness)>,
-    /// The wall time.
+    /// The wall time of the sweep.
     pub took: Duration,
 }
 
@@ -107,18 +107,18 @@ impl Summary {
         self.failures.extend(other.failures);
     }
 
-    /// Keeps the call that used more of its bound; between equals, the one with the smaller seed.
+    /// Keeps the call that used the larger share of its bound. Of two equal calls, keeps the one with the smaller seed.
     fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
         let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
         self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
     }
 
-    /// Whether a rule can judge anything in these scenarios: one rule concerns stores only.
+    /// Whether a rule can have judged a case in these scenarios. One rule needs masters that are stores.
     fn may_judge(&self, rule: &str) -> bool {
         rule != OF_STORES || self.coverage.sessions > 0
     }
 
-    /// The rules that have judged nothing.
+    /// Returns the rules that have judged no case although they could.
     pub fn idle_rules(&self) -> Vec<&'static str> {
         let rules = RULES.into_iter().zip(self.judged);
         rules
@@ -171,7 +171,7 @@ impl Sweep {
     }
 }
 
-/// The first seed from zero on at which the checkers reject a seeded bug, and the violation.
+/// Returns the first of `seeds` seeds, from zero on, whose run catches the seeded bug, with the violation.
 pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Option<Failure> {
     let play = Play {
         flaw: Some(flaw),
@@ -201,9 +201,9 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }
-                    // Every started seed is finished, so the smallest failing seed is always found. With a bug of
-                    // replacing masters, a client that all masters refuse never gets a lock: the rule `healing` does
-                    // not count as having caught the bug.
+                    // Every started seed is played to its end, so the smallest failing seed is always found. The rule
+                    // `healing` does not count as having caught a seeded bug of replacing masters, because a client
+                    // that all masters refuse never gets a lock.
                     let counts = |violation: &Violation| {
                         !(flaw.is_of_changes() && violation.rule == Healing::RULE)
                     };

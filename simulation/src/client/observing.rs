@@ -13,7 +13,7 @@ use crate::scenario::Step;
 use crate::seeded_bugs::Flaw;
 
 impl Client {
-    /// Observes for the duration of the hold, and reports the results.
+    /// Observes the election for the time of `step.hold`, and reports each result to the checkers.
     pub(super) async fn observe(&self, step: &Step) {
         let Some(redlock) = self.locker.redlock() else {
             return;
@@ -47,7 +47,7 @@ impl Client {
         }
     }
 
-    /// For a seeded bug: reports what a single master shows, each in turn.
+    /// For a seeded bug: reports what a single master shows as the leader, with another master each time.
     async fn believe_each(&self, redlock: &Redlock, resource: usize, end: Instant) {
         let every = Duration::from_nanos(self.process.shared.world().scenario.settings.ttl) / 10;
         for look in 0.. {

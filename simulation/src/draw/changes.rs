@@ -1,38 +1,38 @@
-//! Scenarios in which masters are replaced while clients take locks, derived from others. They are longer and have a
-//! smaller `max_ttl`, so that there is time for a change.
+//! Draws scenarios in which masters are replaced while clients take locks. They are ordinary scenarios, made longer and
+//! with a smaller `max_ttl`, so that there is time for a change.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::change_plan::{ChangePlan, admits};
 use crate::kind::{Kind, ValueStep};
 use crate::scenario::{ClientPlan, Disk, Step};
 
-/// The probability of scenarios with values, and of scenarios with notes, in parts per million.
+/// The probability of values in a scenario, in parts per million. `NOTES_PPM` is the probability of notes.
 const VALUES_PPM: u32 = 350_000;
 const NOTES_PPM: u32 = 200_000;
 
-/// The shapes of changes: the old and the next masters, as bits.
+/// The old and the new masters of a change (bit n is master n).
 const SHAPES: [[u16; 2]; 11] = [
-    // Three to three: one, two or all are replaced.
+    // Three masters, of which one, two or all three are replaced.
     [0b00_0111, 0b00_1011],
     [0b00_0111, 0b00_1011],
     [0b00_0111, 0b01_1100],
     [0b00_0111, 0b11_1000],
-    // More, and fewer.
+    // Masters are only added, or only removed.
     [0b00_0111, 0b01_1111],
     [0b01_1111, 0b00_0111],
     [0b01_1111, 0b00_0111],
-    // Five to five: one is replaced.
+    // Five masters, of which one is replaced.
     [0b01_1111, 0b10_1111],
-    // Even numbers, and a single master.
+    // An even number of old masters, and a single old master.
     [0b00_1111, 0b00_0111],
     [0b00_0011, 0b00_0111],
     [0b00_0001, 0b00_0111],
 ];
 
-/// The fencing counters at the beginning: none, or ahead of the clocks by this many microseconds.
+/// How far the fencing counters are ahead of the clocks at the beginning, in microseconds; `None` for no counters.
 const AHEAD: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
 
-/// The goal of the operators: mostly the end of the change.
+/// Draws the generation marker that the operators aim at: mostly the last one of the change.
 fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
     let higher: Vec<u64> = marks
         .iter()
@@ -48,7 +48,7 @@ fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
 }
 
 impl Scenario {
-    /// Draws the scenario of a seed in which masters are replaced.
+    /// Draws the scenario of this seed in which masters are replaced.
     pub fn draw_changes(seed: u64) -> Self {
         let rng = &mut Rng::stream(seed, 10);
         let shape = rng.pick(&SHAPES);
@@ -82,13 +82,13 @@ impl Scenario {
         scenario
     }
 
-    /// Removes jumps of clocks: an operator that prepares a change compares them.
+    /// Removes jumps of clocks, because an operator that prepares a change refuses masters whose clocks differ.
     fn steady(&mut self) {
         let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
         self.faults.retain(|fault| !jumps(fault));
     }
 
-    /// Adds values under locks, for long enough that masters which have lost their memory vote again.
+    /// Adds values under locks. The scenario becomes long enough for masters that have lost their memory to vote again.
     fn keep_values(&mut self, rng: &mut Rng) {
         self.slow_down(rng);
         if rng.chance(300_000) {
@@ -101,8 +101,8 @@ impl Scenario {
         self.remove_elsewhere(rng);
     }
 
-    /// Another client than the creator removes a value, and a third client may create it again. The clients are at any
-    /// step.
+    /// Lets any client remove a value that client 0 has created, and any client create it again. The clients may be at
+    /// any step of the change.
     fn remove_elsewhere(&mut self, rng: &mut Rng) {
         let creates = |step: &&Step| matches!(step.kind, Kind::Value(ValueStep::Create(_)));
         let created: Vec<Step> = self.clients[0]
@@ -131,8 +131,8 @@ impl Scenario {
         }
     }
 
-    /// At most one master is away at a time: it stalls, or restarts with what is on its disk. The next one is away only
-    /// when it votes again.
+    /// Replaces crashes and stalls, so that at most one master is away at a time. It stalls, or restarts with what is
+    /// on its disk. The next master goes away only after the restarted master votes again.
     fn away_by_turns(&mut self, rng: &mut Rng) {
         let crashes = |fault: &Fault| {
             matches!(
@@ -164,7 +164,7 @@ impl Scenario {
         }
     }
 
-    /// Makes the scenario longer.
+    /// Lets the faults heal after 3 to 8 s, and adapts the pauses of clients and `max_ttl`.
     fn stretch(&mut self, rng: &mut Rng) {
         let was = self.heal_at / MS;
         self.heal_at = rng.range(3_000, 8_000) * MS;
@@ -182,7 +182,7 @@ impl Scenario {
         self.settings.max_ttl = longest.max(self.settings.ttl);
     }
 
-    /// Removes all faults but force-releases, and all losses and delays of the network.
+    /// Removes all faults except force-releases, and makes the network lossless and fast.
     fn quieten(&mut self) {
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
         self.faults.retain(breaks);
@@ -215,7 +215,8 @@ impl Scenario {
         let last = 2 * changes as u8;
         let admitted =
             |mark: u64| -> Vec<u8> { (0..=last).filter(|step| admits(mark, *step)).collect() };
-        // In some scenarios every client keeps its masters, whether they admit it or not.
+        // In some scenarios clients begin at any step, even one that the masters do not admit, and no fault
+        // reconfigures them.
         let mixed = !stands && rng.chance(350_000);
         let first = if mixed {
             (0..=last).collect()
@@ -242,7 +243,8 @@ impl Scenario {
             operators,
             pause: rng.pick(&[20, 200, 1_000]) * MS,
             steps,
-            // Values on masters that forget require fencing tokens that rise with the clocks.
+            // If masters forget, values need fencing tokens that rise with the clocks. So there are mostly no counters
+            // ahead.
             ahead: if self.has_values() {
                 rng.pick(&[None, None, Some(5_000_000)])
             } else {
@@ -254,7 +256,7 @@ impl Scenario {
         self.change = Some(plan);
     }
 
-    /// Adds operators. They are clients without locks.
+    /// Adds operators, which are clients without steps, in front of the other clients.
     fn add_operators(&mut self, rng: &mut Rng, operators: u8) {
         for _ in 0..operators {
             let like = &self.clients[rng.below(self.clients.len() as u64) as usize];
@@ -267,7 +269,7 @@ impl Scenario {
         }
     }
 
-    /// Some client holds a lock nearly always, sometimes for longer than the operators wait.
+    /// Makes clients hold locks nearly always, sometimes for longer than the operators wait.
     fn hold_for_long(&mut self, rng: &mut Rng) {
         let longest = rng.pick(&[2 * self.settings.ttl, 3 * self.settings.max_ttl]);
         let one = rng.chance(500_000);
@@ -280,7 +282,7 @@ impl Scenario {
         }
     }
 
-    /// Draws when each client is reconfigured: mostly one step after another, at any time.
+    /// Draws when each client is reconfigured. It mostly goes one step further each time, else two.
     fn tell_clients(&mut self, rng: &mut Rng, steps: &[(u8, u8)], operators: u8, last: u8) {
         for (client, (first, _)) in steps.iter().enumerate().skip(operators.into()) {
             let mut step = *first;

@@ -1,25 +1,25 @@
-//! Scenarios in which nobody uses the masters for days, often after a wrong date has left its traces, derived from
-//! others.
+//! Adds a time in which nobody uses the masters for days to other scenarios. Often a clock has shown a wrong date
+//! before, and has left counters or locks with this date.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::scenario::Disk;
 
-/// The probability of such a scenario in parts per million. Scenarios with values or leaders are rare, so more of them
-/// have unused days.
+/// The probability of unused days in a scenario, in parts per million. `RARE_PPM` is the probability for scenarios with
+/// values or leaders, because these are rare.
 const WORLDS_PPM: u32 = 60_000;
 const RARE_PPM: u32 = 200_000;
 
 const HOUR: u64 = 3_600_000 * MS;
 
-/// How many hours the masters are unused: counters are kept for 24 hours.
+/// For how many hours the masters are unused. Masters keep fencing counters for 24 hours.
 const HOURS: [u64; 6] = [20, 25, 25, 30, 100, 1_000];
 
-/// By how many hours a clock shows a wrong date.
+/// By how many hours a wrong date differs from the true date.
 const WRONG: [i64; 4] = [30, 720, 720, 9_600];
 
 impl Scenario {
-    /// Adds unused days, drawn from a separate random stream that leaves the other scenarios unchanged. `dates` allows
-    /// wrong dates.
+    /// Adds unused days in some scenarios. With `dates`, a clock may show a wrong date before. Uses a separate random
+    /// stream, so all other draws of the seed stay unchanged.
     pub(super) fn idle_for_days(&mut self, rng: &mut Rng, dates: bool) {
         let rare = self.has_values() || self.has_notes();
         if !rng.chance(if rare { RARE_PPM } else { WORLDS_PPM }) {
@@ -30,11 +30,11 @@ impl Scenario {
         let left = (self.heal_at - at) / MS;
         let (by, down) = (rng.pick(&HOURS) * HOUR, rng.range(1, 50) * MS);
         let mut faults = vec![(at, FaultKind::Skip { by, down })];
-        // If the date of a master falls, a lock left there does not expire: there must be a majority without that
-        // master.
+        // When the clock of a master goes back to the true date, a lock that was left there does not expire for a long
+        // time. So the other masters must be a majority.
         if dates && self.masters.len() > 2 && rng.chance(700_000) {
             for master in &mut self.masters {
-                // Fencing tokens are promised independently of clocks only if masters forget nothing.
+                // A wrong date is a jump of a clock. Fencing tokens are then promised only if masters forget nothing.
                 master.disk = Disk::Always;
             }
             let masters = self.masters.len() as u64;
@@ -54,7 +54,7 @@ impl Scenario {
             };
             faults.extend([jump(from, by_us), jump(to, -by_us)]);
             if rng.chance(600_000) {
-                // The other masters are away, so the client needs the master with the wrong date for its majority.
+                // The other masters that remain are no majority, so clients need the master with the wrong date.
                 faults.extend((1..=others).map(|other| away(wrong + other, from, to)));
             }
             if rng.chance(700_000) {
@@ -66,7 +66,8 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Gives some clients a wrong date in scenarios with unused days: stores without a clock have no other date.
+    /// Gives some clients a wrong date in scenarios with unused days and stores without a clock, because such stores
+    /// use the clients' dates.
     pub(super) fn mistake_dates(&mut self, rng: &mut Rng) {
         let skips = |fault: &Fault| matches!(fault.kind, FaultKind::Skip { .. });
         if !self.has_clockless() || !self.faults.iter().any(skips) {

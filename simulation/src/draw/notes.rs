@@ -1,20 +1,21 @@
-//! Scenarios with notes and elections.
+//! Adds notes and elections to other scenarios.
 
 use super::{Rng, Scenario};
 use crate::kind::Kind;
 
-/// The probability of such a scenario, in parts per million.
+/// The probability of notes and elections in a scenario, in parts per million.
 const WORLDS_PPM: u32 = 60_000;
 
 impl Scenario {
-    /// Adds notes, drawn from a separate random stream that leaves the other scenarios unchanged.
+    /// Adds notes and elections in some scenarios. Uses a separate random stream, so all other draws of the seed stay
+    /// unchanged.
     pub(super) fn add_notes(&mut self, rng: &mut Rng) {
         if rng.chance(WORLDS_PPM) {
             self.note_holders(rng);
         }
     }
 
-    /// Adds notes of holders, elections and observers.
+    /// Turns some plain locks into noted locks, leaderships and observations.
     pub(super) fn note_holders(&mut self, rng: &mut Rng) {
         let ttl = self.settings.ttl;
         let clients = &mut self.clients;
@@ -31,7 +32,8 @@ impl Scenario {
                 }
                 _ => continue,
             }
-            // The library writes no notes for short holds, and leaders lead for a while.
+            // Makes half of these holds longer, because the library writes no note for a short hold and leaders lead
+            // for a while.
             if rng.chance(500_000) {
                 step.hold = rng.below(2 * ttl);
             }

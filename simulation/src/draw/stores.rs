@@ -1,20 +1,21 @@
-//! Scenarios in which some masters are stores, derived from others without changing anything else.
+//! Draws scenarios in which some masters are stores. Everything else is as in the scenario of the same seed without
+//! stores.
 
 use super::{MS, Rng, Scenario};
 use crate::scenario::Disk;
 use crate::store_plan::StorePlan;
 
-/// The kind of stores in a scenario.
+/// The kinds of stores and of their faults in a scenario.
 #[derive(Clone, Copy)]
 struct Family {
-    /// The percentage of masters that are stores, and the percentage of those that report their clocks.
+    /// The percentage of masters that are stores. `clocked` is the percentage of these stores that report their clocks.
     stores: u64,
     clocked: u64,
-    /// Whether followers lag, wake-ups are lost, and commits get stuck.
+    /// Whether followers lag. `deaf`: whether wake-ups are lost. `stuck`: whether commits get stuck.
     lagging: bool,
     deaf: bool,
     stuck: bool,
-    /// Whether stores without a clock may lose their memory, too.
+    /// Whether stores without a clock may lose their memory in a restart.
     forgets: bool,
 }
 
@@ -61,7 +62,7 @@ impl Family {
 }
 
 impl Scenario {
-    /// Draws the scenario of a seed with at least one store.
+    /// Draws the scenario of this seed with at least one store.
     pub fn draw_stores(seed: u64) -> Self {
         let mut scenario = Self::draw(seed);
         let rng = &mut Rng::stream(seed, 9);

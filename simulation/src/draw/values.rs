@@ -1,22 +1,22 @@
-//! Scenarios with values under locks, derived from others. They last longer, so that masters which have lost their
-//! memory vote again before the end, and faults go on meanwhile.
+//! Adds values under locks to other scenarios. They then last longer, so that masters which have lost their memory vote
+//! again before the end, and faults continue meanwhile.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::kind::{Kind, ValueStep};
 use crate::scenario::{Disk, Step};
 
-/// The resource of the quota, and that of the record.
+/// The resource whose value is the quota. `RECORD` is the resource whose value is the once-per-period record.
 const QUOTA: u8 = 0;
 const RECORD: u8 = 1;
 
-/// The probability of scenarios with values, in parts per million.
+/// The probability of values in a scenario, in parts per million.
 const WORLDS_PPM: u32 = 70_000;
 
-/// The largest number of tasks of a client, and of steps.
+/// The largest number of tasks of each client, and the largest number of its steps.
 const MOST: (u8, usize) = (2, 20);
 
 impl Scenario {
-    /// Adds values, drawn from a separate random stream that leaves the other scenarios unchanged.
+    /// Adds values in some scenarios. Uses a separate random stream, so all other draws of the seed stay unchanged.
     pub(super) fn add_values(&mut self, rng: &mut Rng) {
         if rng.chance(WORLDS_PPM) {
             self.slow_down(rng);
@@ -25,7 +25,7 @@ impl Scenario {
         }
     }
 
-    /// Some steps use values. An operator creates the values first.
+    /// Lets some steps use values. The first client creates the values before.
     pub(super) fn use_values(&mut self, rng: &mut Rng) {
         self.period = rng.pick(&[300 * MS, 1_000 * MS, 3_000 * MS, 60_000 * MS]);
         let (quota, record) = match rng.below(4) {
@@ -46,7 +46,7 @@ impl Scenario {
             };
             (step.resource, step.kind) = (resource, Kind::Value(verb));
             if verb == ValueStep::Turn {
-                // The time from the read to the write may exceed the validity of the lock.
+                // The time from the read to the write may be longer than the validity of the lock.
                 step.hold = rng.below(2 * ttl);
                 step.renew = rng.chance(300_000);
                 step.cut = None;
@@ -59,8 +59,8 @@ impl Scenario {
         }
     }
 
-    /// In some of these scenarios an operator removes a value and creates it again, and work is done at least once per
-    /// period. Drawn from a separate random stream that leaves the other scenarios unchanged.
+    /// In some scenarios with values, the first client removes a value and creates it again, and work is done at least
+    /// once per period. Uses a separate random stream, so all other draws of the seed stay unchanged.
     pub(super) fn add_removals(&mut self, rng: &mut Rng) {
         if !self.has_values() {
             return;
@@ -94,7 +94,7 @@ impl Scenario {
         steps.splice(at..at, [remove, create]);
     }
 
-    /// The first step of an operator creates the value.
+    /// If `on`, inserts a first step of the first client that creates the value.
     fn create(&mut self, resource: u8, units: u8, on: bool) {
         let steps = &mut self.clients[0].steps;
         if let Some(first) = steps.first().copied().filter(|_| on) {
@@ -119,7 +119,7 @@ impl Scenario {
         settings.ttl = rng.range(200, 500) * MS;
         settings.node_timeout = settings.ttl / rng.range(5, 12);
         settings.max_ttl = rng.pick(&[3_200 * MS, 4_000 * MS]);
-        // The faults were drawn to be over by then.
+        // The scenario is stretched to more than twice its length, and the times of the faults are doubled below.
         self.heal_at = 300 * MS + 2 * self.heal_at + rng.range(5_000, 15_000) * MS;
         self.net.again = self.net.again.min(settings.ttl / 2);
         for fault in &mut self.faults {
@@ -132,7 +132,7 @@ impl Scenario {
         }
     }
 
-    /// Masters crash one after another, and come back with what is on their disks.
+    /// Lets masters crash one after another, and restart with what is on their disks.
     pub(super) fn crash_by_turns(&mut self, rng: &mut Rng) {
         if self.faults.is_empty() || rng.chance(400_000) {
             return;
@@ -146,7 +146,7 @@ impl Scenario {
         let mut at = 500 * MS + rng.below(pace);
         while at + 200 * MS < self.heal_at {
             let first = rng.below(masters);
-            // Sometimes a majority crashes at once.
+            // Sometimes a majority of the masters crashes at once.
             let count = if together && rng.chance(400_000) {
                 masters / 2 + 1
             } else {
