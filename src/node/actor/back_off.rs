@@ -1,25 +1,26 @@
-//! The pauses between connections to one master.
+//! The pauses between connection attempts to one master.
 
 use std::time::Duration;
 
 use crate::node::Fault;
 use crate::retry::Retry;
 
-/// A connection that lasted this long was good: the next one is made without a pause.
+/// A connection that lasted this long was good: the next connection is made without a pause.
 pub(in crate::node) const STEADY: Duration = Duration::from_secs(1);
 
-/// The first pause after a connection that failed or was lost soon. It is short, because a restart takes only a moment.
+/// The first pause after a connection that failed or was lost soon. The pause is short, because a restart takes only a
+/// moment.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 
-/// The first pause after a refusal that a person must fix: password, rights, version, too many clients. Each try costs
-/// the master a line in its log.
+/// The first pause after a refusal that a person must fix: password, rights, version, or too many clients. It is
+/// longer, because each attempt costs the master a line in its log.
 const FIRST_REFUSED: Duration = Duration::from_millis(50);
 const LONGEST_REFUSED: Duration = Duration::from_secs(2);
 
 type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
-/// Computes the pause before the next connection.
+/// Computes the pause before the next connection attempt.
 pub(in crate::node) struct BackOff {
     seed: u64,
     lost: Delays,
@@ -27,7 +28,7 @@ pub(in crate::node) struct BackOff {
 }
 
 impl BackOff {
-    /// Pauses with jitter from this seed.
+    /// Creates pauses with a jitter that depends on `seed`.
     pub(in crate::node) fn new(seed: u64) -> Self {
         let delays = |first, most| Box::new(Retry::new(first, most).delays(seed)) as Delays;
         Self {
@@ -37,8 +38,8 @@ impl BackOff {
         }
     }
 
-    /// The pause after a connection that ended with `fault` and had lasted for `lived`; `None` if it was never
-    /// established.
+    /// The pause after a connection that ended with `fault`. `lived` is how long the connection lasted; `None` if it
+    /// was never established.
     pub(in crate::node) fn pause(&mut self, fault: &Fault, lived: Option<Duration>) -> Duration {
         if lived.is_some_and(|lived| lived >= STEADY) {
             *self = Self::new(self.seed.wrapping_add(1));
@@ -69,7 +70,7 @@ fn is_refusal(fault: &Fault) -> bool {
 mod tests {
     use super::*;
 
-    /// How many connections are tried within four seconds if each of them lasts for `lived`.
+    /// How many connections are attempted within four seconds if each of them lasts for `lived`.
     fn tries(fault: &Fault, lived: Option<Duration>) -> u32 {
         let mut back_off = BackOff::new(7);
         let mut passed = Duration::ZERO;
@@ -95,7 +96,7 @@ mod tests {
             Fault::Server("ERR max number of clients reached".into()),
         ] {
             assert!((4..12).contains(&tries(&fault, None)), "{fault}");
-            // During an established connection the error does not mean that the connection is refused.
+            // After the connection is established, this error does not mean that the server refuses the connection.
             let stood = Some(Duration::from_millis(1));
             assert!((20..60).contains(&tries(&fault, stood)), "{fault}");
         }

@@ -1,4 +1,4 @@
-//! Splits a message about many locks: by session, or into single locks.
+//! Splits a message about many locks: into one message for each session, or for each lock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,10 +6,11 @@ use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fault, NoteItem, Phase, Reply, ReplySink, Request,
 };
 
-/// A part of a message: the session to send it through (if known), the request, and where its answer goes.
+/// A part of a split message: the index of the session that sends it (if known), the request, and where its answer
+/// goes.
 type Part = (Option<usize>, Request, Reply);
 
-/// Splits a message by session. A message about one lock, or about all locks, stays as it is.
+/// Splits a message into one for each session. A message about one lock, or about all locks, stays whole.
 pub(in crate::node) fn split(
     request: Request,
     reply: Reply,
@@ -17,7 +18,7 @@ pub(in crate::node) fn split(
 ) -> Vec<Part> {
     match request {
         Request::Extend { items } => {
-            // For a lock of several keys there is a reply for each key.
+            // A lock on several keys gets a result for each key.
             let keys = |item: &ExtendItem| item.claim.keys().count();
             let sessions = by_session(&items, keys, |item| session_of(&item.claim));
             parts(sessions, reply, Kind::Extend, |items| Request::Extend {
@@ -32,7 +33,7 @@ pub(in crate::node) fn split(
     }
 }
 
-/// The items for one session, and the positions of their answers in the whole answer.
+/// The items for one session, and the positions of their results in the whole answer.
 type OfSession<T> = (usize, Vec<usize>, Vec<T>);
 
 fn by_session<T: Clone>(
@@ -89,17 +90,17 @@ enum Kind {
     Note,
 }
 
-/// Assembles the answers of the parts.
+/// Assembles the answers of the parts into the answer of the whole message.
 struct Joined {
     kind: Kind,
-    /// The positions of each part's answers.
+    /// For each part, the positions of its results in the whole answer.
     places: Vec<Vec<usize>>,
     state: Mutex<State>,
 }
 
 struct State {
     open: usize,
-    /// The reply for each item so far; the items of a failed part get its fault.
+    /// The results so far. The items of a part that failed get the fault of that part.
     extended: Vec<Extended>,
     noted: Vec<bool>,
     answered: bool,

@@ -14,24 +14,26 @@ use crate::node::{Answer, Claim, Fault, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
-/// The largest number of queued requests for one master. It is reached only if callers outrun the master for a whole
-/// node timeout. Further requests are refused at once.
+/// The largest number of queued requests for one master. It is reached only if callers send more requests than the
+/// master answers for a whole node timeout. Further requests are refused at once.
 const CAPACITY: usize = 16_384;
 
-/// The limit for releases, which is higher because each of them frees what an earlier acquire took.
+/// The largest number of queued requests up to which releases are still accepted. It is higher than for other requests,
+/// because a release frees a lock that an earlier acquire took.
 const RELEASE_CAPACITY: usize = 2 * CAPACITY;
 
-/// A request to one master.
+/// A request to one master, with its place for the answer.
 pub(in crate::node) struct Queued {
     pub(in crate::node) request: Request,
     reply: Reply,
-    /// Whether it was sent once and came back because the master had lost its scripts.
+    /// Whether the request was sent once already, and refused because the master had lost its scripts.
     pub(in crate::node) resent: bool,
-    /// Whether it was sent together with others, and must now be sent by itself.
+    /// Whether the request was sent together with others, and must now be sent by itself.
     pub(in crate::node) apart: bool,
-    /// Whether it was written as a command of the server's own, for which this user may have no permission.
+    /// Whether the request was sent as the server's own compare-and-delete command, for which this user may lack the
+    /// permission.
     pub(in crate::node) compared: bool,
-    /// For a release that the master refused before: when its key has expired.
+    /// For a release that the master refused before: the time at which its key has expired.
     pub(in crate::node) until: Option<Instant>,
 }
 
@@ -51,7 +53,7 @@ impl Queued {
         self.reply.answer(answer);
     }
 
-    /// Whether this message is about several locks, and can be [split](Self::split).
+    /// Whether this message is about several locks, so that it can be [split](Self::split).
     pub(in crate::node) fn is_of_several(&self) -> bool {
         match &self.request {
             Request::Extend { items } => items.len() > 1,
@@ -60,7 +62,7 @@ impl Queued {
         }
     }
 
-    /// Splits the message into one for each lock.
+    /// Splits the message into one message for each lock.
     pub(in crate::node) fn split(self) -> Vec<Self> {
         let mut number = 0;
         let each = |_: &Claim| {
@@ -77,7 +79,7 @@ impl Queued {
     }
 }
 
-/// The queue.
+/// The queue of requests in front of one master.
 pub(in crate::node) struct Mailbox {
     inbox: Mutex<Inbox>,
     reader: AtomicWaker,
@@ -87,18 +89,18 @@ pub(in crate::node) struct Mailbox {
 #[derive(Default)]
 struct Inbox {
     queue: VecDeque<Queued>,
-    /// Renewals go first, because held locks end with their time while other requests can wait a little. They may
-    /// overtake any request: a renewal that must not follow a release is withdrawn.
+    /// Renewals are sent first: other requests can wait a little, but a held lock expires. A renewal may overtake any
+    /// request. A renewal that must not follow a release is withdrawn.
     renewals: VecDeque<Queued>,
-    /// Whether an actor reads the queue, or has been started to do so.
+    /// Whether an actor reads the queue, or has been started to read it.
     read: bool,
     /// Whether the actor has taken requests that are not answered yet.
     busy: bool,
-    /// Whether the handle is gone. No further request will come.
+    /// Whether the handle was dropped, so that no further request will come.
     closed: bool,
-    /// How many requests have left `queue`.
+    /// How many requests have been taken from `queue` so far.
     gone: u64,
-    /// The requests that were queued at the last check, as a count, and the time of that check.
+    /// The time of the last check for overdue requests, and the count up to which requests had been queued then.
     looked: Option<(Instant, u64)>,
 }
 
@@ -121,7 +123,8 @@ impl Mailbox {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a request, or returns it if the queue is full. `true` means that the caller must start a reader.
+    /// Queues a request, or returns the request if the queue is full. `Ok(true)` means that the caller must start a
+    /// reader.
     pub(in crate::node) fn push(&self, queued: Queued) -> Result<bool, Queued> {
         let mut inbox = self.inbox();
         let first = inbox.is_empty();
@@ -156,8 +159,8 @@ impl Mailbox {
         inbox.busy |= ahead + count > 0;
     }
 
-    /// Takes the requests that have been queued for `limit` (they may have been queued for up to twice as long). Called
-    /// now and then while the master's window is full. The requests carry no arrival time.
+    /// Takes the requests that have been queued for at least `limit`; some are taken only after twice that time. Called
+    /// now and then while the master's window is full. The limit is not exact, because requests carry no arrival time.
     pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let all = inbox.gone + inbox.queue.len() as u64;
@@ -182,7 +185,7 @@ impl Mailbox {
         !self.inbox().is_empty()
     }
 
-    /// Whether the handle is gone and every request has been taken.
+    /// Whether the handle was dropped and every request has been taken.
     pub(in crate::node) fn is_over(&self) -> bool {
         let inbox = self.inbox();
         inbox.closed && inbox.is_empty()
@@ -192,7 +195,7 @@ impl Mailbox {
         self.reader.register(waker);
     }
 
-    /// Records that the reader has answered everything that it had taken.
+    /// Notes that the reader has answered all requests that it had taken.
     pub(in crate::node) fn rest(&self) {
         let mut inbox = self.inbox();
         if inbox.busy && inbox.is_empty() {
@@ -223,7 +226,7 @@ impl Mailbox {
         self.reader.wake();
     }
 
-    /// Answers all queued requests with `fault`, and frees the place of the reader.
+    /// Answers all queued requests with `fault`, and notes that no actor reads the queue any more.
     pub(in crate::node) fn fail(&self, fault: &Fault) {
         let left = {
             let mut inbox = self.inbox();
@@ -332,7 +335,7 @@ mod models {
         })
     }
 
-    /// Reads as the actor does: registers first, takes until the queue is empty, and then rests.
+    /// Reads as the actor does: registers first, takes requests until the queue is empty, and then rests.
     fn read(mailbox: &Mailbox, requests: usize) {
         let mut taken = Vec::new();
         block_on(std::future::poll_fn(|cx| {
@@ -365,7 +368,7 @@ mod models {
         });
     }
 
-    /// The second request wakes nobody while the first one is still queued.
+    /// The second request does not wake the actor while the first request is still queued.
     #[test]
     fn no_interleaving_leaves_a_second_request_unread() {
         crate::sync::model(|| {

@@ -1,4 +1,4 @@
-//! The generation markers on the masters of one `Redlock`, as last seen, to detect a master that has lost its own.
+//! The generation markers on the masters of one `Redlock`, as last seen. They show when a master has lost its marker.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,35 +11,36 @@ use crate::protocol::marker::Marker;
 #[derive(Debug, Default)]
 pub(crate) struct Markers {
     masters: usize,
-    /// The old masters, without the next ones.
+    /// The old masters, without those that also belong to the next masters.
     old: Vec<NodeName>,
     seen: Mutex<Seen>,
-    /// How many masters show a marker. Clients that never replace masters read only this field.
+    /// How many masters show a marker. Clients whose masters were never replaced read only this field.
     marked: AtomicUsize,
 }
 
-/// The marker that a master without one has lost.
+/// The marker that a master without a marker has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Missed {
-    /// None, as far as this client has seen.
+    /// No marker was lost, as far as this client has seen.
     Nothing,
-    /// A marker, but too few masters show theirs: it may have been a larger one. A marker restored too low would admit
-    /// clients that were closed out.
+    /// A marker was lost, but its number is unknown: too few masters show theirs, and the lost one may have been
+    /// larger. A marker that is restored with a lower number would admit clients that were shut out.
     Unknown,
-    /// The largest marker that most masters show.
+    /// This marker was lost: the largest one that is shown, when a majority of the masters show theirs.
     Known(Marker),
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The masters that show a marker, and whether it admits this client.
+    /// The markers of the masters that show one, each with whether it admits this client.
     markers: HashMap<NodeName, (Marker, bool)>,
     /// The masters that showed no marker within the last `max_ttl`.
     bare: HashSet<NodeName>,
 }
 
 impl Markers {
-    /// For this number of masters; `old` are the old ones, without the next ones.
+    /// Creates an empty list for this number of masters. `old` are the old masters, without those that also belong to
+    /// the next masters.
     pub(crate) fn of(masters: usize, old: Vec<NodeName>) -> Self {
         Self {
             masters,
@@ -48,12 +49,12 @@ impl Markers {
         }
     }
 
-    /// Whether this is one of the old masters.
+    /// Whether `name` is one of the old masters.
     pub(in crate::node) fn is_old(&self, name: &NodeName) -> bool {
         self.old.contains(name)
     }
 
-    /// Records the marker of a master; `admits` is true if it admits this client.
+    /// Stores the marker that a master shows; `admits` is true if the marker admits this client.
     pub(in crate::node) fn saw(&self, name: &NodeName, marker: Marker, admits: bool) {
         let mut seen = self.seen();
         seen.bare.remove(name);
@@ -61,7 +62,7 @@ impl Markers {
         self.marked.store(seen.markers.len(), Ordering::Relaxed);
     }
 
-    /// Records that a master shows no marker.
+    /// Notes that a master shows no marker.
     pub(in crate::node) fn saw_none(&self, name: &NodeName) {
         let mut seen = self.seen();
         seen.markers.remove(name);
@@ -69,13 +70,13 @@ impl Markers {
         self.marked.store(seen.markers.len(), Ordering::Relaxed);
     }
 
-    /// Records that a master without a marker is trusted again. It has got one together with the other masters, or
-    /// `max_ttl` has passed: then every lock that it may have forgotten has expired.
+    /// Notes that a master without a marker is trusted again. Either it got a marker together with the other masters,
+    /// or `max_ttl` has passed: then every lock that it may have forgotten has expired.
     pub(in crate::node) fn trusts(&self, name: &NodeName) {
         self.seen().bare.remove(name);
     }
 
-    /// Whether a master without a marker has lost it, or is a new server, and which marker it should have.
+    /// The marker that a master without a marker should have. The master has lost its marker, or is a new server.
     pub(in crate::node) fn missed(&self) -> Missed {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return Missed::Nothing;
@@ -83,8 +84,9 @@ impl Markers {
         self.seen().missed(self.masters)
     }
 
-    /// Whether earlier votes of this master do not count. It showed no marker while another master has one, and a lock
-    /// that it has forgotten may still be valid. It may have voted before the other master's marker was seen.
+    /// Whether earlier votes of this master do not count. The master showed no marker although another master has one,
+    /// so a lock that it has forgotten may still be valid. It may have voted before this client saw the other master's
+    /// marker.
     pub(in crate::node) fn doubts(&self, name: &NodeName) -> bool {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return false;
@@ -99,9 +101,10 @@ impl Markers {
 }
 
 impl Seen {
-    /// All masters are marked together. So one marker that admits this client is enough to conclude that another master
-    /// has lost its own; while others are down it may be the only one visible. A marker that does not admit this client
-    /// may belong to a foreign master that was configured by mistake.
+    /// Which marker a master without a marker has lost. All masters get their markers together, so one marker that
+    /// admits this client is enough to conclude that another master has lost its own. A single marker is enough,
+    /// because all other masters may be down. A marker that does not admit this client may belong to a foreign master
+    /// that was configured by mistake.
     fn missed(&self, masters: usize) -> Missed {
         let markers = self.markers.values();
         let largest = markers.clone().max_by_key(|(marker, _)| marker.number);

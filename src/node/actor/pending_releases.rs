@@ -1,4 +1,5 @@
-//! Pending releases: not confirmed by an answer yet, kept across connections, and sent before all other requests.
+//! Pending releases: releases that no answer has confirmed yet. They are kept across connections, and sent before all
+//! other requests.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,11 +10,11 @@ use super::window::UNDER_WAY;
 use crate::node::{Claim, Reply, Request};
 use crate::protocol::instant::Instant;
 
-/// The largest number of pending releases that are kept; keys beyond it expire with their ttl. There is room for all
-/// requests that can be outstanding on a connection that breaks.
+/// The largest number of pending releases that are kept. Locks whose releases are not kept expire with their TTL. There
+/// is room for all requests that can be outstanding when a connection breaks.
 const MOST: usize = 2 * UNDER_WAY;
 
-/// The first pause after a master refused releases for the moment, because it is busy, read-only or cannot save. Later
+/// The first pause after a master refused releases temporarily, because it is busy, read-only or cannot save. Later
 /// pauses are longer, because such a state may last.
 const FIRST_RESPITE: Duration = Duration::from_millis(50);
 const LONGEST_RESPITE: Duration = Duration::from_secs(2);
@@ -21,7 +22,7 @@ const LONGEST_RESPITE: Duration = Duration::from_secs(2);
 /// The pending releases of one master.
 pub(in crate::node) struct PendingReleases {
     queue: VecDeque<Release>,
-    /// The next pause before another try, and the end of the present pause.
+    /// The length of the next pause before another try, and the end of the present pause.
     respite: Duration,
     respite_ends: Option<Instant>,
 }
@@ -29,7 +30,7 @@ pub(in crate::node) struct PendingReleases {
 struct Release {
     claim: Arc<Claim>,
     leave: bool,
-    /// When the key has expired, if the master refuses to delete it.
+    /// The time at which the key has expired, for a release that the master refused.
     until: Option<Instant>,
 }
 
@@ -76,14 +77,14 @@ impl PendingReleases {
 
     /// Keeps the release of a request that was not sent, or was not answered. Other requests are not kept.
     pub(in crate::node) fn keep(&mut self, queued: &Queued) {
-        // The first ones were outstanding when the trouble began. Later requests were not sent, and their releases
-        // would find nothing.
+        // If there is not enough room, keep the releases that come first: their requests were outstanding when the
+        // connection broke. Later requests were not sent, so the master has nothing to release for them.
         if self.queue.len() < MOST {
             self.queue.extend(Release::of(queued));
         }
     }
 
-    /// Keeps a release that the master refused for the moment, until its key has certainly expired
+    /// Keeps a release that the master refused temporarily, until its key has certainly expired
     /// (`a_release_that_a_master_refuses_for_the_moment_is_delivered_later`).
     pub(in crate::node) fn postpone(&mut self, queued: &Queued, max_ttl: Duration, now: Instant) {
         let Some(mut release) = Release::of(queued) else {
@@ -99,17 +100,17 @@ impl PendingReleases {
         }
     }
 
-    /// Records that the master accepts releases again.
+    /// Notes that the master accepts releases again.
     pub(in crate::node) fn delivered(&mut self) {
         self.respite = FIRST_RESPITE;
     }
 
-    /// When the next delivery may be tried; `None` if there is nothing to deliver, or no need to wait.
+    /// When the next delivery may be tried; `None` if there is nothing to deliver, or if delivery need not wait.
     pub(in crate::node) fn wake_at(&self) -> Option<Instant> {
         self.respite_ends.filter(|_| !self.is_empty())
     }
 
-    /// The releases to send now, at most `most`.
+    /// Removes and returns the releases to send now, at most `most`.
     pub(in crate::node) fn take(
         &mut self,
         most: usize,
@@ -125,8 +126,9 @@ impl PendingReleases {
         due.map(Release::into_queued)
     }
 
-    /// Puts the releases of a broken connection before all that were refused while they were outstanding, even if there
-    /// is not enough room for both. Only for those the master may have seen the acquire.
+    /// Puts the releases of the requests that were outstanding on a broken connection before the releases that the
+    /// master refused. They come first if there is not room for both, because the master may have executed their
+    /// acquires.
     pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);
         let mut kept = Vec::new();
@@ -224,7 +226,7 @@ mod tests {
         );
         assert_eq!(taken(&mut pending_releases, 2, at(50)), ["first", "second"]);
         assert_eq!(taken(&mut pending_releases, 2, at(50)), ["third"]);
-        // A release that is refused forever is retried, and the pause does not grow without limit.
+        // A release that the master always refuses is tried again, and the pause does not grow without limit.
         for tried in 0..20 {
             pending_releases.postpone(&release("first"), Duration::from_secs(900), at(tried));
             let due = pending_releases.wake_at().expect("the release is pending");

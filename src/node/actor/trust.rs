@@ -1,4 +1,4 @@
-//! The known state of the servers behind the addresses: which run each is in, and whether it may vote.
+//! The known state of the servers behind the addresses: the run that each server is in, and whether it may vote.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,46 +7,48 @@ use std::time::Duration;
 use crate::node::{NodeName, ServerRun};
 use crate::protocol::instant::Instant;
 
-/// Whether the memory of the server behind one connection can be trusted.
+/// Whether the server behind one connection still has all its data from before.
 #[derive(Clone, Debug)]
 pub(in crate::node) struct Memory {
-    /// The run of the server. A connection never outlives it.
+    /// The run of the server process. A connection never outlives the run.
     pub(in crate::node) run: ServerRun,
-    /// Whether the server is configured as losing nothing. Then values written in earlier runs count as well.
+    /// Whether the server is configured to lose nothing in a restart. Then values written in earlier runs count as
+    /// well.
     pub(in crate::node) lasts: bool,
 }
 
 impl Memory {
-    /// For a server that may not report its run. With the restart guard such a server is refused; without it nothing
-    /// depends on the run.
+    /// Creates the state for a server that reports `run`, or may not report its run. The restart guard refuses a server
+    /// that does not; without the guard nothing depends on the run.
     pub(in crate::node) fn of(run: Option<&str>, lasts: bool) -> Self {
         let one_word = |run: &&str| !run.is_empty() && !run.contains(char::is_whitespace);
         let run = ServerRun::new(run.filter(one_word).unwrap_or("-"));
         Self { run, lasts }
     }
 
-    /// Whether a value written in this run cannot have been followed by another that the server has forgotten.
+    /// Whether a value that was written in the run `run` is certainly the newest: the server cannot have forgotten a
+    /// later one.
     pub(in crate::node) fn vouches_for(&self, run: &[u8]) -> bool {
         self.lasts || self.run.as_str().as_bytes() == run
     }
 }
 
-/// The runs of its master that one node has seen, across connections.
+/// The server runs that one node has seen at its master, across connections.
 #[derive(Default)]
 pub(in crate::node) struct Acquaintance(Mutex<Seen>);
 
 #[derive(Default)]
 struct Seen {
-    /// The run id at first contact.
+    /// The run id that the first connection saw.
     first_run: Option<String>,
-    /// The last connection: the run id of the server, and the client id there.
+    /// The last connection: the run id of the server, and the client id that the server gave the connection.
     last: Option<(String, i64)>,
-    /// The last run seen, and until when it is guarded because it differs from the one before.
+    /// The last run seen, and until when the restart guard withholds its votes because it differs from the run before.
     run: Option<(String, Instant)>,
 }
 
 impl Acquaintance {
-    /// The run seen at first contact, without a connection.
+    /// Returns a copy with the runs that were seen, but without the last connection.
     pub(in crate::node) fn beside(&self) -> Self {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(Seen {
@@ -56,8 +58,9 @@ impl Acquaintance {
         }))
     }
 
-    /// Until when another run than the one before is guarded, however long it has been up. It may have run at the same
-    /// time as that one, if the name leads to another server now, and then it knows none of the earlier grants.
+    /// Until when the restart guard withholds the votes of a run that differs from the run before, however long the
+    /// server has been up. If the address leads to another server now, that server may have run at the same time and
+    /// knows none of the earlier grants.
     pub(in crate::node) fn guarded(
         &self,
         run: &str,
@@ -74,14 +77,14 @@ impl Acquaintance {
         until
     }
 
-    /// Whether this is the run seen at first contact.
+    /// Whether `run` is the run that the first connection saw.
     pub(in crate::node) fn is_first_run(&self, run: &str) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         seen.first_run.get_or_insert_with(|| run.to_owned()) == run
     }
 
-    /// Records a connection, and returns the client id of the one before. Only within one run of the server: after a
-    /// restart that id may be another client's.
+    /// Stores the present connection, and returns the client id of the one before if the server is still in the same
+    /// run. After a restart that id may be another client's.
     pub(in crate::node) fn replace(&self, run: &str, id: i64) -> Option<i64> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (known, last) = seen.last.replace((run.to_owned(), id))?;
@@ -94,7 +97,8 @@ impl Acquaintance {
 pub(crate) struct Roster(Mutex<HashMap<String, NodeName>>);
 
 impl Roster {
-    /// Records that `name` leads to this run of a server. Returns an error with the name that led there first.
+    /// Records that `name` leads to this run of a server. Returns an error with the other name if another name led
+    /// there first.
     ///
     /// The first name keeps its place when its connection ends, because its recent vote must not be counted again under
     /// another name. It loses the place only when it leads to another server.

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
-/// The largest number of outstanding requests on one connection. It is high, so that distant masters are kept busy. The
-/// other requests wait in the mailbox, where they can still be withdrawn.
+/// The largest number of outstanding requests on one connection. It is high, so that distant masters are kept busy.
+/// Further requests wait in the mailbox, where they can still be withdrawn.
 pub(in crate::node) const UNDER_WAY: usize = 8_192;
 
-/// The number of outstanding requests that are allowed before the master's speed is known, and however slow it is.
+/// The width before the master's speed is known, and the smallest width for a slow master.
 const NARROW: usize = 512;
 
-/// The number of outstanding requests that are allowed: as many as the master can answer within a small part of the
-/// node timeout. A burst that outruns its master waits here instead of at the master. So it is slow, but its requests
-/// do not time out and are not repeated (`more_requests_than_a_master_can_process_wait_without_timeouts`).
+/// Computes how many requests may be outstanding: as many as the master can answer within a small part of the node
+/// timeout. If a burst is too fast for its master, the requests wait here instead of at the master. They are slow then,
+/// but do not time out and are not repeated (`more_requests_than_a_master_can_process_wait_without_timeouts`).
 pub(in crate::node) struct Window {
     width: usize,
     limit: Duration,
-    /// The fastest answer so far: the round trip.
+    /// The shortest time to an answer so far, taken as the round trip.
     least: Duration,
-    /// When the window was last narrowed. Requests that were outstanding then do not narrow it again.
+    /// When the window was last narrowed. The requests that were outstanding then do not narrow it again.
     narrowed: Option<Instant>,
 }
 
@@ -33,12 +33,12 @@ impl Window {
         }
     }
 
-    /// The present width.
+    /// How many requests may be outstanding now.
     pub(in crate::node) fn width(&self) -> usize {
         self.width
     }
 
-    /// Records an answer to a request that was sent at `at`.
+    /// Adapts the window to an answer that arrived at `now`, to a request that was sent at `at`.
     pub(in crate::node) fn learn(&mut self, at: Instant, now: Instant) {
         let took = now.saturating_since(at);
         self.least = self.least.min(took);

@@ -1,5 +1,5 @@
-//! Several locks in one claim, and shared holds: the counterpart of `claim.lua`, `confirm_group.lua`, `unclaim.lua` and
-//! `keep.lua`.
+//! Claims on several locks and shared holds on a master in memory: the counterpart of `claim.lua`, `confirm_group.lua`,
+//! `unclaim.lua` and `keep.lua`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,31 +14,32 @@ use crate::node::{
 /// The largest number of processes that are woken at once.
 const WOKEN: usize = 64;
 
-/// The largest number of waiters that are checked for a wake-up.
+/// The largest number of waiters that are examined to decide which processes to wake.
 const LOOKED_AT: usize = 256;
 
-/// The largest number of holds in a reply to a look.
+/// The largest number of holds that the reply to a look contains.
 const SHOWN: usize = 100;
 
-/// Why a claim cannot be granted.
+/// Why a claim cannot be granted: how long the obstacle lasts, and the value of the lock key.
 struct Obstacle {
     left: Option<Duration>,
     holder: Option<Vec<u8>>,
 }
 
-/// Whether the key holds the lock that this claim replaces.
+/// Whether a key with the value `held` holds the lock that this claim replaces.
 fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     let instead = group.instead().map(Token::to_hex);
     instead.is_some_and(|instead| held == Some(&instead[..]))
 }
 
-/// Whether a key with the value `held` is held by the class that this part joins.
+/// Whether a key with the value `held` is held by the same class as this part of a claim, so that the claim can share
+/// it.
 fn joins(part: &Part, held: Option<&[u8]>) -> bool {
     let class = part.class();
     class.is_some_and(|class| held == Some(&class.marker()[..]))
 }
 
-/// Whether a claim joins the holds of every key; `held` has the values of the keys.
+/// Whether a claim can share every key with the present holds. `held` contains the values of the keys.
 fn joins_all(group: &Group, held: &[Option<Vec<u8>>]) -> bool {
     let mut keys = group.parts().iter().zip(held);
     keys.all(|(part, held)| joins(part, held.as_deref()))
@@ -97,7 +98,7 @@ impl Master {
         Ok(Answer::Granted { counter })
     }
 
-    /// Takes every key, after the check that nothing prevents it.
+    /// Takes every key of the claim. The caller has checked that nothing prevents this.
     fn grant_all(
         &mut self,
         now: u64,
@@ -131,7 +132,7 @@ impl Master {
         number
     }
 
-    /// Renews the heartbeat in one queue.
+    /// Renews the waiter's place in the queue of one key.
     fn restore_place(&mut self, now: u64, part: &Part, ticket: Option<&Ticket>) {
         if let Some(ticket) = ticket {
             let waiter = part.mode.place(&ticket.waiter);
@@ -144,7 +145,7 @@ impl Master {
         }
     }
 
-    /// Joins one queue if the claim has a ticket, and returns the waiters ahead.
+    /// Joins the queue of one key if the claim has a ticket, and returns the waiters ahead.
     fn join_queue(
         &mut self,
         now: u64,
@@ -168,9 +169,9 @@ impl Master {
         let before: Vec<Arc<str>> = line.before(me.as_ref()).cloned().collect();
         seen.ahead = seen.ahead.max(before.len() as u64);
         let other = match part.class() {
-            // Neighbouring readers enter together.
+            // Readers do not wait for readers, only for a writer that is ahead of them.
             Some(Class::Shared) => before.iter().find(|other| !is_reader(other)),
-            // A further hold of the owner passes every waiter.
+            // An owner that holds the lock already overtakes all waiters.
             Some(Class::Owner(_)) if joins(part, held) => None,
             Some(Class::Owner(_)) | None => before.first(),
         };
@@ -184,13 +185,13 @@ impl Master {
         found
     }
 
-    /// Whether a key, with this value, is held by the attempt with this value.
+    /// Whether the attempt with the random value `value` holds a key whose lock value is `held`.
     fn is_ours_in(&self, now: u64, part: &Part, held: Option<&[u8]>, value: [u8; 32]) -> bool {
         let is_member = || part.class().is_none() || self.is_member(now, &part.key, value);
         held == Some(&part.mode.holder(&value)[..]) && is_member()
     }
 
-    /// The reason why this claim cannot have a key.
+    /// The reason why this claim cannot have one of its keys; `None` if it can.
     fn obstacle(
         &mut self,
         now: u64,
@@ -206,7 +207,7 @@ impl Master {
         });
         let left = if free {
             let instead = group.instead().filter(|_| !is_replaced(group, held));
-            // Another writer may have held the lock since.
+            // The lock to be replaced is gone. If it was force-released, another writer may have held the lock since.
             let broken = match instead {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,
@@ -245,7 +246,7 @@ impl Master {
         }
         self.drop_dead_members(now, key);
         if let Some(members) = self.holds.get_mut(&key[..]) {
-            // Only renewals never shorten.
+            // Replace the hold's deadline, even by an earlier one. Only a renewal never shortens a hold.
             members.retain(|(member, _)| *member != value);
         }
         self.add_member(now, key, value, ttl);
@@ -333,7 +334,7 @@ impl Master {
         Ok(Answer::Released(ours > 0))
     }
 
-    /// Removes a hold from a class. Returns whether it existed, and whether the key is free now.
+    /// Removes a hold from its class. Returns whether the hold existed, and whether the key is free now.
     fn leave_class(&mut self, now: u64, key: &[u8], value: [u8; 32]) -> (bool, bool) {
         let members = self.holds.get_mut(key);
         let mine = members.is_some_and(|members| {
@@ -367,7 +368,7 @@ impl Master {
         let parts = group.parts().iter();
         parts
             .map(|part| self.keep_one(now, claim, group.number(), part, ttl))
-            // A related key holds a foreign value.
+            // A key that belongs to the lock holds foreign data.
             .map(|said| said.unwrap_or_else(|_| Extended::strange()))
             .collect()
     }
@@ -404,7 +405,7 @@ impl Master {
             return Ok(Extended::Kept);
         };
         let known = held.is_some() && self.has_name(key, value);
-        // If this hold was force-released, it is not restored, even if other holds of its class exist by now.
+        // A force-released hold is not restored, even if newer holds of its class exist.
         if !known && self.is_hold_broken(now, key, &ours, (&value, number))? {
             return Ok(Extended::NotOurs);
         }
@@ -430,13 +431,14 @@ impl Master {
         })
     }
 
-    /// The valid holds of the class that holds `key`.
+    /// The unexpired holds of the class that holds `key`.
     fn members(&self, now: u64, key: &[u8]) -> impl Iterator<Item = &Member> {
         let members = self.holds.get(key).into_iter().flatten();
         members.filter(move |(_, until)| *until > now / 1000)
     }
 
-    /// The holds of the class that holds `key` according to `held`; empty if another client holds it.
+    /// The holds of the class that holds `key`. `held` is the value of the lock key; the result is empty if it is not
+    /// the marker of a class.
     pub(super) fn holds_of(&mut self, now: u64, key: &[u8], held: Option<&[u8]>) -> Vec<Hold> {
         if !held.is_some_and(keys::is_marker) {
             return Vec::new();
@@ -453,8 +455,8 @@ impl Master {
         shown.collect()
     }
 
-    /// How long a hold is kept under a key with the value `held`, and the key of its note; `None` if it is no hold of a
-    /// class.
+    /// How much longer a hold is kept under a key with the value `held`, and the key of its note. `None` if there is no
+    /// such hold of a class.
     pub(super) fn hold_left(
         &self,
         now: u64,
@@ -501,7 +503,7 @@ impl Master {
         }
     }
 
-    /// The processes of the waiters behind the first of a queue, each once.
+    /// The processes of the waiters behind the first waiter of a queue, each listed once.
     #[cfg(feature = "node")]
     pub(crate) fn next_waiters(&self, key: &[u8], most: usize) -> Vec<Arc<str>> {
         let Some(line) = self.lines.get(key) else {
@@ -520,7 +522,7 @@ impl Master {
         next
     }
 
-    /// Wakes all readers of the queue up to the first writer, or the writer that is first.
+    /// Wakes the first waiter of the queue if it is a writer. Otherwise wakes all readers before the first writer.
     pub(super) fn wake_next(&mut self, key: &[u8]) {
         let Some(line) = self.lines.get(key) else {
             return;

@@ -1,21 +1,21 @@
-//! The single keys of a master, for stores that keep them as records.
+//! The items of a master in memory, for stores that keep them in records.
 
 use std::sync::Arc;
 
 use super::master::{Master, Waiting};
 use crate::keys::Family;
 
-/// A value that a master keeps for a time: a key, a place in a queue, a hold.
+/// A value that a master keeps until it expires: a key, a place in a queue, or a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) struct Item {
     pub(in crate::node) id: Id,
-    /// The value.
+    /// The stored value of the item.
     pub(in crate::node) what: Vec<u8>,
     /// The expiry in microseconds on the master's clock; `None` for no expiry.
     pub(in crate::node) until: Option<u64>,
 }
 
-/// The identity of an item on one master.
+/// The identity of an item on one master: its kind, its key, and its member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) struct Id {
     pub(in crate::node) kind: Kind,
@@ -27,17 +27,17 @@ pub(in crate::node) struct Id {
 /// The kind of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) enum Kind {
-    /// A string.
+    /// A key that holds a string.
     Text,
-    /// A key of another type.
+    /// A key that holds another type.
     Foreign,
-    /// A queue; the value is the largest ticket.
+    /// A queue. The item's value is the largest ticket.
     Line,
-    /// A place in a queue; the value is its ticket.
+    /// A place in a queue. The item's value is the ticket.
     Place,
     /// A hold of a class.
     Hold,
-    /// A process that is notified of new leaders.
+    /// An observer: a process that is notified of new leaders.
     Watcher,
 }
 
@@ -46,8 +46,9 @@ impl Item {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// Whether this is a fencing counter, and a clock that shows `date` (microseconds since 1970) is less than a day
-    /// beyond its number. Without the counter the next number, which comes from that clock, could be smaller.
+    /// Whether this is a fencing counter that must be kept: a clock that shows `date` (microseconds since 1970) is less
+    /// than a day beyond the counter's number. Without the counter the next number, which comes from that clock, could
+    /// be smaller.
     pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {
         let is_counter = self.id.kind == Kind::Text
             && self.id.key.starts_with(Family::Fence.before().as_bytes());
@@ -58,8 +59,8 @@ impl Item {
 }
 
 impl Master {
-    /// All items that have not expired. For a live queue this includes expired places: a waiter that comes back keeps a
-    /// place that has not been removed.
+    /// All items that have not expired, and the expired places of live queues: a waiter that comes back keeps its
+    /// expired place if the place has not been removed.
     pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
         let keys = self.all().map(|(key, text, until)| {
             let kind = text.map_or(Kind::Foreign, |_| Kind::Text);
@@ -81,16 +82,16 @@ impl Master {
                 what: Vec::new(),
                 until: Some(until * 1000),
             });
-            // A hold that expired long ago is of no use.
+            // Drop holds that expired more than a day ago.
             items.extend(holds.filter(|hold| hold.until > Some(now.saturating_sub(DAY_US))));
         }
         items
     }
 
-    /// Stores an item.
+    /// Stores an item, and replaces the item with the same identity.
     pub(in crate::node) fn put(&mut self, item: Item) {
         let Item { id, what, until } = item;
-        // Rounded up to milliseconds, so that it does not end too early.
+        // Round up to milliseconds, so that the item does not end too early.
         let ms = until.unwrap_or(u64::MAX / 2).div_ceil(1000);
         match id.kind {
             Kind::Text => self.put_until(&id.key, Some(what), until),
@@ -116,7 +117,8 @@ impl Master {
     }
 }
 
-/// One day: for this long clients may ask for a hold that has ended, and a counter is kept beyond its number.
+/// One day in microseconds. For this long clients may ask for a hold that has expired, and for this long a counter is
+/// kept beyond its number.
 pub(in crate::node) const DAY_US: u64 = 86_400_000_000;
 
 fn number(bytes: &[u8]) -> u64 {

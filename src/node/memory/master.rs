@@ -1,4 +1,4 @@
-//! The exact semantics of the scripts without a server: a pure state machine over keys and a clock.
+//! The exact semantics of the scripts without a server: a pure state machine that works on keys and a clock.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,24 +16,25 @@ use crate::protocol::fencing::PROPOSAL_SLACK_US;
 /// The length of a process id, which is the beginning of a waiter id.
 pub(super) const PROCESS_LEN: usize = 16;
 
-/// How long a fencing counter is kept after its last grant, if it is not ahead of the master's clock.
+/// How long a fencing counter is kept after its last grant if it is not ahead of the master's clock: one day.
 const FENCE_TTL_US: u64 = 86_400_000_000;
 
-/// How long the marker of a break is kept: twice the longest ttl that any client can have.
+/// How long the marker of a break is kept: two days, twice the longest TTL that any client can configure.
 const BROKEN_TTL_US: u64 = 2 * FENCE_TTL_US;
 
-/// How many bytes of a value are shown to other clients: more than any value of quorate's has.
+/// How many bytes of a lock value are shown to other clients. No value of this library is longer.
 const VALUE_SHOWN: usize = 96;
 
-/// From here on a double, with which the scripts count, does not represent every integer.
+/// 2^53: the smallest counter that is refused. The scripts calculate with doubles, which do not represent every integer
+/// from here on.
 const LARGEST_COUNTER: u64 = 1 << 53;
 
-/// The keys of one master, and what each request does to them.
+/// The keys of one master, and the effect of each request on them.
 #[derive(Clone, Debug, Default)]
 pub struct Master {
     keys: HashMap<Vec<u8>, Entry, Quick>,
     pub(super) lines: HashMap<Vec<u8>, Waiting, Quick>,
-    /// The holds of each class, by lock key.
+    /// The holds of each shared lock, by lock key.
     pub(super) holds: HashMap<Vec<u8>, Vec<Member>, Quick>,
     published: Vec<(Arc<str>, Vec<u8>)>,
     announced: Vec<Vec<u8>>,
@@ -41,21 +42,21 @@ pub struct Master {
     dates: Dates,
 }
 
-/// The clock for fencing numbers. Only for stores it differs from the clock for expiries.
+/// The clock for fencing numbers. It differs from the clock for expiries only in stores.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(not(any(test, feature = "node")), allow(dead_code))]
 pub(in crate::node) enum Dates {
-    /// The clock by which keys expire.
+    /// The clock by which keys expire on this master.
     #[default]
     Own,
-    /// Another clock, which shows this many microseconds since 1970 now.
+    /// Another clock, which now shows this many microseconds since 1970.
     Shown(u64),
-    /// The clock of the client that asks. It may be behind the clocks of earlier clients, so a counter is kept forever:
-    /// without it the next number could be smaller at any time.
+    /// The clock of the requesting client. It may be behind the clocks of earlier clients. So a counter is kept
+    /// forever, because without the counter the next number could be smaller at any time.
     Unknown,
 }
 
-/// The run of the server.
+/// The id of the server run that the master reports.
 #[derive(Clone, Debug)]
 struct Run(ServerRun);
 
@@ -65,7 +66,7 @@ impl Default for Run {
     }
 }
 
-/// A fast hash without a random seed: a simulated master is asked millions of times a second, has no attackers, and its
+/// A fast hash without a random seed. A simulated master gets millions of requests a second, has no attackers, and its
 /// runs must be repeatable.
 pub(super) type Quick = BuildHasherDefault<PlainHasher>;
 
@@ -90,12 +91,12 @@ impl Hasher for PlainHasher {
     }
 }
 
-/// The queue of one lock: the state that a real master keeps in its queue, alive and ticket keys.
+/// The queue of one lock: the data that a real master keeps in its keys `{queue}`, `{alive}` and `{ticket}`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiting {
-    /// Sorted by ticket and id, as in a sorted set.
+    /// The waiters, sorted by ticket and then by id, as in a sorted set.
     pub(super) queue: BTreeSet<(u64, Arc<str>)>,
-    /// Heartbeat deadlines in milliseconds on the master's clock.
+    /// When the place of each waiter expires, in milliseconds on the master's clock.
     pub(super) alive: HashMap<Arc<str>, u64>,
     pub(super) ticket: u64,
     pub(super) expires: u64,
@@ -104,11 +105,11 @@ pub(super) struct Waiting {
 /// The state of a lock on a [`Master`], read without changing it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peek<'a> {
-    /// The value of the lock key.
+    /// The value of the lock key, if the key exists.
     pub holder: Option<&'a [u8]>,
     /// When the lock key expires, in microseconds on the master's clock.
     pub expires: Option<u64>,
-    /// The fencing counter.
+    /// The fencing counter of the lock.
     pub counter: Option<u64>,
     /// When the key of the fencing counter expires, in microseconds on the master's clock.
     pub counter_expires: Option<u64>,
@@ -117,14 +118,14 @@ pub struct Peek<'a> {
 #[derive(Clone, Debug)]
 struct Entry {
     value: Value,
-    /// Microseconds on the master's clock.
+    /// When the key expires, in microseconds on the master's clock; `None` for no expiry.
     expires: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
 enum Value {
     Text(Vec<u8>),
-    /// Any type that is not a string.
+    /// A value of any type that is not a string.
     Foreign,
 }
 
@@ -161,7 +162,7 @@ impl Master {
                 Shape::Permit(permit) => self.release_permit(now, claim, permit, *leave),
             },
             Request::Extend { items } => {
-                // The script of groups does not look at the notes of plain locks in the same message.
+                // The script for groups does not check the notes of plain locks in the same message.
                 let noted = shape.renewal_keeps_note();
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
@@ -194,7 +195,7 @@ impl Master {
         }
     }
 
-    /// The state of the lock under `key`, for observers that must not change it.
+    /// The state of the lock `key`, for observers that must not change the master.
     pub fn peek(&self, now: u64, key: &[u8]) -> Peek<'_> {
         let standing = |key: &[u8]| self.keys.get(key).filter(|entry| entry.lives(now));
         let lock = standing(key);
@@ -207,8 +208,8 @@ impl Master {
         }
     }
 
-    /// The holds of a class under `key`: their values, and their deadlines in milliseconds on the master's clock.
-    /// Includes a class that the lock key no longer shows.
+    /// The holds that are listed under the lock key `key`: their values, and their deadlines in milliseconds on the
+    /// master's clock. The list can remain after the lock key itself is gone.
     pub fn standing(&self, key: &[u8]) -> &[([u8; 32], u64)] {
         if self.holds.is_empty() {
             return &[];
@@ -223,17 +224,17 @@ impl Master {
         self.keys.len() + self.lines.len()
     }
 
-    /// Whether no key is left.
+    /// Whether no unexpired key is left.
     pub fn is_empty(&mut self, now: u64) -> bool {
         self.len(now) == 0
     }
 
-    /// Starts another run of the server: values from before are not trusted.
+    /// Starts another run of the server: stored values from earlier runs are not trusted.
     pub fn set_run(&mut self, run: ServerRun) {
         self.run = Run(run);
     }
 
-    /// The present run of the server.
+    /// The id of the present run of the server.
     pub fn run(&self) -> &ServerRun {
         &self.run.0
     }
@@ -251,8 +252,8 @@ impl Master {
         self.dates = dates;
     }
 
-    /// Raises the counter of the lock under `key`, as a replacement of masters does; never lowers it. Returns whether
-    /// it was below `number`.
+    /// Raises the counter of the lock `key`, as happens when masters are replaced; never lowers it. Returns whether the
+    /// counter was below `number`.
     pub fn carry(&mut self, now: u64, key: &[u8], number: u64) -> bool {
         let below = self.peek(now, key).counter.unwrap_or(0) < number;
         if below {
@@ -261,7 +262,7 @@ impl Master {
         below
     }
 
-    /// Stores a key of another type.
+    /// Stores a value of another type than string under `key`.
     pub fn put_foreign(&mut self, key: &[u8]) {
         self.keys.insert(
             key.to_vec(),
@@ -288,7 +289,7 @@ impl Master {
             return self.acquire_fair(now, claim, ticket.as_deref(), ttl, proposal);
         }
         if !claim.fenced() {
-            // Exactly SET NX PX: the type of an existing key does not matter.
+            // As `SET NX PX` does, refuse if the key exists with any type.
             if self.entry(now, claim.key()).is_some() {
                 return Ok(Answer::Refused {
                     ttl_left: None,
@@ -346,7 +347,7 @@ impl Master {
         let ahead = line.ahead(me);
         let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
         let counter = self.counter(now, claim.key())?;
-        // As the script's SET NX: a foreign value prevents the grant before it is read.
+        // As the script's `SET NX` does, let a foreign value prevent the grant before the value is read.
         let free = matches!(self.text(now, claim.key()), Ok(None));
         self.sweep(claim.key());
         if free && head.as_ref().is_none_or(|head| Some(head) == me) {
@@ -373,7 +374,7 @@ impl Master {
         Ok(Answer::Refused { ttl_left, line })
     }
 
-    /// The queue of `key`; empty if its keys have expired.
+    /// The queue of the lock `key`; empty if the keys of the queue have expired.
     pub(super) fn line(&mut self, ms: u64, key: &[u8]) -> &mut Waiting {
         let line = self.lines.entry(key.to_vec()).or_default();
         if line.expires <= ms {
@@ -382,7 +383,7 @@ impl Master {
         line
     }
 
-    /// Drops a queue whose keys have expired.
+    /// Drops the queue of the lock `key` if its keys have expired.
     pub(super) fn sweep(&mut self, key: &[u8]) {
         if self
             .lines
@@ -393,12 +394,12 @@ impl Master {
         }
     }
 
-    /// Takes the wake-ups published since the last call, as pairs of process and lock key.
+    /// Removes and returns the wake-ups that were published since the last call, as pairs of process and lock key.
     pub fn take_published(&mut self) -> Vec<(Arc<str>, Vec<u8>)> {
         std::mem::take(&mut self.published)
     }
 
-    /// Takes the lock keys announced since the last call.
+    /// Removes and returns the lock keys that were announced since the last call.
     pub fn take_announced(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.announced)
     }
@@ -421,7 +422,8 @@ impl Master {
             return Ok(Answer::NotOurs);
         }
         if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
-            // Written while a clock was ahead: raise the counter, so that the next holder's number is above it.
+            // The stored value was written while a clock was ahead. Raise the counter, so that the next holder's number
+            // is above it.
             if self.counter(now, claim.key())? < above {
                 self.set_counter(now, claim.key(), above);
             }
@@ -455,7 +457,7 @@ impl Master {
         Ok(Answer::Written { run })
     }
 
-    /// The largest number seen, if it is above `token`.
+    /// The largest fencing number seen for the lock, if it is above `token`.
     fn above(
         &mut self,
         now: u64,
@@ -630,7 +632,7 @@ impl Master {
         written
     }
 
-    /// Extends the note beyond the expiry of its lock; `false` if it is gone.
+    /// Extends the holder's note beyond the expiry of its lock; `false` if the note is gone.
     fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
         let key = Family::Note.of(claim.key());
         let left = self.ttl_left(now, claim.key());
@@ -642,7 +644,7 @@ impl Master {
         ours
     }
 
-    /// The holder's note.
+    /// The note of the lock `key`, if it belongs to the lock value `holder`.
     pub(super) fn note_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<Note> {
         let holder = holder?;
         let note = self.text(now, &Family::Note.of(key)).ok().flatten();
@@ -661,7 +663,7 @@ impl Master {
         }
     }
 
-    /// All matching keys in one page. Patterns are a prefix followed by a star.
+    /// Lists all matching keys in one page. A pattern is a prefix followed by `*`.
     fn list(&mut self, now: u64, pattern: &[u8]) -> Answer {
         let before: Vec<u8> = {
             let pattern = pattern.strip_suffix(b"*").unwrap_or(pattern);
@@ -698,8 +700,9 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// Adds the lock to the marker of a break, before earlier breaks. The marker names its value; for a class it names
-    /// the class marker with the counter, and each hold. Foreign locks get no marker, because no client renews them.
+    /// Adds the lock to the marker of a break, before the entries of earlier breaks. An entry names the lock's value.
+    /// For a class it names the class marker with the counter, and each hold. Foreign locks get no marker, because no
+    /// client renews them.
     fn mark_as_broken(
         &mut self,
         now: u64,
@@ -728,15 +731,15 @@ impl Master {
         Ok(())
     }
 
-    /// Whether a break names the value `ours`.
+    /// Whether the marker of a break names the lock value `ours`.
     pub(super) fn is_broken(&mut self, now: u64, key: &[u8], ours: &[u8]) -> Outcome<bool> {
         let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
         let line = [b"\n", ours, b"\n"].concat();
         Ok(mark.windows(line.len()).any(|piece| piece == line))
     }
 
-    /// Whether a break has ended this hold of a class: the marker names it, or its number is not above the counter at
-    /// the last break of this class.
+    /// Whether a break has ended this hold of a class: the marker names the hold, or the hold's number is not above the
+    /// counter at the last break of this class.
     pub(super) fn is_hold_broken(
         &mut self,
         now: u64,
@@ -775,7 +778,7 @@ impl Master {
         }
     }
 
-    /// The time of the clock for fencing numbers, in microseconds.
+    /// The time on the clock for fencing numbers, in microseconds.
     pub(super) fn date(&self, now: u64) -> u64 {
         match self.dates {
             Dates::Shown(date) => date,
@@ -783,7 +786,7 @@ impl Master {
         }
     }
 
-    /// Moves the counter of a lock that is being taken to the proposal, or close to it; returns its new number.
+    /// Raises the counter of a lock that is being taken to the proposal, or close to it. Returns the new counter.
     pub(super) fn raise_counter(
         &mut self,
         now: u64,
@@ -796,7 +799,8 @@ impl Master {
         number
     }
 
-    /// A counter is kept for a day, plus the time by which it is ahead of the clock: `fence/lives.lua`.
+    /// Stores a counter. As in `fence/lives.lua`, it is kept for a day, plus the time by which it is ahead of the
+    /// clock.
     pub(super) fn set_counter(&mut self, now: u64, key: &[u8], number: u64) {
         let ahead = number.saturating_sub(self.date(now));
         let ahead = if ahead > PROPOSAL_SLACK_US { ahead } else { 0 };
@@ -821,14 +825,14 @@ impl Master {
         }
     }
 
-    /// Every key: its string (`None` for another type) and its expiry.
+    /// Every key with its string (`None` for another type) and its expiry in microseconds.
     #[cfg(any(test, feature = "node"))]
     pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>, Option<u64>)> {
         let all = self.keys.iter();
         all.map(|(key, entry)| (&key[..], entry.text(), entry.expires))
     }
 
-    /// Stores a string, or a key of another type, with an expiry.
+    /// Stores a string under a key, or a value of another type, with an expiry.
     #[cfg(any(test, feature = "node"))]
     pub(super) fn put_until(&mut self, key: &[u8], text: Option<Vec<u8>>, expires: Option<u64>) {
         let value = text.map_or(Value::Foreign, Value::Text);
@@ -846,7 +850,7 @@ impl Master {
         self.keys.remove(key);
     }
 
-    /// Moves the expiry of an existing key; microseconds on the master's clock.
+    /// Sets the expiry of an existing key to `at`, in microseconds on the master's clock.
     pub(super) fn expire_at(&mut self, key: &[u8], at: u64) {
         if let Some(entry) = self.keys.get_mut(key) {
             entry.expires = Some(at);
@@ -861,7 +865,7 @@ impl Master {
         }
     }
 
-    /// Whether a key exists, with any type.
+    /// Whether a key exists and has not expired, with any type.
     pub(super) fn exists(&mut self, now: u64, key: &[u8]) -> bool {
         self.entry(now, key).is_some()
     }
@@ -873,7 +877,7 @@ impl Master {
 }
 
 impl Waiting {
-    /// Takes or renews a place.
+    /// Adds a waiter to the queue, or renews its place.
     pub(super) fn keep_place(&mut self, ticket: &Ticket, ms: u64) {
         let beat = u64::try_from(ticket.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
         let known = self
@@ -884,7 +888,7 @@ impl Waiting {
             self.queue.insert((ticket.number, ticket.waiter.clone()));
         }
         if self.ticket == 0 {
-            // The ticket key was deleted or evicted while others are queued.
+            // The ticket key was deleted or evicted while waiters are queued.
             self.ticket = self.queue.last().map_or(0, |(number, _)| *number);
         } else if !known {
             self.ticket = self.ticket.max(ticket.number);
@@ -896,7 +900,7 @@ impl Waiting {
         self.queue.first().map(|(_, waiter)| waiter)
     }
 
-    /// The waiters ahead of a waiter; all waiters if it is not queued.
+    /// The waiters ahead of the waiter `me`; all waiters if it is not queued.
     pub(super) fn before(&self, me: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
         let before = self.queue.iter().map(|(_, waiter)| waiter);
         before.take_while(move |waiter| Some(*waiter) != me)
@@ -934,17 +938,17 @@ impl Entry {
     }
 }
 
-/// The part of a note that is shown.
+/// The part of a note that a reply contains: its beginning.
 pub(super) fn shown_of(note: &[u8]) -> &[u8] {
     &note[..note.len().min(NOTE_SHOWN)]
 }
 
-/// The part of a value that is shown.
+/// The part of a lock value that a reply contains: its beginning.
 pub(super) fn shown_value(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(VALUE_SHOWN)].to_vec()
 }
 
-/// The new number of the counter when a lock is taken.
+/// The number that the counter gets when a lock is taken.
 pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
     let slack = PROPOSAL_SLACK_US;
     proposal
@@ -952,7 +956,8 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
         .max(counter + 1)
 }
 
-/// The answer to a repeated acquire, which gets no new number. If the counter is gone there is no number to return.
+/// The answer to a repeated acquire of a held lock, which gets no new number. If the counter is gone, there is no
+/// number to return, and the answer is an error.
 pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
         let fence = Family::Fence.of(key);

@@ -1,4 +1,4 @@
-//! Masters in memory that several processes of a test share.
+//! Masters in memory that several simulated processes of a test share.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Masters in memory that keep the contract of a real one, for tests of your own code.
 //!
 //! [`MemoryNode`] answers at once, from a [`Master`] that gives the same replies as the scripts. It has no network and
-//! no persistence; tests switch its faults on and off.
+//! no persistence. Tests can make it fail, and let it work again.
 
 mod group;
 #[cfg(any(test, feature = "node"))]
@@ -28,12 +28,12 @@ use crate::runtime::BoxFuture;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Condition {
-    /// It answers.
+    /// The master answers every request.
     #[default]
     Up,
-    /// It refuses connections: every request fails at once without being sent.
+    /// The master refuses connections: every request fails at once without being sent.
     Down,
-    /// It executes requests, but no answer ever arrives.
+    /// The master executes requests, but its answers never arrive.
     Mute,
 }
 
@@ -59,12 +59,12 @@ struct State {
     master: Master,
     condition: Condition,
     subscribers: Vec<Subscriber>,
-    /// How often it has been restarted.
+    /// How often the master has been restarted.
     restarts: u64,
 }
 
 impl MemoryNode {
-    /// An empty master.
+    /// Creates an empty master.
     pub fn new(name: &str) -> Self {
         Self {
             name: NodeName::new(name),
@@ -72,7 +72,7 @@ impl MemoryNode {
         }
     }
 
-    /// Changes how it behaves from the next request on.
+    /// Changes how the master behaves, from the next request on.
     pub fn set_condition(&self, condition: Condition) {
         self.state().condition = condition;
     }
@@ -83,7 +83,7 @@ impl MemoryNode {
         self.restart();
     }
 
-    /// Restarts with all its keys: another run of the server.
+    /// Restarts the master with all its keys. Another run of the server begins.
     pub fn restart(&self) {
         let mut state = self.state();
         state.restarts += 1;
@@ -91,7 +91,7 @@ impl MemoryNode {
         state.master.set_run(run);
     }
 
-    /// Reads or changes the keys.
+    /// Reads or changes the keys of the master. The second argument of `read` is the master's time in microseconds.
     pub fn with_master<T>(&self, read: impl FnOnce(&mut Master, u64) -> T) -> T {
         read(&mut self.state().master, paced::wall_micros())
     }
@@ -108,7 +108,7 @@ impl MemoryNode {
             Condition::Up => state.master.apply(paced::wall_micros(), request),
             Condition::Down => Err(Fault::Down("switched off".into())),
             Condition::Mute => {
-                // The request is executed; only the answer is lost.
+                // Execute the request; only its answer is lost.
                 let _ = state.master.apply(paced::wall_micros(), request);
                 Err(Fault::Timeout(Duration::ZERO))
             }
@@ -126,7 +126,8 @@ impl Node for MemoryNode {
         let (woken, announced): (Vec<(Subscriber, Vec<u8>)>, Vec<_>) = {
             let mut state = self.state();
             let announced = state.master.take_announced();
-            // A process that does not observe the election ignores it.
+            // Announce to this process in any case; a process that does not observe the election ignores the
+            // announcement.
             let announced = announced
                 .into_iter()
                 .map(|key| (state.subscribers.clone(), key));

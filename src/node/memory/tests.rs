@@ -1,4 +1,4 @@
-//! The rules of a master to the microsecond, which checks with a real clock cannot see.
+//! The rules of a master, checked to the microsecond. Tests with a real clock are not exact enough.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::node::{
     Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, Mode, Part, Request, Ticket, Token,
 };
 
-/// The master's clock, in microseconds.
+/// The time on the master's clock, in microseconds.
 const NOW: u64 = 1_700_000_000_000_000;
 const SECOND: u64 = 1_000_000;
 
@@ -21,7 +21,7 @@ fn ticket(waiter: &str, number: u64, heartbeat: u64) -> Ticket {
     }
 }
 
-/// A claim on `nightly`, with or without a place in the queue.
+/// A claim on the lock `nightly`, with or without a place in the queue.
 fn claim(token: u8, ticket: Option<Ticket>) -> Arc<Claim> {
     let claim = Claim::new("", b"nightly", Token::from_bytes([token; 16]), true);
     Arc::new(claim.with_fairness(Fairness::Fair(ticket.map(Box::new))))
@@ -93,7 +93,7 @@ fn queue_counts_as_one_key_until_its_last_heartbeat_has_ended() {
         &claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 10))),
         30,
     );
-    // The lock, its counter, and the queue.
+    // The three keys are the lock, its counter, and its queue.
     assert_eq!(master.len(NOW + 10 * SECOND - 1), 3);
     assert_eq!(master.len(NOW + 10 * SECOND), 2);
 }
@@ -125,7 +125,7 @@ fn extension_together_with_a_group_does_not_renew_notes() {
     assert_eq!(both, Ok(Answer::Extended(vec![Extended::Kept; 2])));
 }
 
-/// All items, in an order that does not depend on hashes.
+/// All items, sorted, because hashes have no order.
 fn items(master: &Master, now: u64) -> Vec<Item> {
     let mut items = master.items(now);
     items.sort_by(|one, other| one.id.cmp(&other.id));
@@ -170,7 +170,7 @@ fn items_restore_the_same_master_with_the_same_expiries() {
     let mut copy = Master::default();
     before.iter().cloned().for_each(|item| copy.put(item));
     assert_eq!(items(&copy, NOW), before);
-    // An expired place stays in its queue, and an expired hold stays in its class for a day.
+    // An expired place stays in a live queue, and an expired hold stays in its class for a day.
     let later = items(&copy, NOW + 15 * SECOND);
     assert!(
         later

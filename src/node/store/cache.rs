@@ -1,4 +1,4 @@
-//! Records as they were last seen.
+//! A session's cache of records: the content that it last read or wrote.
 
 use std::collections::HashMap;
 
@@ -8,31 +8,33 @@ use super::names::Name;
 use crate::node::memory::Master;
 use crate::node::memory::items::Item;
 
-/// The number of records to remember. Beyond it, all records that were not used lately are forgotten. A forgotten
-/// record is read again, and at a store without a clock the wait for its expired items starts again.
+/// The number of records to remember. If there are more, all records that were not used lately are forgotten. A
+/// forgotten record must be read again, and at a store without a clock the wait for its expired items starts again.
 const MOST: usize = 16_384;
 
 /// The records that one session knows.
 #[derive(Default)]
 pub(super) struct RecordCache {
     records: HashMap<Name, CachedRecord>,
-    /// Records with a change that may still take effect. They are changed before any answer is based on them.
+    /// Records with an unanswered change that may still take effect. Such a record is changed before an answer is based
+    /// on it.
     dirty: HashMap<Name, u64>,
-    /// The number of the round: records read or written in this round are fresh.
+    /// The number of the present batch. Records that were read or written in this batch are fresh.
     round: u64,
 }
 
 struct CachedRecord {
     version: u64,
     stored: Vec<StoredItem>,
-    /// The round in which it was last read or written.
+    /// The batch in which the record was last read or written.
     seen: u64,
-    /// Another session may have changed it. It must be read again, but its known times remain useful.
+    /// Another session may have changed the record. It must be read again, but its known times remain useful.
     doubtful: bool,
 }
 
 impl CachedRecord {
-    /// Whether the next change of the record would leave nothing in it, and no counter is needed at that date.
+    /// Whether the record is empty apart from items that its next change would remove. `now` is the store's time; a
+    /// counter that is still needed at `date` keeps the record.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.stored.iter().map(|stored| &stored.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
@@ -46,7 +48,7 @@ impl CachedRecord {
 }
 
 impl RecordCache {
-    /// Starts another batch: no record is fresh any more.
+    /// Starts the next batch: no record is fresh any more.
     pub(super) fn start_batch(&mut self) {
         self.round += 1;
         if self.records.len() > MOST {
@@ -59,18 +61,19 @@ impl RecordCache {
         }
     }
 
-    /// The number of the round.
+    /// The number of the present batch.
     pub(super) fn round(&self) -> u64 {
         self.round
     }
 
-    /// Whether records may be remembered that no request was about.
+    /// Whether there is room to remember records for which there was no request.
     pub(super) fn has_room(&self) -> bool {
         self.records.len() < MOST / 2
     }
 
-    /// Records, with their versions, that are obsolete at that time: all items are over, no counter is needed at that
-    /// date (for stores that date their changes), and no request was about them since that round.
+    /// At most `most` obsolete records, with their versions. A record is obsolete if at `now` all its items have
+    /// expired, if no counter in it is needed at `date` (for stores that date their changes), and if there was no
+    /// request for it since the batch `since`.
     pub(super) fn obsolete(
         &self,
         (now, date): (u64, Option<u64>),
@@ -88,7 +91,7 @@ impl RecordCache {
             .collect()
     }
 
-    /// Forgets a record that is gone, or has been replaced by now.
+    /// Forgets a record that has been removed, or changed by another session.
     pub(super) fn forget(&mut self, name: &Name) {
         self.records.remove(name);
     }
@@ -102,7 +105,7 @@ impl RecordCache {
         names.iter().map(one).collect()
     }
 
-    /// Whether all of these records were read or written in this round.
+    /// Whether all of these records were read or written in the present batch.
     pub(super) fn are_fresh(&self, names: &[Name]) -> bool {
         let fresh = |name: &Name| {
             let cached = self.records.get(name);
@@ -111,25 +114,26 @@ impl RecordCache {
         names.iter().all(fresh)
     }
 
-    /// Whether a change of the record may still take effect.
+    /// Whether an unanswered change of the record may still take effect.
     pub(super) fn is_dirty(&self, name: &Name) -> bool {
         self.dirty.contains_key(name)
     }
 
-    /// Records that a change of the record may take effect later, or never.
+    /// Remembers that an unanswered change of the record may take effect later, or never.
     pub(super) fn mark_dirty(&mut self, name: &Name) {
         self.dirty.insert(name.clone(), self.round);
         self.mark_doubtful(name);
     }
 
-    /// Records that another session may have changed the record.
+    /// Remembers that another session may have changed the record.
     pub(super) fn mark_doubtful(&mut self, name: &Name) {
         if let Some(cached) = self.records.get_mut(name) {
             cached.doubtful = true;
         }
     }
 
-    /// The server may have forgotten its last changes, and then other changes can have the same versions.
+    /// Marks all records as doubtful: the server may have forgotten its last changes, and then other changes can get
+    /// the same versions.
     pub(super) fn mark_all_doubtful(&mut self) {
         for cached in self.records.values_mut() {
             cached.doubtful = true;
@@ -147,7 +151,7 @@ impl RecordCache {
         true
     }
 
-    /// Stores a record that was read at `now` although no request was about it.
+    /// Stores a record that was read at `now` although there was no request for it.
     pub(super) fn read_unrequested(&mut self, name: &Name, record: &Record, now: u64) {
         let seen = self.records.get(name).map_or(0, |cached| cached.seen);
         if self.read(name, record, now)
@@ -157,7 +161,7 @@ impl RecordCache {
         }
     }
 
-    /// Stores the result of a change. No older change can take effect any more.
+    /// Stores the result of an answered change. No older change of the record can take effect any more.
     pub(super) fn note_written(&mut self, name: &Name, version: u64, stored: Vec<StoredItem>) {
         self.dirty.remove(name);
         self.put(name, version, stored);
@@ -184,7 +188,7 @@ mod tests {
         number.to_be_bytes().as_slice().into()
     }
 
-    /// The content of a record with one key that lives until then.
+    /// The content of a record with one key that expires at `until`.
     fn lease(until: u64) -> Vec<StoredItem> {
         let item = Item {
             id: Id::of(Kind::Text, b"nightly", b""),
@@ -212,7 +216,8 @@ mod tests {
         let knows = |cache: &RecordCache, name: &Name| cache.records.contains_key(name);
         cache.start_batch();
         assert!(knows(&cache, &old), "the cache is not over its limit");
-        // One too many; the recent record was seen 64 rounds before the next one.
+        // This record is one more than the cache remembers; the recent record was seen 64 batches before the next
+        // record.
         cache.note_written(&name(MOST + 1), 1, lease(1));
         cache.records.get_mut(&recent).expect("known").seen += 1;
         cache.start_batch();

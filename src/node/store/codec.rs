@@ -1,9 +1,10 @@
 //! The content of a record: items with their times, encoded as bytes.
 //!
-//! A store with its own clock stores the end of an item on that clock. For a store without one, an item has a duration
-//! and a stamp that is different at each write. An observer takes the item as over when it has seen it unchanged for
-//! that duration plus a little more, on its own clock. The holder counts from before its request; the item is written
-//! after that, and seen later still. So no observer sees the end before the holder does.
+//! A store with its own clock stores the end of each item on that clock. In a store without a clock, an item has a
+//! duration and a stamp that is different at each write. A client that reads the item (an observer) considers it
+//! expired after it has seen the item unchanged for that duration plus a little more, on its own clock. The holder
+//! counts from before its request. The item is written after that, and observers see it later still. So no observer
+//! sees the end before the holder.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::node::memory::items::{Id, Item, Kind};
 /// The first byte of every state: the version of the format.
 const FORMAT: u8 = 1;
 
-/// In microseconds. No clock is beyond this, and no item is kept longer.
+/// The latest time that is stored, in microseconds. No clock is beyond it, and no item is kept longer.
 pub(super) const LATEST: u64 = 1 << 61;
 
 /// An item of a record.
@@ -21,8 +22,8 @@ pub(super) const LATEST: u64 = 1 << 61;
 pub(super) struct StoredItem {
     pub(super) item: Item,
     when: When,
-    /// Whether every observer sees the item at least as long as this one does. Not so if the item's stamp was read,
-    /// because others may have read it before.
+    /// Whether every observer sees the item at least as long as this observer does. False if the item's stamp was read,
+    /// because other observers may have read it earlier.
     sure: bool,
 }
 
@@ -34,19 +35,20 @@ pub(super) struct Promised {
     pub(super) since: Since,
 }
 
-/// The moment from which a promised lease counts.
+/// When a promised lease begins to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Since {
-    /// Before the first grant. A grant that is repeated promises nothing more than the first one.
+    /// The lease counts from before the first grant. A repeated grant promises nothing more than the first one.
     Before,
-    /// Now, if the hold is new: it joins others of its class and depends on their lock key.
+    /// The lease counts from now if the hold is new. A new hold joins others of its class and depends on their lock
+    /// key.
     Joined,
-    /// Now: an extension.
+    /// The lease counts from now, because it is extended.
     Extended,
 }
 
 impl Promised {
-    /// Whether the lease depends on this item: the content of the lock key, or the entry of a hold in a class.
+    /// Whether the lease depends on `item`: the content of the lock key, or the entry of a hold in a class.
     fn rests_on(&self, item: &Item) -> bool {
         let Id { kind, key, member } = &item.id;
         let here = **key == *self.key;
@@ -58,25 +60,25 @@ impl Promised {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Always,
-    /// Microseconds on the server's clock.
+    /// The item ends at this time on the server's clock, in microseconds.
     Until(u64),
-    /// A number of microseconds since it was written with this stamp.
+    /// The item ends `life` microseconds after it was written with the stamp `stamp`.
     For {
         stamp: u64,
         life: u64,
     },
 }
 
-/// The clock that decides when an item is over.
+/// The clock that decides when an item has expired.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clock {
     /// The server's clock. It may be ahead of the assumed time by `slack` microseconds.
     Server { slack: u64 },
-    /// The observer's clock. Items that are written now get this stamp.
+    /// The clock of the observer's process. Items that are written now get the stamp `stamp`.
     Own { stamp: u64 },
 }
 
-/// How long an observer waits for a lease to end, in microseconds.
+/// How long an observer waits until it considers a lease of `life` microseconds expired: 1 % and 2 ms more.
 fn seen(life: u64) -> u64 {
     #[cfg(feature = "testing")]
     if super::flaw::has(super::flaw::StoreFlaw::EarlyEnd) {
@@ -85,7 +87,7 @@ fn seen(life: u64) -> u64 {
     life + life / 100 + 2_000
 }
 
-/// Queues and holds are counted in whole milliseconds.
+/// Rounds the end of a queue, of a place in a queue or of a hold up to whole milliseconds.
 fn whole(kind: Kind, until: u64) -> u64 {
     match kind {
         Kind::Text | Kind::Foreign | Kind::Watcher => until,
@@ -94,8 +96,8 @@ fn whole(kind: Kind, until: u64) -> u64 {
 }
 
 impl StoredItem {
-    /// Decodes a state that was read at `now`, by an observer that knew the same record as `known`. `None` if it was
-    /// not written by this code, or is damaged.
+    /// Decodes a record that was read at `now`, by an observer that knew the same record as `known`. `None` if the
+    /// record was not written by this library, or is damaged.
     pub(super) fn read(state: &[u8], known: &[Self], now: u64) -> Option<Vec<Self>> {
         let mut rest = match state.split_first() {
             None => return Some(Vec::new()),
@@ -146,8 +148,9 @@ impl StoredItem {
         Some(Self { item, when, sure })
     }
 
-    /// The items to write at `now` into a record that held `before` and is to hold `items`. Unchanged items keep their
-    /// exact time, unless a promise depends on them whose end others may see earlier.
+    /// The items to write at `now` into a record that contained `before` and is to contain `items`. An unchanged item
+    /// keeps its exact time, unless a promised lease depends on the item and other observers may see the item end too
+    /// early.
     pub(super) fn after(
         before: &[Self],
         items: Vec<Item>,
@@ -175,18 +178,20 @@ impl StoredItem {
         all
     }
 
-    /// Whether this is the entry of the promised hold, which then held the lock already.
+    /// Whether this item is the entry of the promised hold. If so, the hold existed already.
     fn is_hold_of(&self, promised: &Promised, now: u64) -> bool {
         self.item.id.kind == Kind::Hold && promised.rests_on(&self.item) && self.item.lives(now)
     }
 
-    /// The same item, kept from `now` on for the promised time, whatever the server's clock shows and whoever reads it.
+    /// Returns this item, kept from `now` on for the promised time, whatever the server's clock shows and whichever
+    /// observer reads it.
     fn promised(&self, now: u64, last: &Promised, clock: Clock) -> Self {
         let until = last.until;
         let until = match (self.when, clock) {
-            // By the earliest time that the clock can show it lasts long enough, but perhaps not by the latest.
+            // The stored end is late enough if the clock shows its earliest possible time, but perhaps not if it shows
+            // its latest.
             (When::Until(stored), Clock::Server { slack }) if stored < until + slack => until,
-            // Others may have read the stamp before.
+            // Other observers may have read the stamp earlier, and count from then.
             (When::For { life, .. }, _) if !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
@@ -204,7 +209,7 @@ impl StoredItem {
             }
             (Some(until), Clock::Own { stamp }) => {
                 let life = until.saturating_sub(now);
-                // By the clock of its writer it is over after exactly that time.
+                // For the process that writes the item, it expires after exactly this time.
                 item.until = Some(whole(item.id.kind, until));
                 When::For { stamp, life }
             }
@@ -246,7 +251,7 @@ fn number(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*number))
 }
 
-/// Reads a time, small enough for additions.
+/// Reads a time that is small enough for additions to be safe.
 fn time(rest: &mut &[u8]) -> Option<u64> {
     number(rest).filter(|time| *time <= LATEST)
 }
@@ -271,7 +276,7 @@ fn kind_of(byte: u8) -> Option<Kind> {
     all.into_iter().find(|kind| *kind as u8 == byte)
 }
 
-/// The duration in microseconds.
+/// The duration in whole microseconds.
 pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 4)
 }
@@ -354,7 +359,7 @@ mod tests {
         );
     }
 
-    /// Another observer has seen the lease since it was written, and counts from then.
+    /// Another observer has seen the lease since it was written, and counts from that moment.
     #[test]
     fn extension_of_a_lease_read_from_the_store_writes_a_new_stamp() {
         let (stamp, life) = (7, 500_000);

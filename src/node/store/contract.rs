@@ -1,4 +1,4 @@
-//! The requirements for a store.
+//! The requirements that a store must meet.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::node::{Fault, NodeName, ServerRun};
 ///   in between.
 /// - A request that a session has not answered may take effect at any later time, or never. Versions make that
 ///   harmless.
-/// - A read may be older than answers to others, for example at a follower that lags behind. It is never older than
-///   what the same session has read or changed.
+/// - A read may return older content than answers to other sessions, for example from a follower that lags behind. It
+///   is never older than what the same session has read or changed.
 /// - The server does not forget a change that it has answered while it runs, and after a restart only as
 ///   [`Greeting::uptime`] allows.
 pub trait Store: Send + Sync + 'static {
@@ -38,7 +38,7 @@ pub trait Store: Send + Sync + 'static {
     /// Opens a session. The caller limits the time by dropping the future.
     fn connect(&self) -> impl Future<Output = Result<(Self::Session, Greeting), Fault>> + Send;
 
-    /// Receives the wake-ups for a process from now on.
+    /// Starts to receive the wake-ups for a process.
     fn listen(
         &self,
         process: Arc<str>,
@@ -48,26 +48,26 @@ pub trait Store: Send + Sync + 'static {
     fn inspect(&self) -> impl Future<Output = Inspection> + Send;
 }
 
-/// The properties of a store.
+/// The properties of a store, as its implementation declares them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Traits {
-    /// How long the store may take to answer.
+    /// How long the store may take to answer a request.
     pub timeout: Duration,
-    /// The number of sessions that share the work. Each executes one batch at a time, and all requests for a record go
-    /// through the same session.
+    /// The number of sessions that share the work; by default 1. Each session executes one batch at a time, and all
+    /// requests for a record go through the same session.
     pub lanes: usize,
-    /// The largest number of commits in one batch.
+    /// The largest number of commits in one batch; by default 1.
     pub batch: usize,
-    /// Whether the store wakes waiters. If not, waiters poll.
+    /// Whether the store wakes waiters; by default `true`. If not, waiters poll.
     pub wakes: bool,
-    /// Whether the listener polls instead of being notified. If so, waiters close to the front of the queue also
-    /// receive a word in time, and [`Listener::follow`] determines how often to poll.
+    /// Whether the listener polls instead of being notified; by default `false`. If so, waiters near the front of the
+    /// queue also get a message in advance, and [`Listener::follow`] determines how often to poll.
     pub looks: bool,
 }
 
 impl Traits {
-    /// One session, one commit per batch, with wake-ups.
+    /// Creates properties with this timeout: one session, one commit per batch, and wake-ups by notification.
     pub fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -78,7 +78,7 @@ impl Traits {
         }
     }
 
-    /// Sets the number of sessions.
+    /// Sets the number of sessions that share the work.
     #[must_use]
     pub fn lanes(self, lanes: usize) -> Self {
         Self { lanes, ..self }
@@ -99,7 +99,7 @@ impl Traits {
         }
     }
 
-    /// Declares that the store wakes nobody.
+    /// Declares that the store does not wake waiters.
     #[must_use]
     pub fn without_wakes(self) -> Self {
         Self {
@@ -109,22 +109,23 @@ impl Traits {
     }
 }
 
-/// What a server reports about itself when a session begins
+/// The facts that a server reports about itself when a session begins.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Greeting {
-    /// Identifies the run of the server: it changes with every restart.
+    /// Identifies the run of the server process: it changes with every restart.
     pub run: ServerRun,
-    /// Identifies the server, so that one server with two addresses is noticed. It is the same through every address,
-    /// and after a restart.
+    /// Identifies the server, so that one server with two addresses is detected. The name is the same through every
+    /// address and after a restart.
     pub server: Option<String>,
-    /// For a server that may have forgotten grants when it started: how long it has been up. Its votes do not count
-    /// until every lease from before the start has ended. `None` for a server that loses nothing that it has answered.
+    /// How long the server has been up, if it may have forgotten grants when it started. Its votes do not count until
+    /// every lease from before the start has expired. `None` for a server that never loses a change that it has
+    /// answered.
     pub uptime: Option<Duration>,
 }
 
 impl Greeting {
-    /// The greeting of a server that loses nothing.
+    /// Creates the greeting of a server that never loses a change that it has answered.
     pub fn new(run: ServerRun) -> Self {
         Self {
             run,
@@ -133,7 +134,7 @@ impl Greeting {
         }
     }
 
-    /// Sets the name that identifies the server.
+    /// Sets the name that identifies the server through all its addresses.
     #[must_use]
     pub fn server(self, server: impl Into<String>) -> Self {
         let server = Some(server.into());
@@ -156,29 +157,29 @@ pub trait Session: Send + 'static {
         names: &[Arc<[u8]>],
     ) -> impl Future<Output = Result<Clocked<Vec<Record>>, Fault>> + Send;
 
-    /// Tries these commits in this order, each by itself: a stale commit does not stop the next one. There are at most
-    /// [`Traits::batch`] of them, and no two change the same record.
+    /// Tries these commits in this order, each by itself: a commit with a stale version does not stop the next commit.
+    /// There are at most [`Traits::batch`] commits, and no two of them change the same record.
     fn commit(
         &mut self,
         commits: &[Commit],
     ) -> impl Future<Output = Result<Clocked<Vec<Committed>>, Fault>> + Send;
 
-    /// At most `count` records, from the `from`th on, in a stable order.
+    /// Reads at most `count` records, beginning with the record number `from` in a stable order.
     fn page(
         &mut self,
         from: u64,
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
-    /// The date, in microseconds since 1970, of the last change of this session that the server has answered. For
-    /// stores that date their changes by a clock with which leases cannot be measured. Fencing numbers are derived from
-    /// this date. A session returns a date from its beginning on, or never; without a date the counter of a lock is
-    /// kept forever. Ignored for stores that return [`Clocked::clock`].
+    /// The date, in microseconds since 1970, of the last change of this session that the server has answered. It is for
+    /// stores that date their changes by a clock that is not fit to measure leases. Fencing numbers are derived from
+    /// this date. A session returns a date from its beginning on, or never. Without a date the counter of a lock is
+    /// kept forever. The date is ignored for stores that return [`Clocked::clock`].
     fn date(&self) -> Option<u64> {
         None
     }
 
-    /// Removes these records, each only if it still has this version. Their content is of no use any more. Like a
+    /// Removes these records, each only if it still has this version. Their content is not needed any more. Like a
     /// commit, the removal may take effect late or never.
     fn remove(
         &mut self,
@@ -186,35 +187,36 @@ pub trait Session: Send + 'static {
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
-/// An answer, and the time on the server's clock.
+/// An answer of the server, and the time on the server's clock.
 #[derive(Clone, Debug)]
 pub struct Clocked<T> {
     /// The answer.
     pub what: T,
     /// The time on the server's clock at some moment between request and answer, in microseconds since 1970. A store
-    /// without its own clock always returns `None`. Then a lease is over for an observer that has seen it unchanged for
-    /// the duration of the lease.
+    /// without its own clock always returns `None`. Then a client considers a lease expired after it has seen the lease
+    /// unchanged for its duration.
     pub clock: Option<u64>,
 }
 
-/// One record.
+/// One record of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The version; 0 if the record does not exist.
+    /// The version of the record; 0 if the record does not exist.
     pub version: u64,
-    /// The content.
+    /// The content of the record.
     pub state: Vec<u8>,
 }
 
-/// The name of a record, and the record.
+/// A record with its name.
 pub type NamedRecord = (Vec<u8>, Record);
 
-/// A change of one or several records, all or nothing, and the processes to wake afterwards.
+/// A change of one or more records, all or nothing, and the processes to wake afterwards.
 #[derive(Clone, Debug, Default)]
 pub struct Commit {
-    /// The changes.
+    /// The changes, one for each record.
     pub changes: Vec<Change>,
-    /// The wake-ups to send after the commit. They are hints: they may be lost, and a needless one does no harm.
+    /// The wake-ups to send after the commit. They are hints: they may be lost, and an unnecessary wake-up does no
+    /// harm.
     pub wakes: Vec<Wake>,
 }
 
@@ -225,36 +227,35 @@ pub struct Change {
     pub name: Arc<[u8]>,
     /// The version that the record must have; 0 if it must not exist.
     pub version: u64,
-    /// The new content; `None` to check only the version.
+    /// The new content; `None` only checks the version.
     pub state: Option<Vec<u8>>,
 }
 
 /// The result of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Committed {
-    /// Done; with the new versions of the records, in their order.
+    /// The commit took effect. The numbers are the new versions of the records, in the order of the changes.
     Done(Vec<u64>),
-    /// Not done: one of the records has another version.
+    /// The commit had no effect, because one of the records has another version.
     Stale,
 }
 
 /// A wake-up for one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wake {
-    /// The process: 16 hexadecimal digits.
+    /// The id of the process: 16 hexadecimal digits.
     pub process: Arc<str>,
-    /// The message, passed on unchanged.
+    /// The message, which the store passes on unchanged.
     pub word: Vec<u8>,
 }
 
-/// Receives wake-ups.
+/// Receives the wake-ups of one process.
 pub trait Listener: Send + 'static {
-    /// Passes the pacer that determines from now on how often to poll. Only listeners that poll use it.
+    /// Passes the pacer that determines how often to poll from now on. Only listeners that poll use the pacer.
     fn follow(&mut self, pacer: Pacer) {
         let _ = pacer;
     }
 
-    /// Waits for the next messages to this process. Returns an empty list if there was a message but its text is not
-    /// known.
+    /// Waits for the next messages to this process. Returns an empty list if there was a message whose text is unknown.
     fn next(&mut self) -> impl Future<Output = Result<Vec<Vec<u8>>, Fault>> + Send;
 }

@@ -1,15 +1,15 @@
-//! Faults that a simulation seeds in the driver of stores, to check that they are caught.
+//! Bugs that a simulation seeds in the driver of stores, to check that its checks detect them.
 
 use std::cell::Cell;
 
-/// A fault in the driver.
+/// A seeded bug in the driver of stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFlaw {
-    /// Requests of a lost session are not made harmless.
+    /// The pending requests of a lost session are not made harmless.
     Unsoiled,
-    /// The server's clock is used without its uncertainty, even for writing leases.
+    /// The uncertainty about the server's clock is ignored, even when leases are written.
     NoSlack,
-    /// With a store without a clock, an observer waits only for a third of a lease.
+    /// At a store without a clock, an observer waits only for a third of a lease.
     EarlyEnd,
 }
 
@@ -17,12 +17,12 @@ thread_local! {
     static FLAW: Cell<Option<StoreFlaw>> = const { Cell::new(None) };
 }
 
-/// Sets the fault of this thread's drivers, or none.
+/// Seeds this bug in the drivers of this thread; `None` seeds no bug.
 pub fn set_flaw(flaw: Option<StoreFlaw>) {
     FLAW.set(flaw);
 }
 
-/// Whether this thread's drivers have this fault.
+/// Whether the drivers of this thread have this seeded bug.
 pub(super) fn has(flaw: StoreFlaw) -> bool {
     FLAW.get() == Some(flaw)
 }

@@ -1,4 +1,4 @@
-//! Requests that share records, their results, and the one change that executes them.
+//! Requests that share records, their answers, and the one change that executes them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use crate::node::memory::{Dates, Master};
 use crate::node::{Answer, Claim, Fault, Request, ServerRun};
 use crate::protocol::instant::Instant;
 
-/// How long a process is notified of new leaders without asking again.
+/// How long a process is notified of new leaders without renewing its request.
 pub(super) const WATCHED: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// The first byte of a wake-up, and of an announcement of a new leader; the key follows.
+/// The first byte of a wake-up and of an announcement of a new leader. The key follows.
 pub(super) const FREE: u8 = b'w';
 pub(super) const LEADER: u8 = b'l';
-/// The first byte of a message to a waiter close to the front of the queue; the key follows.
+/// The first byte of a message to a waiter near the front of the queue. The key follows.
 pub(super) const NEXT: u8 = b'n';
 
-/// Requests that are answered together, because each shares a record with another one.
+/// Requests that are decided and answered together, because each of them shares a record with another one.
 pub(super) struct Job {
     pub(super) names: Vec<Name>,
     pub(super) asked: Vec<Asked>,
-    /// Whether the known state of its records may be outdated.
+    /// Whether the cached state of the job's records may be outdated.
     pub(super) stale: bool,
 }
 
-/// A request, and its answer once the job is done.
+/// A request, and its answer once it has been decided.
 pub(super) struct Asked {
     pub(super) queued: Queued,
     pub(super) answer: Option<Result<Answer, Fault>>,
@@ -61,7 +61,7 @@ impl Asked {
                 of(claim, *ttl)
             }
             (Request::Extend { items }, Some(Ok(Answer::Extended(said)))) => {
-                // For a lock of several keys there is a reply for each key.
+                // A lock on several keys gets a result for each key.
                 let asked = items.iter().flat_map(|item| of(&item.claim, item.ttl));
                 let kept = asked.zip(said).filter(|(_, said)| said.is_kept());
                 kept.map(|(promised, _)| promised).collect()
@@ -73,29 +73,30 @@ impl Asked {
 
 /// The result of deciding a job.
 pub(super) enum Outcome {
-    /// Nothing changes.
+    /// The records do not change.
     Same,
-    /// Commit this change; the records then hold these items.
+    /// Commit this change. Afterwards the records contain these items.
     Change(Commit, Vec<Vec<StoredItem>>),
-    /// The records must be read first.
+    /// The records must be read before the job can be decided.
     Unsure,
 }
 
-/// The environment of a job.
+/// The facts that a job is decided with, apart from its records.
 pub(super) struct Setting<'a> {
     pub(super) time: &'a StoreTime,
     pub(super) now: Instant,
-    /// The stamp of everything that is written now, for a store without a clock.
+    /// The stamp that every item gets that is written now, at a store without a clock.
     pub(super) stamp: u64,
     pub(super) run: &'a ServerRun,
     /// The process whose wake-ups this node delivers by itself.
     pub(super) process: Option<&'a Arc<str>>,
-    /// Whether waiters behind the woken ones are notified that they are next.
+    /// Whether waiters behind a woken waiter are notified that they are next.
     pub(super) nudges: bool,
 }
 
 impl Job {
-    /// Sorts requests into jobs, in the order of their arrival.
+    /// Adds the request to the jobs: to a job with which it shares a record, or as a new job. Jobs keep the order of
+    /// arrival.
     pub(super) fn sort(all: &mut Vec<Self>, queued: Queued) {
         let names = names::of_request(&queued.request);
         let meets = |job: &Self| job.names.iter().any(|name| names.contains(name));
@@ -110,7 +111,8 @@ impl Job {
             });
             return;
         };
-        // Jobs that the request connects become one. Their order is kept; no order is needed between them.
+        // If the request shares records with several jobs, these jobs become one. Their order is kept, although jobs
+        // without a shared record need no order.
         let mut rest = all.split_off(first + 1);
         let joined = &mut all[first];
         joined.names.extend(names.iter().cloned());
@@ -128,7 +130,7 @@ impl Job {
         all.append(&mut rest);
     }
 
-    /// Decides all requests of the job, based on the known state of its records.
+    /// Decides all requests of the job, based on the cached state of its records.
     pub(super) fn decide(&mut self, cache: &RecordCache, setting: &Setting<'_>) -> Outcome {
         let Some((now, slack)) = setting.time.now(setting.now) else {
             return Outcome::Unsure;
@@ -144,8 +146,8 @@ impl Job {
         for stored in known.iter().flat_map(|(_, stored)| stored.iter()) {
             let mut item = stored.item.clone();
             match item.id.kind {
-                // The number was drawn while the store's date was ahead. The date has been corrected since: keep the
-                // counter for another day.
+                // The counter has expired but is still needed: its number was drawn while the store's date was ahead,
+                // and the date has been corrected since. Keep the counter for another day.
                 Kind::Text if !item.lives(now) && needs(dates, &item) => {
                     item.until = Some(now + DAY_US);
                     master.put(item);
@@ -198,7 +200,7 @@ impl Job {
                 .iter()
                 .filter(|stored| stored.item.lives(now))
                 .eq(lived);
-            // A request that wakes a waiter has changed something, if only an expired item.
+            // A request that wakes a waiter has changed something, even if it only removed an expired item.
             let write = !same || !wakes.is_empty() || cache.is_dirty(name);
             changed |= write;
             changes.push(Change {
@@ -218,20 +220,21 @@ impl Job {
         }
     }
 
-    /// Whether some request is refused. A waiter that asks again has usually been woken. The known state is outdated
-    /// then, and a heartbeat written on top of it would be stale, which costs a store as much as a change.
+    /// Whether at least one request is refused. A waiter that asks again has usually been woken, so the cached state is
+    /// probably outdated. A heartbeat that is written based on it would fail as stale, and costs the store as much as a
+    /// change.
     fn refuses(&self) -> bool {
         let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
         self.asked.iter().any(refused)
     }
 }
 
-/// Whether the item is a counter without which the next number could be smaller.
+/// Whether the item is a counter that must be kept, because the next number could be smaller without it.
 fn needs(dates: Dates, item: &Item) -> bool {
     matches!(dates, Dates::Shown(date) if item.is_counter_needed_at(date))
 }
 
-/// The answer to one request.
+/// Executes one request and returns its answer.
 fn apply(
     master: &mut Master,
     watchers: &mut Vec<Item>,
@@ -246,7 +249,7 @@ fn apply(
     if let (Request::Watch { key, on }, Some(process)) = (request, setting.process) {
         let id = Id::of(Kind::Watcher, key, process.as_bytes());
         let known = watchers.iter().position(|watcher| watcher.id == id);
-        // Renewed when half of the time has passed.
+        // The observer's entry is renewed when half of its time has passed.
         let fresh = known.is_some_and(|at| watchers[at].lives(now + micros(WATCHED) / 2));
         if !fresh || !on {
             watchers.retain(|watcher| watcher.id != id);
@@ -294,7 +297,7 @@ fn wakes_of_last_request(
     published.chain(announced).chain(near).collect()
 }
 
-/// Whether an item is kept in the record of this name.
+/// Whether an item belongs to the record with this name.
 fn is_in(id: &Id, name: &Name) -> bool {
     match id.kind {
         Kind::Text | Kind::Foreign => names::of_key(&id.key) == *name,

@@ -1,4 +1,4 @@
-//! What this process listens for at one store
+//! The wake-ups that this process listens for at one store.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use super::names::Name;
 use super::pace::{Pace, Pacer};
 use crate::protocol::instant::Instant;
 
-/// This number of waiters behind the first are notified that they are close.
+/// How many waiters behind the first are notified that they are near the front.
 pub(crate) const NEAR: usize = 2;
 
-/// What a process listens for
+/// The records and elections that a process listens for.
 #[derive(Default)]
 pub(super) struct Listening {
     state: Mutex<State>,
@@ -22,25 +22,25 @@ pub(super) struct Listening {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The records to listen for.
+    /// The records to listen for, because a waiter of this process is queued there.
     wanted: BTreeMap<Name, Wanted>,
-    /// The elections to listen for.
+    /// The elections to listen for, because this process observes them.
     pub(super) watched: HashSet<Name>,
-    /// Whether a task listens.
+    /// Whether a listening task runs.
     pub(super) runs: bool,
     closed: bool,
 }
 
-/// The known state of a waiter.
+/// The known state of a waiter of this process.
 struct Wanted {
-    /// Until when to listen for the record.
+    /// The time until which to listen for the record.
     until: Instant,
-    /// The number of waiters before ours, as last reported; `None` once ours does not wait any more.
+    /// The last known number of waiters before ours; `None` after our waiter has stopped waiting.
     ahead: Option<u64>,
 }
 
 impl State {
-    /// Listens for these records until `until`, for a queued waiter.
+    /// Listens for these records until the time `until`, because a waiter of this process is queued there.
     pub(super) fn want(&mut self, names: Vec<Name>, until: Instant) {
         for name in names {
             let ahead = Some(u64::MAX);
@@ -57,7 +57,7 @@ impl State {
             Some(_) => Pace::Next,
         };
         let paces = self.wanted.values().map(of);
-        // Notifications of a new leader may take a moment.
+        // A notification of a new leader is not urgent.
         let watches = (!self.watched.is_empty()).then_some(Pace::Waiting);
         paces.chain(watches).max().unwrap_or(Pace::Idle)
     }
@@ -68,13 +68,13 @@ impl Listening {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the handle is gone.
+    /// Marks the handle of the store as dropped, so that the listening task ends.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.over.notify_one();
     }
 
-    /// Records the number of waiters before ours; `None` if ours does not wait any more.
+    /// Stores the number of waiters before ours; `None` if our waiter has stopped waiting.
     pub(super) fn note_ahead(&self, names: &[Name], ahead: Option<u64>) {
         let mut state = self.state();
         for name in names {
@@ -85,17 +85,17 @@ impl Listening {
         self.pacer.set(state.pace());
     }
 
-    /// Records that our waiter is close to the front.
+    /// Notes that our waiter is near the front of the queue.
     pub(super) fn draw_near(&self, name: &Name) {
         let mut state = self.state();
         if let Some(wanted) = state.wanted.get_mut(name) {
-            // Ignore waiters that do not wait any more.
+            // Ignore a waiter that has stopped waiting.
             wanted.ahead = wanted.ahead.map(|ahead| ahead.min(NEAR as u64));
         }
         self.pacer.set(state.pace());
     }
 
-    /// Recomputes the pace after a change.
+    /// Recomputes the pace after the waiters have changed.
     pub(super) fn repace(&self) {
         let pace = self.state().pace();
         self.pacer.set(pace);
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(pace(), Pace::Waiting);
         listening.draw_near(&a);
         assert_eq!(pace(), Pace::Next);
-        // A waiter that asks again has not lost its place.
+        // A waiter that asks again keeps its place.
         listening.state().want(vec![a.clone()], until);
         listening.repace();
         assert_eq!(pace(), Pace::Next);
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(pace(), Pace::Waiting, "the other waiter is still queued");
         listening.note_ahead(std::slice::from_ref(&b), None);
         assert_eq!(pace(), Pace::Idle);
-        // Notified too late.
+        // This message comes after the waiter has stopped waiting.
         listening.draw_near(&a);
         assert_eq!(pace(), Pace::Idle);
         listening.state().watched.insert(b);

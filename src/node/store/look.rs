@@ -1,4 +1,5 @@
-//! Adds to the inspection of a store: whether another master is the same server, and whether the master may vote.
+//! Adds to the inspection of a store: whether another address leads to the same server, and whether the master may
+//! vote.
 
 use std::sync::Arc;
 

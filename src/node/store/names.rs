@@ -1,4 +1,4 @@
-//! Which record of a store holds the data of a lock.
+//! Finds the record of a store that contains the data of a lock.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use crate::node::{Claim, Request};
 /// The name of a record.
 pub(super) type Name = Arc<[u8]>;
 
-/// The record of a lock key: its own, or that of the semaphore for a slot.
+/// The record of a lock key. A slot belongs to the record of its semaphore; other lock keys have records of their own.
 pub(super) fn of_lock(key: &[u8]) -> Name {
     keys::line_of(key).into()
 }
 
-/// The record of any key.
+/// The record that contains this key, for a key of any kind.
 pub(super) fn of_key(key: &[u8]) -> Name {
     of_lock(keys::lock_of(key))
 }
 
-/// The records of a claim, each once.
+/// The records of a claim, each listed once.
 pub(super) fn of_claim(claim: &Claim) -> Vec<Name> {
     let mut names: Vec<Name> = claim.keys().map(|key| of_lock(key)).collect();
     names.sort_unstable();
@@ -26,7 +26,7 @@ pub(super) fn of_claim(claim: &Claim) -> Vec<Name> {
     names
 }
 
-/// The records of a request, each once; empty if the request is about all records.
+/// The records of a request, each listed once. Empty if the request is about all records.
 pub(super) fn of_request(request: &Request) -> Vec<Name> {
     let mut names = match request {
         Request::Acquire { claim, .. }

@@ -1,4 +1,4 @@
-//! The handle of a master that is a store.
+//! The handle of a master that is made of a store.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,7 +23,7 @@ pub struct StoreNode<S: Store> {
 }
 
 impl<S: Store> StoreNode<S> {
-    /// A master on this store. Connects with the first request.
+    /// Creates a master on this store. It connects with its first request.
     pub fn new(store: S) -> Self {
         let shared = Arc::new(Shared::new(store));
         Self { shared }
@@ -43,7 +43,7 @@ impl<S: Store> StoreNode<S> {
         }
     }
 
-    /// The number of the session that serves a record.
+    /// The index of the session that serves these records.
     fn session_of(&self, names: &[names::Name]) -> usize {
         let sessions = self.shared.mailboxes.len();
         let first = names.first().filter(|_| sessions > 1);
@@ -87,7 +87,7 @@ impl<S: Store> Node for StoreNode<S> {
     }
 
     fn subscribe(&self, subscriber: Subscriber) {
-        // By the contract a second subscriber is ignored.
+        // The contract allows one subscriber: ignore a second one.
         let _ = self.shared.subscriber.set(subscriber);
     }
 

@@ -1,21 +1,21 @@
-//! How soon a waiter of a process may be woken.
+//! How soon a waiter of this process may be woken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// How soon a wake-up may come at one store. It determines how often a [`Listener`](super::Listener) that polls should
-/// do so.
+/// How soon a wake-up may arrive from one store. A [`Listener`](super::Listener) that polls uses it to decide how
+/// often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pace {
-    /// No waiter in this process at the moment.
+    /// No waiter of this process is queued at the moment.
     Idle,
-    /// A waiter is queued, with others before it.
+    /// A waiter of this process is queued, with others before it.
     Waiting,
-    /// A waiter is the next one, or nearly.
+    /// A waiter of this process is first in its queue, or near the front.
     Next,
 }
 
-/// Reports the present [`Pace`]; usable from any thread.
+/// Reports the present [`Pace`]. Any thread may use it.
 #[derive(Clone, Debug)]
 pub struct Pacer(Arc<AtomicU8>);
 

@@ -1,4 +1,4 @@
-//! Direct access to the records of a store, for tests that act as another client would.
+//! Direct access to the records of a store, for tests that act as another client.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -18,7 +18,7 @@ pub struct RecordAccess<S> {
 }
 
 impl<S: Store> RecordAccess<S> {
-    /// Opens this store.
+    /// Opens direct access to this store.
     pub fn new(store: S) -> Self {
         let time = StoreTime::new(clock::wall_micros(), Instant::now());
         Self {
@@ -27,8 +27,8 @@ impl<S: Store> RecordAccess<S> {
         }
     }
 
-    /// Reads or changes the record of the lock that `key` belongs to, and writes it back if it has changed. Blocks,
-    /// using a thread of its own.
+    /// Reads or changes the record to which the lock key `key` belongs, and writes the record back if it has changed.
+    /// Blocks the caller, and uses a thread of its own.
     pub fn with_record<T: Send>(
         &self,
         key: &[u8],
@@ -37,7 +37,7 @@ impl<S: Store> RecordAccess<S> {
         Self::block_on(self.change(key, change))
     }
 
-    /// The number of keys; a queue counts as one.
+    /// The number of keys in all records. A queue counts as one key.
     pub fn keys(&self) -> usize {
         let names = Self::block_on(async {
             let (mut session, _) = self
@@ -58,7 +58,7 @@ impl<S: Store> RecordAccess<S> {
         count
     }
 
-    /// Deletes everything.
+    /// Deletes all records.
     pub fn clear(&self) {
         Self::block_on(async {
             let (mut session, _) = self

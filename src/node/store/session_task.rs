@@ -1,9 +1,9 @@
-//! One session of a store at a time, and the task that owns it.
+//! The task that owns one session of a store at a time.
 //!
-//! Every request is answered, whatever the store does: a request that was sent within the store's timeout, one that
-//! waits for a session within the connect timeout, and one in a burst within [`BURST_TIMEOUTS`]. A session that does
-//! not answer in time is dropped. Its pending requests are made harmless: the next change of each record involved gives
-//! that record another version.
+//! Every request is answered, whatever the store does. A request that was sent is answered within the store's timeout,
+//! a request that waits for a session within the connect timeout, and a request in a burst within [`BURST_TIMEOUTS`]. A
+//! session that does not answer in time is dropped, and its pending requests are made harmless: the next change of each
+//! record involved gives that record another version.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -32,22 +32,22 @@ use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
 use crate::settings::RestartGuard;
 
-/// How long a task whose handle is gone goes on trying to deliver releases.
+/// How long the task goes on trying to deliver releases after its handle was dropped.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The longest time that a request may wait in a burst before it is sent, in store timeouts.
+/// The longest time that a request in a burst may wait before it is sent, as a multiple of the store's timeout.
 const BURST_TIMEOUTS: u32 = 10;
 
-/// After this much silence the store is asked for its clock, to check that it still answers.
+/// After this time without an answer the store is asked for its clock, to check that it still answers.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Runs until the handle is gone and nothing is left to deliver.
+/// Runs until the handle was dropped and nothing is left to deliver.
 pub(super) fn run<S: Store>(
     shared: Arc<Shared<S>>,
     number: usize,
 ) -> impl Future<Output = ()> + Send + 'static {
-    // Created here and not at the first poll: a runtime that is shutting down drops the task without polling it, and
-    // the requests in the mailbox must be answered then as well.
+    // Create the task's state here and not at the first poll: a runtime that is shutting down drops the task without
+    // polling it, and even then the requests in the mailbox must be answered.
     let mut task = SessionTask::new(shared, number);
     async move { task.run().await }
 }
@@ -59,30 +59,30 @@ struct SessionTask<S: Store> {
     cache: RecordCache,
     sweep: Sweep,
     time: StoreTime,
-    /// The last stamp. It starts at random instead of at the version: a record that was removed and created again must
-    /// not look as it did before.
+    /// The last stamp that was used. It starts at a random number: a record that was removed and created again must not
+    /// look as it did before.
     stamp: u64,
     back_off: BackOff,
-    /// Until when requests wait for a session instead of being refused, and when such a wait last began.
+    /// Until when requests wait for a session instead of being refused; and when such a wait last began.
     patience: Option<Instant>,
     patient_at: Instant,
-    /// Why there is no session.
+    /// Why there is no session at the moment.
     fault: Fault,
     closed_at: Option<Instant>,
     /// The jobs in progress.
     jobs: Vec<Job>,
-    /// The records of changes that the session has been sent and has not answered.
+    /// The records of the changes that were sent to the session and are not answered yet.
     risky: Vec<Name>,
     batch: Vec<Queued>,
-    /// When each observed election must be asked for again.
+    /// For each observed election, when the store must be asked again for its announcements.
     watched: BTreeMap<Arc<[u8]>, Instant>,
 }
 
-/// A session, and what its server reported of itself.
+/// A session, and the facts that its server reported about itself.
 struct Online<C> {
     session: C,
     run: ServerRun,
-    /// Whether values written in earlier runs count as well.
+    /// Whether values that were written in earlier runs of the server count as well.
     lasts: bool,
     quarantined_until: Instant,
     since: Instant,
@@ -94,7 +94,7 @@ impl<S: Store> SessionTask<S> {
     fn new(shared: Arc<Shared<S>>, number: usize) -> Self {
         let context = shared.context();
         let now = context.runtime.now();
-        // The jitter differs between processes, and between the sessions of one.
+        // The seed makes the jitter differ between processes, and between the sessions of one process.
         let mut seed = [0; 8];
         context.runtime.random(&mut seed);
         let seed = u64::from_le_bytes(seed);
@@ -107,7 +107,7 @@ impl<S: Store> SessionTask<S> {
             sweep: Sweep::new(now, seed),
             time: StoreTime::new(context.runtime.wall_micros(), now),
             back_off: BackOff::new(seed),
-            // The first request waits for the first connection.
+            // The first requests wait until the first connection is established.
             patience: Some(now + context.connect_timeout),
             patient_at: now,
             fault: Fault::Down("connecting".into()),
@@ -143,8 +143,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Whether the task may end: the handle is gone, and nothing is left to deliver, or could not be delivered for
-    /// [`LINGER`].
+    /// Whether the task may end: the handle was dropped, and nothing is left to deliver or [`LINGER`] has passed.
     fn is_over(&mut self) -> bool {
         let mailbox = &self.shared.mailboxes[self.number];
         mailbox.rest();
@@ -168,7 +167,7 @@ impl<S: Store> SessionTask<S> {
         self.greet(session, greeting)
     }
 
-    /// Applies the server's greeting.
+    /// Stores the facts from the server's greeting.
     fn greet(
         &mut self,
         session: S::Session,
@@ -195,7 +194,7 @@ impl<S: Store> SessionTask<S> {
         }
         tracing::debug!(node = %name, session = self.number, "connected");
         self.time.forget();
-        // Before decisions, because a decision from the known state needs no request.
+        // Learn the date before anything is decided, because a decision from the cached state needs no request.
         self.time.learn_date(session.date(), now);
         if greeting.uptime.is_some() {
             self.cache.mark_all_doubtful();
@@ -210,7 +209,8 @@ impl<S: Store> SessionTask<S> {
         })
     }
 
-    /// Waits for a future without a session, until `until`. Refuses new requests once they may not wait any longer.
+    /// Waits for the future `what` until the time `until`, while there is no session. Meanwhile refuses new requests
+    /// that may not wait any longer.
     async fn wait_apart<T>(&mut self, until: Instant, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let shared = self.shared.clone();
@@ -257,8 +257,8 @@ impl<S: Store> SessionTask<S> {
             (None, fault) | (_, fault @ (Fault::Stalled | Fault::Down(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // A restart takes only a moment, so requests wait for it. They do not wait for a server that has stopped
-        // answering, nor again and again.
+        // A restart takes only a moment, so requests wait for it. They do not wait if the server has stopped answering,
+        // or if the last such wait began shortly before.
         let again = now.saturating_since(self.patient_at) < STEADY;
         if lived.is_some() {
             self.patience = None;
@@ -312,7 +312,7 @@ impl<S: Store> SessionTask<S> {
                 self.sweep(online).await?;
             }
             if self.time.is_date_old(self.now()) {
-                // A new session has a fresh date. Requests wait for it.
+                // Open a new session to get a fresh date. Requests wait for the session.
                 self.patience = Some(self.now() + limit);
                 *online = self.connect().await?;
                 self.patience = None;
@@ -321,7 +321,7 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Applies the time that an answer carries; the store was asked at `asked`. Returns the present time.
+    /// Stores the time that an answer reports, to a request that was sent at `asked`. Returns the present time.
     fn learn_time(
         &mut self,
         online: &Online<S::Session>,
@@ -334,7 +334,7 @@ impl<S: Store> SessionTask<S> {
         answered
     }
 
-    /// Removes some obsolete records, and looks for more.
+    /// Removes a few obsolete records, and reads a page of records to find more.
     async fn sweep(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         let shared = self.shared.clone();
         let mut limit = Limit::new(
@@ -347,7 +347,7 @@ impl<S: Store> SessionTask<S> {
 
     async fn sweep_some(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         let now = self.now();
-        // The time is unknown if the clock has not been read for long: do not remove anything now.
+        // Without a recent reading of the clock the time is unknown: do not remove anything now.
         let time = self.time.now(now).map_or(0, |(least, _)| least);
         let date = self.time.removal_date(now);
         let obsolete = self.sweep.obsolete(now, (time, date), &self.cache);
@@ -357,7 +357,7 @@ impl<S: Store> SessionTask<S> {
             }
             online.session.remove(&obsolete).await?;
         }
-        // One session is enough for that.
+        // Only one session reads pages of other records.
         if *self.shared.pager.get_or_init(|| self.number) != self.number || !self.cache.has_room() {
             return Ok(());
         }
@@ -375,7 +375,7 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Waits for requests, and sorts them into jobs. Requests about all records stay in the batch.
+    /// Waits for requests, and sorts them into jobs. Requests about all records are not sorted; they stay in the batch.
     async fn gather(&mut self, guarded: Instant, last_answer: Instant) {
         let shared = self.shared.clone();
         let mailbox = &shared.mailboxes[self.number];
@@ -386,7 +386,7 @@ impl<S: Store> SessionTask<S> {
             self.pending_releases.keep(&queued);
             queued.answer(Err(Fault::Overloaded));
         }
-        // Not more than one commit carries, because everything must be done within one timeout.
+        // Take no more requests than one batch of commits carries, because all of them must be done within one timeout.
         let most = shared.traits.batch.max(2);
         self.batch.extend(self.pending_releases.take(most / 2, now));
         let room = most - self.batch.len();
@@ -421,7 +421,8 @@ impl<S: Store> SessionTask<S> {
         self.batch = apart;
     }
 
-    /// Asks again for observed elections, because the store forgets observers that do not ask.
+    /// Renews the requests for announcements of observed elections, because the store forgets observers that do not
+    /// renew.
     fn watch_again(&mut self, now: Instant) {
         let due = self.watched.iter().filter(|(_, at)| **at <= now);
         let due: Vec<Arc<[u8]>> = due.map(|(key, _)| key.clone()).collect();
@@ -432,7 +433,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Executes all jobs; without any, asks for the clock to check that the store answers.
+    /// Executes all jobs. If there are none, asks for the store's clock to check that the store answers.
     async fn serve(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         self.cache.start_batch();
         if self.jobs.is_empty() && self.batch.is_empty() {
@@ -474,8 +475,8 @@ impl<S: Store> SessionTask<S> {
         self.list(online).await
     }
 
-    /// Ends jobs whose records others changed before each of their tries. The store is well, and the jobs have left
-    /// nothing behind. They end before their timeout, which would cost the session.
+    /// Ends jobs that failed in each of their tries, because other sessions changed the records first. The store works,
+    /// and the jobs have left nothing behind. They end before their timeout, because a timeout would end the session.
     fn step_back(&mut self) {
         for asked in std::mem::take(&mut self.jobs)
             .into_iter()
@@ -486,7 +487,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Reads the records whose known state is not good enough.
+    /// Reads the records whose cached state is unknown or may be outdated.
     async fn read(&mut self, online: &mut Online<S::Session>, clock: bool) -> Result<(), Fault> {
         let now = self.now();
         let no_time = self.time.now(now).is_none();
@@ -520,8 +521,8 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Answers all requests about a record with a fault. The other locks of a message about several locks are asked for
-    /// by themselves.
+    /// Answers all requests for a record with a fault. A message about several locks is split, so that its other locks
+    /// are requested again by themselves.
     fn answer_all_of(&mut self, name: &Name, fault: &Fault) {
         let of = |job: &Job| job.names.contains(name);
         let (odd, rest) = std::mem::take(&mut self.jobs).into_iter().partition(of);
@@ -544,7 +545,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Commits the decided jobs. Stale ones are decided once more.
+    /// Commits the decided jobs. Jobs whose commit was stale are decided once more.
     async fn change(
         &mut self,
         online: &mut Online<S::Session>,
@@ -564,7 +565,8 @@ impl<S: Store> SessionTask<S> {
         let mut done = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            // Including those of earlier chunks: a result is reported only when all chunks are done.
+            // Changes in earlier chunks of the batch count as unanswered too: results are reported only when all chunks
+            // are done.
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;
@@ -598,7 +600,7 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Removes and returns the wake-ups of this process.
+    /// Removes the wake-ups for this process from the commit and returns them.
     fn own(&self, commit: &mut Commit) -> Vec<Vec<u8>> {
         let Some(subscriber) = self.shared.subscriber.get() else {
             return Vec::new();
@@ -617,7 +619,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Delivers the answers of a job.
+    /// Passes the answers of a job to their callers.
     fn finish(&mut self, job: Job, online: &Online<S::Session>) {
         let now = self.now();
         for Asked { queued, answer } in job.asked {
@@ -643,7 +645,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Records the position of a local waiter in the queue, for a listener that polls.
+    /// Stores the position in the queue of a waiter of this process, for a listener that polls.
     fn note_place(&self, request: &Request, answer: &Result<Answer, Fault>) {
         let (claim, ahead) = match (request, answer) {
             (Request::Acquire { claim, .. }, Ok(Answer::Granted { .. }))
@@ -660,7 +662,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Lists records page by page.
+    /// Answers list requests by reading all records page by page.
     async fn list(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         while let Some(queued) = self.batch.last() {
             let Request::List { page } = &queued.request else {
@@ -708,7 +710,8 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Gives up the session: answers the jobs in progress, and records which changes may still take effect.
+    /// Gives up the session: answers the jobs in progress with `fault`, and remembers which changes may still take
+    /// effect.
     fn abandon(&mut self, fault: &Fault) {
         let risky = std::mem::take(&mut self.risky);
         for name in &risky {
@@ -738,7 +741,7 @@ impl<S: Store> SessionTask<S> {
     }
 }
 
-/// Answers the remaining requests, and returns the mailbox, even if the runtime is shut down while the task runs.
+/// Answers the remaining requests and frees the mailbox, even if the runtime shuts down while the task runs.
 impl<S: Store> Drop for SessionTask<S> {
     fn drop(&mut self) {
         let gone = Fault::Disconnected("its connection was shut down".into());

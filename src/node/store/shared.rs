@@ -1,4 +1,4 @@
-//! The state that handle, sessions and listener of one store share.
+//! The state that the handle, the sessions and the listener of one store share.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::node::actor::trust::Acquaintance;
 use crate::node::{Context, Subscriber};
 use crate::runtime::Tokio;
 
-/// The longest ttl if none is configured, as in tests with a single node.
+/// The longest TTL if no `Redlock` has configured one, as in tests with a single node.
 const MAX_TTL: Duration = Duration::from_secs(30);
 
 pub(super) struct Shared<S> {
@@ -19,9 +19,9 @@ pub(super) struct Shared<S> {
     pub(super) mailboxes: Box<[Mailbox]>,
     pub(super) acquaintance: Acquaintance,
     pub(super) listening: Listening,
-    /// The session that looks for obsolete records: the first one that starts to.
+    /// The index of the session that searches for obsolete records: the first session that begins a search.
     pub(super) pager: OnceLock<usize>,
-    /// Receives the wake-ups; unset if no client of this process queues.
+    /// The receiver of the wake-ups. Unset if no client of this process queues.
     pub(super) subscriber: OnceLock<Subscriber>,
     context: OnceLock<Context>,
 }
@@ -42,7 +42,7 @@ impl<S: Store> Shared<S> {
     }
 
     pub(super) fn settle(&self, context: &Context) {
-        // The first context stays.
+        // If the node belongs to a `Redlock` already, the context of that one stays.
         let _ = self.context.set(context.clone());
     }
 

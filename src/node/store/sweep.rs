@@ -1,9 +1,9 @@
 //! Removes obsolete records, a few at a time.
 //!
-//! A client removes records that it has used when all items in them are over and it has not used them for a while. It
-//! also checks a page of the other records now and then. A removal names the record's version, and the record holds
-//! nothing that its next change would keep. So it does not matter which client removes it, when, how often, or how
-//! late.
+//! A client removes a record that it has used once all items in the record have expired and the client has not used it
+//! for a while. Now and then it also checks a page of records that it has not used. A removal names the record's
+//! version, and the record contains nothing that its next change would keep. So it does not matter which client removes
+//! it, when, how often, or how late.
 
 use std::time::Duration;
 
@@ -11,26 +11,26 @@ use super::cache::RecordCache;
 use super::names::Name;
 use crate::protocol::instant::Instant;
 
-/// About how often a session removes records.
+/// The pause between two removals of a session.
 const EVERY: Duration = Duration::from_secs(30);
 
-/// The number of records that are removed at a time.
+/// The largest number of records that are removed at a time.
 const MOST: usize = 16;
 
-/// The number of other records that are checked at a time.
+/// The number of records in a page that is checked, most of which this client has not used.
 pub(super) const PAGE: u32 = 64;
 
-/// When one session removes records, and how far its scan has come.
+/// When one session next removes records, and how far its search for others has come.
 pub(super) struct Sweep {
     at: Instant,
-    /// The round of the last removal.
+    /// The batch in which records were last removed.
     since: u64,
-    /// Where the next page begins.
+    /// The position at which the next page begins.
     page: u64,
 }
 
 impl Sweep {
-    /// Starts at a random time for each process and session.
+    /// Sets the first removal to a random time, so that it differs between processes and sessions.
     pub(super) fn new(now: Instant, seed: u64) -> Self {
         Self {
             at: now + EVERY + EVERY.mul_f64((seed % 1_000) as f64 / 1_000.0),
@@ -43,7 +43,8 @@ impl Sweep {
         now >= self.at
     }
 
-    /// The records to remove now, at a time that the store has certainly reached, and at that date.
+    /// The records to remove now. `at` is a time that the store's clock has certainly reached, and the date for
+    /// counters.
     pub(super) fn obsolete(
         &mut self,
         now: Instant,
@@ -60,7 +61,7 @@ impl Sweep {
         self.page
     }
 
-    /// Records how many records the page had.
+    /// Moves on by the `found` records of the page that was read.
     pub(super) fn looked(&mut self, found: usize) {
         let more = found >= PAGE as usize;
         self.page = if more { self.page + found as u64 } else { 0 };

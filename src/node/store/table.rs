@@ -1,4 +1,4 @@
-//! A store in memory, as the model of all stores, for tests and simulations.
+//! A store in memory, as a model of all stores. For tests and simulations.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,9 +18,9 @@ use crate::node::{Fault, NodeName, ServerRun};
 pub struct Table {
     name: NodeName,
     traits: Traits,
-    /// Whether it has its own clock.
+    /// Whether the store has its own clock.
     clocked: bool,
-    /// Whether it dates its changes.
+    /// Whether the store dates its changes.
     dated: bool,
     state: Arc<Mutex<State>>,
     said: Arc<Notify>,
@@ -29,13 +29,13 @@ pub struct Table {
 #[derive(Debug, Default)]
 struct State {
     records: BTreeMap<Vec<u8>, Record>,
-    /// The last version; versions are never used again.
+    /// The last version that was given to a record; no version is used twice.
     last: u64,
     words: BTreeMap<Arc<str>, VecDeque<Vec<u8>>>,
 }
 
 impl Table {
-    /// An empty store, either with its own clock, or without one but with dates of its changes.
+    /// Creates an empty store: with its own clock, or without a clock but with dates of its changes.
     pub fn new(name: &str, clocked: bool) -> Self {
         Self {
             name: NodeName::new(name),
@@ -47,7 +47,7 @@ impl Table {
         }
     }
 
-    /// Removes the dates of changes.
+    /// Declares that the store does not date its changes.
     #[must_use]
     pub fn undated(self) -> Self {
         Self {
@@ -56,14 +56,14 @@ impl Table {
         }
     }
 
-    /// Sets the number of sessions.
+    /// Sets the number of sessions that share the work.
     #[must_use]
     pub fn lanes(self, lanes: usize) -> Self {
         let traits = self.traits.clone().lanes(lanes);
         Self { traits, ..self }
     }
 
-    /// Declares that the store wakes nobody.
+    /// Declares that the store does not wake waiters.
     #[must_use]
     pub fn without_wakes(self) -> Self {
         let traits = self.traits.clone().without_wakes();

@@ -1,33 +1,33 @@
-//! The time at the store.
+//! The time on the store's clock, as far as this client knows it.
 
 use crate::protocol::instant::Instant;
 
 use super::codec::{Clock, LATEST};
 use crate::node::memory::Dates;
 
-/// By how much the rates of two clocks may differ, in parts per thousand. The same as the default of a lease's drift.
+/// By how much the rates of two clocks may differ, in parts per thousand. This equals the default drift of a lease.
 const RATE: u64 = 10;
 
-/// How long a date from the store is used, in microseconds: half of the time for which a counter is kept. So a client
-/// that still uses a date from before a correction finds every counter that others have written since.
+/// How long a date from the store is used: 12 hours, in microseconds. That is half of the time for which a counter is
+/// kept. So a client that still uses a date from before a correction finds every counter that was written since.
 const DATED: u64 = 43_200_000_000;
 
-/// How long a reading of the server's clock is used, in microseconds.
+/// How long a reading of the server's clock is used: 10 s, in microseconds.
 const STALE: u64 = 10_000_000;
 
 /// The clock by which the records of a store are read and written.
 pub(super) struct StoreTime {
-    /// The wall clock at `origin`. For a store without a clock, the clock of this process starts there.
+    /// The wall clock of this process at `origin`. At a store without a clock, this process's own clock starts there.
     wall: u64,
     origin: Instant,
     looked: Option<Look>,
-    /// Whether the store has no clock.
+    /// Whether the store has no clock, so that this process's own clock is used.
     own: bool,
-    /// The last date that such a store gave a change, and when it was received.
+    /// The last date that a store without a clock gave to a change, and when this process received it.
     dated: Option<(u64, Instant)>,
 }
 
-/// The time of the server's clock at some moment between two of ours.
+/// A reading of the server's clock: the server showed this time at some moment between two times of this process.
 #[derive(Clone, Copy)]
 struct Look {
     shown: u64,
@@ -46,7 +46,7 @@ impl StoreTime {
         }
     }
 
-    /// Applies the time of an answer.
+    /// Stores the server's time from an answer. The request was sent at `asked` and answered at `answered`.
     pub(super) fn learn(&mut self, shown: Option<u64>, asked: Instant, answered: Instant) {
         match shown {
             Some(shown) => {
@@ -60,7 +60,7 @@ impl StoreTime {
         }
     }
 
-    /// Applies the date of the last change of this session that the store has answered.
+    /// Stores the date of the session's last change that the store has answered.
     pub(super) fn learn_date(&mut self, date: Option<u64>, answered: Instant) {
         let date = date.map(|date| date.min(LATEST));
         if date != self.dated.map(|(known, _)| known) {
@@ -68,14 +68,14 @@ impl StoreTime {
         }
     }
 
-    /// Forgets everything for a new session, which may be with another server.
+    /// Forgets all readings, because a new session may be with another server.
     pub(super) fn forget(&mut self) {
         self.looked = None;
         self.dated = None;
     }
 
-    /// The clock for fencing numbers. It is never that of this process, because the next client's clock may be behind
-    /// it.
+    /// The clock for fencing numbers. It is never the clock of this process alone, because the next client's clock may
+    /// be behind it.
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.dated {
             _ if !self.own => Dates::Own,
@@ -90,8 +90,8 @@ impl StoreTime {
             .is_some_and(|(_, answered)| micros(now, answered) > DATED)
     }
 
-    /// The date by which counters are removed, for a store that dates its changes: the earlier of its date and of this
-    /// process's clock, because either may be wrong.
+    /// The date by which counters are removed, for a store that dates its changes. It is the earlier of the store's
+    /// date and this process's clock, because either of them may be ahead.
     pub(super) fn removal_date(&self, now: Instant) -> Option<u64> {
         match self.dates(now) {
             Dates::Shown(date) => Some(date.min(self.wall + micros(now, self.origin))),
@@ -99,8 +99,8 @@ impl StoreTime {
         }
     }
 
-    /// A time that the store's clock has certainly reached, and by how much it may be ahead of that. `None` if it is
-    /// not known well enough.
+    /// A time in microseconds that the store's clock has certainly reached, and by how much the clock may be ahead of
+    /// that time. `None` if the last reading is too old.
     pub(super) fn now(&self, now: Instant) -> Option<(u64, u64)> {
         if self.own {
             let passed = micros(now, self.origin);
@@ -118,7 +118,7 @@ impl StoreTime {
         ))
     }
 
-    /// The clock for items that are written now; `stamp` must be unique.
+    /// The clock for items that are written now. `stamp` must be unique; `slack` is the uncertainty in microseconds.
     pub(super) fn clock(&self, slack: u64, stamp: u64) -> Clock {
         if self.own {
             Clock::Own { stamp }
@@ -150,7 +150,7 @@ mod tests {
     fn server_time_lies_between_the_estimate_and_the_estimate_plus_slack() {
         let mut time = StoreTime::new(5_000_000, at(0));
         assert_eq!(time.now(at(1)), None, "unknown before the first reading");
-        // The clock was read between 100 and 400.
+        // The server's clock was read at some moment between 100 and 400.
         time.learn(Some(9_000_000), at(100), at(400));
         let (least, slack) = time.now(at(1_000)).expect("known after a reading");
         assert!(least <= 9_000_600 && least + slack >= 9_000_900);
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(shown(&time, 500), Some(0));
         time.learn_date(Some(9_000_000), at(400));
         assert_eq!(shown(&time, 700), Some(9_000_300));
-        // No change since: the date advances from when it was first received.
+        // There was no change since: the date counts from when it was first received.
         time.learn_date(Some(9_000_000), at(900));
         assert_eq!(shown(&time, 1_000), Some(9_000_600));
         time.learn_date(Some(8_000_000), at(1_000));

@@ -1,4 +1,4 @@
-//! Receives the wake-ups of one store while a waiter of this process is queued there.
+//! Receives the wake-ups of one store while waiters of this process are queued there.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,10 +14,10 @@ use crate::node::actor::back_off::BackOff;
 use crate::node::{Fault, Request, Subscriber};
 use futures::future::{Either, select};
 
-/// After this time without a request nobody waits any more; no heartbeat keeps a place for as long.
+/// How long to listen after a waiter's last request. No heartbeat keeps a place for longer.
 const WAITS: Duration = Duration::from_secs(60);
 
-/// Starts to listen if the request comes from a waiter or an observer.
+/// Starts a listening task if the request comes from a waiter or an observer and no task runs.
 pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     let waits = match request {
         Request::Acquire { claim, .. } => claim.ticket().map(|ticket| ticket.heartbeat),
@@ -54,8 +54,8 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     }
 }
 
-/// Marks the listening task as ended, also when the runtime is shut down while it runs. A task that has found nothing
-/// to listen for is marked already, and another task may listen by now.
+/// Marks the listening task as ended when it is dropped, also when the runtime is shut down. A task that ended because
+/// there was nothing to listen for is marked already, and another task may be listening by then.
 struct Ended<S: Store> {
     shared: Arc<Shared<S>>,
     said: bool,
@@ -78,7 +78,7 @@ async fn listening_task<S: Store>(shared: Arc<Shared<S>>) {
     ended.said = true;
 }
 
-/// Listens until there is nothing to listen for.
+/// Listens until there is nothing left to listen for.
 async fn listen_on<S: Store>(shared: &Shared<S>) {
     let Some(subscriber) = shared.subscriber.get() else {
         return;
@@ -94,7 +94,7 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
         let (fault, lived) = match limit.wait(listening).await {
             Some(Ok(mut listener)) => {
                 listener.follow(shared.listening.pacer.clone());
-                // Messages that were sent while nobody listened may be lost.
+                // Messages that were sent while nothing listened may be lost, so wake all waiters.
                 deliver_all(shared, subscriber, &[]);
                 let fault = pass_on(shared, subscriber, listener).await;
                 (fault, Some(context.runtime.now().saturating_since(began)))
@@ -110,7 +110,7 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
     }
 }
 
-/// Passes messages on until the listener fails; returns no fault when there is nothing to listen for.
+/// Passes messages on until the listener fails. Returns without a fault when there is nothing left to listen for.
 async fn pass_on<S: Store>(
     shared: &Shared<S>,
     subscriber: &Subscriber,
@@ -128,7 +128,7 @@ async fn pass_on<S: Store>(
     }
 }
 
-/// Waits for the future; `None` when there is nothing to listen for any more.
+/// Waits for the future; returns `None` as soon as there is nothing left to listen for.
 async fn unless_over<S: Store, F: Future + Unpin>(
     shared: &Shared<S>,
     mut next: F,
@@ -148,7 +148,7 @@ async fn unless_over<S: Store, F: Future + Unpin>(
     }
 }
 
-/// Passes messages on; an empty list wakes all waiters.
+/// Passes messages on to the subscriber. An empty list wakes all waiters of this process.
 fn deliver_all<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, words: &[Vec<u8>]) {
     if words.is_empty() {
         for name in shared.listening.wanted() {
@@ -160,7 +160,7 @@ fn deliver_all<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, words: &[V
     }
 }
 
-/// Passes one message on.
+/// Passes one message on to the subscriber.
 pub(super) fn deliver<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, word: &[u8]) {
     match word.split_first() {
         Some((&NEXT, key)) => shared.listening.draw_near(&names::of_lock(key)),
