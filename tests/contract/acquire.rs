@@ -117,8 +117,8 @@ pub(crate) async fn lock_key_expires_after_its_ttl_and_the_counter_after_a_day(a
     assert_about(arm.ttl(&fence(KEY)), DAY);
 }
 
-/// Truncated to whole milliseconds the TTL would be zero, which no server accepts. Rounded up, it would end too late
-/// for the holder.
+/// A TTL below a millisecond, truncated to whole milliseconds, would be zero, which no server accepts. Any other TTL
+/// that is truncated would end on the master before the holder expects it.
 pub(crate) async fn ttl_is_rounded_up_to_whole_milliseconds(arm: &Arm) {
     let brief = std::time::Duration::from_micros(100);
     for asked in [claim(b"a", 1), queued(b"b", 1, 7)] {
@@ -199,7 +199,7 @@ pub(crate) async fn withdrawn_acquire_sets_no_key(arm: &Arm) {
 }
 
 pub(crate) async fn refusal_and_look_show_the_beginning_of_a_long_lock_value(arm: &Arm) {
-    // A value that exceeds the size limit of a reply.
+    // A lock value that exceeds the size limit of a reply.
     let long = vec![b'x'; 9 << 20];
     arm.put(KEY, &long, None);
     let alone = Claim::new("", KEY, token(1), true).with_fairness(Fairness::Fair(None));

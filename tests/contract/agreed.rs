@@ -1,4 +1,4 @@
-//! The masters that are compared with the memory master.
+//! Comparisons of the memory master with other masters.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,5 @@
-//! The memory master answers exactly as a real one: random sequences, compared reply by reply.
+//! The memory master must answer exactly like a real master: random sequences of requests are sent to both, and their
+//! replies are compared one by one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,13 +27,13 @@ pub(crate) struct Times {
     heartbeats: [Duration; TICKETS.len()],
 }
 
-/// Far enough apart that a slow machine cannot blur them, and never over during a test.
+/// Durations so far apart that a slow machine cannot confuse them. None of them ends during a test.
 pub(crate) const LASTING: Times = Times {
     ttls: [secs(60), secs(240), LONG],
     heartbeats: [secs(240); TICKETS.len()],
 };
 
-/// Some end soon and some last, so that locks expire, and waiters die while others stay in the queue.
+/// Some durations end soon and some do not. So locks expire, and waiters die while others stay in the queue.
 pub(crate) const FLEETING: Times = Times {
     ttls: [BLINK, BLINK, LONG],
     heartbeats: [BLINK, BLINK, secs(240), secs(240)],
@@ -42,65 +43,67 @@ const BLINK: Duration = ms(60);
 
 const MONTH: Duration = secs(30 * 86_400);
 
-/// Masters count in whole milliseconds, and their milliseconds do not begin at the same moment.
+/// The largest difference between the times at which two masters see the same duration end. Masters count in whole
+/// milliseconds, which do not begin at the same moment.
 const GRAIN: Duration = ms(2);
 
-/// The allowed difference between times from the two masters, which are asked one after the other.
+/// The largest allowed difference between remaining times reported by the two masters, which are asked one after the
+/// other.
 const BLUR: Duration = secs(1);
 
 /// The prefix of all waiter ids.
 const PROCESS: &str = "0000000000000007";
 
-/// The tickets of the waiters; two have the same.
+/// The tickets of the waiters; two waiters have the same ticket.
 const TICKETS: [u64; 4] = [3, 1, 3, 7];
 
 /// One operation on a master.
 #[derive(Clone, Debug)]
 pub(crate) enum Deed {
     Acquire(Who, usize, i64),
-    /// Relative to the current counter.
+    /// Confirms a fencing token. The number is relative to the current counter.
     Confirm(Who, i64),
     Value(ValueDeed),
     Release(Who, bool),
     Extend(Vec<(Who, usize)>),
     Look(usize),
     Break(usize),
-    /// A write by another client.
+    /// Writes a lock key as another client would.
     Put(usize, Option<usize>),
     Foreign(usize),
     ForeignCounter(usize),
     Counter(usize, i64),
     Delete(usize),
     DeleteCounter(usize),
-    /// A counter left by a clock that was a month ahead.
+    /// Sets a counter that was left by a clock that was a month ahead.
     CounterAhead(usize),
     DeleteTicket(usize),
-    /// A key of another type in place of a break marker.
+    /// Puts a key of another data type in place of a break marker.
     ForeignMark(usize),
     /// Waits for half of the short duration.
     Nap,
     /// Waits until everything short-lived has ended.
     Rest,
-    /// Notes of several holders, some of them withdrawn.
+    /// Writes notes of several holders. Some of their claims are withdrawn.
     Note(Vec<Who>),
-    /// A key of another type, or a text of another client, in place of a note.
+    /// Puts a key of another data type, or a text of another client, in place of a note.
     StrangeNote(usize, bool),
 }
 
 /// One operation on the value under a lock.
 #[derive(Clone, Debug)]
 pub(crate) enum ValueDeed {
-    /// Relative to the current counter.
+    /// Reads the stored value. The number is relative to the current counter.
     Read(Who, i64),
-    /// As well; without a digit the value is removed.
+    /// Writes the stored value, or removes it if there is no digit. The number is relative to the current counter.
     Write(Who, i64, Option<u8>),
     Foreign(usize),
-    /// A string that is not a stored value.
+    /// Puts a string that is not a stored value in its key.
     Strange(usize),
     Delete(usize),
 }
 
-/// One of a few claims, so that operations meet on the same keys.
+/// A claim out of a few, so that several operations use the same keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Who {
     key: usize,
@@ -115,17 +118,17 @@ pub(crate) struct Who {
 pub(crate) enum Stand {
     Classic,
     Unordered,
-    /// Ordered, without a ticket.
+    /// Queues in order of arrival, without a ticket.
     Try,
-    /// Ordered, as one of a few waiters, which keep their tickets.
+    /// Queues in order of arrival, as one of a few waiters that keep their tickets.
     Waiter(usize),
-    /// One of the shapes of a group, without a ticket or as one of the waiters.
+    /// Locks the keys of one of [`SHAPES`], without a ticket or as one of the waiters.
     Group(usize, Option<usize>),
-    /// One of three slots, without a ticket or as one of the waiters.
+    /// Requests one of three semaphore slots, without a ticket or as one of the waiters.
     Permit(u8, Option<usize>),
 }
 
-/// How a key of a group is held.
+/// How a claim holds one key of a group.
 #[derive(Clone, Copy)]
 enum As {
     Exclusive,
@@ -133,7 +136,7 @@ enum As {
     Owner(&'static str),
 }
 
-/// Groups that meet on few keys: several resources, readers, two owners, and a mixture.
+/// The groups of claims, which share a few keys: several resources, readers, two owners, and mixtures.
 const SHAPES: [&[(usize, As)]; 7] = [
     &[(0, As::Exclusive), (1, As::Exclusive)],
     &[(1, As::Exclusive), (0, As::Exclusive)],
@@ -195,7 +198,7 @@ impl Who {
             Stand::Group(shape, waiter) => {
                 let fresh = Claim::new("", key, asking::token(token), true);
                 let place = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter, times))));
-                // One in five replaces a lock that is held exclusively.
+                // One claim in five replaces a lock that is held exclusively.
                 let group = match token {
                     4 => group(shape).instead_of(asking::token(1)),
                     _ => group(shape),
@@ -237,7 +240,7 @@ pub(crate) fn deed() -> impl Strategy<Value = Deed> {
             },
         )
     };
-    // Within the allowed clock difference: contract cases test what the clock decides.
+    // The proposed numbers stay within the limit that a master's clock allows. Contract cases test the limit itself.
     let shift = || -400_000..400_000i64;
     prop_oneof![
         8 => (who(), ttl(), shift()).prop_map(|(who, ttl, shift)| Deed::Acquire(who, ttl, shift)),
@@ -268,7 +271,7 @@ pub(crate) fn deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// Operations on a queue: its waiters arrive, send heartbeats, win, leave and die.
+/// An operation on a queue: its waiters arrive, send heartbeats, get the lock, leave and die.
 pub(crate) fn line_deed() -> impl Strategy<Value = Deed> {
     let waiter = || {
         (1..4u8, 0..TICKETS.len()).prop_map(|(token, waiter)| Who {
@@ -292,7 +295,7 @@ pub(crate) fn line_deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// Operations on several resources, readers, owners and plain locks together.
+/// An operation on several resources, readers, owners and plain locks together.
 pub(crate) fn group_deed() -> impl Strategy<Value = Deed> {
     let waiter = || prop::option::weighted(0.6, 0..TICKETS.len());
     let stand = prop_oneof![
@@ -351,7 +354,7 @@ enum Act {
     Pass(Option<Duration>),
 }
 
-/// Decided once, so that both masters get the same request.
+/// Turns an operation into a request. This is done once, so that both masters get the same request.
 fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
     let ttls = times.ttls;
     let text = |number: u64| number.to_string().into_bytes();
@@ -474,7 +477,7 @@ fn counter(model: &Arm, key: &[u8]) -> u64 {
 
 fn close(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
     match (a, b) {
-        // A reader of a store without a clock sees a lease end a little later, and a note inherits that.
+        // A client that reads a lease from a store without a clock sees the lease end a little later, and so its note.
         (Some(a), Some(b)) => a.abs_diff(b) <= blur + a / 32,
         (a, b) => a.is_none() && b.is_none(),
     }
@@ -508,8 +511,8 @@ pub(crate) fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
                 holds.iter().all(|one| one.lives <= blur || among(one))
             };
             let same_holds = held(&a.holds, &b.holds) && held(&b.holds, &a.holds);
-            // A waiter that is about to die may be gone on one master only, because the two were not asked at the same
-            // moment.
+            // A waiter that is about to die may be missing on one master only, because the two masters were not asked
+            // at the same moment.
             let of = |one: &Waiter, queue: &[Waiter]| {
                 let mut same = queue.iter().filter(|other| other.id == one.id);
                 same.any(|other| close(Some(one.lives), Some(other.lives), blur))
@@ -529,7 +532,7 @@ pub(crate) fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
                 && same_line
                 && same_holds
         }
-        // Each master has its own run id.
+        // The run ids are not compared, because each master has its own.
         (Ok(Answer::Value { stored: a, .. }), Ok(Answer::Value { stored: b, .. })) => a == b,
         (Ok(Answer::Written { .. }), Ok(Answer::Written { .. })) => true,
         (a, b) => a == b,
@@ -562,8 +565,8 @@ impl Heard {
     }
 }
 
-/// Keeps comparisons away from moments at which one master may already see something end and the other does not. Every
-/// operation is assumed to have created something short-lived.
+/// Delays comparisons while something may have expired on one master and not yet on the other. Every operation is
+/// assumed to have created something short-lived.
 #[derive(Default)]
 struct Dusk {
     ends: Vec<(Instant, Instant)>,
@@ -571,7 +574,7 @@ struct Dusk {
 }
 
 impl Dusk {
-    /// Waits as the operation demands, and until nothing is about to end.
+    /// Waits as the operation demands, and until nothing is about to expire.
     async fn before(&mut self, act: &Act) {
         match act {
             Act::Pass(Some(nap)) => tokio::time::sleep(*nap).await,
@@ -581,11 +584,12 @@ impl Dusk {
         self.pass().await;
     }
 
-    /// Records an operation between `began` and now. Returns false if something may have ended in the meantime.
+    /// Records an operation that ran from `began` until now. Returns false if something may have expired in the
+    /// meantime.
     fn saw(&mut self, began: Instant) -> bool {
         let done = Instant::now();
         self.longest = self.longest.max(done - began);
-        // Effects of the operation must not have ended before it was compared.
+        // The effects of the operation must not have expired before they were compared.
         let is_clear = done < began + BLINK.saturating_sub(GRAIN)
             && self
                 .ends
@@ -597,7 +601,7 @@ impl Dusk {
         is_clear
     }
 
-    /// Waits while something is ending, or will end before the next operation is done.
+    /// Waits while something is expiring, or will expire before the next operation is done.
     async fn pass(&self) {
         let soon = self.longest + GRAIN;
         while let Some(to) = self.ends.iter().find_map(|(from, to)| {
@@ -608,14 +612,14 @@ impl Dusk {
         }
     }
 
-    /// Waits until everything has ended.
+    /// Waits until everything short-lived has expired.
     async fn night(&self) {
         if let Some(last) = self.ends.iter().map(|(_, to)| *to).max() {
             tokio::time::sleep_until((last + ms(1)).into()).await;
         }
     }
 
-    /// The allowed difference between times that are read now.
+    /// The allowed difference between remaining times that are read now.
     fn blur(&self) -> Duration {
         2 * self.longest + 2 * GRAIN
     }
@@ -626,7 +630,7 @@ struct Pair {
     memory: Arm,
     server: Arm,
     heard: [Heard; 2],
-    /// The number of compared operations, and of sequences cut short because an operation took too long.
+    /// The number of operations that were compared, and of sequences cut short because an operation took too long.
     compared: AtomicUsize,
     cut: AtomicUsize,
 }
@@ -670,7 +674,7 @@ impl Pair {
             };
             let mut seen = self.look().await;
             if is_fleeting {
-                // A note lives four times as long as its lock had left, so its end is not predictable.
+                // A note lives for four times the remaining TTL of its lock, so its end is not predictable here.
                 if let Some((a, b)) = &mut said {
                     forget_notes([a, b]);
                 }
@@ -705,15 +709,15 @@ impl Pair {
                     prop_assert!(same, "after deed {place}: ttl {:?} and {:?}", a.1, b.1);
                 }
             }
-            // A wake-up arrives on the connection of the looks, so it came before their answers.
+            // Wake-ups and the answers to looks share a connection, so all earlier wake-ups have arrived by now.
             self.compare_wake_ups(place)?;
             self.compared.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Sends items of one message that share a key to a store one by one, because a store processes them in several
-    /// sessions without an order.
+    /// Sends a request about several locks to a store as single requests if two of the locks share a key, because a
+    /// store processes the items of one request in several sessions without an order.
     async fn ask_server(&self, request: Request) -> Said {
         let parts = match self.server.master {
             Master::Store(_) => one_by_one(&request),
@@ -742,7 +746,7 @@ impl Pair {
         }
         match request {
             _ if !answered => Err(Fault::Withdrawn),
-            // While a class of holders exists, notes are not compared.
+            // The notes of these locks are not compared while a class holds them.
             Request::Extend { items } if items.iter().any(|i| i.claim.group().is_some()) => {
                 let mut said = Ok(Answer::Extended(extended));
                 forget_note(&mut said);
@@ -756,7 +760,7 @@ impl Pair {
     fn compare_wake_ups(&self, place: usize) -> Result<(), TestCaseError> {
         let [a, b] = self.heard.each_ref().map(Heard::take);
         if let Master::Store(_) = self.server.master {
-            // A client that begins to listen is woken for everything it waits for.
+            // A client that begins to listen is woken for every lock that it waits for.
             let missed = a.iter().find(|key| !b.contains(key));
             prop_assert_eq!(missed, None, "wake-ups of deed {}", place);
         } else {
@@ -765,7 +769,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The visible state of every key, on both masters.
+    /// The visible state of every key on both masters.
     async fn look(&self) -> Vec<(Seen, Seen)> {
         let mut seen = Vec::new();
         for key in KEYS {
@@ -778,8 +782,8 @@ impl Pair {
     }
 }
 
-/// A message about several locks, divided into messages of one lock each, with their numbers of keys, if two of them
-/// share a key.
+/// Divides a request about several locks into requests of one lock each, with their numbers of keys, if two of the
+/// locks share a key.
 fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
     let (parts, claims): (Vec<_>, Vec<&Claim>) = match request {
         Request::Extend { items } => {
@@ -809,7 +813,7 @@ fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
 #[derive(Debug)]
 struct Seen(Said, Vec<(Option<Vec<u8>>, Option<Duration>)>);
 
-/// The position of the note in that state. For a note, the allowed time difference is four times as large.
+/// The index of the note in that state. The allowed time difference of a note is four times as large.
 const NOTE: usize = 2;
 
 fn forget_notes(said: [&mut Said; 2]) {
@@ -834,7 +838,7 @@ fn forget_note(said: &mut Said) {
 }
 
 impl Seen {
-    /// Ignores the notes of both.
+    /// Removes the notes of this state and of the other one.
     fn forget_note(&mut self, other: &mut Self) {
         forget_notes([&mut self.0, &mut other.0]);
         self.1.truncate(NOTE);

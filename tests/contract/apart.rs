@@ -1,5 +1,5 @@
-//! The contract suite for masters whose tests are in another package. A test program that includes this file as a
-//! module gets all cases, each on a new arm, and the comparison with the memory master.
+//! The contract suite for kinds of masters whose tests are in another package. A test program that includes this file
+//! as a module gets all cases, each on a new arm, and the comparison with the memory master.
 
 use std::future::Future;
 
@@ -26,7 +26,7 @@ pub(crate) mod value;
 use agreement::{LASTING, compare_with, deed, group_deed};
 use arm::Arm;
 
-/// Such a master does not accept values of this length from other clients.
+/// Cases that are skipped here: these masters do not accept such long values from other clients.
 const IMPOSSIBLE: [&str; 1] = ["refusal_and_look_show_the_beginning_of_a_long_lock_value"];
 
 macro_rules! one_after_the_other {

@@ -1,4 +1,4 @@
-//! One implementation under test, with direct access to its keys.
+//! An arm: one implementation of a master under test, with direct access to its keys.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Arm {
     /// A store, and another handle of it for direct access.
     pub(crate) fn store<S: Store>(store: S, other: S) -> Self {
         let node = StoreNode::new(store);
-        // It is declared durable, as are the servers of this suite.
+        // The store is declared durable, as are the servers of this suite.
         let patient = settings([""; 0]).max_ttl(LONG).connect_timeout(secs(10));
         let patient = patient.restart_guard(RestartGuard::Off);
         node.settle(&quorate::testing::context(&patient));
@@ -78,14 +78,14 @@ impl Arm {
         }
     }
 
-    /// A server of `program`, or of the machine's default program.
+    /// A started server of `program`, or of the machine's default program.
     pub(crate) fn server(program: Option<PathBuf>) -> Self {
         let mut options = ServerOptions::new();
         if let Some(program) = program {
             options = options.program(program);
         }
         let server = Server::start(options).unwrap_or_else(|error| panic!("{error}"));
-        // The contract is about answers, not about speed: a busy machine may take its time.
+        // The contract is about answers, not about speed, so the node timeout is long enough for a busy machine.
         let patient = settings([""; 0]).node_timeout(secs(10)).max_ttl(LONG);
         let patient = patient.connect_timeout(secs(10));
         let node = quorate::testing::connect(&server.url(), &patient).expect("a good address");
@@ -110,7 +110,7 @@ impl Arm {
         asking::ask(&*self.node, request).await
     }
 
-    /// Sends an acquire that must be granted, and returns the counter.
+    /// Sends an acquire that must be granted. Returns the counter.
     pub(crate) async fn granted(&self, request: Request) -> u64 {
         match self.ask(request).await {
             Ok(Answer::Granted { counter: Some(v) }) => v,
@@ -122,7 +122,7 @@ impl Arm {
         server.command(args).expect("the server is alive")
     }
 
-    /// Writes a string, as another client would.
+    /// Writes a string to a key, as another client would.
     pub(crate) fn put(&self, key: &[u8], value: &[u8], ttl: Option<Duration>) {
         match &self.master {
             Master::Memory(memory) => {
@@ -144,7 +144,7 @@ impl Arm {
         }
     }
 
-    /// Writes a value of another type.
+    /// Writes a value of another data type to a key.
     pub(crate) fn put_foreign(&self, key: &[u8]) {
         match &self.master {
             Master::Memory(memory) => memory.with_master(|master, _| master.put_foreign(key)),
@@ -206,7 +206,7 @@ impl Arm {
         }
     }
 
-    /// The remaining time of `key`; `None` without an expiry or without a key.
+    /// The remaining time of `key`; `None` if the key has no expiry or does not exist.
     pub(crate) fn ttl(&self, key: &[u8]) -> Option<Duration> {
         match &self.master {
             Master::Memory(_) | Master::Store(_) => self.peek(key).ok()?.ttl_left,
@@ -218,7 +218,7 @@ impl Arm {
     }
 
     fn peek(&self, key: &[u8]) -> Result<node::KeyState, Fault> {
-        // A look fails on a malformed counter as well, so the counter is removed from a copy.
+        // A look fails on a malformed counter, so the counter is removed from a copy of the master first.
         let look = |master: &memory::Master, now: u64| {
             let mut copy = master.clone();
             copy.put_text(now, &fence(key), b"0", None);
@@ -244,7 +244,7 @@ impl Arm {
         Some(String::from_utf8(text).ok()?.parse().expect("digits"))
     }
 
-    /// The number of keys.
+    /// The number of keys on the master.
     pub(crate) fn keys(&self) -> usize {
         match &self.master {
             Master::Memory(memory) => memory.with_master(memory::Master::len),
@@ -269,7 +269,7 @@ pub(crate) fn fence(key: &[u8]) -> Vec<u8> {
     [b"quorate:fence:", key].concat()
 }
 
-/// The wall clock, which is also the masters' clock, because they run on this machine.
+/// The wall clock in microseconds. It is also the masters' clock, because the masters run on this machine.
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.expect("after 1970").as_micros() as u64
@@ -280,13 +280,13 @@ pub(crate) fn hex(n: u8) -> Vec<u8> {
     asking::token(n).to_hex().to_vec()
 }
 
-/// An answer to an extension of several locks.
+/// The answer to an extension of several locks.
 pub(crate) fn each(said: &[Extended]) -> Answer {
     Answer::Extended(said.to_vec())
 }
 
-/// Checks that `left` is the remaining time of a TTL that was just set. A reader of a store without a clock sees a
-/// lease end a little later.
+/// Checks that `left` is the remaining time of a TTL that was just set. A client that reads a lease from a store
+/// without a clock sees the lease end a little later.
 #[track_caller]
 pub(crate) fn assert_about(left: Option<Duration>, ttl: Duration) {
     let left = left.unwrap_or_else(|| panic!("no expiry, expected {ttl:?}"));

@@ -1,6 +1,6 @@
-//! All cases of the contract, by module. Packages of other masters use the list as well.
+//! All cases of the contract, by module. Packages with other kinds of masters use this list as well.
 
-/// Passes them to a macro.
+/// Passes the list of all cases to a macro.
 macro_rules! all_cases {
     ($with:ident) => {
         $with! {

@@ -24,7 +24,7 @@ pub(crate) async fn a_classic_lock_keeps_no_counter(arm: &Arm) {
 pub(crate) async fn classic_lock_is_refused_by_any_existing_key(arm: &Arm) {
     let claim = classic(KEY, 1);
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(GRANTED));
-    // SET NX does not check who holds the key.
+    // `SET NX` refuses every claim on an existing key, also the holder's own.
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(REFUSED));
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(REFUSED));

@@ -30,7 +30,7 @@ fn reader(key: &[u8], n: u8) -> Arc<Claim> {
     of_class(key, n, Class::Shared, 0)
 }
 
-/// A hold that was acquired with this number.
+/// The claim of a hold that was acquired with this number.
 fn taken(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
     of_class(key, n, Class::Shared, number)
 }
@@ -54,7 +54,7 @@ pub(crate) async fn hold_that_joins_without_a_counter_gets_no_number_and_no_tick
         };
         assert!(why.contains("is gone"), "{why}");
         assert_eq!(state(arm, KEY).await.holds.len(), 1);
-        // The next renewal of the present holder restores the counter, and after that a number can be drawn.
+        // The next renewal by the present holder restores the counter. After that, joining holds get a number again.
         let renewed = arm.ask(extend(&[(&hold(1, number), LONG)])).await;
         assert_eq!(renewed, Ok(each(&[Extended::Kept])));
         let joined = arm.granted(acquire(&hold(2, 0), LONG, now())).await;
@@ -62,7 +62,7 @@ pub(crate) async fn hold_that_joins_without_a_counter_gets_no_number_and_no_tick
     }
 }
 
-/// The keys for which process 7 is woken.
+/// Collects the keys for which process 7 is woken.
 #[derive(Clone, Default)]
 struct Woken(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -92,7 +92,7 @@ pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
     });
     let reads = of_class(KEY, 1, Class::Shared, 0);
     arm.granted(acquire(&reads, LONG, now())).await;
-    // A reader of process 7, queued behind a writer of another process.
+    // The reader of process 7 is queued behind a writer of another process.
     let writer = queued(KEY, 2, 1);
     let reader = Claim::new("", KEY, token(7), true)
         .with_fairness(queued(KEY, 7, 2).fairness().clone())
@@ -127,7 +127,8 @@ pub(crate) async fn force_released_hold_does_not_join_a_later_class(arm: &Arm) {
     assert_eq!(values, [hex(3)]);
 }
 
-/// A break marker lasts for days. Later holds of a class that stays in use must not lose a master for that long.
+/// A break marker lasts for two days. During that time, later holds of a class that stays in use must still be restored
+/// on the master.
 pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restored(arm: &Arm) {
     for class in [Class::Shared, Class::Owner("job 7".into())] {
         arm.clear();
@@ -145,7 +146,7 @@ pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restore
         let later = hold(4, number + 8);
         let kept = arm.ask(extend(&[(&later, LONG)])).await;
         assert_eq!(kept, Ok(each(&[Extended::Restored])));
-        // It is broken as well, and the first ones remain broken.
+        // The later hold is force-released as well, and the earlier ones cannot return either.
         arm.ask(smash(KEY)).await.expect("broken");
         for broken in [later, hold(1, number), hold(2, number + 7)] {
             let kept = arm.ask(extend(&[(&broken, LONG)])).await;

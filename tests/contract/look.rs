@@ -1,4 +1,4 @@
-//! Looking at a lock on one master, and breaking it.
+//! Looking at a lock on one master, and force-releasing it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::secs;
 const KEY: &[u8] = b"job";
 const DAY: Duration = secs(86_400);
 
-/// The key of the break marker.
+/// The key of the break marker of a lock.
 fn mark(key: &[u8]) -> Vec<u8> {
     [b"quorate:broken:", key].concat()
 }
@@ -85,13 +85,14 @@ pub(crate) async fn force_released_holder_cannot_return_after_the_next_holder_is
     assert_eq!(arm.read(KEY), None);
 }
 
-/// Whatever time the lock had left, and whatever the operator's `max_ttl`: another client's may be a day.
+/// The marker lasts for two days, whatever TTL the lock had and whatever `max_ttl` the operator has, because other
+/// clients may use TTLs of up to a day.
 pub(crate) async fn break_marker_outlives_the_longest_ttl_of_any_client(arm: &Arm) {
     let short = LONG / 20;
     let number = arm.granted(acquire(&claim(KEY, 1), short, now())).await;
     arm.ask(smash(KEY)).await.expect("broken");
     assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
-    // Also when a class is broken after it.
+    // The marker's lifetime is extended when a class is force-released after it.
     arm.put(&mark(KEY), b"\nanother\n", Some(secs(1)));
     let part = Part {
         key: KEY.into(),
@@ -110,7 +111,7 @@ pub(crate) async fn break_marker_outlives_the_longest_ttl_of_any_client(arm: &Ar
     );
 }
 
-/// As many breaks as a script can make in a day, with one every three minutes.
+/// 480 forced releases: as many as happen in a day with one every three minutes.
 pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_return(arm: &Arm) {
     for n in 1..=96 {
         let mut bytes = [n; 16];
@@ -135,7 +136,7 @@ pub(crate) async fn forced_release_of_a_foreign_lock_writes_no_break_marker(arm:
     assert_eq!((arm.read(KEY), arm.read(&mark(KEY))), (None, None));
 }
 
-/// Its holder renews it like any other lock.
+/// The holder of a lock without expiry renews it like any other lock, and would restore it.
 pub(crate) async fn force_released_lock_without_expiry_is_not_restored(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
@@ -162,7 +163,7 @@ pub(crate) async fn forced_release_does_not_delete_a_lock_key_of_another_data_ty
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
-    // If only the counter is foreign, nothing changes at all.
+    // If only the counter has another data type, nothing is changed at all.
     arm.put(b"second", b"holder", None);
     arm.put_foreign(&fence(b"second"));
     assert_eq!(arm.ask(smash(b"second")).await, Err(Fault::WrongType));

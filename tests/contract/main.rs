@@ -1,5 +1,5 @@
-//! One contract for every implementation of `Node`: the memory master, a real server, and every further server program
-//! in `QUORATE_TEST_SERVERS` (paths separated by commas).
+//! Checks every implementation of `Node` against one contract: the memory master, a real server, and every further
+//! server program in `QUORATE_TEST_SERVERS` (paths separated by commas).
 
 mod acquire;
 mod agreed;

@@ -14,14 +14,14 @@ use crate::support::{eventually, ms, secs};
 
 const KEY: &[u8] = b"job";
 
-/// A note is kept for this many times its lock's remaining time.
+/// A note is kept for this many times the remaining TTL of its lock.
 const NOTE_LIVES: u32 = 4;
 
 fn note_key(key: &[u8]) -> Vec<u8> {
     [b"quorate:note:", key].concat()
 }
 
-/// A message with one note, as written by a host called `host`.
+/// A request that writes one note, as a process on the host `host` does.
 pub(crate) fn note(claim: &Arc<Claim>, host: &str, announce: bool) -> Request {
     let item = NoteItem {
         claim: claim.clone(),
@@ -113,7 +113,7 @@ pub(crate) async fn renewal_keeps_the_note_and_reports_a_missing_one(arm: &Arm) 
     arm.delete(&note_key(KEY));
     let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
     assert_eq!(renewed, each(Extended::Unnoted));
-    // Neither a foreign string nor another type counts as a note.
+    // Neither a foreign string nor a key of another data type counts as a note.
     arm.put(&note_key(KEY), b"somebody", None);
     let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
     assert_eq!(renewed, each(Extended::Unnoted));
@@ -154,7 +154,7 @@ pub(crate) async fn note_without_its_lock_is_not_shown(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false)).await.expect("said");
-    // As after its expiry: it was not released.
+    // The lock key is deleted as by its expiry, not released, so the note stays.
     arm.delete(KEY);
     assert!(arm.read(&note_key(KEY)).is_some());
     assert_eq!(state(arm).await.note, None);
@@ -189,7 +189,7 @@ pub(crate) async fn release_removes_its_own_note_only(arm: &Arm) {
     assert_eq!(host(state(arm).await.note).as_deref(), Some("one"));
     assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
     assert_eq!(arm.read(&note_key(KEY)), None);
-    // Ordered, with and without a ticket.
+    // Holders that were queued with a ticket.
     for (n, holder) in [(3, queued(KEY, 3, 1)), (4, queued(KEY, 4, 2))] {
         arm.granted(acquire(&holder, LONG, now())).await;
         arm.ask(note(&holder, "one", false)).await.expect("said");
@@ -257,7 +257,7 @@ pub(crate) async fn note_key_of_another_data_type_is_ignored(arm: &Arm) {
     arm.ask(smash(KEY)).await.expect("broken");
     let left = arm.read(&note_key(KEY));
     assert_eq!(left.as_deref(), Some(&b"foreign"[..]));
-    // A lock key of another type has no holder.
+    // A lock key of another data type has no holder.
     arm.put_foreign(b"other");
     let other = claim(b"other", 1);
     assert_eq!(
@@ -292,7 +292,7 @@ fn arm_notes(arm: &Arm, said: Result<Answer, Fault>) -> (bool, bool) {
     (there(b"a"), there(b"b"))
 }
 
-/// The leaders that were announced.
+/// Collects the leaders that were announced.
 #[derive(Clone, Default)]
 struct Announced(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -315,7 +315,7 @@ pub(crate) async fn new_leader_is_announced_to_its_observers(arm: &Arm) {
         key: KEY.into(),
         on,
     };
-    // Sent among other requests, whose answers stay in order.
+    // The requests to watch are sent among other requests, whose answers must stay in order.
     assert_eq!(state(arm).await, KeyState::default());
     assert_eq!(arm.ask(watch(true)).await, Ok(Answer::Watching));
     assert_eq!(arm.ask(watch(true)).await, Ok(Answer::Watching));
@@ -331,7 +331,7 @@ pub(crate) async fn new_leader_is_announced_to_its_observers(arm: &Arm) {
     assert_eq!(state(arm).await.holder, Some(hex(1)));
 }
 
-/// The result of all pages.
+/// The keys on all pages of a listing.
 async fn listed(arm: &Arm, pattern: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -411,7 +411,7 @@ pub(crate) async fn every_hold_of_a_class_has_a_note_that_ends_with_it(arm: &Arm
     };
     let hosts: Vec<_> = was.holds.into_iter().map(|hold| host(hold.note)).collect();
     assert_eq!(hosts, [Some("two".into())]);
-    // A class that no longer holds the lock is not listed.
+    // The holds of a class that no longer holds the lock are not listed.
     arm.granted(acquire(&claim(KEY, 4), LONG, now())).await;
     assert_eq!(state(arm).await.holds, []);
 }

@@ -1,4 +1,4 @@
-//! Promises of a node beyond single answers: order, and exactly one answer per request.
+//! Promises of a node about several requests: it keeps their order, and answers each exactly once.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::support::secs;
 
 const KEY: &[u8] = b"job";
 
-/// More than a node sends at a time.
+/// More requests than a node sends at a time.
 const MANY: usize = 3_000;
 
 pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
@@ -35,11 +35,11 @@ pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
 
 pub(crate) async fn every_request_is_answered_once(arm: &Arm) {
     let mut ears = Ears::new();
-    // Connected first, because requests queued before that take another path.
+    // The node is connected first, because requests that are queued before it connects take another path.
     arm.ask(look(KEY)).await.expect("it answers");
     let mut wanted = Vec::new();
     for n in 0..MANY {
-        // Long runs of withdrawn requests, after which nothing is left to send.
+        // Most requests are withdrawn, in long sequences after which nothing is left to send.
         let withdrawn = n % 1_500 < 1_200;
         let claim = claim(format!("job {n}").as_bytes(), 1);
         if withdrawn {
@@ -68,7 +68,7 @@ pub(crate) async fn node_is_idle_when_every_request_is_answered(arm: &Arm) {
         }
         let idle = tokio::time::timeout(PATIENCE, arm.node.idle()).await;
         assert!(idle.is_ok(), "round {round}");
-        // By then everything that was sent has been answered.
+        // All requests that were sent before have been answered by now.
         for _ in 0..100 {
             assert!(!ears.is_silent(), "round {round}");
         }

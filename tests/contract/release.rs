@@ -18,10 +18,11 @@ pub(crate) async fn a_holder_deletes_its_key_and_keeps_the_counter(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(counter));
 }
 
-/// Only for withdrawn claims may a server use a command of its own instead of a script.
+/// Releases of withdrawn claims and of others: a server may use a command of its own, instead of a script, only for
+/// withdrawn claims.
 const GIVEN_UP: [bool; 2] = [false, true];
 
-/// A claim with or without a counter, withdrawn or not.
+/// Claims with and without a counter, withdrawn and not withdrawn.
 fn claims(n: u8) -> impl Iterator<Item = Arc<Claim>> {
     GIVEN_UP.into_iter().flat_map(move |given_up| {
         let claims = [claim(KEY, n), classic(KEY, n)];
@@ -55,7 +56,7 @@ pub(crate) async fn another_holders_key_is_left_alone(arm: &Arm) {
         assert_eq!(said, Ok(Answer::Released(false)));
         assert_eq!(arm.read(KEY), Some(hex(1)));
     }
-    // A value that has ours as a prefix is foreign as well.
+    // A lock value that has ours as a prefix belongs to another client.
     let longer = [&hex(3)[..], b"0"].concat();
     arm.put(KEY, &longer, None);
     for other in claims(3) {

@@ -1,5 +1,5 @@
-//! Requests sent to a master as one call are answered, and leave the same state, as if each was sent by itself: random
-//! bursts on two real servers, compared reply by reply.
+//! Requests that are sent to a master as one call must be answered, and must change its state, as if each was sent by
+//! itself. Random bursts are sent to two real servers, and compared reply by reply.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,10 +18,10 @@ use crate::support::asking::{self, Ears, Said};
 use crate::support::seed::seed;
 use crate::support::{ms, secs};
 
-/// The number of locks: fewer than the requests of a burst, so that some share a lock.
+/// The number of locks. It is smaller than a burst, so some requests of a burst use the same lock.
 const LOCKS: usize = 24;
 
-/// The allowed difference between two operations that were sent at the same time.
+/// The largest allowed difference between the remaining times of two keys that were set at the same time.
 const BLUR: Duration = secs(2);
 
 /// The prefix of all waiter ids.
@@ -30,19 +30,19 @@ const PROCESS: &str = "0000000000000007";
 /// One operation on both masters.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sent one after the other to one master, and all at once to the other.
+    /// A burst that is sent one request after the other to one master, and all at once to the other.
     Burst(Vec<Ask>),
-    /// Adds waiters; those marked `false` die at once and stay in the queue.
+    /// Adds waiters to a lock's queue. Those marked `false` die at once and stay in the queue.
     Line(usize, Vec<bool>),
-    /// A key of another type: the prefix of its name, and the lock.
+    /// Puts a key of another data type: the prefix of its name, and the lock.
     Foreign(&'static str, usize),
     Counter(usize, &'static str),
     Put(usize),
     Delete(&'static str, usize),
     Note(usize),
-    /// The masters lose their scripts.
+    /// Makes both masters lose their scripts.
     Forget,
-    /// They run out of memory, or have memory again.
+    /// Makes both masters run out of memory, or have memory again.
     Full(bool),
 }
 
@@ -57,11 +57,11 @@ struct Ask {
 
 #[derive(Clone, Copy, Debug)]
 enum Verb {
-    /// The TTL, and the distance of the proposed number from now, in milliseconds.
+    /// Acquires a lock: the index of its TTL, and the distance of the proposed number from now in milliseconds.
     Acquire(usize, i64),
     Withdrawn,
     Release(bool),
-    /// A release of a claim that may have a note.
+    /// Releases a claim that may have a note.
     ReleaseNoted,
     Confirm(i64),
     Look,
@@ -75,7 +75,7 @@ enum Stand {
     Waiter(u64),
 }
 
-/// The last one is longer than any master of these tests accepts.
+/// The TTLs of acquires. The last one is longer than any master of these tests accepts.
 const TTLS: [Duration; 3] = [secs(60), secs(500), secs(700)];
 
 fn key(lock: usize) -> Vec<u8> {
@@ -126,12 +126,12 @@ impl Ask {
     }
 }
 
-/// Requests, mostly for locks with queues or mostly for locks without; with or without proposed numbers that the
-/// masters' clocks limit.
+/// Random requests, mostly for locks with queues (`lines`) or mostly for locks without. With `cut`, some proposed
+/// numbers are limited by the masters' clocks.
 fn ask(cut: bool, lines: bool) -> impl Strategy<Value = Ask> {
     let shift = move || {
         prop_oneof![
-            // Few, so that a counter sometimes equals a proposal.
+            // Only a few different distances, so that a counter sometimes equals a proposed number.
             6 => (-2..3_i64).prop_map(|by| 200 * by),
             u32::from(cut) => Just(-9_000),
             u32::from(cut) => Just(9_000),
@@ -227,13 +227,13 @@ fn scripts(arm: &Arm) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// It does not see that queues exist.
+    /// The master does not see that queues exist.
     Lines,
-    /// It does not see which locks have queues.
+    /// The master does not see which locks have queues.
     Tickets,
-    /// It loses a counter.
+    /// The master loses a counter.
     Counter,
-    /// It keeps a lock for half the time.
+    /// The master keeps a lock for half of its TTL only.
     Expiry,
 }
 
@@ -242,7 +242,8 @@ struct Pair {
     together: Arm,
     heard: [Heard; 2],
     wrong: Wrong,
-    /// The masters' clocks may limit proposals; they are not read at the same moment.
+    /// Whether the masters' clocks may limit proposed numbers. The clocks of the two masters are not read at the same
+    /// moment.
     cut: bool,
     seen: [AtomicUsize; 4],
 }
@@ -259,7 +260,7 @@ impl Pair {
             cut,
             seen: Default::default(),
         };
-        // The scripts for bursts are loaded when they are first needed.
+        // The scripts for bursts are loaded when they are first needed, which is here.
         let all = (0..9).map(|lock| asking::release(&asking::claim(&key(lock), 1)));
         Self::ask_at_once(&pair.together, &all.collect::<Vec<_>>()).await;
         pair
@@ -353,14 +354,14 @@ impl Pair {
             let place = Fairness::Fair(Some(Box::new(ticket(number, beat))));
             let claim = Claim::new("", &key(lock), asking::token(9), true);
             let asked = asking::acquire(&Arc::new(claim.with_fairness(place)), LONG, now());
-            // A waiter that is granted releases the lock and keeps its ticket.
+            // A waiter that is granted the lock releases it and keeps its ticket.
             for arm in [&self.apart, &self.together] {
                 let _ = arm.ask(asked.clone()).await;
                 arm.delete(&key(lock));
             }
         }
-        // Dead waiters are dead by now. The queue marker they left lives for two heartbeats, and is gone on both
-        // masters.
+        // The heartbeats of dead waiters have ended by now. The queue marker that they left lives for two heartbeats,
+        // and then is gone on both masters.
         tokio::time::sleep(ms(45)).await;
     }
 
@@ -377,7 +378,8 @@ impl Pair {
                     for arm in [&self.apart, &self.together] {
                         arm.put_foreign(&key);
                     }
-                    // A foreign key in place of a queue is read only if there are tickets and the queue marker.
+                    // A foreign key in place of a queue is read only if the lock has a ticket key and the queue marker
+                    // exists.
                     for key in [beside("quorate:ticket:", *lock), b"quorate:lines".to_vec()] {
                         self.both(&[b"SET", &key, b"1", b"NX", b"PX", b"240000"])?;
                     }
@@ -394,8 +396,8 @@ impl Pair {
                 }
                 Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
                 Step::Full(full) => {
-                    // If a script has removed a dead waiter, a full server lets it continue to write, so no waiter is
-                    // queued then.
+                    // Once a script has removed a dead waiter, a full server lets the script write more. So no waiter
+                    // is queued while the servers are full.
                     for lock in 0..LOCKS {
                         for before in ["quorate:queue:", "quorate:alive:"] {
                             self.both(&[b"DEL", &beside(before, lock)])?;
@@ -406,7 +408,7 @@ impl Pair {
                 }
             }
             self.compare_keys()?;
-            // All published messages arrived before the answers to these requests.
+            // All published messages have arrived before the answers to these requests.
             for arm in [&self.apart, &self.together] {
                 let _ = arm.ask(asking::look(b"another")).await;
             }
@@ -437,7 +439,7 @@ impl Pair {
                 let [a, b] = [&self.apart, &self.together].map(|arm| {
                     let reply = command(arm, &[b"ZRANGE", &key, b"0", b"-1"]);
                     match (before, reply) {
-                        // Deadlines of the same moment.
+                        // Waiters with the same deadline may be in any order.
                         ("quorate:alive:", Reply::Array(mut all)) => {
                             all.sort_by_key(|one| one.text().map(Cow::into_owned));
                             Reply::Array(all)
@@ -464,7 +466,7 @@ impl Pair {
     }
 }
 
-/// Runs bursts on both masters; returns the first difference.
+/// Runs bursts on both masters. Returns the first difference.
 fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
     let seed = seed();
     let runtime = tokio::runtime::Builder::new_current_thread();
@@ -473,7 +475,7 @@ fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
     let config = Config {
         cases,
         failure_persistence: None,
-        // If a difference is expected, it need not be shrunk.
+        // A difference that is expected need not be shrunk.
         max_shrink_iters: if wrong == Wrong::Nothing { 300 } else { 0 },
         ..Config::default()
     };

@@ -1,6 +1,6 @@
-//! Other Redlock clients on the same lock key: they exclude us, and we exclude them.
+//! Other Redlock clients use the same lock key: their locks exclude ours, and ours exclude theirs.
 //!
-//! `scripts/interop` installs the peers and runs these tests. Without the peers, each test reports that it was skipped.
+//! `scripts/interop` installs these clients and runs the tests. Without them, each test reports that it was skipped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use quorate::{Redlock, RestartGuard, TryAcquire};
 use quorate_testbed::Masters;
 
-/// The process of another client, with or without a lock.
+/// The process of another Redlock client, with or without a lock.
 struct Peer {
     child: Child,
     input: ChildStdin,
@@ -73,7 +73,8 @@ fn pottery() -> Option<Command> {
     Some(command)
 }
 
-/// Each side holds and is refused, in both directions; `prefix` is what the peer puts before the resource name.
+/// Checks both directions: while one client holds the lock, the other is refused. `prefix` is what the other client
+/// puts before the resource name.
 async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &str) {
     let Some(command) = peer() else {
         eprintln!("SKIPPED: the peer is not installed; scripts/interop installs and runs this");

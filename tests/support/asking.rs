@@ -1,4 +1,4 @@
-//! Sending requests to a single node, as a coordinator would.
+//! Sending requests to a single node, as the coordinator of a quorum would.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -35,7 +35,7 @@ impl Ears {
         Self { sender, receiver }
     }
 
-    /// Sends a request; its answer carries `number`.
+    /// Sends a request whose answer will carry `number`.
     pub(crate) fn ask(&self, node: &dyn Node, number: usize, request: Request) {
         let answers = Arc::new(Answers(self.sender.clone()));
         node.send(request, Reply::new(answers, number, Phase::Look));
@@ -49,7 +49,7 @@ impl Ears {
             .expect("this end keeps a sender")
     }
 
-    /// The next `count` answers.
+    /// Waits for the next `count` answers.
     pub(crate) async fn all(&mut self, count: usize) -> Vec<(usize, Said)> {
         let mut said = Vec::with_capacity(count);
         while said.len() < count {
@@ -94,7 +94,7 @@ impl ReplySink for Tally {
     }
 }
 
-/// A token that is easy to tell from others.
+/// The token whose bytes are all `n`.
 pub(crate) fn token(n: u8) -> Token {
     Token::from_bytes([n; 16])
 }

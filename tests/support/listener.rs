@@ -1,4 +1,4 @@
-//! All trace output, as one text.
+//! Collects all trace output as one text.
 
 use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Hears this thread until the guard is dropped.
+    /// Records the trace output of this thread until the guard is dropped.
     pub(crate) fn listen(&self) -> DefaultGuard {
         listen(self.clone())
     }
@@ -33,11 +33,11 @@ impl Listener {
     }
 }
 
-/// Lets `subscriber` hear this thread until the guard is dropped.
+/// Sends the trace output of this thread to `subscriber` until the guard is dropped.
 ///
 /// While a process has a single subscriber, `tracing` asks only the thread that reaches a callsite first whether the
-/// callsite is of interest, and keeps the answer. A test on another thread, which has no subscriber, would switch
-/// the callsite off for this one. So there is always a second subscriber, which hears nothing.
+/// callsite is of interest, and keeps the answer. If a test on another thread, without a subscriber, comes first, the
+/// callsite stays off here too. So there is always a second subscriber, which ignores everything.
 pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
     static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
     LazyLock::force(&SECOND);

@@ -1,6 +1,6 @@
 //! Helpers that many tests share: masters, clients, and checks of the masters' keys.
 //!
-//! Each test program uses a part of them.
+//! Each test program uses only some of them.
 #![allow(dead_code)]
 
 pub(crate) mod asking;
@@ -26,7 +26,7 @@ pub(crate) const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// The time limit for anything that must happen, on a machine with other load.
+/// The time limit for everything that must happen in a test. It is generous, for a machine with other load.
 pub(crate) const PATIENCE: Duration = secs(20);
 
 pub(crate) fn masters(n: usize) -> Masters {
@@ -49,7 +49,7 @@ pub(crate) fn redlock(masters: &Masters) -> Redlock {
     settings(masters.urls()).build().expect("good settings")
 }
 
-/// This many masters in memory, and a `Redlock` over them.
+/// `n` masters in memory, and a `Redlock` over them.
 pub(crate) fn memory(n: usize) -> (Vec<MemoryNode>, Redlock) {
     let nodes: Vec<_> = (0..n).map(|n| MemoryNode::new(&format!("m{n}"))).collect();
     let as_nodes = nodes
@@ -69,7 +69,7 @@ pub(crate) async fn take(redlock: &Redlock, resource: &str) -> LockGuard {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Waits until `seen` is true; a test that waits in vain fails with `what`.
+/// Waits until `seen` returns true. The test fails with the message `what` after [`PATIENCE`].
 pub(crate) async fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
     let started = Instant::now();
     while !seen() {
@@ -94,11 +94,11 @@ pub(crate) fn holders(masters: &Masters, key: &str) -> usize {
     masters.iter().filter(|server| has_key(server, key)).count()
 }
 
-/// The number of this library's connections to a server: all connections over TCP.
+/// The number of this library's connections to a server, which are all connections over TCP.
 pub(crate) fn connections(server: &Server) -> usize {
     let list = ask_server(server, &["CLIENT", "LIST"]);
     let list = list.text().unwrap_or_default().into_owned();
-    // The connection that asks uses the Unix socket and is not counted.
+    // The connection that sends this command uses the Unix socket, so it is not counted.
     let tcp = |line: &&str| line.contains("addr=127.0.0.1:");
     list.lines().filter(tcp).count()
 }

@@ -9,11 +9,11 @@ use quorate::runtime::BoxFuture;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-/// A node that executes every request `there` after it was sent and delivers the reply `back` after that, in order,
-/// like one connection to a distant master.
+/// A node that executes every request `there` after it was sent, and delivers the reply `back` after that. It keeps the
+/// order of requests, like one connection to a distant master.
 ///
-/// It deliberately honours a withdrawn claim only when the request arrives at the master. So it plays the case that the
-/// coordinator must survive: a request that was sent before it was undone.
+/// It checks whether a claim was withdrawn only when the request arrives at the master. So it produces the case that
+/// the coordinator must handle: a request that was sent before its claim was withdrawn.
 pub(crate) struct SlowNode {
     pub(crate) master: MemoryNode,
     post: UnboundedSender<(Request, Reply)>,
@@ -22,7 +22,7 @@ pub(crate) struct SlowNode {
 }
 
 impl SlowNode {
-    /// Needs a tokio runtime.
+    /// Creates the node. The caller must be in a tokio runtime.
     pub(crate) fn new(name: &str, there: Duration, back: Duration) -> Arc<Self> {
         let master = MemoryNode::new(name);
         let (post, mut letters) = unbounded_channel::<(Request, Reply)>();

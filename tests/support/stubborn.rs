@@ -1,4 +1,4 @@
-//! A master in memory that answers as a rule says: late, with an error, or never.
+//! A master in memory that answers as a rule demands: at once, late, with an error, or never.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use quorate::{Redlock, Wait};
 
 use super::{ms, secs};
 
-/// The treatment of one request.
+/// How a master treats one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Treatment {
     /// Executed and answered at once.
@@ -29,7 +29,7 @@ type Rule = Box<dyn FnMut(&Request) -> Treatment + Send>;
 pub(crate) struct Stubborn {
     pub(crate) master: MemoryNode,
     rule: Mutex<Rule>,
-    /// Kept, because dropping a reply would count as an answer.
+    /// The replies that will never be given. They are kept, because dropping a reply would count as an answer.
     kept: Mutex<Vec<Reply>>,
 }
 
@@ -50,7 +50,7 @@ impl Stubborn {
         Self::new(name, |_| Treatment::Honest)
     }
 
-    /// The same node, with the lock key held by another client.
+    /// Stores the lock key as held by another client, and returns this node.
     pub(crate) fn holding(self: Arc<Self>, key: &str) -> Arc<Self> {
         self.master.with_master(|master, now| {
             let ttl = Some(Duration::from_secs(600));
@@ -59,15 +59,15 @@ impl Stubborn {
         self
     }
 
-    /// That other client deletes the lock key, and wakes nobody.
+    /// Deletes the lock key as that other client would, without waking any waiter.
     pub(crate) fn let_go(&self, key: &str) {
         self.master.with_master(|master, now| {
-            // A key with a TTL of zero is gone.
+            // Setting a TTL of zero deletes the key.
             master.put_text(now, key.as_bytes(), b"", Some(Duration::ZERO));
         });
     }
 
-    /// Changes the rule.
+    /// Replaces the rule of this node.
     pub(crate) fn change(&self, rule: impl FnMut(&Request) -> Treatment + Send + 'static) {
         *self.rule.lock().expect("no panic") = Box::new(rule);
     }

@@ -7,7 +7,7 @@ use super::PATIENCE;
 
 pub(crate) type Waiter = JoinHandle<Result<LockGuard, AcquireError>>;
 
-/// Returns its guard once it has the lock.
+/// Waits for the task to acquire the lock, and returns its guard.
 pub(crate) async fn gets_it(waiter: Waiter) -> LockGuard {
     let outcome = tokio::time::timeout(PATIENCE, waiter).await;
     let outcome = outcome.expect("its turn comes").expect("no panic");
