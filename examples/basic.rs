@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .await?;
     println!("held, fencing token {:?}", guard.fencing_token());
 
-    // A lock that another client holds is a normal answer, not an error.
+    // If another client holds the lock, this is a normal result, not an error.
     match redlock.try_acquire("nightly-report").await? {
         TryAcquire::Acquired(_) => println!("unexpected: this example holds the lock"),
         TryAcquire::Held(refusal) => {

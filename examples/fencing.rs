@@ -1,12 +1,11 @@
 //! A resource that rejects stale writers, which completes fencing.
 //!
-//! A lock cannot stop a holder that was paused beyond its lease and continues to write. The resource
-//! can: it remembers the largest fencing token that it has seen, and rejects smaller ones. Here the
+//! A lock cannot stop a holder that was paused until its lock expired, and that then continues to write. The resource
+//! can: it remembers the largest fencing token that it has seen, and rejects smaller tokens. In this example the
 //! resource is a file. In a database, use `UPDATE .. WHERE fence <= $token`.
 //!
-//! `cargo run -p quorate --features testing --example fencing` shows two holders in one process.
-//! `.. --example fencing -- FILE TOKEN TEXT` writes once, like a command under `quorate run`,
-//! and exits with 1 if the token is stale.
+//! `cargo run -p quorate --features testing --example fencing` shows two holders in one process. `.. --example fencing
+//! -- FILE TOKEN TEXT` writes once, like a command under `quorate run`, and exits with 1 if the token is stale.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -15,7 +14,7 @@ use std::time::Duration;
 
 use quorate::Redlock;
 
-/// A file that contains the token of its last writer, and a text.
+/// A file that contains the fencing token of its last writer, and a text.
 struct FencedFile {
     path: PathBuf,
 }
@@ -27,8 +26,8 @@ impl FencedFile {
         }
     }
 
-    /// Writes `text`, unless a client with a larger token has written already; then returns that token. The
-    /// lock of the file makes check and write atomic. In a database this is a single statement.
+    /// Writes `text`. If a client with a larger token has already written, writes nothing and returns that token. A
+    /// lock on the file makes check and write atomic. In a database this is a single statement.
     fn write(&self, token: u64, text: &str) -> io::Result<Result<(), u64>> {
         let mut options = OpenOptions::new();
         let mut file: File = options
@@ -37,7 +36,7 @@ impl FencedFile {
             .create(true)
             .truncate(false)
             .open(&self.path)?;
-        // Closing the file releases this lock.
+        // The lock on the file is released when the file is closed.
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
         let mut content = String::new();
         file.read_to_string(&mut content)?;

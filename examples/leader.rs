@@ -22,12 +22,13 @@ async fn watch(mut observation: Observation) {
     }
 }
 
-/// Waits until it is the leader, leads for 50 ms, and resigns.
+/// Waits until this candidate is the leader, leads for 50 ms, and resigns.
 async fn candidate(redlock: Redlock, address: &str) -> Result<(), quorate::AcquireError> {
     let leadership = redlock.election("scheduler").campaign(address).await?;
     tokio::select! {
         cause = leadership.lost() => println!("{address} has lost the leadership: {cause}"),
-        // The leader works here. It passes its term to the resource that it writes to, which rejects smaller terms.
+        // The leader works here. It passes its term to the resource that it writes to, and the resource rejects smaller
+        // terms.
         () = tokio::time::sleep(Duration::from_millis(50)) => {
             println!("{address} has worked with term {}", leadership.term());
         }

@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .with(wanted)
         .init();
 
-    // Install the recorder before building the first `Redlock`, so that every series exists from the start.
+    // Install the recorder before the first `Redlock` is built, so that every metric exists from the start.
     let recorder = DebuggingRecorder::new();
     let figures = recorder.snapshotter();
     recorder.install()?;

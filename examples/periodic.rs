@@ -3,8 +3,8 @@
 //! `cargo run -p quorate --features testing --example periodic`
 //!
 //! Every machine runs `lead_and_work`. This example runs two machines in one process, over the same masters. The first
-//! machine stops after three rounds, like for an update. If a round must not run twice, pass the term to the resource
-//! that it writes to. For a job that runs once a day, use `Redlock::once` instead.
+//! machine stops after three rounds, as it would for an update. If a round must not run twice, pass the term to the
+//! resource that it writes to. For a job that runs once a day, use `Redlock::once` instead.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ fn round(machine: &str, term: u64, number: u32) {
     println!("{machine}, term {term}: round {number}");
 }
 
-/// Runs at most this many rounds, and stops earlier if the leadership is lost.
+/// Runs `rounds` rounds of the job. Stops earlier if the leadership is lost.
 async fn work(machine: &str, leads: &Leadership, rounds: u32) {
     let mut every = tokio::time::interval(Duration::from_millis(20));
-    // After a stall, run one round instead of all missed ones.
+    // After a stall, run one round and skip the other missed rounds.
     every.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for number in 1..=rounds {
         tokio::select! {
@@ -30,7 +30,7 @@ async fn work(machine: &str, leads: &Leadership, rounds: u32) {
                 return;
             }
         }
-        // The tick and the loss may be ready at the same time.
+        // The tick and the loss may be ready at the same time, so check before each round.
         if leads.is_valid() {
             round(machine, leads.term(), number);
         }
@@ -42,7 +42,8 @@ async fn lead_and_work(redlock: Redlock, machine: &str, rounds: u32) -> Result<(
     // A real service repeats this in a loop, because the leadership may end at any time.
     let leads = election.campaign(machine).await?;
     work(machine, &leads, rounds).await;
-    // After resigning, the next candidate leads at once. Otherwise it would wait for the TTL to end.
+    // After a resignation the next candidate leads at once. Without it, the candidate would wait until the TTL has
+    // expired.
     leads.resign().await;
     Ok(())
 }

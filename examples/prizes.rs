@@ -1,4 +1,5 @@
-//! Twenty shops ask for ten prizes, while masters lose their memory one after the other. Ten prizes are handed out.
+//! Twenty shops ask for ten prizes, while masters lose their data one after the other. Exactly ten prizes are handed
+//! out.
 //!
 //! `cargo run -p quorate --features testing --example prizes`
 
@@ -23,7 +24,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut handed_out = 0;
     for shop in 0..20 {
-        // One master after the other comes back empty. The next take writes the number to it again.
+        // One master after the other restarts without its data. The next `take` writes the number of prizes to that
+        // master again.
         masters[shop % masters.len()].forget();
         match prizes.take(1).await? {
             Take::Taken { left } => {
@@ -35,7 +37,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("{handed_out} prizes were handed out");
 
-    // If a majority forgets the number at the same time, it is lost: nothing more is handed out.
+    // If a majority of masters loses the number at the same time, the number is lost and no prize is handed out any
+    // more.
     for master in &masters[..3] {
         master.forget();
     }
@@ -51,7 +54,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The number of masters that have no value.
+/// The number of masters that have no stored value.
 fn silent(reports: &[quorate::NodeReport]) -> usize {
     let none = |said: &&quorate::NodeReport| said.outcome == quorate::NodeOutcome::NoValue;
     reports.iter().filter(none).count()

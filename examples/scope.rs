@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .await?;
     println!("the body returned {sum}");
 
-    // An operator breaks the lock while the body runs. The body is stopped, and the caller gets an error.
+    // An operator force-releases the lock while the body runs. The body is stopped, and the caller gets an error.
     let other = redlock.clone();
     let breaker = async move {
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,5 +1,5 @@
-//! A worker with a graceful shutdown. On SIGTERM or Ctrl-C it finishes the current step, releases its lock, and sends
-//! the last messages before the runtime is dropped.
+//! A worker with a graceful shutdown. On SIGTERM or Ctrl-C it finishes the current step and releases its lock. The last
+//! releases are sent before the runtime is dropped.
 //!
 //! `cargo run -p quorate --features testing --example shutdown` stops by itself after 200 ms.
 //! `QUORATE_MASTERS=redis://.. cargo run .. --example shutdown -- wait` runs until it receives a signal.
@@ -10,17 +10,17 @@ use quorate::{AcquireError, Redlock, RedlockBuilder, Wait};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Runs one job after the other, each under its lock, until `stop` is true.
+/// Runs one job after the other, each under its own lock, until `stop` is true.
 async fn work(redlock: Redlock, mut stop: watch::Receiver<bool>) -> Result<u32, AcquireError> {
     let mut done = 0;
     for job in 0.. {
         let lock = redlock.lock(format!("job:{job}")).wait(Wait::Forever);
-        // A stop ends the wait for a lock at once. Dropping this future leaves nothing behind.
+        // `stop` ends the wait for a lock at once. Dropping the future of the acquire leaves no keys on the masters.
         let guard = tokio::select! {
             guard = lock.acquire() => guard?,
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        // A step that has begun is finished, unless its lock is lost.
+        // Finish a step that has begun, unless its lock is lost.
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(30)) => done += 1,
             cause = guard.lost() => println!("job {job}: {cause}, abandoned"),
@@ -33,7 +33,7 @@ async fn work(redlock: Redlock, mut stop: watch::Receiver<bool>) -> Result<u32, 
     Ok(done)
 }
 
-/// Returns on SIGTERM or Ctrl-C.
+/// Returns when the process receives SIGTERM or Ctrl-C.
 async fn stop_signal() -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {

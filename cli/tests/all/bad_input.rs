@@ -1,9 +1,10 @@
-//! Wrong usage: one line that names the wrong argument, exit code 64, and nothing is executed or written.
+//! Tests of wrong usage: quorate prints one line that names the wrong argument, exits with 64, and executes and writes
+//! nothing.
 
 use crate::common::{self, bare, done, masters, quorate};
 
-/// Runs `quorate run` with these options and `touch FILE`. Expects exit code 64, one line that contains all `parts`, and
-/// no file.
+/// Runs `quorate run` with these options and the command `touch FILE`. Expects exit code 64, one line that contains all
+/// of `parts`, and that FILE does not exist afterwards.
 fn refused(options: &[&str], parts: &[&str]) {
     let witness = tempfile::tempdir().expect("a directory");
     let file = witness.path().join("ran");
@@ -37,7 +38,7 @@ fn wrong_masters_are_refused_in_one_line() {
         &["master 2 of 3"],
     );
     refused(&["--masters", "http://a", "r"], &["http", "redis://"]);
-    // Text in the place of a port may be a password whose host was forgotten.
+    // Text in the place of a port must be hidden: it may be a password in a URL whose host was forgotten.
     refused(&["--masters", "a:b:c", "r"], &["a:b:***"]);
     refused(&["--masters", "redis://a:port", "r"], &["redis://a:***"]);
     refused(

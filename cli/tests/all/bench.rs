@@ -1,4 +1,4 @@
-//! `quorate bench`: measures within the given time, writes its report, and leaves nothing else.
+//! Tests of `quorate bench`: it measures within the given time, writes its report, and leaves no other files or keys.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
         run.err.contains("a noisy machine"),
         "{run:?}"
     );
-    // The q-th fastest of 1, 10, 40, 80 and 150 ms is a lower bound on any machine.
+    // The third fastest of the round trips 1, 10, 40, 80 and 150 ms is a lower bound on any machine.
     let far = result["wide"]["sizes"].as_array().expect("a list");
     let theory: Vec<_> = far.iter().map(|size| size["theory_ms"].as_f64()).collect();
     let expected = [1.0, 10.0, 10.0, 40.0, 40.0].map(Some);
@@ -94,7 +94,7 @@ fn bench_kinds_compares_each_kind_with_the_plain_lock() {
 
 #[test]
 fn bench_on_a_busy_machine_warns_of_noise() {
-    // One more than there are processors.
+    // Run one busy loop more than there are processors.
     let busy = std::thread::available_parallelism().map_or(2, usize::from) + 1;
     let loops = (0..busy).map(|_| {
         let mut shell = std::process::Command::new("sh");
@@ -248,7 +248,7 @@ fn interrupted_bench_stops_its_spawned_masters() {
     assert_eq!(inside(), 0, "{run:?}");
 }
 
-/// All keys except fencing counters.
+/// All keys that are left on the masters, without fencing counters.
 fn left(masters: &quorate_testbed::Masters) -> Vec<String> {
     let keys =
         masters.iter().flat_map(

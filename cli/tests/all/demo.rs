@@ -1,4 +1,4 @@
-//! `quorate demo` on real masters and in memory.
+//! Tests of `quorate demo`, on real masters and on masters in memory.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn demo_sells_ten_prizes_on_two_redis_and_a_database() {
     }
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,redis,mysql"]));
     three_sell_ten(&format!("{0}, {0}, mariadbd", redis()), &run);
-    // The master that is killed and comes back may be a database.
+    // Use a database in the place of the master that the demo kills and restarts.
     let run = done(bare().args(["demo", "--json", "--nodes", "redis,mariadb,redis"]));
     three_sell_ten(&format!("{0}, mariadbd, {0}", redis()), &run);
 }
@@ -134,7 +134,7 @@ fn interrupted_demo_dies_of_the_signal_and_stops_its_masters() {
     std::thread::sleep(Duration::from_millis(400));
     signal(&child, "INT");
     let run = end(child);
-    // The demo dies of SIGINT, so that a shell ends a loop around it.
+    // The demo must end by the signal SIGINT itself, so that a shell ends a loop around it.
     assert_eq!((run.code, run.died_of), (Some(130), Some(2)), "{run:?}");
     assert!(
         run.err.contains("interrupted") && run.out.is_empty(),

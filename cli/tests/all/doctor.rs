@@ -1,4 +1,4 @@
-//! `quorate doctor` on real masters: finds each problem, and none on healthy masters.
+//! Tests of `quorate doctor` on real masters: it finds each problem, and finds none on healthy masters.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ fn durable(n: usize) -> Masters {
     .expect("masters start")
 }
 
-/// Longer timeouts than the defaults, because tests share the processors.
+/// `quorate doctor` with longer timeouts than the defaults, because the tests share the processors.
 fn patient(masters: &Masters) -> Command {
     let mut command = quorate(masters);
     command
@@ -30,7 +30,7 @@ fn examine(masters: &Masters, options: &[&str]) -> (Done, Value) {
     (run, json)
 }
 
-/// The checks with findings of this severity.
+/// The names of the checks that have findings of this severity.
 fn found(json: &Value, severity: &str) -> Vec<String> {
     let findings = json["findings"].as_array().expect("findings");
     findings
@@ -47,7 +47,7 @@ fn doctor_finds_no_problem_on_healthy_masters() {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(json["well"], true);
     let findings = json["findings"].as_array().expect("findings");
-    // Ignore whether the installed server has a tested version.
+    // Ignore findings about the version, because the installed server may be an untested version.
     assert!(findings.iter().all(|f| f["check"] == "version"), "{run:?}");
     let first = &json["masters"][0];
     assert_eq!(first["appendfsync"], "always");
@@ -132,7 +132,7 @@ fn doctor_names_the_missing_rights_of_a_user() {
     assert_eq!(found(&json, "error"), ["acl"; 3], "{run:?}");
     assert_eq!(
         json["masters"][0]["denied"],
-        // The second because these tests turn the restart guard off.
+        // CONFIG GET is needed here only because these tests turn the restart guard off.
         serde_json::json!(["EVALSHA", "CONFIG GET"]),
         "{run:?}"
     );
@@ -158,7 +158,7 @@ fn doctor_without_a_quorum_exits_with_69() {
     masters[1].cont().expect("continued");
 }
 
-/// The `ACL SETUSER` command in docs/operations.md.
+/// The words of the `ACL SETUSER` command in docs/operations.md.
 fn documented() -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -167,7 +167,7 @@ fn documented() -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// Runs the documented command on every master, with one of its rights removed.
+/// Runs the documented `ACL SETUSER` command on every master, without the right `without`.
 fn grant(masters: &Masters, without: Option<&str>) {
     let words: Vec<String> = documented()
         .into_iter()
@@ -179,7 +179,8 @@ fn grant(masters: &Masters, without: Option<&str>) {
     }
 }
 
-/// Runs doctor as the documented user. The password on the page is the literal word PASSWORD.
+/// Runs `quorate doctor` as the user that docs/operations.md documents. The password on that page is the literal word
+/// PASSWORD.
 fn examine_as_locker(masters: &Masters, options: &[&str]) -> (Done, Value) {
     let url = |master: &Server| format!("redis://quorate:PASSWORD@{}", master.addr());
     let urls: Vec<String> = masters.iter().map(url).collect();
@@ -227,7 +228,8 @@ fn doctor_names_each_documented_right_that_is_missing() {
 fn doctor_asks_for_prefix_if_the_user_may_not_use_all_keys() {
     let masters = durable(3);
     grant(&masters, None);
-    // The locks may be named lock:a and lock:b without --prefix, so the user may be correct.
+    // Without `--prefix`, doctor cannot know whether all locks have names like `lock:a`. So the user may have enough
+    // rights, and the finding is only a warning.
     let (run, json) = examine_as_locker(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");
@@ -235,10 +237,10 @@ fn doctor_asks_for_prefix_if_the_user_may_not_use_all_keys() {
     assert!(run.out.contains("--prefix"), "{run:?}");
 }
 
-/// The behaviour of a scripted server when it receives data.
+/// How a scripted server reacts when it receives data.
 type Manner = fn(&mut TcpStream, &[u8]) -> std::io::Result<()>;
 
-/// A server on a free port, until the test ends.
+/// Starts a scripted server on a free port, and returns its URL. It runs until the test program ends.
 fn scripted(manner: Manner) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
@@ -257,7 +259,7 @@ fn scripted(manner: Manner) -> String {
     format!("redis://{address}")
 }
 
-/// Like a server before RESP3: it does not know HELLO, but everything else works.
+/// Behaves like a server that is too old for RESP3: HELLO is an unknown command.
 fn old(stream: &mut TcpStream, heard: &[u8]) -> std::io::Result<()> {
     let heard = String::from_utf8_lossy(heard);
     for line in heard.split("\r\n").filter(|line| line.starts_with('*')) {
@@ -267,12 +269,12 @@ fn old(stream: &mut TcpStream, heard: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Accepts all requests and never replies.
+/// Accepts all data and never replies.
 fn silent(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
     stream.flush()
 }
 
-/// Closes the connection.
+/// Closes the connection when it receives data.
 fn rude(stream: &mut TcpStream, _: &[u8]) -> std::io::Result<()> {
     stream.shutdown(std::net::Shutdown::Both)
 }
@@ -315,7 +317,8 @@ fn doctor_reports_every_master_that_a_lock_cannot_use() {
     }
 }
 
-/// Variable with the paths of servers that the library must refuse (Redis 5 and older), separated by commas.
+/// The variable `QUORATE_TEST_OLD_SERVERS` has the paths of servers that the library must refuse (Redis 5 and older),
+/// separated by commas. If it is not set, nothing is tested.
 #[test]
 fn servers_that_are_too_old_are_refused_by_version() {
     let named = std::env::var("QUORATE_TEST_OLD_SERVERS").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `quorate hold`: holds the lock until a signal, the end of standard input, or the loss of the lock.
+//! Tests of `quorate hold`: it holds the lock until a signal, the end of standard input, or the loss of the lock.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -19,7 +19,7 @@ fn hold(masters: &Masters, options: &[&str]) -> Command {
     command
 }
 
-/// Reads the line that is printed once the lock is held.
+/// Reads the line with the fencing token, which `quorate hold` prints once it holds the lock.
 fn number(child: &mut Child) -> String {
     let mut line = String::new();
     let out = child.stdout.as_mut().expect("piped");
@@ -97,7 +97,7 @@ fn hold_exits_with_74_when_the_lock_is_lost() {
         .spawn();
     let mut taken = taken.expect("starts");
     number(&mut taken);
-    // Waiting for the child would close its standard input.
+    // Take the input out of `taken`, because waiting for the child would close its standard input and end the hold.
     let _input = taken.stdin.take();
     for master in &masters {
         master.command(&["SET", "r", "another"]).expect("alive");

@@ -1,11 +1,11 @@
-//! `quorate run` with kinds of locks other than the exclusive one, and nested runs.
+//! Tests of `quorate run` with kinds of locks other than the exclusive lock, and of nested runs.
 
 use std::time::Duration;
 
 use crate::common::{self, done, end, masters, run, until};
 use quorate_testbed::Masters;
 
-/// Upper bound for any step on an overloaded machine.
+/// Upper bound for the duration of any step on an overloaded machine.
 const START: Duration = Duration::from_secs(10);
 
 fn holds(masters: &Masters, key: &str) -> bool {
@@ -16,7 +16,7 @@ fn holds(masters: &Masters, key: &str) -> bool {
     masters.iter().filter(|master| there(master)).count() >= 2
 }
 
-/// A command that runs until its standard input ends.
+/// Starts `quorate run` with a command that runs until its standard input ends.
 fn lasting(masters: &Masters, args: &[&str]) -> std::process::Child {
     run(masters, args, &["cat"])
         .stdin(std::process::Stdio::piped())
@@ -76,7 +76,7 @@ fn readers_run_concurrently_and_permits_are_limited() {
 fn nested_run_is_refused_the_lock_of_its_ancestor_unless_it_joins_the_owner() {
     let masters = masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
-    // The environment of the outer run contains settings and masters.
+    // The inner run gets its settings and masters from the environment of the outer run.
     let nested = |args: &str| format!("'{quorate}' run {args}");
     let began = std::time::Instant::now();
     let refused = done(&mut run(
@@ -87,7 +87,7 @@ fn nested_run_is_refused_the_lock_of_its_ancestor_unless_it_joins_the_owner() {
     assert_eq!(refused.code, Some(75), "{refused:?}");
     assert!(refused.err.contains("--reenter"), "{refused:?}");
     assert!(began.elapsed() < START, "it waited for itself");
-    // Another resource is not affected.
+    // A nested run with a different resource is not affected.
     let other = done(&mut run(
         &masters,
         &["job"],
@@ -140,7 +140,7 @@ fn nested_permit_is_granted_if_the_ancestor_holds_another_slot() {
     let masters = masters(3);
     let mut first = lasting(&masters, &["--permits", "1", "api"]);
     until("slot 0 is taken", || holds(&masters, "quorate:slot:0:api"));
-    // The outer run takes slot 1; then slot 0 is released.
+    // The outer run takes slot 1. Its command waits until slot 0 is released, and then requests the only permit.
     let inner = "cat; test \"$QUORATE_SLOT\" = 1 && Q run --wait 5s --permits 1 api -- true";
     let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
     let mut outer = run(&masters, &["--permits", "2", "api"], &["sh", "-c", &script])
@@ -173,7 +173,7 @@ fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
     }
 }
 
-/// The environment of a daemon that was started under a `run` and has outlived it.
+/// Tests the variable in the environment of a daemon that was started under a `quorate run` and has outlived it.
 #[test]
 fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancestor() {
     let masters = masters(3);
@@ -192,7 +192,7 @@ fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancesto
         if outer.len() > 1 {
             continue;
         }
-        // An entry without a holder, or with a malformed one, counts.
+        // An entry counts if it names no holder, or names the holder in a malformed way.
         let (hold, _) = held.split_once('@').expect("its holder is named");
         for held in [hold.to_owned(), format!("{hold}@"), format!("{hold}@1.2")] {
             let inner = done(run(&masters, outer, &["true"]).env("QUORATE_HELD", &held));
@@ -214,7 +214,7 @@ fn lead_and_run_are_refused_the_lock_of_an_ancestor_at_once() {
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
     assert_eq!(under_run.code, Some(75), "{under_run:?}");
     refused(under_run);
-    // `lead` campaigns again when its command fails, so the command prints the exit code of the inner process.
+    // `lead` campaigns again if its command fails, so the script succeeds exactly if the inner process exits with 75.
     for inner in [format!("'{quorate}' run job -- true"), lead] {
         let script = format!("{inner}; test $? = 75");
         let mut leads = common::quorate(&masters);
@@ -225,7 +225,7 @@ fn lead_and_run_are_refused_the_lock_of_an_ancestor_at_once() {
     }
 }
 
-/// Runs `inner` (`Q` stands for `quorate`) under an outer `run` with these options.
+/// Runs `inner` (`Q` is replaced by `quorate`) under an outer `quorate run` with these options.
 fn nested(masters: &Masters, outer: &[&str], inner: &str) -> common::Done {
     let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
     done(&mut run(masters, outer, &["sh", "-c", &script]))
@@ -236,7 +236,7 @@ fn hold_of_an_ancestor_is_found_with_its_owner_among_several_ancestors() {
     let masters = masters(3);
     let outer = ["--owner", "the first", "x"];
     for (inner, code) in [
-        // The nearest ancestor has another owner than the holder.
+        // The nearest ancestor has a different owner than the ancestor that holds `x`.
         (
             "Q run --owner b y -- Q run --wait 1s --reenter x -- true",
             0,
@@ -283,7 +283,7 @@ fn nested_quota_or_once_under_the_lock_of_its_ancestor_is_refused_without_waitin
             ran.err.contains("'x' is held by the quorate process"),
             "{inner}: {ran:?}"
         );
-        // Another name, or a semaphore of the same name, is not affected.
+        // The inner run is not affected if the outer run holds another name, or a semaphore of the same name.
         for outer in [&["y"][..], &["--permits", "2", "x"]] {
             let beside = nested(&masters, outer, inner);
             assert!(!beside.err.contains("runs under"), "{inner}: {beside:?}");

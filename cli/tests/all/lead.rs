@@ -1,4 +1,4 @@
-//! Holders and leaders: notes, `list`, `lead` and `watch` on real masters.
+//! Tests of holders and leaders on real masters: notes, `list`, `lead` and `watch`.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,7 +16,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// `quorate` with long timeouts for tests, and a short ttl.
+/// `quorate` with long timeouts for a busy machine, and a short ttl.
 fn patient(masters: &Masters, args: &[&str]) -> Command {
     let mut command = quorate(masters);
     command
@@ -35,7 +35,7 @@ fn lead(masters: &Masters, note: &str, command: &[&str]) -> Command {
     lead
 }
 
-/// Lines that a child prints, as they arrive.
+/// A child process and the lines that it prints, as they arrive.
 struct Lines {
     child: Child,
     lines: Receiver<String>,
@@ -182,7 +182,7 @@ fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
         .expect("starts");
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(alive(&marks[1]), 0, "one at a time");
-    // Killed without warning; its command is killed, too.
+    // Kill the first leader with SIGKILL. Its command must be killed, too.
     signal(&first, "KILL");
     end(first);
     until("its command is gone", || alive(&marks[0]) == 0);
@@ -217,13 +217,13 @@ fn lead_stops_its_command_and_campaigns_again_after_a_loss() {
 fn lead_ends_on_a_signal_whatever_the_exit_code_of_the_command() {
     let masters = masters(3);
     let [exits, stays] = [mark(), mark()].map(Ends);
-    // The command cleans up on SIGTERM, and exits with a code other than 0.
+    // On SIGTERM the command cleans up and exits with a code other than 0, which `lead` returns.
     let script = format!("trap 'exit 3' TERM; echo ready; sleep {} & wait", exits.0);
     let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
     assert_eq!(leads.next(), "ready");
     signal(&leads.child, "TERM");
     assert_eq!(leads.end().code(), Some(3));
-    // The command ignores SIGTERM, and leadership is lost in the meantime.
+    // The command ignores SIGTERM, and leadership is lost while `lead` waits for it.
     let script = format!("trap '' TERM; echo ready; sleep {}", stays.0);
     let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
     assert_eq!(leads.next(), "ready");
@@ -242,7 +242,7 @@ fn lead_ends_when_its_command_exits_with_0() {
         let ended = done(&mut lead(&masters, "me", command));
         assert_eq!(ended.code, Some(code), "{ended:?}");
     }
-    // After a failure others can lead, and the command runs again later.
+    // After a failure of its command, `lead` resigns, and runs the command again in a later term.
     let dir = tempfile::tempdir().expect("a directory");
     let flag = dir.path().join("flag");
     let flag = flag.to_str().expect("text");
@@ -263,7 +263,7 @@ fn watch_ends_on_a_signal_or_without_a_reader() {
     assert_eq!(watch.next(), "boss: no leader known");
     signal(&watch.child, "INT");
     assert_eq!(watch.end().signal(), Some(2));
-    // Also if there is nothing to print.
+    // `watch` ends without a reader even while it has nothing to print.
     let mut child = patient(&masters, &["watch", "boss"])
         .spawn()
         .expect("starts");

@@ -1,5 +1,6 @@
-//! However `quorate run` ends, it leaves only the fencing counter on the masters. The tests look right after the end,
-//! because a leaked key of a waiter or a holder blocks all other clients until it expires.
+//! Tests that `quorate run` leaves only the fencing counter on the masters, in whatever way it ends. The tests look at
+//! the masters right after the end, because a leaked key of a waiter or a holder blocks all other clients until it
+//! expires.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use crate::common::{Done, alive, done, end, mark, masters, run, signal, until, until_held};
 use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
 
-/// The keys on all masters that answer, with the number of the master, without the fencing counters.
+/// All keys on the masters that run, as `MASTER: KEY`, without fencing counters and other keys that may stay.
 fn leavings(masters: &Masters) -> Vec<String> {
     let mut left = Vec::new();
     for (number, master) in masters.iter().enumerate().filter(|(_, m)| m.is_alive()) {
@@ -15,8 +16,9 @@ fn leavings(masters: &Masters) -> Vec<String> {
             panic!("master {number} lists no keys");
         };
         let keys = keys.iter().filter_map(Reply::text);
-        // The largest ticket outlives the queue by a heartbeat, so that a waiter that has left for a moment gets its
-        // place back. Neither this key nor the marker that queues exist blocks other clients.
+        // The key with the largest ticket may stay: it outlives the queue by one heartbeat, so that a waiter that has
+        // left for a moment gets its place back. The marker that queues exist may stay, too. Neither key blocks other
+        // clients.
         let blocks = |key: &std::borrow::Cow<'_, str>| {
             let may_stay = ["quorate:fence:", "quorate:ticket:", "quorate:lines"];
             !may_stay.iter().any(|before| key.starts_with(before))
@@ -27,7 +29,7 @@ fn leavings(masters: &Masters) -> Vec<String> {
     left
 }
 
-/// Lets a foreign client hold `r` on the first `n` masters.
+/// Sets the lock key `r` on the first `n` masters, as if a foreign client held the lock there.
 fn hold(masters: &Masters, n: usize) {
     for master in masters.iter().take(n) {
         let held = master.command(&["SET", "r", "somebody else", "PX", "600000"]);
@@ -35,12 +37,12 @@ fn hold(masters: &Masters, n: usize) {
     }
 }
 
-/// Waits until a master has one of `quorate`'s own keys of this kind.
+/// Waits until at least one master has the key `quorate:KIND:r`.
 fn until_kept(masters: &Masters, kind: &str) {
     until_held(masters, &format!("quorate:{kind}:r"));
 }
 
-/// One way to end `quorate run` with five masters: what to do, and the expected exit code.
+/// One way to end `quorate run` with five masters: its name, what to do, and the accepted exit codes.
 type WayOut = (&'static str, fn(&Masters) -> Done, &'static [i32]);
 
 const WAYS_OUT: &[WayOut] = &[
@@ -167,7 +169,7 @@ const WAYS_OUT: &[WayOut] = &[
     (
         "a command line that is too long for the system",
         |m| done(&mut run(m, &["r"], &["echo", &"x".repeat(130_000)])),
-        // The limit of the argument list depends on the page size.
+        // The limit for a single argument depends on the page size of the system, so the command may also succeed.
         &[126, 0],
     ),
     (
@@ -234,7 +236,7 @@ fn held_on(masters: &Masters) -> usize {
     masters.iter().filter(holds).count()
 }
 
-/// Ends the foreign hold of [`hold`], and checks that `quorate` has not changed it.
+/// Checks that `quorate` has not changed the foreign hold that [`hold`] has set on the first `n` masters, and ends it.
 fn unhold(masters: &Masters, n: usize) {
     for master in masters.iter().take(n) {
         let held = master.command(&["GET", "r"]).expect("alive");
@@ -275,7 +277,7 @@ fn repeated_refused_try_leaves_no_keys() {
 
 #[test]
 fn slow_masters_get_the_release_before_run_exits() {
-    // A round trip takes longer than a fixed pause at the end would, but less than --node-timeout.
+    // A round trip takes longer than a fixed pause at the end of `quorate run` would, but less than --node-timeout.
     let masters = masters(3);
     hold(&masters, 2);
     let proxies: Vec<_> = masters
@@ -316,14 +318,14 @@ fn dead_and_silent_masters_do_not_delay_the_exit_of_run() {
     masters[4].kill().expect("killed");
     assert!(matches!(run.code, Some(75 | 69)), "{run:?}");
     assert_eq!(leavings(&masters).len(), 3, "{run:?}");
-    // Two seconds for the failed connection, half a second for replies; the rest is slack for a busy machine.
+    // Allow two seconds for the failed connection and half a second for replies. The rest is slack for a busy machine.
     assert!(run.took < Duration::from_secs(6), "{run:?}");
 }
 
 #[test]
 fn run_that_cannot_start_a_process_leaves_no_keys() {
-    // Limit the number of open files, so that it suffices for the masters but not for another process. The right limit
-    // depends on the system, so all candidates are tried.
+    // Limit the number of open files so that connections to the masters can be opened, but no other process can be
+    // started. The right limit depends on the system, so try all limits in the range.
     let mut failed = 0;
     let masters = masters(5);
     for files in 8..40 {

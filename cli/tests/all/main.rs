@@ -1,4 +1,4 @@
-//! All tests of the command in one test program, so that it is linked only once.
+//! All tests of the command line in one test program, because it is then linked only once.
 
 mod bad_input;
 mod bench;

@@ -1,11 +1,11 @@
-//! `quorate masters` on real servers, with the commands of docs/operations.md as they are written there.
+//! Tests of `quorate masters` on real servers, with the commands of docs/operations.md as they are written there.
 
 use std::process::Command;
 
 use crate::common::{Done, bare, done, masters, until};
 use quorate_testbed::Masters;
 
-/// The commands of the page, in order.
+/// The `quorate masters` commands of docs/operations.md, in the order of the page.
 fn walk() -> Vec<Vec<String>> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -21,7 +21,7 @@ fn walk() -> Vec<Vec<String>> {
     commands.map(words).collect()
 }
 
-/// Five servers: the first three are the old masters, the last three the next ones.
+/// Five servers. The first three are the old masters, and the last three are the next masters, so one server is both.
 struct Scene(Masters);
 
 impl Scene {
@@ -68,8 +68,8 @@ impl Scene {
     }
 }
 
-/// Three of five masters answer. The other two are a majority of the old masters, so a client of the old masters may hold
-/// the lock there.
+/// Two of five masters do not reply. They are a majority of the old masters, so a client of the old masters may hold
+/// the lock there although three masters reply.
 #[test]
 fn commands_break_status_and_list_need_a_majority_of_the_old_masters() {
     let scene = Scene(masters(5));
@@ -102,7 +102,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
     for command in walk() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let step = words[1];
-        // The next masters must have been up for a while.
+        // `prepare` succeeds only after the next masters have been up for a while.
         until("prepared", || {
             step != "prepare" || scene.operator(&words).code == Some(0)
         });
@@ -125,7 +125,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
         steps.push(step.to_owned());
     }
     assert_eq!(steps, ["prepare", "status", "close", "open", "finish"]);
-    // A client that was not updated gets an error from every command.
+    // A client whose configuration still has the old masters gets an error from every command.
     let mut outdated = Scene::quorate(&scene.urls(0..3));
     let told = done(outdated.args(["masters", "status"]));
     assert!(told.out.contains("refuse this configuration"), "{told:?}");
@@ -143,7 +143,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
     let told = done(outdated.arg("doctor"));
     assert_eq!(told.code, Some(69), "{told:?}");
     assert!(told.out.contains("outdated configuration"), "{told:?}");
-    // Change back, as in any other change.
+    // Change back to the old masters, with the same steps as any other change.
     let mut command = Scene::quorate(&scene.urls(2..5));
     command.env("QUORATE_NEXT_MASTERS", scene.urls(0..3));
     command.env("QUORATE_MASTERS_GENERATION", "1");
@@ -187,7 +187,7 @@ fn step_of_a_masters_change_before_its_time_is_refused_with_the_reason() {
     assert_eq!(scene.operator(&["masters", "close"]).code, Some(0));
     let left = scene.operator(&["masters", "back-out"]);
     assert_eq!(left.code, Some(1), "{left:?}");
-    // Without next masters there is no change.
+    // Without next masters, `close` is wrong usage.
     let none = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "close"]));
     assert_eq!(none.code, Some(64), "{none:?}");
     let shown = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "status"]));
@@ -244,7 +244,7 @@ fn doctor_recommends_masters_mark_until_all_masters_are_marked() {
         "a note is no reason for its exit code"
     );
     assert_eq!(scene.old(), Some(0));
-    // Another list of masters does not match the marker.
+    // With another list of masters, the generation marker does not match.
     let fewer = done(Scene::quorate(&scene.urls(0..2)).args(["masters", "mark"]));
     assert_eq!(fewer.code, Some(1), "{fewer:?}");
     assert!(fewer.err.contains("is of other masters"), "{fewer:?}");
@@ -256,13 +256,13 @@ fn doctor_recommends_masters_mark_until_all_masters_are_marked() {
     assert!(next.err.contains("prepare"), "{next:?}");
 }
 
-/// The configuration of a client: masters, next masters and generation.
+/// The configuration of a client: its masters, next masters and generation. The numbers are indices of the servers.
 struct Told<'a> {
     scene: &'a Scene,
     masters: &'a [usize],
     next: &'a [usize],
     generation: &'a str,
-    /// A master that the client cannot reach.
+    /// Index of a master that the client cannot log in to.
     away: Option<usize>,
 }
 
@@ -300,7 +300,7 @@ impl Told<'_> {
         });
     }
 
-    /// Runs the job with `quorate once`. Returns whether it ran.
+    /// Runs a job under this name with `quorate once`. Returns whether the command ran.
     fn runs(&self, name: &str) -> bool {
         let words = ["once", "--per", "8760h", name, "--", "echo", "ran"];
         self.does(&words) == "ran\n"

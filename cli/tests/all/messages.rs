@@ -1,4 +1,4 @@
-//! Messages of `quorate run` on stderr: why it waits, why it gave up, why the lock was lost.
+//! Tests of the messages of `quorate run` on stderr: why it waits, why it gave up, and why the lock was lost.
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -103,7 +103,7 @@ fn lost_lock_is_reported_with_the_replies_of_the_masters() {
     );
 }
 
-/// Runs a command on three masters, one of which is down.
+/// Runs `echo data` under a lock on three masters, one of which is down.
 fn beside_a_dead_one(prepare: impl FnOnce(&mut std::process::Command)) -> common::Done {
     let user = |_| {
         ServerOptions::new()
@@ -213,13 +213,13 @@ fn nested_run_of_the_same_lock_is_refused_with_the_reason() {
     let inside = [inner, "run", "--wait", "4s", "mine", "--", "true"];
     let outer = done(&mut run(&masters, &["mine"], &inside));
     assert_eq!(outer.code, Some(75), "{outer:?}");
-    // At once, not after the wait.
+    // The inner run must be refused at once, not after the wait.
     assert!(outer.took < Duration::from_secs(4), "{outer:?}");
     assert!(outer.err.contains("waits for this one to end"), "{outer:?}");
 }
 
-/// Writing to a terminal that Ctrl-S has stopped, or to a pager that is not scrolled, blocks. It must not block the
-/// renewals.
+/// A write blocks on a terminal that Ctrl-S has stopped, or on a pager that is not scrolled. The renewals must continue
+/// meanwhile.
 #[test]
 fn blocked_stderr_does_not_cost_the_lock() {
     let (mut full, unread) = UnixStream::pair().expect("a pair");
@@ -227,14 +227,14 @@ fn blocked_stderr_does_not_cost_the_lock() {
     while full.write(&[b'.'; 64]).is_ok() {}
     full.set_nonblocking(false).expect("a setting");
     let masters = masters(3);
-    // Twice the ttl.
+    // Run the command for twice the ttl.
     let mut command = run(&masters, &["--ttl", "3s", "x"], &["sh", "-c", "sleep 6"]);
     command.stderr(OwnedFd::from(full));
     let mut child = command.spawn().expect("starts");
     drop(command);
     until_held(&masters, "x");
     masters[1].kill().expect("killed");
-    // The last message blocks until it can be written; then the reader is closed.
+    // The last message may block until stderr can be written. After 15 s the reader is closed, which unblocks it.
     let late = Instant::now() + Duration::from_secs(15);
     while child.try_wait().expect("ours").is_none() && Instant::now() < late {
         std::thread::sleep(Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! The metrics of a run, for Prometheus and for statsd.
+//! Tests of the metrics of a `quorate run`, for Prometheus and for statsd.
 
 use std::io::Write;
 use std::net::UdpSocket;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::{done, end, masters, run, signal, until};
 use quorate_testbed::not_run;
 
-/// The value of the series with this name whose labels contain `label`.
+/// The value of the series `name` whose labels contain `label`.
 fn value(file: &Path, name: &str, label: &str) -> Option<f64> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text
@@ -92,7 +92,8 @@ fn metrics_file_behind_a_link_keeps_the_success_of_a_concurrent_run() {
     until("it runs", || {
         value(&file, "quorate_run_running", "") == Some(1.0)
     });
-    // The second run starts to wait before the first one succeeds, and then fails.
+    // The second run starts to wait before the first run succeeds, and then fails. It must keep the time of that
+    // success.
     let second = done(&mut run(&masters, &options, &["false"]));
     assert_eq!((end(first).code, second.code), (Some(0), Some(1)));
     let success = value(&file, "quorate_run_last_success_time_seconds", "");
@@ -107,7 +108,7 @@ fn metrics_file_is_replaced_atomically() {
     let file = dir.path().join("r.prom");
     let options = ["--metrics-file", file.to_str().expect("text"), "r"];
     assert_eq!(done(&mut run(&masters, &options, &["true"])).code, Some(0));
-    // The file is replaced, not overwritten: a reader that has opened the old file can read it to its end.
+    // The file must be replaced, not overwritten, so that a reader that has opened the old file can read it to its end.
     let mut before = std::fs::File::open(&file).expect("there");
     assert_eq!(done(&mut run(&masters, &options, &["false"])).code, Some(1));
     let mut old = String::new();
@@ -170,7 +171,7 @@ fn wrong_metrics_options_are_refused_before_the_command_runs() {
     let named = pipe.to_str().expect("text");
     refused(&["--metrics-file", named, "r"], "not a regular file");
     refused(&["--metrics-file", "/dev/null", "r"], "not a regular file");
-    // No statsd server is running, which must not affect the run.
+    // No statsd server is running, and this must not affect the run.
     let ran = done(&mut run(
         &masters,
         &["--statsd", "127.0.0.1:9", "r"],

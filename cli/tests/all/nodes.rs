@@ -1,9 +1,9 @@
-//! Masters other than Redis on the command line.
+//! Tests of masters other than Redis on the command line.
 
 use crate::common::{bare, done};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions, not_run};
 
-/// A MariaDB; `None` if it is not installed, which is reported with the name of the test.
+/// Starts a MariaDB. If it is not installed, reports that `test` did not run, and returns `None`.
 fn mariadb(test: &str) -> Option<MariaDb> {
     if let Err(why) = MariaDb::available() {
         not_run(test, &why.to_string());

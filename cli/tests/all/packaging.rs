@@ -1,4 +1,5 @@
-//! The files in `packaging/`: each is checked by the tool that reads it, and its commands run on real masters.
+//! Tests of the files in `packaging/`. The tool that reads a file checks it, and the commands in it run on real
+//! masters.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ fn is_there(program: &str) -> bool {
     found.is_ok()
 }
 
-/// Runs this command line once per expected exit code, with an existing job instead of the named one.
+/// Runs the command line `words` once for each exit code in `times`, and expects that code. For `quorate once`, creates
+/// the record `name` first.
 fn runs(masters: &Masters, words: &[String], name: &str, times: &[i32]) {
     let mut create = quorate(masters);
     create.env("QUORATE_NODE_TIMEOUT", "500ms");
@@ -107,7 +109,7 @@ fn systemd_units_are_valid_and_their_command_runs() {
     assert_eq!(refused.code, Some(1), "a check that can fail: {refused:?}");
 }
 
-/// The cron job as kubectl parses it without a cluster. kubectl drops unknown fields.
+/// The cron job as kubectl parses it without a cluster; kubectl drops fields that it does not know.
 fn as_kubernetes_reads_it() -> Option<Value> {
     if !is_there("kubectl") {
         return None;
@@ -127,7 +129,7 @@ fn as_kubernetes_reads_it() -> Option<Value> {
     Some(serde_json::from_str(&read.out).expect("JSON"))
 }
 
-/// The names of all fields in the source of the cron job.
+/// The names of all fields that the file of the cron job contains.
 fn fields_of_the_cron_job() -> BTreeSet<String> {
     let source = text("kubernetes/cronjob.yaml");
     let lines = source
@@ -240,7 +242,7 @@ fn compose_file_has_five_masters_and_a_job_that_uses_them() {
     }
 }
 
-/// Whether docker accepts the file; the reason if docker cannot be run.
+/// Checks that docker accepts the file. The error is the reason if docker cannot be run.
 fn docker_reads(docker: &mut Command) -> Result<(), String> {
     let said = docker
         .output()

@@ -1,11 +1,11 @@
-//! Help, manual pages, tables and completions, at several widths.
+//! Tests of help texts, manual pages, tables and completions, at several widths.
 
 use std::process::{Command, Stdio};
 
 use crate::common::{self, Done, bare, done, masters};
 use quorate_testbed::not_run;
 
-/// Every command with a manual page.
+/// Every command that has a manual page.
 const COMMANDS: [&str; 16] = [
     "",
     "run",
@@ -94,7 +94,7 @@ fn every_manual_page_has_the_standard_sections() {
     );
 }
 
-/// Typesets the page, and checks that its examples are exactly those of the help.
+/// Typesets a manual page, and checks that it has exactly the examples of the help text of `command`.
 fn typeset(name: &str, file: &std::path::Path, command: &str) {
     let groff = Command::new("groff")
         .args(["-man", "-Tutf8", "-P-cbou", "-ww", "-rLL=60n"])
@@ -124,7 +124,7 @@ fn typeset(name: &str, file: &std::path::Path, command: &str) {
     }
 }
 
-/// The output on a terminal with this number of columns.
+/// The lines that `quorate WORDS` prints on a terminal with `columns` columns; `None` without the program `script`.
 fn on_a_terminal(columns: u16, urls: &str, words: &str) -> Option<Vec<String>> {
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let line = format!("stty cols {columns}; {quorate} {words}");
@@ -172,12 +172,12 @@ fn tables_fit_narrow_terminals() {
         let all = narrow.join("\n");
         assert!(all.contains("STATE ") || all.contains("HOLDER "), "{all}");
     }
-    // In a pipe, a row is never broken.
+    // If stdout is a pipe, a row of a table is never broken.
     let piped = done(common::quorate(&masters).args(["status", "deploy:web"]));
     assert!(piped.out.contains("MASTER "), "{piped:?}");
 }
 
-/// The completions that bash offers for these words.
+/// The completions that bash offers after these words.
 fn completed(words: &[&str]) -> Done {
     let script = done(bare().args(["completions", "bash"]));
     assert_eq!(script.code, Some(0), "{script:?}");

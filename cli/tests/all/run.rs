@@ -1,4 +1,4 @@
-//! `quorate run` on real masters: exit codes, signals, lost locks and leftover processes.
+//! Tests of `quorate run` on real masters: exit codes, signals, lost locks and leftover processes.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::common::{
     self, alive, bare, done, end, mark, masters, run, signal, sleeps, until, until_held,
 };
 
-/// Time that starting, connecting and ending may add on an overloaded machine.
+/// Time that starting, connecting and ending `quorate` may add on an overloaded machine.
 const START: Duration = Duration::from_secs(3);
 
 #[test]
@@ -252,7 +252,7 @@ fn guard_ends_the_command_of_a_stopped_holder_in_time() {
         .expect("starts");
     until("all three run", || alive(&mark) == 3);
     signal(&holder, "STOP");
-    // While `quorate` is stopped, the guard ends the group, and only then the next holder starts.
+    // While `quorate` is stopped, the guard ends the group of the command. Only after that may the next holder start.
     let next = done(&mut run(&masters, &["--wait", "20s", "r"], &["true"]));
     assert_eq!(next.code, Some(0), "{next:?}");
     assert_eq!(alive(&mark), 0, "nothing of the group outlived the lock");
@@ -274,7 +274,7 @@ fn command_that_the_guard_ended_counts_as_a_lost_lock() {
     until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
     signal(&holder, "STOP");
     until("the guard has asked it to end", || alive(&mark) == 0);
-    // In time for a renewal: three seconds of validity are left.
+    // Continue `quorate` while a renewal is still possible: about three seconds of validity are left.
     signal(&holder, "CONT");
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
@@ -285,8 +285,8 @@ fn command_that_the_guard_ended_counts_as_a_lost_lock() {
 fn max_hold_ends_the_command() {
     let masters = masters(3);
     let mark = mark();
-    // The ttl is long, so that only max_hold can end the hold, even on an overloaded machine. max_hold is shorter than
-    // the default grace, which must still leave the command time to work.
+    // The ttl is long, so that only max_hold can end the hold, even on an overloaded machine. The default grace is
+    // longer than max_hold, but it must be shortened so that the command has time to work.
     let run = done(&mut run(
         &masters,
         &["--ttl", "20s", "--max-hold", "2s", "r"],

@@ -1,11 +1,12 @@
-//! Options of `quorate run` for scripts: `--quiet`, `--conflict-exit-code`, `--shell`, and commands without `--`.
+//! Tests of options of `quorate run` for scripts: `--quiet`, `--conflict-exit-code`, `--shell`, and commands without
+//! `--`.
 
 use std::process::Command;
 
 use crate::common::{Done, bare, done, held_by_another, masters, quorate};
 use quorate_testbed::Masters;
 
-/// Runs `quorate` with these arguments on these masters.
+/// Runs `quorate` with these arguments on the given masters.
 fn typed(masters: &Masters, words: &[&str]) -> Done {
     done(patient(masters).args(words))
 }

@@ -1,5 +1,5 @@
-//! Environments in which `quorate run` may be started: inherited signal masks and dispositions, PID 1, no `/proc`, and
-//! existing files and variables.
+//! Tests of environments in which `quorate run` may be started: inherited signal masks and dispositions, PID 1, no
+//! `/proc`, and existing files and variables.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use quorate_testbed::Masters;
 
-/// The same command with the same variables, started by another program.
+/// A command that lets `program` start the command `quorate`, with the same arguments and variables.
 fn by(program: &[&str], quorate: &Command) -> Command {
     let mut command = Command::new(program[0]);
     command
@@ -146,7 +146,7 @@ fn command_that_handles_the_signal_keeps_its_exit_code() {
     for (script, name, code) in [
         ("trap 'exit 9' TERM", "TERM", 9),
         ("trap 'exit 130' INT", "INT", 130),
-        // Not killed by the signal that was sent.
+        // The command handles HUP by killing itself with another signal.
         ("trap 'kill -9 $$' HUP", "HUP", 137),
     ] {
         let ends = Ends(mark());
@@ -185,7 +185,7 @@ fn shell_loop_around_run_ends_on_ctrl_c() {
         } else {
             until("the command runs", || sleeps(&mark));
         }
-        // Like Ctrl-C: to the whole foreground group.
+        // Send the signal to the whole foreground group, as Ctrl-C does.
         let group = Pid::from_raw(i32::try_from(shell.id()).expect("a pid"));
         killpg(group, Signal::SIGINT).expect("alive");
         let stuck = std::thread::spawn(move || {
@@ -225,7 +225,7 @@ fn run_without_proc_is_refused_before_the_lock_is_acquired() {
     assert!(untouched(&masters), "{run:?}");
 }
 
-/// `quorate` as the first process of a container.
+/// Starts a command in a new pid namespace, as the first process of a container.
 const FIRST: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"];
 
 #[test]
@@ -281,7 +281,7 @@ fn default_configuration_file_that_is_a_pipe_is_refused_without_blocking() {
         &["doctor"],
     ] {
         let mut quorate = common::quorate(&masters);
-        // A process that hangs is killed here, and its exit code fails the test.
+        // `timeout` kills a process that hangs, and its exit code then fails the test.
         let done = done(&mut by(
             &["timeout", "10"],
             quorate.args(command).current_dir(dir.path()),
@@ -330,7 +330,7 @@ fn empty_variable_counts_as_unset() {
         let done = done(run.env(variable, ""));
         assert_eq!(done.code, Some(0), "{variable}: {done:?}");
     }
-    // The variable counts as unset, so the file applies.
+    // The empty variable counts as unset, so the value in the file is used, which is an error in line 2.
     let dir = tempfile::tempdir().expect("a directory");
     let text = format!("masters = '{}'\nttl = 'ten'\n", masters.urls().join(","));
     std::fs::write(dir.path().join("quorate.toml"), text).expect("written");
@@ -364,7 +364,7 @@ fn command_inherits_the_masters_unless_hide_masters_is_given() {
     let mut hidden = run(&masters, &["r"], &["sh", "-c", script]);
     let hidden = done(hidden.env("QUORATE_HIDE_MASTERS", "1"));
     assert_eq!(hidden.out, "none r\n", "{hidden:?}");
-    // While masters are replaced, two variables contain passwords.
+    // While masters are replaced, a second variable, QUORATE_NEXT_MASTERS, may contain passwords.
     let next = format!("{},redis://:s3cret@127.0.0.1:1", masters.urls()[0]);
     let mut hidden = run(
         &masters,
@@ -381,7 +381,8 @@ fn command_inherits_the_masters_unless_hide_masters_is_given() {
     );
 }
 
-/// The system resolver tries a name server twice, for five seconds each.
+/// The name server never replies. The system resolver asks it twice and waits five seconds each time, so an exit that
+/// waits for the resolver takes ten seconds.
 #[test]
 fn silent_name_server_does_not_delay_the_exit() {
     let conf = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("silent.conf");
@@ -389,7 +390,7 @@ fn silent_name_server_does_not_delay_the_exit() {
     let mount = format!("mount --bind '{}' /etc/resolv.conf", conf.display());
     let script = format!("{mount} && exec \"$@\"");
     let script = ["unshare", "--mount", "sh", "-c", &script, "sh"];
-    // A name server that receives queries and never replies.
+    // Open the port of a name server, and never reply to the queries.
     let Ok(_silent) = std::net::UdpSocket::bind("127.0.0.53:53") else {
         return did_not_run(
             "a_silent_name_server",

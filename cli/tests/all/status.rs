@@ -1,4 +1,4 @@
-//! `status` and `break` on real masters, and the manual pages.
+//! Tests of `status` and `break` on real masters, and of the manual pages.
 
 use crate::common::{self, done, end, mark, masters, quorate, run, signal, until_held};
 use serde_json::Value;
@@ -70,7 +70,8 @@ fn lock_is_not_reported_free_while_most_masters_do_not_vote() {
         let set = master.command(&["SET", "r", &value, "PX", "60000"]);
         assert!(set.expect("alive").is_ok());
     }
-    // The restart guard lasts for 8 s: two masters are older than that, three are not.
+    // The restart guard lasts for 8 s. After this pause, two masters vote; the other three are restarted and do not
+    // vote yet.
     std::thread::sleep(std::time::Duration::from_secs(10));
     for master in masters.iter().take(3) {
         master.restart_empty().expect("restarted");
@@ -225,7 +226,7 @@ fn permits_and_readers_are_shown_with_notes_and_break_slot_deletes_one_permit() 
         texts(&seen["resources"][0]["permits"]) == ["one", "two"]
             && texts(&seen["resources"][1]["holds"]) == ["here", "there"]
     });
-    // The plain lock of that name is a separate lock.
+    // The plain lock with the name of the semaphore is a separate lock, and nobody holds it.
     let seen = status();
     assert_eq!(seen["resources"][0]["verdict"], "free");
     assert_eq!(seen["resources"][0]["permits"][1]["slot"], 1);
@@ -282,7 +283,7 @@ fn status_shows_waiters_for_a_permit_even_if_none_is_held() {
             line.expect("alive").int() == Some(1)
         })
     });
-    // The queue entry of the killed waiter stays for a while, and no client takes the free permit.
+    // Stop the waiter, so that its queue entry stays for a while although it cannot take the free permit.
     signal(&waits, "STOP");
     all(&["DEL", "quorate:slot:0:api"]);
     let status = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
@@ -327,7 +328,7 @@ fn status_of_an_unreadable_semaphore_reports_the_error() {
         .as_str()
         .expect("why");
     assert!(why.contains("NOPERM"), "{why}");
-    // A user that may read the semaphore gets no error.
+    // The default user may read the semaphore, and gets no error.
     let all = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
     assert_eq!(all["resources"][0]["permits_error"], Value::Null);
 }

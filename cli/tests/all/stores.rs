@@ -1,5 +1,5 @@
-//! Databases and ZooKeeper that cannot be masters as they are. Both the lock and doctor report the problem and the
-//! remedy, and no command waits without a message.
+//! Tests of databases and ZooKeeper servers that cannot be masters as they are. Both the lock and doctor report the
+//! problem and the remedy, and no command waits without a message.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use crate::common::{Done, bare, done};
 use quorate_testbed::{MariaDb, MariaDbOptions, ZooKeeper, ZooKeeperOptions, not_run};
 use serde_json::Value;
 
-/// Far less than the waits that the tests ask for, and far more than a busy machine needs.
+/// Limit for commands that must fail at once: far less than the waits that they ask for, and far more than a busy
+/// machine needs.
 const SOON: Duration = Duration::from_secs(30);
 
 fn mariadb(options: MariaDbOptions) -> Option<MariaDb> {
@@ -32,7 +33,7 @@ fn zookeeper(options: &ZooKeeperOptions) -> Option<ZooKeeper> {
     Some(started.unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// A command with these masters.
+/// Runs `quorate` with the given masters and arguments.
 fn quorate(masters: &str, words: &[&str]) -> Done {
     let mut command = bare();
     command.env("QUORATE_MASTERS", masters);
@@ -40,7 +41,7 @@ fn quorate(masters: &str, words: &[&str]) -> Done {
     done(command.args(words))
 }
 
-/// Runs a command with a long wait, which must fail at once because waiting cannot help.
+/// Runs a command under a lock with a long wait. It must fail at once, because waiting cannot help.
 fn lock(masters: &str) -> Done {
     let words = ["run", "--wait", "45s", "nightly", "--", "true"];
     let run = quorate(masters, &words);
@@ -49,7 +50,7 @@ fn lock(masters: &str) -> Done {
     run
 }
 
-/// Runs doctor. Returns all findings as lines `severity check: finding | advice`.
+/// Runs `quorate doctor`. Returns its result, and all findings as lines `severity check: finding | advice`.
 fn doctor(masters: &str) -> (Done, Vec<String>) {
     let run = quorate(masters, &["doctor", "--json"]);
     let page: Value = serde_json::from_str(&run.out).expect("JSON");
@@ -82,7 +83,7 @@ fn refused(run: &Done, words: &[&str]) {
     }
 }
 
-/// Creates a user with the grants that `prepare` printed, except `without`. Returns its URL.
+/// Creates a user with the grants that `prepare` printed, except the grant `without`. Returns the URL with this user.
 fn user(server: &MariaDb, prepared: &str, without: &str) -> String {
     server
         .sql("CREATE USER app IDENTIFIED BY 'hunter2'")
@@ -147,7 +148,7 @@ fn missing_right_and_read_only_server_are_reported_differently() {
     refused(&run, &[&name, "read-only"]);
     let (_, lines) = doctor(&url);
     says(&lines, "error role", &[&name, "read_only = 0"]);
-    // An administrator can write to a read-only server, and gets a finding.
+    // An administrator can write to a server that is read-only for others. Doctor must still report it.
     let (_, lines) = doctor(&server.url("locks"));
     says(&lines, "error role", &[&name, "is read-only"]);
 }
@@ -206,7 +207,8 @@ fn one_server_under_two_names_is_refused() {
     let run = lock(&format!("{here},{encrypted}"));
     assert_eq!(run.code, Some(64), "{run:?}");
     assert!(run.err.contains("mysql 127.0.0.1"), "{run:?}");
-    // Prepared with two accounts, each of which sees only its own database.
+    // Use two databases of one server as two masters. Each was prepared with an account that sees only its own
+    // database.
     server
         .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
         .expect("another name");

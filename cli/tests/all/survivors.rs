@@ -1,5 +1,5 @@
-//! Processes that `quorate run` cannot stop, or that a command leaves in the background. `quorate run` never reports a
-//! process as stopped that is still running.
+//! Tests of processes that `quorate run` cannot stop, and of processes that a command leaves in the background.
+//! `quorate run` must never report a process as stopped while it is still running.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,13 +14,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use quorate_testbed::Masters;
 
-/// `quorate` for an ordinary user, and a set-uid program that becomes another user.
+/// A directory with `quorate` for an ordinary user, and a set-uid program that becomes root.
 struct Ordinary {
     dir: tempfile::TempDir,
 }
 
 impl Ordinary {
-    /// Sets this up; the reason if this machine does not allow it.
+    /// Creates the directory. The error is the reason if this machine does not allow set-uid programs.
     fn new() -> Result<Self, String> {
         if fs::metadata("/proc/self").is_ok_and(|me| me.uid() != 0) {
             return Err("only root can make a set-uid program".into());
@@ -41,7 +41,7 @@ impl Ordinary {
             .and_then(|()| copy(env!("CARGO_BIN_EXE_quorate").as_ref(), "quorate", 0o755))
             .and_then(|()| fs::set_permissions(this.dir.path(), Permissions::from_mode(0o755)))
             .map_err(|error| error.to_string())?;
-        // The file system may ignore set-uid bits.
+        // Check that the program has an effect, because the file system may ignore set-uid bits.
         let mut nobody = Self::nobody();
         let seen = nobody.arg(this.root()).args(["--reuid=0", "id", "-u"]);
         let seen = seen.output().map_err(|error| error.to_string())?;
@@ -51,7 +51,7 @@ impl Ordinary {
         Ok(this)
     }
 
-    /// The set-uid program; with `--reuid=0 COMMAND` it runs the command with root as the real user, too.
+    /// The path of the set-uid program. With `--reuid=0 COMMAND` it also makes root the real user of the command.
     fn root(&self) -> String {
         self.dir.path().join("become").display().to_string()
     }
@@ -67,7 +67,7 @@ impl Ordinary {
         command
     }
 
-    /// `quorate run` as that user.
+    /// A command that runs `quorate run` as the ordinary user.
     fn run(&self, masters: &Masters, options: &[&str], command: &[&str]) -> Command {
         let quorate = run(masters, options, command);
         let mut nobody = Self::nobody();
@@ -84,7 +84,7 @@ impl Ordinary {
     }
 }
 
-/// A process that outlives `quorate` must not keep its output pipes open.
+/// Redirects output, because a process that outlives `quorate` must not keep the output pipes of the test open.
 const QUIET: &str = ">/dev/null 2>&1";
 
 #[test]
@@ -102,7 +102,7 @@ fn command_of_another_user_is_reported_as_not_stopped() {
         .spawn()
         .expect("starts");
     until("the command runs", || sleeps(mark));
-    // Wait for the warning, which must be printed early enough to act on it.
+    // Wait until the warning is printed. It must come early enough for a user to act on it.
     std::thread::sleep(std::time::Duration::from_millis(600));
     held_by_another(&masters);
     let holder = end(holder);

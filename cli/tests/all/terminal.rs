@@ -1,6 +1,6 @@
-//! `quorate run` on a terminal: lends the keyboard to the command and takes it back.
+//! Tests of `quorate run` on a terminal: it lends the keyboard to the command and takes it back.
 //!
-//! The terminals are created by `script` of util-linux. Without it, these tests do not run.
+//! The program `script` of util-linux creates the terminals. Without it, these tests do not run.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,10 +9,11 @@ use std::time::Duration;
 use crate::common::{end, masters};
 use quorate_testbed::Masters;
 
-/// Types `keys` one by one, with a pause before each, on a terminal that runs `line`.
+/// Runs `line` on a terminal, and types `keys` one by one, with a pause before each key. Returns the output; `None`
+/// without `script`.
 fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String> {
     let line = line.replace("quorate", env!("CARGO_BIN_EXE_quorate"));
-    // With an interactive shell in between, for job control.
+    // Run an interactive shell in between, which provides job control.
     let mut script = Command::new("script")
         .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
         .env("QUORATE_MASTERS", masters.urls().join(","))

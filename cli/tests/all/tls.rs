@@ -1,4 +1,5 @@
-//! `rediss://` masters with a private certificate authority and client certificates, and `mysqls://` masters.
+//! Tests of `rediss://` masters with a private certificate authority and client certificates, and of `mysqls://`
+//! masters.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::common::{bare, done};
 use quorate_testbed::{Error, MariaDb, MariaDbOptions, Masters, ServerOptions, Tls, not_run};
 
-/// Runs `openssl`; false if it is missing or fails.
+/// Runs `openssl` in `dir`. Returns false if `openssl` is missing or fails.
 fn openssl(dir: &Path, line: &str) -> bool {
     Command::new("openssl")
         .args(line.split_whitespace())
@@ -17,7 +18,8 @@ fn openssl(dir: &Path, line: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Creates a certificate authority, and one certificate for servers and clients on loopback.
+/// Creates a certificate authority, and one certificate for servers and clients on the loopback address. Returns false
+/// if that fails.
 fn certificates(dir: &Path) -> bool {
     std::fs::write(
         dir.join("ext"),
@@ -139,7 +141,7 @@ fn certificate_of_a_database_is_checked_before_the_login() {
         (&wrong, 69, "certificate"),
         (&by_web, 69, "certificate"),
         (&missing, 64, "/no/such/file"),
-        // The error of MariaDB for an unencrypted client; MySQL has a clearer one.
+        // This is the error of MariaDB for an unencrypted client. The error of MySQL is clearer.
         (&plain, 69, "denied"),
     ] {
         let refused = run(master);

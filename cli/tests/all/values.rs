@@ -1,4 +1,4 @@
-//! `quorate quota` and `quorate once` on real masters.
+//! Tests of `quorate quota` and `quorate once` on real masters.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{self, Done, bare, done, end, mark, masters, quorate, run, until_held};
 use quorate_testbed::{Fault, Masters, Proxy, Way};
 
-/// Runs `quorate` with these arguments, and with timeouts for a busy machine.
+/// A command that runs `quorate` with these arguments, and with timeouts for a busy machine.
 fn with(masters: &Masters, words: &[&str]) -> Command {
     let mut command = quorate(masters);
     command
@@ -20,7 +20,7 @@ fn ask(masters: &Masters, words: &[&str]) -> Done {
     done(&mut with(masters, words))
 }
 
-/// Checks that the lock of this name is released on all masters.
+/// Checks that no master has the lock key of this name.
 fn assert_tidy(masters: &Masters, name: &str) {
     for master in masters {
         let key = master.command(&["EXISTS", name]).expect("alive");
@@ -253,8 +253,9 @@ fn signal_before_the_record_does_not_use_up_the_period() {
             .env("QUORATE_TTL", "25s");
         let once = once.spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
-        // From now on replies take a second. Between the grant and the reply with the record there is enough time for
-        // the signal: the holder's note, which the test waits for, is written 100 ms after the grant.
+        // From now on each reply takes one second. The signal must arrive between the grant of the lock and the reply
+        // with the record. The holder's note, which the test waits for, is written 100 ms after the grant, so there is
+        // enough time.
         let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
         let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
         assert_eq!(end(before).code, Some(0));

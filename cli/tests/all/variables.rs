@@ -1,4 +1,4 @@
-//! Variables: empty ones count as unset, and unknown ones cause a warning.
+//! Tests of variables: an empty variable counts as unset, and an unknown variable causes a warning.
 
 use crate::common::{Done, bare, done, masters, quorate, run};
 

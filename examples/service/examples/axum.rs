@@ -16,7 +16,7 @@ use quorate::{AcquireError, Redlock, RedlockBuilder, ScopeError, Wait};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Shared by all handlers. A `Redlock` is cheap to clone, and one is enough for a process.
+/// The state that all handlers share. A `Redlock` is cheap to clone, and one is enough for a process.
 #[derive(Clone)]
 struct Service {
     redlock: Redlock,
@@ -35,17 +35,18 @@ impl axum::response::IntoResponse for Failure {
 impl From<ScopeError> for Failure {
     fn from(error: ScopeError) -> Self {
         let status = match &error {
-            // Another request holds the lock: the client can try again.
+            // Another request holds the lock, so the client can try again.
             ScopeError::NotAcquired(AcquireError::HeldByOther(_)) => StatusCode::CONFLICT,
-            // No quorum, too late, or the lock was lost: it is unknown whether anything was done.
+            // There was no quorum, the grant came too late, or the lock was lost. The body may have done a part of its
+            // work.
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self(status, error.to_string())
     }
 }
 
-/// Writes an invoice. The body is dropped if the lock is lost. The fencing token protects the resource that it writes
-/// to, even if this process was paused.
+/// Writes an invoice. If the lock is lost, the body is dropped. If this process is paused and the lock expires, the
+/// fencing token protects the resource that the body writes to.
 async fn invoice(
     State(service): State<Service>,
     Path(customer): Path<u32>,
@@ -66,7 +67,7 @@ async fn invoice(
     .await
 }
 
-/// For a load balancer: ready while a majority of the masters answers.
+/// Health check for a load balancer: ready while a majority of the masters replies.
 async fn ready(State(service): State<Service>) -> StatusCode {
     match service.redlock.status("ready").await {
         Ok(status) if status.verdict() != quorate::StatusVerdict::Unknown => StatusCode::OK,
@@ -88,7 +89,7 @@ fn router(service: Service) -> Router {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Install the recorder before building the `Redlock`, so that every series exists from the start.
+    // Install the recorder before the `Redlock` is built, so that every metric exists from the start.
     let metrics = PrometheusBuilder::new().install_recorder()?;
     quorate::metrics::describe();
     let redlock = match std::env::var_os("QUORATE_MASTERS") {
@@ -108,7 +109,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let stop = async {
             let _ = tokio::signal::ctrl_c().await;
         };
-        // Running requests finish first, and release their locks.
+        // On shutdown, requests in progress are finished first, and release their locks.
         serve.with_graceful_shutdown(stop).await?;
     } else {
         tokio::select! {
@@ -116,12 +117,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
             told = try_out(bound, &redlock) => told?,
         }
     }
-    // Send the background releases of dropped requests.
+    // Send the releases of dropped requests, which are still queued in the background.
     let _ = tokio::time::timeout(Duration::from_millis(500), redlock.flush()).await;
     Ok(())
 }
 
-/// Sends some requests to the service, and checks the status codes.
+/// Sends some requests to the service, and checks the status codes of the replies.
 async fn try_out(bound: std::net::SocketAddr, redlock: &Redlock) -> Result<(), Box<dyn Error>> {
     for (what, status) in [
         ("POST /invoice/7", 200),

@@ -1,4 +1,4 @@
-//! Helpers for the tests of the command line, with real masters and real processes.
+//! Helpers for the tests of the command line, which use real masters and real processes.
 
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt;
@@ -13,14 +13,14 @@ pub(crate) fn masters(n: usize) -> Masters {
     Masters::start(n).expect("masters start")
 }
 
-/// Makes a foreign client hold the lock `r`.
+/// Sets the lock key `r` on all masters, as if a foreign client held the lock.
 pub(crate) fn held_by_another(masters: &Masters) {
     for master in masters {
         master.command(&["SET", "r", "x"]).expect("alive");
     }
 }
 
-/// The binary under test, without any `QUORATE_*` variables.
+/// A command that runs the binary under test, without any `QUORATE_*` variables.
 pub(crate) fn bare() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
     for (name, _) in std::env::vars_os() {
@@ -34,7 +34,8 @@ pub(crate) fn bare() -> Command {
     command
 }
 
-/// The binary with these masters, and with the restart guard off because they have just been started.
+/// A command that runs the binary under test with these masters. The restart guard is off, because the masters have
+/// just been started.
 pub(crate) fn quorate(masters: &Masters) -> Command {
     let mut command = bare();
     command
@@ -43,11 +44,11 @@ pub(crate) fn quorate(masters: &Masters) -> Command {
     command
 }
 
-/// `quorate run` with these options and this command.
+/// A command that runs `quorate run` with these options and this command.
 pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Command {
     let mut quorate = quorate(masters);
     quorate
-        // Longer timeouts than the defaults, because tests share the processors.
+        // Use longer timeouts than the defaults, because the tests share the processors.
         .env("QUORATE_NODE_TIMEOUT", "500ms")
         .env("QUORATE_CONNECT_TIMEOUT", "2s")
         .arg("run")
@@ -62,23 +63,23 @@ pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Comm
 /// Output and exit status of a process.
 #[derive(Debug)]
 pub(crate) struct Done {
-    /// The exit code as a shell shows it: 128+n for a process that died of signal n.
+    /// The exit code as a shell shows it: 128 + n if signal n ended the process.
     pub(crate) code: Option<i32>,
-    /// The signal that it died of.
+    /// The number of the signal that ended the process, if one did.
     pub(crate) died_of: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
     pub(crate) took: Duration,
 }
 
-/// Runs a command to its end.
+/// Runs a command until it ends.
 pub(crate) fn done(command: &mut Command) -> Done {
     let started = Instant::now();
     let output = command.output().expect("quorate starts");
     Done::new(output, started)
 }
 
-/// Waits for a child to end.
+/// Waits until a child process ends, and collects its output.
 pub(crate) fn end(child: Child) -> Done {
     let started = Instant::now();
     Done::new(child.wait_with_output().expect("quorate ends"), started)
@@ -98,26 +99,26 @@ impl Done {
     }
 }
 
-/// Sends a signal by name.
+/// Sends a signal, given by its name without `SIG`, to a child process.
 pub(crate) fn signal(child: &Child, name: &str) {
     let pid = i32::try_from(child.id()).expect("a pid");
     let sig: nix::sys::signal::Signal = format!("SIG{name}").parse().expect("a signal");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), sig).expect("the process is there");
 }
 
-/// A number of seconds that no other process sleeps, to identify the processes of one test.
+/// A unique argument for `sleep`, in seconds, by which a test finds its own processes.
 pub(crate) fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("1000.{:07}{n:03}", std::process::id())
 }
 
-/// The number of living processes with this number, without the `quorate` process that started them.
+/// The number of living processes that have `mark` in their command line, without `quorate` itself.
 pub(crate) fn alive(mark: &str) -> usize {
     pids(mark).len()
 }
 
-/// The pids of the processes that [`alive`] counts.
+/// The pids of the living processes that have `mark` in their command line, without `quorate` itself.
 pub(crate) fn pids(mark: &str) -> Vec<i32> {
     let processes = std::fs::read_dir("/proc").expect("proc");
     processes
@@ -137,7 +138,7 @@ pub(crate) fn pids(mark: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Kills the processes with this number when the test ends, even in a panic.
+/// Kills the processes with this mark in their command line when the test ends, even in a panic.
 pub(crate) struct Ends(pub(crate) String);
 
 impl Drop for Ends {
@@ -151,12 +152,12 @@ impl Drop for Ends {
 
 /// Reports that a test did not run, and why.
 pub(crate) fn did_not_run(test: &str, why: &str) {
-    // Written around the capture of the test harness, so that the summary shows it.
+    // Write to stderr directly, past the capture of the test harness, so that the summary shows this line.
     let _ = writeln!(std::io::stderr(), "{test}: DID NOT RUN: {why}");
 }
 
-/// Whether a `sleep` with this number has really started. Between fork and exec the child still looks like the shell,
-/// and a signal sent then would not reach it.
+/// Whether a process `sleep MARK` has really started. Between fork and exec the child still looks like the shell, and
+/// would not receive a signal as `sleep`.
 pub(crate) fn sleeps(mark: &str) -> bool {
     let wanted = format!("sleep\0{mark}\0").into_bytes();
     let processes = std::fs::read_dir("/proc").expect("proc");
@@ -165,7 +166,7 @@ pub(crate) fn sleeps(mark: &str) -> bool {
         .any(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == wanted))
 }
 
-/// Waits until `ready` returns true.
+/// Waits up to ten seconds until `ready` returns true, and panics otherwise.
 pub(crate) fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let patience = Instant::now() + Duration::from_secs(10);
     while !ready() {
@@ -174,7 +175,7 @@ pub(crate) fn until(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a master has the lock key.
+/// Waits until at least one master has the key `resource`.
 pub(crate) fn until_held(masters: &Masters, resource: &str) {
     until("the lock is held", || {
         masters.iter().any(|master| {
