@@ -1,4 +1,4 @@
-//! The events of a history: one line of JSON each, on one time base.
+//! The events of a history: one line of JSON each, all on one time base.
 //!
 //! All processes run on one machine and read the same monotonic clock. So a time is the number of nanoseconds since the
 //! run began, and times of different processes can be compared.
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
 
-/// The description of a pause in which the machine did not run a client.
+/// The text in [`Event::Suffered`] for a pause in which the machine did not run the client.
 pub const STALLED: &str = "stalled";
 
 /// The time base of one run.
@@ -20,7 +20,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A run that begins now.
+    /// The clock of a run that begins now.
     pub fn start() -> Self {
         Self::at(Instant::now().as_nanos())
     }
@@ -30,7 +30,7 @@ impl Clock {
         Self { origin }
     }
 
-    /// The start of the run, to be passed to other processes.
+    /// The start of the run in nanoseconds of the machine's clock, to be passed to other processes.
     pub fn origin(self) -> u64 {
         self.origin
     }
@@ -40,7 +40,7 @@ impl Clock {
         self.of(Instant::now())
     }
 
-    /// A point of the library's clock on this time base.
+    /// Converts an instant of the library's clock to nanoseconds since the run began.
     pub fn of(self, instant: Instant) -> u64 {
         instant.as_nanos().saturating_sub(self.origin)
     }
@@ -49,67 +49,68 @@ impl Clock {
 /// One line of the history: an observed event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When it happened, in nanoseconds since the run began.
+    /// The time of the event, in nanoseconds since the run began.
     pub t: u64,
-    /// The observer: `c1` a client, `c1.2` its second process, `m3` a master, `chaos`, `register`.
+    /// The process that observed the event: `c1` is a client, `c1.2` its second process, `m3` a master; also `chaos`
+    /// and `register`.
     pub who: String,
     /// The event.
     #[serde(flatten)]
     pub what: Event,
 }
 
-/// The kinds of events. `op` numbers the attempts of one client process.
+/// The kinds of events. In each event, `op` is the number of an attempt within its client process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
     /// A client has started and has contacted every master.
     Ready {
-        /// Its process id.
+        /// The process id of the client.
         pid: u32,
     },
-    /// An attempt began. Recorded before anything is sent.
+    /// An attempt began. The event is recorded before the client sends a request.
     Wait {
         /// The attempt.
         op: u64,
         /// The resource to be locked.
         resource: String,
-        /// Further resources, locked together with it.
+        /// Further resources that are locked together with the first one.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         also: Vec<String>,
-        /// The mode.
+        /// The mode: exclusive or shared.
         #[serde(default, skip_serializing_if = "Claim::is_alone")]
         claim: Claim,
-        /// The attempt whose hold it continues, as another kind.
+        /// The attempt whose hold this attempt continues in another mode, e.g. a writer that continues as a reader.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         goes_on: Option<u64>,
     },
-    /// The attempt won.
+    /// The attempt obtained the lock.
     Obtained {
         /// The attempt.
         op: u64,
         /// The fencing token.
         token: Option<u64>,
-        /// The end of the validity; `None` if the client believes without end.
+        /// The end of the lock's validity; `None` if the client believes in the lock without end.
         until: Option<u64>,
-        /// The slot of a permit.
+        /// The slot of the semaphore, if the lock is a permit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         slot: Option<usize>,
     },
-    /// The holder saw a later end of its validity.
+    /// The holder saw that its lock is valid for longer than before.
     Renewed {
         /// The attempt.
         op: u64,
-        /// The new end.
+        /// The new end of the validity.
         until: u64,
     },
-    /// The holder stopped believing and released. Recorded before anything is sent.
+    /// The holder stopped believing in its lock and released it. The event is recorded before the release is sent.
     Release {
         /// The attempt.
         op: u64,
-        /// The end of its validity at that time.
+        /// The end of the lock's validity at that time.
         until: Option<u64>,
     },
-    /// The release was answered.
+    /// The masters answered the release.
     Released {
         /// The attempt.
         op: u64,
@@ -122,19 +123,19 @@ pub enum Event {
     Notified {
         /// The attempt.
         op: u64,
-        /// The cause.
+        /// The cause of the loss.
         cause: String,
-        /// The end of its validity at that time.
+        /// The end of the lock's validity at that time.
         until: Option<u64>,
     },
-    /// The attempt ended without the lock.
+    /// The attempt ended without obtaining the lock.
     Missed {
         /// The attempt.
         op: u64,
-        /// `held`, `no_quorum`, `late`, ..
+        /// The reason: `held`, `no_quorum`, `late`, and others.
         why: String,
     },
-    /// The caller dropped the attempt midway.
+    /// The client dropped the attempt before it had an outcome.
     Dropped {
         /// The attempt.
         op: u64,
@@ -143,183 +144,185 @@ pub enum Event {
     Wrote {
         /// The attempt whose lock the client believed to hold.
         op: u64,
-        /// The changed item.
+        /// The name of the changed data.
         key: String,
-        /// The value it was made from. No two steps may start from the same value.
+        /// The content that the new content was made from. No two writes may start from the same content.
         from: String,
-        /// When the write itself began.
+        /// The time at which the write itself began.
         began: u64,
     },
-    /// A holder read data that no other client may change while it holds the lock.
+    /// A holder read data that no other client may change while the holder has the lock.
     Found {
         /// The attempt whose lock the client believed to hold.
         op: u64,
-        /// The item.
+        /// The name of the data.
         key: String,
-        /// The content that must be there.
+        /// The content that the holder must find.
         expected: String,
-        /// The content that was there.
+        /// The content that the holder found.
         found: String,
-        /// The writer of unexpected content: client and attempt.
+        /// The writer of the content, if it is not the expected content: its client and attempt.
         writer: String,
     },
     /// The request for a prize was answered.
     Answered {
         /// The attempt.
         op: u64,
-        /// `taken`, `sold_out`, `lost` or `missing`.
+        /// The answer: `taken`, `sold_out`, `lost` or `missing`.
         answer: String,
-        /// The number of units left.
+        /// The number of units left after the answer.
         left: Option<u64>,
     },
-    /// An operator has created a quota.
+    /// The operator created a quota.
     Created {
-        /// Its name.
+        /// The name of the quota.
         quota: String,
-        /// The number of units.
+        /// The number of units that the quota was created with.
         pieces: u64,
     },
-    /// A follower was notified of the leader.
+    /// A follower was notified of the present leader.
     Followed {
-        /// The term; `None`: no leader is known.
+        /// The leader's term; `None` if no leader is known.
         term: Option<u64>,
-        /// The leader's value: client and attempt.
+        /// The leader's name: its client and attempt.
         leader: Option<String>,
     },
     /// The bank has moved money. Recorded by the bank itself.
     Moved {
-        /// The requester: client and attempt.
+        /// The client and attempt that requested the transfer.
         by: String,
-        /// The token of the request.
+        /// The fencing token of the request.
         token: u64,
-        /// The new balances.
+        /// The balances after the transfer.
         balances: BTreeMap<String, i64>,
     },
     /// The fenced register accepted a write. Recorded by the register itself.
     Applied {
-        /// The writer: client and attempt.
+        /// The client and attempt that wrote.
         by: String,
-        /// The register.
+        /// The name of the register.
         key: String,
-        /// The token of the write.
+        /// The fencing token of the write.
         token: u64,
     },
-    /// The fenced register refused a stale write. Recorded by the register itself.
+    /// The fenced register refused a write with an outdated token. Recorded by the register itself.
     Refused {
-        /// The writer.
+        /// The client and attempt that wrote.
         by: String,
-        /// The register.
+        /// The name of the register.
         key: String,
-        /// The token of the write.
+        /// The fencing token of the write.
         token: u64,
-        /// The largest token the register has seen.
+        /// The largest token that the register has seen.
         highest: u64,
     },
-    /// A client blocked its own runtime, or dropped futures, for a while.
+    /// A client did not run normally for a while: it blocked its runtime, dropped futures, or was stalled by the
+    /// machine.
     Suffered {
-        /// Which of the two.
+        /// The disturbance.
         what: String,
-        /// The start.
+        /// The start of the time, in nanoseconds since the run began.
         since: u64,
     },
-    /// The machine kept a client's threads waiting for a processor, by the kernel's count.
+    /// By the kernel's count, threads of a client waited for a processor.
     Starved {
         /// The start of the interval; it ends at the time of this line.
         since: u64,
-        /// The sum, in nanoseconds.
+        /// The total time waited, in nanoseconds.
         waited: u64,
     },
     /// A fault is about to be injected.
     Inject {
         /// The number of the fault in the schedule.
         fault: usize,
-        /// Its kind.
+        /// The kind of the fault.
         kind: String,
-        /// The masters and clients it affects.
+        /// The masters and clients that the fault affects.
         targets: Vec<String>,
     },
-    /// The fault was observed to have its effect.
+    /// The fault had its effect, and the effect was observed.
     Landed {
-        /// The number.
+        /// The number of the fault in the schedule.
         fault: usize,
-        /// The observation.
+        /// The observed effect.
         seen: String,
     },
-    /// The fault is over, and was observed to be over.
+    /// The fault was ended, and its end was observed.
     Healed {
-        /// The number.
+        /// The number of the fault in the schedule.
         fault: usize,
     },
-    /// The fault could not be injected or ended.
+    /// The fault could not be injected, or could not be ended.
     Failed {
-        /// The number.
+        /// The number of the fault in the schedule.
         fault: usize,
-        /// The reason.
+        /// The reason of the failure.
         why: String,
     },
-    /// This machine does not support it.
+    /// This machine does not support a kind of fault or a workload.
     Unavailable {
         /// The kind of fault, or the workload.
         kind: String,
-        /// The reason.
+        /// The reason why it is not supported.
         why: String,
     },
     /// A client process ended: killed by the run, at the end of the run, or by accident.
     Gone {
-        /// Whether that was intended.
+        /// Whether the run intended the end.
         meant: bool,
-        /// How it ended.
+        /// How the process ended, e.g. its exit status.
         how: String,
     },
     /// A step of a change of masters has ended, successfully or not.
     Step {
         /// The number of the change, from 0.
         change: usize,
-        /// The step.
+        /// The name of the step.
         step: String,
-        /// Its start.
+        /// The start of the step.
         since: u64,
         /// Whether it succeeded.
         done: bool,
         /// The output of the step.
         said: String,
     },
-    /// A client starts with these masters.
+    /// A client starts with other masters than before.
     Sent {
-        /// Its step: twice the number of completed changes, plus one while it uses two sets of masters.
+        /// The step of the client: twice the number of completed changes, plus one while the client uses two sets of
+        /// masters.
         step: u64,
     },
     /// A master was stopped for good.
     Retired,
-    /// All faults are over; from here on every client must make progress.
+    /// All faults were ended. From here on every client must make progress.
     Calm,
     /// Clients were asked to finish.
     Finish,
-    /// A client has finished in order; everything it sent was answered.
+    /// A client ended as asked; every request that it sent was answered.
     Bye,
     /// The keys on a master after the clients have ended.
     Keys {
-        /// `at-once`, `after-ttl`, or `after-notes`.
+        /// When the keys were read: `at-once`, `after-ttl`, or `after-notes`.
         when: String,
         /// Keys of locks and queues.
         left: Vec<String>,
         /// Keys without an expiry.
         eternal: Vec<String>,
     },
-    /// The resources that a process uses.
+    /// The resources that a client or a master uses.
     Gauge {
-        /// Its resident memory in bytes (of a master: as it reports itself).
+        /// The resident memory in bytes; for a master, the number that it reports.
         memory: u64,
-        /// Its open file descriptors.
+        /// The number of open file descriptors.
         handles: u64,
-        /// Of a master: its connections, as it reports them.
+        /// The number of connections that a master reports; `None` for a client.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         connections: Option<u64>,
     },
 }
 
 impl Event {
-    /// The attempt that the event belongs to.
+    /// The number of the attempt that the event belongs to, if it belongs to one.
     pub fn op(&self) -> Option<u64> {
         match self {
             Self::Wait { op, .. }

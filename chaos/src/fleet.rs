@@ -1,7 +1,7 @@
-//! The client processes, from the driver's side: started, killed, stopped, sent commands.
+//! The client processes, from the driver's side: starting, stopping and killing them, and sending them commands.
 //!
 //! A client is this program again, with a hidden command. It reads settings and commands from its standard input, ends
-//! when that is closed, and writes its events to its standard output.
+//! when that input is closed, and writes its events to its standard output.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::client::{Guarding, Instruction, Settings};
 use crate::event::{Entry, Event};
 use crate::recorder::Recorder;
 
-/// All client processes; killed when dropped.
+/// All client processes. Dropping the fleet kills them.
 #[derive(Debug)]
 pub struct Fleet {
     recorder: Recorder,
@@ -60,7 +60,7 @@ impl Fleet {
     ///
     /// # Errors
     ///
-    /// If one does not start.
+    /// If a client process does not start or is not ready in time.
     pub fn start(
         &mut self,
         settings: Vec<Settings>,
@@ -77,7 +77,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The events of the clients so far.
+    /// The recorder of all events of the clients.
     pub fn seen(&self) -> Recorder {
         self.recorder.clone()
     }
@@ -94,7 +94,7 @@ impl Fleet {
     ///
     /// # Errors
     ///
-    /// If it had ended before.
+    /// If the client had ended before.
     pub fn kill(&mut self, index: usize) -> anyhow::Result<String> {
         let clock = self.recorder.clock();
         let member = self.member(index)?;
@@ -102,8 +102,8 @@ impl Fleet {
             member.child.try_wait()?.is_none(),
             "it had ended by itself before"
         );
-        // From here on it may be dead, and its child may have released its lock, long before its end is noticed on a
-        // busy machine.
+        // From this time on the client may be dead, and its child may have released its lock. A busy machine notices
+        // the end much later.
         let t = clock.now();
         member.child.kill()?;
         let status = member.child.wait()?;
@@ -117,22 +117,22 @@ impl Fleet {
         Ok(how)
     }
 
-    /// Starts a killed client again. Masters may have been restarted in the meantime, so it may not trust them at first
-    /// contact: it uses the full restart guard.
+    /// Starts a killed client again. Masters may have been restarted in the meantime, so the client uses the full
+    /// restart guard and does not trust them at first contact.
     ///
     /// # Errors
     ///
-    /// If it does not start.
+    /// If the client does not start.
     pub fn respawn(&mut self, index: usize) -> anyhow::Result<()> {
         self.send(index, |_| {})?;
         self.await_ready(&self.members[index], Duration::from_secs(20))
     }
 
-    /// Stops a client with SIGSTOP and waits until it is seen stopped.
+    /// Stops a client with SIGSTOP and waits until the kernel shows it as stopped.
     ///
     /// # Errors
     ///
-    /// If it does not stop.
+    /// If the client does not stop.
     pub fn stop(&mut self, index: usize) -> anyhow::Result<()> {
         self.signal(index, Signal::STOP)?;
         self.await_state(index, "stopped", |state| state == 'T')
@@ -142,7 +142,7 @@ impl Fleet {
     ///
     /// # Errors
     ///
-    /// If it does not resume.
+    /// If the client does not resume.
     pub fn cont(&mut self, index: usize) -> anyhow::Result<()> {
         self.signal(index, Signal::CONT)?;
         self.await_state(index, "running", |state| state != 'T')
@@ -152,7 +152,7 @@ impl Fleet {
     ///
     /// # Errors
     ///
-    /// If it does not read any more.
+    /// If the client does not read its input any more.
     pub fn tell(&mut self, index: usize, what: &Instruction) -> anyhow::Result<()> {
         let member = self.member(index)?;
         let Some(input) = &mut member.input else {
@@ -166,16 +166,16 @@ impl Fleet {
     ///
     /// # Errors
     ///
-    /// If it does not read any more.
+    /// If the client does not read its input any more.
     pub fn dismiss(&mut self, index: usize) -> anyhow::Result<()> {
         self.tell(index, &Instruction::Finish)
     }
 
-    /// Whether a dismissed client has ended.
+    /// Whether a client that was asked to finish has ended.
     ///
     /// # Errors
     ///
-    /// If that cannot be found out.
+    /// If the state of the process cannot be read.
     pub fn has_ended(&mut self, index: usize) -> anyhow::Result<bool> {
         let recorder = self.recorder.clone();
         let member = self.member(index)?;
@@ -191,11 +191,12 @@ impl Fleet {
         Ok(true)
     }
 
-    /// Starts an ended client as a new process, with changed settings. As after a kill, it uses the full restart guard.
+    /// Starts a client that has ended as a new process with changed settings. As after a kill, it uses the full restart
+    /// guard.
     ///
     /// # Errors
     ///
-    /// If it does not start.
+    /// If the client does not start.
     pub fn send(&mut self, index: usize, change: impl FnOnce(&mut Settings)) -> anyhow::Result<()> {
         let member = self.member(index)?;
         ensure!(!member.running, "it still runs");
@@ -217,8 +218,8 @@ impl Fleet {
         member.is_some_and(|member| self.recorder.ready(&member.name()).is_some())
     }
 
-    /// Asks all clients to finish their work, and waits until they have ended. Returns whether all ended in order; the
-    /// others are killed.
+    /// Asks all clients to finish their work, and waits until they have ended. Clients that take longer than `patience`
+    /// are killed. Returns whether all ended without being killed.
     pub fn finish(&mut self, patience: Duration) -> bool {
         for index in 0..self.members.len() {
             let _ = self.cont(index);
@@ -254,7 +255,7 @@ impl Fleet {
     fn signal(&mut self, index: usize, signal: Signal) -> anyhow::Result<()> {
         let member = self.member(index)?;
         ensure!(member.child.try_wait()?.is_none(), "it has ended");
-        // Not reaped yet, so the number still belongs to it.
+        // The process was not reaped yet, so its id still belongs to it.
         let pid = Pid::from_raw(member.child.id().cast_signed()).context("no process id")?;
         Ok(kill_process(pid, signal)?)
     }
@@ -296,7 +297,7 @@ impl Fleet {
         let reader = thread::spawn(move || {
             for line in BufReader::new(events).lines() {
                 let Ok(line) = line else { break };
-                // A line that a kill has truncated is lost; everything before it is complete.
+                // A kill may truncate the last line. That line is lost; all lines before it are complete.
                 if let Ok(line) = serde_json::from_str::<Entry>(&line) {
                     recorder.push(line);
                 }
@@ -326,7 +327,7 @@ impl Fleet {
 }
 
 impl Member {
-    /// It has ended, and all its output was read.
+    /// Marks the process as ended, and waits until all its output was read.
     fn is_gone(&mut self) {
         self.running = false;
         self.input = None;
@@ -376,7 +377,7 @@ fn name(index: usize, life: u32) -> String {
     }
 }
 
-/// The state letter of a process.
+/// The state letter of a process in `/proc`, e.g. `T` for stopped.
 fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()

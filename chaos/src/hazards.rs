@@ -1,5 +1,5 @@
-//! Faults during changes of masters: drawn from the seed at each step, and never more than leaves a majority of each
-//! set.
+//! Faults during changes of masters. They are drawn from the seed at each step, and leave a majority of each set of
+//! masters unaffected.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::schedule::{felt, injection};
 use crate::walk::Moment;
 use crate::world::Needs;
 
-/// The default faults of a run with changes.
+/// The faults that `mixed` stands for in a run with changes of masters.
 pub const USUAL: [&str; 11] = [
     "kill",
     "stop",
@@ -29,19 +29,19 @@ pub const USUAL: [&str; 11] = [
     "client-drop",
 ];
 
-/// The faults of a master between closing and opening.
+/// The faults that hit a master between closing the old masters and opening the new ones.
 const BETWEEN: [&str; 2] = ["kill", "stop"];
 
-/// The default faults, as kinds.
+/// The faults of [`USUAL`], as kinds.
 pub fn usual() -> Vec<Kind> {
     USUAL.iter().filter_map(|name| name.parse().ok()).collect()
 }
 
-/// Whether these faults are available while masters are changed.
+/// Checks whether these faults can be injected while masters are changed.
 ///
 /// # Errors
 ///
-/// If one of them is not.
+/// If one of them cannot.
 pub fn check(faults: &[Kind]) -> anyhow::Result<()> {
     for kind in faults {
         let ways = matches!(kind.needs, Needs::Nothing | Needs::Proxies);
@@ -62,7 +62,7 @@ pub struct Hazards {
     rng: StdRng,
     masters: Vec<Instant>,
     clients: Vec<Instant>,
-    /// The kinds that have not been drawn in this round.
+    /// The kinds that were not drawn yet in this round. Every kind is drawn once per round.
     round: Vec<Kind>,
     of_clients: Vec<Kind>,
     next_of_clients: Instant,
@@ -70,7 +70,7 @@ pub struct Hazards {
 }
 
 impl Hazards {
-    /// The faults of this scenario, limited to those that are available.
+    /// The hazards for the faults of this scenario.
     pub fn new(scenario: &Scenario) -> Self {
         let now = Instant::now();
         Self {
@@ -85,7 +85,8 @@ impl Hazards {
         }
     }
 
-    /// The next fault of masters while these sets are in force. `None` while too many masters are affected by others.
+    /// Draws the next fault of masters while clients use these sets of masters. `None` while other faults affect too
+    /// many masters.
     pub fn on_masters(&mut self, moment: Moment, sets: &[&[usize]]) -> Option<Injection> {
         let mut kinds = match moment {
             Moment::Closed => {
@@ -120,7 +121,7 @@ impl Hazards {
         None
     }
 
-    /// The next fault of one of these clients, when it is due.
+    /// Draws the next fault of one of these idle clients. `None` until it is due.
     pub fn on_clients(&mut self, idle: &[usize]) -> Option<Injection> {
         let now = Instant::now();
         let free: Vec<usize> = idle
@@ -154,7 +155,7 @@ impl Hazards {
         kinds
     }
 
-    /// Masters that it can affect so that a majority of each set is left.
+    /// Draws masters that this fault can affect so that an unaffected majority of each set is left.
     fn targets(&mut self, kind: Kind, sets: &[&[usize]]) -> Option<Vec<usize>> {
         let now = Instant::now();
         let nodes = self.scenario.nodes();
@@ -185,7 +186,7 @@ impl Hazards {
     }
 
     fn booked(&mut self, fault: Injection) -> Injection {
-        // Injecting and healing take time as well.
+        // Injecting and healing take time as well, so 300 ms are added.
         let until = Instant::now() + felt(&fault, &self.scenario) + Duration::from_millis(300);
         for &index in &fault.masters {
             self.masters[index] = until;

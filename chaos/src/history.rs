@@ -11,15 +11,15 @@ use crate::claim::Claim;
 use crate::event::{Entry, Event};
 use crate::faults::Kind;
 
-/// All recorded lines, in order of time.
+/// All recorded events of a run, in order of time.
 #[derive(Debug, Default)]
 pub struct History {
-    /// The lines.
+    /// The events, one per line of the file.
     pub lines: Vec<Entry>,
 }
 
 impl History {
-    /// A history from lines in any order.
+    /// A history from events in any order.
     pub fn new(mut lines: Vec<Entry>) -> Self {
         lines.sort_by_key(|line| line.t);
         Self { lines }
@@ -41,7 +41,7 @@ impl History {
         Ok(Self::new(lines))
     }
 
-    /// Stores the history.
+    /// Writes the history to a file.
     ///
     /// # Errors
     ///
@@ -57,12 +57,12 @@ impl History {
         Ok(())
     }
 
-    /// The time of the last line.
+    /// The time of the last event, in nanoseconds since the run began.
     pub fn end(&self) -> u64 {
         self.lines.last().map_or(0, |line| line.t)
     }
 
-    /// The start of the fault-free period at the end, if it began.
+    /// The time at which the fault-free period at the end began, or `None` if the run ended before.
     pub fn calm(&self) -> Option<u64> {
         self.lines
             .iter()
@@ -70,7 +70,7 @@ impl History {
             .map(|line| line.t)
     }
 
-    /// When the clients were asked to finish.
+    /// The time at which the clients were asked to finish, or `None` if they were not.
     pub fn finish(&self) -> Option<u64> {
         self.lines
             .iter()
@@ -103,7 +103,7 @@ impl History {
         attempts
     }
 
-    /// All faults of the schedule that were begun.
+    /// All faults of the schedule whose injection was begun.
     pub fn faults(&self) -> Vec<FaultSpan> {
         let mut spans: BTreeMap<usize, FaultSpan> = BTreeMap::new();
         for Entry { t, what, .. } in &self.lines {
@@ -152,37 +152,37 @@ impl History {
 /// One attempt to hold a lock, and the resulting hold.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// The client and its process, e.g. `c1.2`.
+    /// The client and its process, e.g. `c1.2` for the second process of `c1`.
     pub who: String,
-    /// Its number in that process.
+    /// The number of the attempt in that process.
     pub op: u64,
     /// The resource to be locked.
     pub resource: String,
-    /// Further resources, locked together with it.
+    /// Further resources that are locked together with the first one.
     pub also: Vec<String>,
-    /// The mode.
+    /// The mode: exclusive or shared.
     pub claim: Claim,
-    /// The attempt whose hold it continues.
+    /// The attempt whose hold this attempt continues in another mode.
     pub goes_on: Option<u64>,
-    /// When it began.
+    /// The time at which the attempt began.
     pub began: u64,
-    /// When the lock was obtained.
+    /// The time at which the lock was obtained.
     pub obtained: Option<u64>,
     /// The fencing token.
     pub token: Option<u64>,
-    /// The slot of a permit.
+    /// The slot of the semaphore, if the hold is a permit.
     pub slot: Option<usize>,
-    /// The answer to the request for a prize: its time, the answer, and how many were left.
+    /// The answer to a request for a prize: its time, the answer, and how many prizes were left.
     pub answered: Option<(u64, String, Option<u64>)>,
-    /// The latest observed end of validity; `None` if without end.
+    /// The latest observed end of the lock's validity; `None` if the client believed in it without end.
     pub until: Option<u64>,
-    /// When the release was sent.
+    /// The time at which the release was sent.
     pub release: Option<u64>,
     /// The loss notification: its time and the cause.
     pub notified: Option<(u64, String)>,
-    /// When the attempt ended without the lock.
+    /// The time at which the attempt ended without the lock.
     pub missed: Option<u64>,
-    /// When its client ended, if it did.
+    /// The time at which the client process ended, if it did.
     pub gone: Option<u64>,
 }
 
@@ -253,19 +253,20 @@ impl Attempt {
         std::iter::once(self.resource.as_str()).chain(also)
     }
 
-    /// The units of exclusion it holds: for a permit, the resource with its slot.
+    /// The places that only one holder may have: each resource, and for a permit the resource with its slot.
     pub fn places(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
         self.resources().map(|resource| (resource, self.slot))
     }
 
-    /// When it had its result: the lock, or the answer.
+    /// The time at which the attempt had its result: the lock, or the answer about a prize.
     pub fn served(&self) -> Option<u64> {
         let answered = self.answered.as_ref().map(|(t, ..)| *t);
         self.obtained.or(answered)
     }
 
-    /// The interval in which the client certainly believed to hold the lock: until it sent the release, its validity
-    /// ended, it was notified, or it died; `end` if none of these was observed.
+    /// The interval in which the client certainly believed that it held the lock. It ends when the client sent the
+    /// release, the validity ended, the client was notified of the loss, or the client died. It ends at `end` if none
+    /// of these was observed.
     ///
     /// A killed client's last renewals may not have been recorded, so its belief counts only as far as it is known.
     pub fn belief(&self, end: u64) -> Option<(u64, u64)> {
@@ -276,7 +277,7 @@ impl Attempt {
         Some((from, to.max(from)))
     }
 
-    /// The name of the attempt in reports.
+    /// The name of the attempt in reports, e.g. `c1.2#7`.
     pub fn name(&self) -> String {
         format!("{}#{}", self.who, self.op)
     }
@@ -285,26 +286,26 @@ impl Attempt {
 /// One fault, from its start to its end.
 #[derive(Clone, Debug)]
 pub struct FaultSpan {
-    /// Its number in the schedule.
+    /// The number of the fault in the schedule.
     pub number: usize,
-    /// Its kind.
+    /// The kind of the fault, by name.
     pub kind: String,
-    /// The masters and clients it affects.
+    /// The masters and clients that the fault affects.
     pub targets: Vec<String>,
-    /// When it was injected.
+    /// The time at which the fault was injected.
     pub from: u64,
-    /// When its effect was observed.
+    /// The time at which the effect was observed.
     pub landed: Option<u64>,
-    /// When it was observed to be over.
+    /// The time at which the end of the fault was observed.
     pub healed: Option<u64>,
-    /// The reason why it failed.
+    /// The reason why the fault could not be injected or ended, if it could not.
     pub failed: Option<String>,
-    /// When it was over, healed or failed.
+    /// The time at which the fault was healed or failed.
     pub over: Option<u64>,
 }
 
 impl FaultSpan {
-    /// The kind as a value, if its name is known.
+    /// The kind of the fault, or `None` if its name is not known.
     pub fn kind(&self) -> Option<Kind> {
         self.kind.parse().ok()
     }

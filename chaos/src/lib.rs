@@ -1,7 +1,7 @@
-//! Real masters, real processes, real faults, and a verdict with a readable report.
+//! Runs with real masters, real processes and real faults, which end with a verdict and a readable report.
 //!
 //! A run starts servers and client processes, injects faults by a seeded schedule, records what every client sees,
-//! heals, and checks the history. It uses only the public API of `quorate`.
+//! heals the faults, and checks the history. It uses only the public API of `quorate`.
 //!
 //! - [`scenario`], [`workload`]: the description of a run and its promises; [`schedule`]: the faults that follow from
 //!   its seed
@@ -10,7 +10,7 @@
 //! - [`node`], [`master`], [`road`], [`probe`], [`observer`]: the kinds of masters, the network path to them, and
 //!   inspecting them; [`locking`]: the library over any of them
 //! - [`changes`]: changes of masters during a run; [`walk`], [`walker`]: the operator's steps, and taking them;
-//!   [`hazards`]: faults in the meantime
+//!   [`hazards`]: faults during the steps
 //! - [`register`], [`bank`]: services protected by fencing tokens
 //! - [`client`]: the code of a client process
 //! - [`event`], [`claim`], [`recorder`], [`history`]: the recorded events; [`pace`]: rates and gaps
@@ -19,8 +19,8 @@
 //!
 //! # Non-goals
 //!
-//! It is not an API: the program is the interface, and the library exists for the tests. A run cannot be repeated event
-//! by event: the same seed gives the same schedule, but real processes do the rest.
+//! The crate is not an API: the program is the interface, and the library exists for the tests. A run cannot be
+//! repeated event by event: the same seed gives the same schedule, but real processes do the rest.
 
 pub mod bank;
 pub mod changes;

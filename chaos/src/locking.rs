@@ -1,9 +1,9 @@
-//! The library over masters of any kind.
+//! The library's lock over masters of any kind.
 
 use quorate::node::store::StoreNode;
 use quorate::{Redlock, RedlockBuilder};
 
-/// A lock over the masters of these URLs, in this order.
+/// A builder of a lock over the masters of these URLs, in this order.
 ///
 /// # Errors
 ///

@@ -20,13 +20,13 @@ use quorate_chaos::{client, matrix, run, soak};
 
 use args::{Args, Command, MatrixArgs, RunArgs};
 
-/// Set by the first Ctrl-C or SIGTERM: end in order.
+/// Whether the run should stop early and write its report. The first Ctrl-C or SIGTERM sets it.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
     let command = Args::parse().command;
     if command.has_links() {
-        // Where isolation is not possible, the faults that need it report it.
+        // If isolation is not possible, the faults that need network namespaces report that they are unavailable.
         let _ = quorate_testbed::isolate();
     }
     let outcome = match command {
@@ -161,7 +161,7 @@ fn list_faults() {
     }
 }
 
-/// Prints when the lookup was sent, and then its result.
+/// Prints that the lookup was sent, and then its result.
 fn look_up(name: &str) {
     println!("asking");
     match (name, 0).to_socket_addrs() {
@@ -170,7 +170,7 @@ fn look_up(name: &str) {
     }
 }
 
-/// The first Ctrl-C or SIGTERM ends the run in order, the second one at once.
+/// Handles Ctrl-C and SIGTERM: the first one stops the run early with a report, the second one exits at once.
 fn listen() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

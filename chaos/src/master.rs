@@ -1,4 +1,4 @@
-//! One master, of any kind of server.
+//! One master of a run, which may be any kind of server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use quorate_testbed::{
 use crate::node::NodeKind;
 use crate::probe::Probe;
 
-/// The database of the locks.
+/// The name of the database that stores the locks on a MariaDB.
 pub const DATABASE: &str = "locks";
-/// The path of the locks in a ZooKeeper.
+/// The path under which a ZooKeeper stores the locks.
 const CHROOT: &str = "/chaos";
 /// The minimum session timeout of a ZooKeeper client. A client that is stopped for longer than one TTL has lost its
 /// session.
@@ -35,12 +35,12 @@ enum Servers {
     ZooKeeper(Arc<ZooKeeper>),
 }
 
-/// The login of a database.
+/// The user name and password of the clients at a database.
 #[derive(Clone, Copy, Debug)]
 pub struct Login<'a> {
-    /// The name.
+    /// The user name.
     pub user: &'a str,
-    /// Its password.
+    /// The password of the user.
     pub password: &'a str,
 }
 
@@ -49,7 +49,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// If it does not start. Nothing is left running then.
+    /// If the server does not start. No process is left running in that case.
     pub fn start(kind: NodeKind, options: ServerOptions, login: Login<'_>) -> anyhow::Result<Self> {
         let servers = match kind {
             NodeKind::Redis => Servers::Redis(Arc::new(Server::start(options)?)),
@@ -62,16 +62,16 @@ impl Master {
         Ok(Self { kind, servers })
     }
 
-    /// Its kind.
+    /// The kind of server of this master.
     pub fn kind(&self) -> NodeKind {
         self.kind
     }
 
-    /// The server, if this is a Redis.
+    /// The server, if this master is a Redis.
     ///
     /// # Errors
     ///
-    /// If it is of another kind.
+    /// If the master is of another kind.
     pub fn redis(&self) -> anyhow::Result<&Arc<Server>> {
         match &self.servers {
             Servers::Redis(server) => Ok(server),
@@ -79,11 +79,11 @@ impl Master {
         }
     }
 
-    /// The server, if this is a database.
+    /// The server, if this master is a MariaDB.
     ///
     /// # Errors
     ///
-    /// If it is of another kind.
+    /// If the master is of another kind.
     pub fn database(&self) -> anyhow::Result<&Arc<MariaDb>> {
         match &self.servers {
             Servers::Database(server) => Ok(server),
@@ -91,11 +91,11 @@ impl Master {
         }
     }
 
-    /// The servers, if this is a ZooKeeper.
+    /// The servers, if this master is a ZooKeeper.
     ///
     /// # Errors
     ///
-    /// If it is of another kind.
+    /// If the master is of another kind.
     pub fn zookeeper(&self) -> anyhow::Result<&Arc<ZooKeeper>> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => Ok(ensemble),
@@ -103,7 +103,7 @@ impl Master {
         }
     }
 
-    /// The addresses of its servers.
+    /// The addresses of the servers of this master.
     pub fn addrs(&self) -> Vec<SocketAddr> {
         match &self.servers {
             Servers::Redis(server) => vec![server.addr()],
@@ -115,7 +115,8 @@ impl Master {
         }
     }
 
-    /// The URL of a database or a ZooKeeper at these addresses, with this request timeout; `None` for a Redis.
+    /// The URL of this master, if it is a MariaDB or a ZooKeeper, with these addresses and this request timeout. `None`
+    /// for a Redis.
     pub fn url(&self, over: &[SocketAddr], login: Login<'_>, timeout: Duration) -> Option<String> {
         let ms = timeout.as_millis();
         let over: Vec<String> = over.iter().map(SocketAddr::to_string).collect();
@@ -138,11 +139,11 @@ impl Master {
         }
     }
 
-    /// Kills all its servers, as a crash would.
+    /// Kills all servers of this master with SIGKILL, as a crash would.
     ///
     /// # Errors
     ///
-    /// If one does not end.
+    /// If a server does not end.
     pub fn kill(&self) -> anyhow::Result<()> {
         match &self.servers {
             Servers::Redis(server) => server.kill()?,
@@ -154,17 +155,17 @@ impl Master {
         Ok(())
     }
 
-    /// Starts killed servers again: a Redis empty, the others with the data on their disks.
+    /// Starts the killed servers of this master again: a Redis empty, other kinds with the data on their disks.
     ///
     /// # Errors
     ///
-    /// If one does not start.
+    /// If a server does not start.
     pub fn come_back(&self) -> anyhow::Result<()> {
         match &self.servers {
             Servers::Redis(server) => Ok(server.restart_empty()?),
             Servers::Database(server) => Ok(server.restart()?),
             Servers::ZooKeeper(ensemble) => thread::scope(|scope| {
-                // Each waits until a majority serves.
+                // Start all servers at the same time, because each one waits until a majority serves.
                 let restart = |member| scope.spawn(move || ensemble.restart(member));
                 let all: Vec<_> = (0..ensemble.members()).map(restart).collect();
                 let ended = all.into_iter().map(|one| {
@@ -177,11 +178,11 @@ impl Master {
         }
     }
 
-    /// Freezes all its servers.
+    /// Freezes all servers of this master with SIGSTOP.
     ///
     /// # Errors
     ///
-    /// If one is dead, or does not stop.
+    /// If a server is dead, or does not stop.
     pub fn stop(&self) -> anyhow::Result<()> {
         match &self.servers {
             Servers::Redis(server) => server.stop()?,
@@ -193,11 +194,11 @@ impl Master {
         Ok(())
     }
 
-    /// Resumes all its servers.
+    /// Resumes all servers of this master.
     ///
     /// # Errors
     ///
-    /// If one is dead, or does not resume.
+    /// If a server is dead, or does not resume.
     pub fn cont(&self) -> anyhow::Result<()> {
         match &self.servers {
             Servers::Redis(server) => server.cont()?,
@@ -209,7 +210,7 @@ impl Master {
         Ok(())
     }
 
-    /// Whether any of its servers answers within this time.
+    /// Whether any server of this master answers within this time.
     pub fn answers(&self, patience: Duration) -> bool {
         self.addrs().into_iter().any(|at| {
             let probe = Probe::open(self.kind, at, patience);
@@ -242,7 +243,7 @@ fn start_zookeeper(members: usize) -> anyhow::Result<Arc<ZooKeeper>> {
     Ok(Arc::new(ensemble))
 }
 
-/// Runs the future on a new runtime.
+/// Runs the future to its end on a new async runtime.
 fn blocking<T>(what: impl Future<Output = T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

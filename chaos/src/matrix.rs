@@ -1,5 +1,5 @@
-//! Every workload under every kind of fault, with every number of masters and in both orders: one short run each, and
-//! the track record of the results.
+//! The matrix: one short run for every workload, kind of fault, set of masters and order of waiters, and the track
+//! record with the results.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -27,12 +27,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// For runs with Redis masters only.
+    /// The place of the results with Redis masters only.
     pub const REDIS: Self = Self {
         begin: "<!-- matrix: written by scripts/chaos --all -->",
         end: "<!-- end of matrix -->",
     };
-    /// For runs with other masters.
+    /// The place of the results with other masters.
     pub const MIXES: Self = Self {
         begin: "<!-- mixes: written by scripts/chaos --mixes -->",
         end: "<!-- end of mixes -->",
@@ -42,7 +42,7 @@ impl Place {
 /// One run of the matrix.
 #[derive(Debug)]
 pub struct Cell {
-    /// The workloads.
+    /// The workloads that ran at the same time.
     pub workloads: Vec<Workload>,
     /// The kind of fault.
     pub kind: Kind,
@@ -57,7 +57,7 @@ pub struct Cell {
 /// The dimensions of the matrix.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The workloads: each entry is a run of its own, and the workloads of an entry run at the same time.
+    /// The workloads: each entry is a run of its own, and the workloads of one entry run at the same time.
     pub workloads: Vec<Vec<Workload>>,
     /// The kinds of faults.
     pub kinds: Vec<Kind>,
@@ -67,16 +67,16 @@ pub struct Plan {
     pub orders: Vec<Order>,
     /// How long faults are injected in each run.
     pub cell: Duration,
-    /// The seed of the first run; each has its own.
+    /// The seed of the first run. Each later run uses the next number.
     pub seed: u64,
 }
 
 /// Runs all cells, one after the other. When `stop` becomes true, ends early with the cells completed by then. Reports
-/// of cells that are not valid are kept in `out`.
+/// of cells whose verdict is not "valid" are kept in `out`.
 ///
 /// # Errors
 ///
-/// If a run cannot be started at all.
+/// If a run cannot be started.
 pub fn run(
     plan: &Plan,
     base: &Scenario,
@@ -119,7 +119,7 @@ pub fn run(
 }
 
 impl Plan {
-    /// All runs in order, each with its own seed and its fault.
+    /// The scenarios of all runs in order, each with its own seed and its fault.
     fn scenarios(&self, base: &Scenario) -> Vec<(Scenario, Kind)> {
         let mut all = Vec::new();
         for workloads in &self.workloads {
@@ -146,18 +146,18 @@ impl Plan {
 }
 
 impl Cell {
-    /// Whether this machine or this number of masters does not support the fault.
+    /// Whether the fault could not be injected, because this machine or this number of masters does not support it.
     pub fn is_unavailable(&self) -> bool {
         self.summary.unavailable.contains_key(self.kind.name())
     }
 
-    /// Whether there is neither a violation nor an allowed overlap to report.
+    /// Whether the cell has neither a violation nor an allowed overlap to report.
     fn is_plainly_valid(&self) -> bool {
         let summary = &self.summary;
         summary.verdict == Verdict::Valid && summary.excused == 0 && !self.is_unavailable()
     }
 
-    /// Its line of the table.
+    /// The line of the cell in the table.
     fn row(&self) -> String {
         let summary = &self.summary;
         let name = Workload::name_of(&self.workloads);
@@ -203,11 +203,11 @@ impl Cell {
     }
 }
 
-/// The cells as Markdown.
+/// The results of the cells as Markdown.
 pub fn markdown(cells: &[Cell], server: &str) -> String {
     let mut out = String::new();
     let date = humantime::format_rfc3339_seconds(SystemTime::now());
-    // Acquisitions of runs without their fault are not counted for it.
+    // Acquisitions of a run whose fault was unavailable are not counted for that fault.
     let sum = |of: &dyn Fn(&Cell) -> usize| {
         let had = cells.iter().filter(|cell| !cell.is_unavailable());
         had.map(of).sum::<usize>()
@@ -242,7 +242,8 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
     out
 }
 
-/// Acquisitions under each fault, as Markdown: by kind of lock, over all numbers of masters and orders.
+/// The number of acquisitions under each fault, as a Markdown table: by kind of lock, summed over all sets of masters
+/// and orders.
 fn by_fault(cells: &[Cell]) -> String {
     let parts = |workload: &Workload| {
         if Workload::LOCK.contains(workload) {
@@ -296,7 +297,7 @@ fn by_fault(cells: &[Cell]) -> String {
     out
 }
 
-/// The result of each workload, as Markdown. A violation belongs to the workload of its resource.
+/// The result of each workload, as a Markdown table. A violation counts for the workload of its resource.
 fn by_workload(cells: &[Cell]) -> String {
     let mut out = String::from(
         "| workload | runs | kinds of faults | landed | acquisitions | violations | allowed |\n\
@@ -341,7 +342,7 @@ fn by_workload(cells: &[Cell]) -> String {
     out
 }
 
-/// Writes the matrix into the file, and keeps the text around it.
+/// Writes the results into the file between the marks of `place`, and keeps the text around them.
 ///
 /// # Errors
 ///

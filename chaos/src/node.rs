@@ -14,16 +14,16 @@ pub enum NodeKind {
     Redis,
     /// A MariaDB that syncs each commit to disk before it acknowledges.
     Mysql,
-    /// A MariaDB with `innodb_flush_log_at_trx_commit=0`: a crash loses the last second.
+    /// A MariaDB with `innodb_flush_log_at_trx_commit=0`: a crash loses the commits of the last second.
     MysqlFlush0,
     /// A ZooKeeper of one server.
     Zookeeper,
-    /// A ZooKeeper of three servers, which is one master.
+    /// A ZooKeeper ensemble of three servers, which counts as one master.
     Ensemble,
 }
 
 impl NodeKind {
-    /// All kinds.
+    /// All kinds of servers.
     pub const ALL: [Self; 5] = [
         Self::Redis,
         Self::Mysql,
@@ -32,7 +32,7 @@ impl NodeKind {
         Self::Ensemble,
     ];
 
-    /// Its name on the command line.
+    /// The name of the kind on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
@@ -43,7 +43,8 @@ impl NodeKind {
         }
     }
 
-    /// The reason why it cannot be started here, if there is one. A Redis reports it when it is started.
+    /// The reason why this kind of server cannot be started on this machine, or `None` if it can. For Redis it is
+    /// always `None`, because a missing Redis is reported at its start.
     pub fn lack(self) -> Option<String> {
         let why = match self {
             Self::Redis => None,
@@ -55,7 +56,7 @@ impl NodeKind {
         why.map(|why| format!("no {self}: {why}"))
     }
 
-    /// The number of its servers.
+    /// The number of servers that form one master of this kind.
     pub fn servers(self) -> usize {
         match self {
             Self::Ensemble => 3,
@@ -63,13 +64,13 @@ impl NodeKind {
         }
     }
 
-    /// Whether its own clock ends a lease, so that every client sees the end at once. At a ZooKeeper, a lease is over
-    /// for a client that has seen it unchanged for its whole length.
+    /// Whether the master's own clock expires leases, so that every client sees the expiry at once. On a ZooKeeper, a
+    /// lease has expired for a client once that client has seen it unchanged for the length of the lease.
     pub fn has_clock(self) -> bool {
         !matches!(self, Self::Zookeeper | Self::Ensemble)
     }
 
-    /// The shortest name of a set: a number if all are Redis.
+    /// The shortest name of a set of masters: their number if all are Redis.
     pub fn name_of(some: &[Self]) -> String {
         if some.iter().all(|one| *one == Self::Redis) {
             return some.len().to_string();
@@ -102,7 +103,7 @@ impl FromStr for NodeKind {
 /// The kinds of masters that a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Any kind.
+    /// Masters of any kind.
     All,
     /// Redis.
     Redis,
@@ -110,14 +111,14 @@ pub enum Which {
     Databases,
     /// MariaDB that loses nothing in a crash.
     SafeDatabases,
-    /// ZooKeeper, one server or several.
+    /// ZooKeeper, with one server or several.
     ZooKeepers,
     /// Masters that lose data when they are killed.
     Forgetful,
 }
 
 impl Which {
-    /// Whether this kind is included.
+    /// Whether this group includes masters of that kind.
     pub fn has(self, node: NodeKind) -> bool {
         use NodeKind::{Ensemble, Mysql, MysqlFlush0, Redis, Zookeeper};
         match self {

@@ -1,7 +1,7 @@
-//! The locks on one master that keeps records, as an outside observer sees them.
+//! An observer of the locks on one master that keeps records, which are those other than Redis.
 //!
-//! A ZooKeeper has no clock: a lease is over for a client that has seen it unchanged for its whole length. So one
-//! observer reads repeatedly, and its first reading is one TTL before the one that counts.
+//! A ZooKeeper has no clock: a lease has expired for a client once that client has seen it unchanged for the length of
+//! the lease. So one observer reads repeatedly, and reads for the first time one TTL before the reading that counts.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use crate::locking;
 
-/// How long an answer may take on a busy machine.
+/// How long the observer waits for an answer, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// An observer of one master.
@@ -22,11 +22,11 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// An observer of the master of this URL.
+    /// An observer of the master with this URL.
     ///
     /// # Errors
     ///
-    /// If no runtime is available, or the URL is not valid.
+    /// If no async runtime can be created, or the URL is not valid.
     pub fn of(url: &str) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -34,7 +34,7 @@ impl Observer {
             .build()
             .context("begin a runtime")?;
         let inside = runtime.enter();
-        // It only reads, so it may read a restarted master as well.
+        // The observer only reads, so no restart guard is needed.
         let redlock = locking::over(&[url.to_owned()])?
             .restart_guard(RestartGuard::Off)
             .ttl(PATIENCE * 5)
@@ -43,7 +43,7 @@ impl Observer {
         Ok(Self { redlock, runtime })
     }
 
-    /// The keys of all locks.
+    /// The keys of all locks that are held.
     ///
     /// # Errors
     ///

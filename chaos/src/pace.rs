@@ -1,5 +1,5 @@
-//! The progress of a run: how many locks were obtained, the longest time without any, how long a wanted lock was free,
-//! and which masters each client used.
+//! The progress of a run: how many locks were obtained, the longest time in which none was obtained, how long a lock
+//! was free while a client waited for it, and which masters each client used.
 
 use std::collections::BTreeMap;
 
@@ -10,48 +10,48 @@ use crate::workload::{Workload, family};
 /// One second, in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// A step of a change, from its first attempt to its end.
+/// A step of a change of masters, from its first attempt to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The number of the change.
+    /// The number of the change, from 0.
     pub change: usize,
-    /// The step.
+    /// The name of the step.
     pub name: String,
-    /// When it was begun.
+    /// The time at which the step was begun.
     pub from: u64,
-    /// When it succeeded or was abandoned.
+    /// The time at which the step succeeded or was abandoned.
     pub to: u64,
-    /// Whether it succeeded.
+    /// Whether the step succeeded.
     pub done: bool,
-    /// The number of attempts.
+    /// The number of attempts at the step.
     pub tries: usize,
-    /// Its last output.
+    /// The output of the last attempt.
     pub said: String,
 }
 
-/// A lock that was free while a client waited for it.
+/// An interval in which a lock was free while a client waited for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// The lock.
+    /// The resource that was free.
     pub resource: String,
-    /// The start.
+    /// The start of the interval, in nanoseconds since the run began.
     pub from: u64,
-    /// The end.
+    /// The end of the interval, in nanoseconds since the run began.
     pub to: u64,
-    /// The next holder.
+    /// The client that obtained the lock next.
     pub who: String,
 }
 
-/// One process of a client, and its step of a change.
+/// One process of a client, and the step of a change that its configuration belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// The client.
+    /// The client and its process.
     pub who: String,
-    /// Its step.
+    /// The step: twice the number of completed changes, plus one while the client uses two sets of masters.
     pub step: u64,
-    /// The start.
+    /// The start of the process.
     pub from: u64,
-    /// The end.
+    /// The end of the process.
     pub to: u64,
 }
 
@@ -90,7 +90,7 @@ pub fn steps(history: &History) -> Vec<Step> {
     steps
 }
 
-/// When locks were obtained, in order of time; without the locks that only one client uses.
+/// The times at which locks were obtained, sorted. Locks that only one client uses are left out.
 pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     let shared = attempts
         .iter()
@@ -114,13 +114,13 @@ pub fn per_second(had: &[u64], end: u64) -> Vec<usize> {
     seconds
 }
 
-/// The longest gap between two locks, of the gaps that ended between `from` and `to`.
+/// The longest time between two acquisitions, among the gaps that ended between `from` and `to`.
 pub fn longest_gap(had: &[u64], from: u64, to: u64) -> Option<u64> {
     let pairs = had.windows(2).filter(|pair| (from..to).contains(&pair[1]));
     pairs.map(|pair| pair[1] - pair[0]).max()
 }
 
-/// Every interval in which a plain lock was free while a client waited for it.
+/// Every interval in which a plain exclusive lock was free while a client waited for it.
 pub fn idle(attempts: &[Attempt], end: u64) -> Vec<Idle> {
     let plain = Workload::ALL.into_iter().filter(|one| one.shows_breaks());
     plain
@@ -138,7 +138,7 @@ fn idle_of(resource: &str, attempts: &[Attempt], end: u64) -> Vec<Idle> {
         .filter_map(|one| Some((one.obtained?, *one)))
         .collect();
     won.sort_by_key(|(at, _)| *at);
-    // The waiting attempts, in the order of their start; `attempts` are in that order.
+    // The waiting attempts, sorted by their start, because `attempts` is.
     let mut coming = all.iter().peekable();
     let mut waiting: Vec<&Attempt> = Vec::new();
     let over = |one: &Attempt| {

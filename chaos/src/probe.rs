@@ -1,4 +1,5 @@
-//! One request to a server of any kind and its answer, without a client library: it shows the effect of a fault.
+//! A probe shows the effect of a fault: it sends one request to a server of any kind and reads the answer, without a
+//! client library.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,20 +12,20 @@ use crate::node::NodeKind;
 /// A connection for one request.
 #[derive(Debug)]
 pub enum Probe {
-    /// To a Redis, which accepts further requests.
+    /// A connection to a Redis, which accepts further requests.
     Redis(Connection),
-    /// To a MariaDB whose greeting was read.
+    /// A connection to a MariaDB, whose greeting was already read.
     Database(TcpStream),
-    /// To a ZooKeeper.
+    /// A connection to a ZooKeeper.
     ZooKeeper(TcpStream),
 }
 
 impl Probe {
-    /// Connects, and reads the greeting if there is one.
+    /// Connects to the server, and reads its greeting if it sends one.
     ///
     /// # Errors
     ///
-    /// If no server answers within this time.
+    /// If no server answers within `patience`.
     pub fn open(kind: NodeKind, at: SocketAddr, patience: Duration) -> io::Result<Self> {
         let plain = || {
             let stream = TcpStream::connect_timeout(&at, patience)?;
@@ -42,7 +43,8 @@ impl Probe {
         })
     }
 
-    /// Sends a request and reads the beginning of the answer: at least nine bytes, except from a Redis.
+    /// Sends a request and reads the beginning of the answer: one whole reply from a Redis, at least nine bytes from
+    /// others.
     ///
     /// # Errors
     ///
@@ -67,7 +69,7 @@ impl Probe {
                 return connection.command(&words).map(|reply| format!("{reply:?}"));
             }
             Self::Database(stream) => {
-                // Not a valid handshake: the server says so and hangs up.
+                // This is not a valid handshake, so the server sends an error and hangs up.
                 stream.write_all(&[1, 0, 0, 1, 0])?;
                 packet(stream)?
             }
@@ -82,7 +84,7 @@ impl Probe {
     }
 }
 
-/// Reads one packet of a MariaDB.
+/// Reads one packet that a MariaDB sends.
 fn packet(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).map_err(silence)?;
@@ -92,7 +94,7 @@ fn packet(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// Maps Linux's `WouldBlock` to `TimedOut`.
+/// Maps `WouldBlock`, which Linux reports for a timeout, to `TimedOut`.
 fn silence(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::recorder::Totals;
 
-/// One line that is updated on a terminal, or occasional lines elsewhere.
+/// The display: one line that is updated on a terminal, or an occasional line if standard error is not a terminal.
 #[derive(Debug)]
 pub struct Progress {
     shown: bool,
@@ -35,13 +35,13 @@ impl Progress {
         }
     }
 
-    /// Begins a new phase of the run.
+    /// Begins to display a new phase of the run.
     pub fn phase(&mut self, name: &str) {
         name.clone_into(&mut self.phase);
         self.last = None;
     }
 
-    /// Sets the position within the phase.
+    /// Displays the position within the phase.
     pub fn place(&mut self, place: &str) {
         if self.phase != place {
             place.clone_into(&mut self.phase);
@@ -56,7 +56,7 @@ impl Progress {
         }
     }
 
-    /// Shows the sums if it is time to.
+    /// Updates the displayed totals, if it is time to.
     pub fn tick(&mut self, totals: Totals, left: Duration) {
         let every = Duration::from_millis(if self.rewrites { 200 } else { 10_000 });
         if !self.shown || self.last.is_some_and(|last| last.elapsed() < every) {

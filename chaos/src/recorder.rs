@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::event::{Clock, Entry, Event, STALLED};
 use crate::workload::family;
 
-/// The name of the workload of followers.
+/// The name under which the events of followers are counted, as if it were a workload.
 pub const FOLLOWING: &str = "following";
 
-/// Collects all entries of a run. Cheap to clone.
+/// Collects all events of a run. Clones are cheap and share the events.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     clock: Clock,
@@ -27,12 +27,12 @@ struct State {
     retired: HashSet<String>,
 }
 
-/// The sums that the terminal shows.
+/// The totals that the terminal shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     /// Attempts that obtained the lock.
     pub obtained: u64,
-    /// Attempts that did not.
+    /// Attempts that ended without the lock.
     pub missed: u64,
     /// Holders that were notified of a loss.
     pub notified: u64,
@@ -45,7 +45,7 @@ pub struct Totals {
 }
 
 impl Recorder {
-    /// An empty history on this time base.
+    /// A recorder without events on this time base.
     pub fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -68,29 +68,29 @@ impl Recorder {
         self.push(entry);
     }
 
-    /// Records an event that another process observed.
+    /// Records an event that another process has observed.
     pub fn push(&self, entry: Entry) {
         let mut state = self.state();
         state.count(&entry);
         state.entries.push(entry);
     }
 
-    /// The sums so far.
+    /// The totals so far.
     pub fn totals(&self) -> Totals {
         self.state().totals
     }
 
-    /// How often the client with this index has completed an ordered fault.
+    /// How often the client with this index has reported the end of a fault that it was ordered to suffer.
     pub fn suffered(&self, client: usize) -> u64 {
         self.state().suffered.get(&client).copied().unwrap_or(0)
     }
 
-    /// The process id of this process of a client, once it is ready.
+    /// The process id of this client process, once it is ready.
     pub fn ready(&self, who: &str) -> Option<u32> {
         self.state().ready.get(who).copied()
     }
 
-    /// When the client with this index last had a result in this workload.
+    /// The time of the last result that the client with this index had in this workload.
     pub fn last_served(&self, client: usize, workload: &str) -> Option<u64> {
         self.state()
             .last
@@ -103,7 +103,7 @@ impl Recorder {
         self.state().retired.contains(who)
     }
 
-    /// All entries so far, in the order of their arrival.
+    /// All events so far, in the order of their arrival.
     pub fn entries(&self) -> Vec<Entry> {
         self.state().entries.clone()
     }
@@ -157,7 +157,7 @@ impl State {
     }
 }
 
-/// The index in `c3` or `c3.2` is 2.
+/// The index of the client in a name: 2 for `c3` and for `c3.2`.
 pub fn client_index(who: &str) -> Option<usize> {
     let number = who.strip_prefix('c')?;
     let number = number.split('.').next()?;

@@ -1,5 +1,5 @@
-//! Services that fencing tokens protect: a register that accepts a write only if no larger token was seen, and a bank
-//! with the same rule. They live in the driver, so that their record of accepted writes does not depend on clients.
+//! Services that fencing tokens protect: a register that accepts a write only if it has seen no larger token, and a
+//! bank with the same rule. They run in the driver, so that their record of accepted writes does not depend on clients.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
@@ -50,13 +50,13 @@ impl Register {
         Ok(Self { path })
     }
 
-    /// The path of the socket.
+    /// The path of the socket that clients connect to.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// One request per line, and one line of answer: `ok`, or `stale`.
+/// Serves one connection: each line is a request, and is answered with one line, `ok ..` or `stale`.
 fn serve(
     stream: UnixStream,
     protected: &Mutex<Protected>,
@@ -67,7 +67,7 @@ fn serve(
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
         let answer = {
-            // Recorded under the lock, so that the history has the same order as the writes.
+            // Record the event under the lock, so that the history has the same order as the writes.
             let mut protected = protected.lock().unwrap_or_else(PoisonError::into_inner);
             match words[..] {
                 ["look", names, token, by] => {
@@ -96,7 +96,7 @@ fn parse(balances: &str) -> anyhow::Result<BTreeMap<String, i64>> {
 }
 
 impl Protected {
-    /// `key token writer`: writes to a register.
+    /// Handles the request `key token writer`, which writes to a register.
     fn write(&mut self, key: &str, token: u64, by: &str, recorder: &Recorder) -> String {
         let (key, by) = (key.to_owned(), by.to_owned());
         let seen = self.highest.entry(key.clone()).or_default();
@@ -108,7 +108,7 @@ impl Protected {
         "ok\n".to_owned()
     }
 
-    /// `look accounts token reader`: the balances follow the `ok`.
+    /// Handles the request `look accounts token reader`. The balances follow the `ok`.
     fn look(&mut self, names: &[&str], token: u64, by: &str, recorder: &Recorder) -> String {
         match self.bank.look(names, token) {
             Ok(balances) => {
@@ -119,7 +119,7 @@ impl Protected {
         }
     }
 
-    /// `book account=balance,.. token writer`.
+    /// Handles the request `book account=balance,.. token writer`.
     fn book(
         &mut self,
         balances: &BTreeMap<String, i64>,

@@ -16,29 +16,29 @@ impl Road {
     ///
     /// # Errors
     ///
-    /// If one does not start.
+    /// If a proxy does not start.
     pub fn open(targets: &[SocketAddr], seed: u64) -> io::Result<Self> {
         let doors = targets.iter().map(|target| Proxy::seeded(*target, seed));
         let doors = doors.collect::<io::Result<_>>()?;
         Ok(Self { doors })
     }
 
-    /// The addresses for the client, one per server.
+    /// The addresses that the client connects to, one per server.
     pub fn addrs(&self) -> Vec<SocketAddr> {
         self.doors.iter().map(Proxy::addr).collect()
     }
 
-    /// The address for the first server.
+    /// The address that the client connects to for the first server.
     pub fn first(&self) -> SocketAddr {
         self.doors[0].addr()
     }
 
-    /// Injects a fault into all of its proxies.
+    /// Injects a fault into all proxies of this path.
     pub fn inject(&self, fault: &Fault) -> Vec<Injected> {
         self.doors.iter().map(|door| fault.inject(door)).collect()
     }
 
-    /// Resets every existing connection.
+    /// Resets every existing connection of this path.
     pub fn reset_all(&self) {
         for door in &self.doors {
             door.reset_all();

@@ -25,25 +25,25 @@ use crate::walker::{Busy, Now, Walker};
 use crate::workload::Workload;
 use crate::world::{Needs, Tools, World};
 
-/// The time before the first fault.
+/// The time between the start of the clients and the first fault.
 const WARM: Duration = Duration::from_millis(300);
-/// The interval of memory readings.
+/// The interval between two readings of memory and file descriptors.
 const GAUGE_EVERY: Duration = Duration::from_secs(20);
 
-/// The reason why masters cannot be changed.
+/// The reason why masters cannot be changed on this machine.
 const NO_QUORATE: &str =
     "masters are changed with the `quorate` program: build it, or name it in QUORATE_CLI";
 
 /// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The scenario, limited to the faults that are available.
+    /// The scenario, limited to the faults that this machine supports.
     pub scenario: Scenario,
     /// The recorded history.
     pub history: History,
     /// The verdicts of the checkers.
     pub findings: Findings,
-    /// The folder of the report.
+    /// The folder that the report was written to.
     pub out: PathBuf,
 }
 
@@ -69,7 +69,7 @@ pub fn run(
     std::fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
     let recorder = Recorder::new(Clock::start());
     let driven = Driver::set_out(scenario, out, &recorder, progress)?.drive(stop);
-    // A run that fails midway leaves its history as well.
+    // A run that fails midway stores its history as well.
     let history = History::new(recorder.entries());
     report::store(scenario, &history, out)?;
     driven?;
@@ -90,11 +90,11 @@ struct Driver<'a> {
     world: World,
     plan: Vec<Planned>,
     gauged: Option<Instant>,
-    /// The shared files of the clients; dropped last.
+    /// The folder of the clients' shared files. It is the last field, so it is removed last.
     dir: tempfile::TempDir,
 }
 
-/// A fault in force.
+/// A fault whose effect was observed and which was not ended yet.
 struct Active {
     number: usize,
     fault: Injection,
@@ -123,7 +123,7 @@ impl<'a> Driver<'a> {
             let why = "no `quorate` program: build it, or name it in QUORATE_CLI".to_owned();
             recorder.note("chaos", unavailable(Workload::Run.name(), why));
         }
-        // A short path, because it contains a socket.
+        // The path must be short, because a socket is created in it.
         let dir = tempfile::Builder::new()
             .prefix("quorate-chaos-")
             .tempdir()?;
@@ -175,7 +175,7 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Injects and heals faults by the schedule.
+    /// Injects and heals faults by the schedule, until the run's duration has passed or `stop` is set.
     fn run_faults(&mut self, stop: &AtomicBool) {
         let began = Instant::now();
         let end = began + self.scenario.duration;
@@ -187,7 +187,7 @@ impl<'a> Driver<'a> {
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
             active = self.heal_due(active);
-            // Injecting takes time, so the schedule runs late and a target may still be affected by another fault.
+            // Injecting takes time, so the schedule is late, and a target may still be affected by an earlier fault.
             let free =
                 |planned: &Planned| !active.iter().any(|one| one.fault.meets(&planned.fault));
             let ready = |planned: &Planned| began + planned.at <= now && free(planned);
@@ -202,7 +202,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Takes the steps of the changes, with faults in between.
+    /// Takes the steps of the changes of masters, and injects faults in between.
     fn change_masters(&mut self, changes: &Changes, stop: &AtomicBool) -> anyhow::Result<()> {
         let quorate = find_quorate().context(NO_QUORATE)?;
         let mut walker = Walker::new(self.scenario, changes, &quorate, self.dir.path());
@@ -296,8 +296,8 @@ impl<'a> Driver<'a> {
         self.recorder.note("chaos", Event::Failed { fault, why });
     }
 
-    /// Waits until every client has made progress in all of its workloads, and until no leftover key can be explained
-    /// by a fault any more. From then on, a released key must be gone long before its TTL.
+    /// Waits until every client has made progress in all of its workloads, and until no fault can explain a leftover
+    /// key any more. From then on, the key of a released lock must be gone long before its TTL.
     fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
         let began = Instant::now();
@@ -321,7 +321,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The workloads in which every client must make progress.
+    /// The names of the workloads in which every client must make progress.
     fn wanted(&self) -> Vec<&'static str> {
         let workloads = &self.scenario.workloads;
         let shared = workloads.iter().filter(|workload| match workload {
@@ -335,13 +335,14 @@ impl<'a> Driver<'a> {
         wanted
     }
 
-    /// Records the keys that remain on the masters: at once, after the TTL, and after the life of notes.
+    /// Records the keys that remain on the masters: at once, after the TTL, and after the longest life of a holder's
+    /// note.
     fn leftovers(&mut self) -> anyhow::Result<()> {
         let scenario = self.scenario;
         self.keys("at-once")?;
         let mut slack = Duration::from_millis(500);
         if scenario.has(Needs::Clocks) {
-            // Keys that were set under a clock ahead live longer by that difference.
+            // A key that was set while the master's clock was ahead lives longer by that difference.
             slack += Duration::from_secs(4);
         }
         let begun = Instant::now();
@@ -351,7 +352,7 @@ impl<'a> Driver<'a> {
         self.keys("after-notes")
     }
 
-    /// Waits until these keys are gone, at most until `end`.
+    /// Waits until all keys that `which` selects are gone from the masters, at most until `end`.
     fn gone_by(&self, end: Instant, which: impl Fn(&str) -> bool) {
         let stands = |master| {
             if self.is_retired(master) {
@@ -370,7 +371,8 @@ impl<'a> Driver<'a> {
             if self.is_retired(master) {
                 continue;
             }
-            // On a master without a clock, a lost and unreleased lock is visible for one TTL.
+            // On a master without a clock, a lock that was lost and not released stays visible for one TTL. Its first
+            // reading does not count.
             if when == "at-once" && !self.world.masters[master].kind().has_clock() {
                 let _ = self.world.keys(master);
                 continue;
@@ -400,7 +402,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Records memory and file descriptors of all processes that can be asked now.
+    /// Records the memory and the file descriptors of all processes that can answer now.
     fn gauge(&mut self) {
         self.gauged = Some(Instant::now());
         for (name, pid) in self.world.clients.pids() {
@@ -414,7 +416,7 @@ impl<'a> Driver<'a> {
             }
         }
         for master in 0..self.world.masters.len() {
-            // A stopped master would block the run.
+            // Ask only masters that answer, because a stopped master would block the run.
             if self.world.answers(master)
                 && let Some((memory, handles, connections)) = self.world.gauge(master)
             {
@@ -442,7 +444,7 @@ fn unavailable(kind: &str, why: String) -> Event {
     Event::Unavailable { kind, why }
 }
 
-/// The settings of all clients; each has its own path to the masters.
+/// The settings of all clients. Each client has its own path to the masters.
 fn settings(
     scenario: &Scenario,
     clock: Clock,
@@ -468,7 +470,8 @@ fn settings(
         ttl: scenario.ttl,
         max_ttl: scenario.max_ttl,
         pause: scenario.pause,
-        // A client can lose a lock only while it holds one.
+        // If a fault must break exclusion, more holds are long, because a client can lose a lock only while it holds
+        // one.
         long: if must_break { 0.3 } else { 0.06 },
         renewed: !must_break,
         many: scenario.many,
@@ -479,7 +482,8 @@ fn settings(
     }
 }
 
-/// The command line program, for the workload that runs it: from `QUORATE_CLI`, or in the folder of this program.
+/// The path of the `quorate` program, for the parts of a run that need it: the variable `QUORATE_CLI`, otherwise the
+/// folder of this program.
 fn find_quorate() -> Option<PathBuf> {
     let named = std::env::var_os("QUORATE_CLI").map(PathBuf::from);
     let beside = || Some(std::env::current_exe().ok()?.with_file_name("quorate"));

@@ -13,19 +13,20 @@ use crate::node::NodeKind;
 pub use crate::workload::{Locker, Order, Workload};
 use crate::world::{Layout, Needs};
 
-/// Everything that determines a run. Stored with the history, so that it can be run again.
+/// Everything that determines a run. It is stored with the history, so that the run can be repeated and checked again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scenario {
     /// The seed of all random draws.
     pub seed: u64,
-    /// How long faults are injected. The fault-free period at the end is added to it.
+    /// The time during which faults are injected. The fault-free period at the end comes on top.
     pub duration: Duration,
     /// The number of masters.
     pub masters: usize,
-    /// Their kinds. If empty, all are Redis.
+    /// The kinds of the masters. If empty, all are Redis.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeKind>,
-    /// The changes of masters, if any. `masters` then counts all servers, before and after.
+    /// The changes of masters, if there are any. `masters` is then the number of all servers that are a master at some
+    /// time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<Changes>,
     /// The number of client processes.
@@ -42,31 +43,32 @@ pub struct Scenario {
     pub guarded: bool,
     /// The TTL of a lock.
     pub ttl: Duration,
-    /// The longest TTL. It must exceed two seconds, or fencing tokens need not rise when all masters lose their data.
+    /// The longest TTL. It must exceed two seconds; otherwise fencing tokens may not rise when all masters lose their
+    /// data.
     pub max_ttl: Duration,
     /// The longest pause of a client between two attempts.
     pub pause: Duration,
     /// The number of locks that the workload `many` holds at once in each client.
     pub many: usize,
-    /// About how long it holds each of them.
+    /// About how long the workload `many` holds each lock.
     pub many_hold: Duration,
     /// The longest pause between the starts of two faults.
     pub gap: Duration,
     /// The server program; `None` for the default of the machine.
     pub server: Option<PathBuf>,
-    /// How long the fault-free period may last until every client has made progress.
+    /// The longest time that the fault-free period waits until every client has made progress.
     pub patience: Duration,
 }
 
-/// The scenario's promise about mutual exclusion. All other promises, above all fencing, apply to every scenario.
+/// The promise of a scenario about mutual exclusion. All other promises, above all fencing, apply to every scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exclusion {
-    /// Never two holders.
+    /// There are never two holders.
     Holds,
     /// Two holders are possible during some of the faults, and only then.
     MayBreak,
-    /// Two holders are certain: a run without them did not look.
+    /// Two holders are certain. A run in which none were seen did not look hard enough.
     MustBreak,
 }
 
@@ -105,7 +107,7 @@ impl Scenario {
         }
     }
 
-    /// The same scenario over these masters.
+    /// The same scenario with masters of these kinds.
     #[must_use]
     pub fn over(self, nodes: &[NodeKind]) -> Self {
         let is_mixed = nodes.iter().any(|node| *node != NodeKind::Redis);
@@ -116,7 +118,7 @@ impl Scenario {
         }
     }
 
-    /// The size of a majority.
+    /// The number of masters in a majority.
     pub fn majority(&self) -> usize {
         self.masters / 2 + 1
     }
@@ -125,7 +127,7 @@ impl Scenario {
     pub fn exclusion(&self) -> Exclusion {
         let nodes = self.nodes();
         let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
-        // Clients that rarely compete may happen not to overlap.
+        // In workloads where clients rarely compete, two holds may happen not to overlap.
         let seen = self.workloads.iter().any(|one| one.shows_breaks());
         if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
             Exclusion::MustBreak
@@ -136,9 +138,9 @@ impl Scenario {
         }
     }
 
-    /// How long after the last fault a lock key may belong to a delayed request: one that arrived when no client wanted
-    /// it any more, after its release. A later key was not released. `None` if clocks are wrong, because nothing can be
-    /// concluded then.
+    /// How long after the last fault a leftover key may be due to a delayed request, which arrived after the client had
+    /// released the lock. A key that is left after this time was not released. `None` if clocks are wrong, because then
+    /// nothing can be concluded from a key.
     pub fn settling(&self) -> Option<Duration> {
         if self.has(Needs::Clocks) {
             return None;
@@ -146,16 +148,16 @@ impl Scenario {
         if self.faults.is_empty() {
             return Some(Duration::ZERO);
         }
-        // The kernel retransmits lost packets, at growing intervals.
+        // The kernel retransmits lost packets at growing intervals.
         let held_up = if self.has(Needs::Links) { 2_500 } else { 1_000 };
         Some(self.ttl + Duration::from_millis(held_up))
     }
 
-    /// Whether the parts can be combined.
+    /// Checks whether the parts of the scenario can be combined.
     ///
     /// # Errors
     ///
-    /// The reason why not.
+    /// The reason why they cannot.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(self.masters > 0, "at least one master");
         ensure!(self.clients > 0, "at least one client");
@@ -218,12 +220,12 @@ impl Scenario {
         Ok(())
     }
 
-    /// Whether some fault needs this.
+    /// Whether some fault of the scenario has this requirement.
     pub fn has(&self, needed: Needs) -> bool {
         self.faults.iter().any(|kind| kind.needs == needed)
     }
 
-    /// The servers and tools to be set up for it.
+    /// The servers and tools that must be set up for the scenario.
     pub fn layout(&self) -> Layout {
         Layout {
             ways: match self.changes {
@@ -241,8 +243,8 @@ impl Scenario {
         }
     }
 
-    /// The persistence of the master with this index, if it is a Redis. It varies, so that every kind of restart finds
-    /// a suitable master.
+    /// The persistence of the master with this index, if it is a Redis. The masters differ, so that every kind of
+    /// restart finds a suitable one.
     pub fn persistence(&self, index: usize) -> Persistence {
         let mut wanted: Vec<Persistence> = Vec::new();
         for kind in &self.faults {
@@ -255,7 +257,7 @@ impl Scenario {
         match wanted.len() {
             0 => Persistence::None,
             kinds => {
-                // Masters of other kinds before it are not counted.
+                // Only Redis masters are counted.
                 let nodes = self.nodes();
                 let before = nodes.iter().take(index);
                 wanted[before.filter(|node| **node == NodeKind::Redis).count() % kinds]

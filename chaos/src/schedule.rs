@@ -13,7 +13,7 @@ use crate::world::Needs;
 /// A fault and its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Since the end of the warm-up.
+    /// The start of the fault, counted from the end of the warm-up.
     pub at: Duration,
     /// The fault.
     pub fault: Injection,
@@ -22,7 +22,7 @@ pub struct Planned {
 /// How much longer than `max_ttl` a restarted master may be excluded: it reports its age in whole seconds.
 const GUARD_SLACK: Duration = Duration::from_millis(1_200);
 
-/// The schedule: the same for the same scenario.
+/// The schedule of a scenario. The same scenario always has the same schedule.
 pub fn schedule(scenario: &Scenario) -> Vec<Planned> {
     Scheduler::new(scenario).plan()
 }
@@ -59,14 +59,14 @@ impl<'a> Scheduler<'a> {
             return Vec::new();
         }
         let mut at = Duration::from_millis(self.rng.random_range(200..400));
-        // Every kind once per round, in a new order each time.
+        // Every kind is drawn once per round, in a new order each time.
         let mut round: Vec<Kind> = Vec::new();
         while at < scenario.duration {
             if round.is_empty() {
                 round.clone_from(&kinds);
                 round.shuffle(&mut self.rng);
             }
-            // The next kind whose targets are free; kinds that have to wait keep their turn.
+            // Draw the next kind whose targets are free. A kind that has to wait keeps its turn.
             let ready = (0..round.len()).rev().find_map(|place| {
                 let fault = self.draw(round[place], at)?;
                 Some((place, fault))
@@ -83,7 +83,7 @@ impl<'a> Scheduler<'a> {
         self.planned
     }
 
-    /// Whether some master can have this fault. Otherwise it would block all others.
+    /// Whether some master can have this fault. A fault without such a master would wait for ever and block all others.
     fn has_turns(&self, kind: Kind) -> bool {
         let (scenario, nodes) = (self.scenario, self.scenario.nodes());
         let suits = |index| kind.suits(nodes[index], scenario.persistence(index));
@@ -114,7 +114,7 @@ impl<'a> Scheduler<'a> {
         };
         match kind.reach {
             Reach::One => {
-                // Usually a minority is affected at a time, sometimes more.
+                // Usually at most a minority of the masters is affected at a time, sometimes more.
                 let most = (scenario.masters - scenario.majority()).max(1);
                 if busy >= most && !self.rng.random_bool(0.1) {
                     return None;
@@ -145,7 +145,7 @@ impl<'a> Scheduler<'a> {
     }
 }
 
-/// This fault of these targets, with its duration.
+/// Draws a fault of this kind on these targets, with its duration.
 pub(crate) fn injection(
     kind: Kind,
     masters: Vec<usize>,
@@ -170,14 +170,14 @@ pub(crate) fn injection(
     }
 }
 
-/// The time from its start until its targets are as before.
+/// The time from the start of the fault until its targets are as before.
 pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     let kind = fault.kind;
     let mut felt = fault.lasts + Duration::from_millis(200);
     if kind.restarts && scenario.guarded {
         felt += scenario.max_ttl + GUARD_SLACK;
     }
-    // Its effect lasts for a while; the next fault should meet recovered clients.
+    // The fault still has an effect for one TTL after it; the next fault should meet recovered clients.
     if kind.lasts == Lasts::Moment || kind.must_break() {
         felt += scenario.ttl;
     }

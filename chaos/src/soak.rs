@@ -1,7 +1,7 @@
-//! A long run: does anything grow?
+//! A soak: a long run that checks whether any process grows.
 //!
-//! It is an ordinary run, but slower and longer, with a thousand held locks. At the end, the memory and the file
-//! descriptors of every process are compared with their values after the first tenth.
+//! It is an ordinary run, but slower and longer, with many held locks: 1,000, or 200 if a master writes to disk. At the
+//! end, the memory and the file descriptors of every process are compared with their values after the first tenth.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,17 +12,19 @@ use crate::event::Event;
 use crate::history::History;
 use crate::scenario::Scenario;
 
-/// More than this many bytes and more than a quarter counts as growth.
+/// The memory of a process has grown if it increased by more than this many bytes and by more than a quarter.
 const SLACK_BYTES: u64 = 6 << 20;
-/// The same for open file descriptors and connections.
+/// Open file descriptors and connections have grown if they increased by more than this number and by more than a
+/// quarter.
 const SLACK_HANDLES: u64 = 12;
 
-/// The number of held locks on Redis.
+/// The number of held locks if all masters are Redis.
 const HELD: usize = 1_000;
-/// The number of held locks if a master writes each renewal to its disk: three per lock and second.
+/// The number of held locks if a master writes each renewal to its disk, about three per lock and second.
 const HELD_ON_DISK: usize = 200;
 
-/// A soak of this length: a fault every second or two, and 1,000 held locks, or 200.
+/// The scenario of a soak of this length: a fault every second or two, and 1,000 held locks, or 200 if a master writes
+/// to disk.
 pub fn scenario(duration: Duration, base: Scenario) -> Scenario {
     let held = if base.nodes.is_empty() {
         HELD
@@ -65,7 +67,7 @@ impl Series {
     }
 }
 
-/// The readings over time, by process. All processes of a client count as one.
+/// The readings of each process over time. All processes of a client count as one.
 pub fn series(history: &History) -> BTreeMap<String, Series> {
     let mut all: BTreeMap<String, Series> = BTreeMap::new();
     for line in &history.lines {
@@ -87,7 +89,7 @@ pub fn series(history: &History) -> BTreeMap<String, Series> {
     all
 }
 
-/// Whether anything has grown since the first tenth of the run.
+/// Finds processes whose memory, file descriptors or connections have grown since the first tenth of the run.
 pub fn growth(scenario: &Scenario, history: &History) -> Finding {
     let settled = scenario.duration.as_nanos() as u64 / 10;
     let mut violations = Vec::new();
@@ -127,7 +129,7 @@ pub fn growth(scenario: &Scenario, history: &History) -> Finding {
     }
 }
 
-/// The readings at the start, after a tenth, and at the end, as a table.
+/// A table of the readings at the start, after a tenth of the run, and at the end.
 pub fn table(scenario: &Scenario, history: &History) -> String {
     let settled = scenario.duration.as_nanos() as u64 / 10;
     let mut out = String::from(

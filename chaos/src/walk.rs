@@ -1,5 +1,5 @@
-//! The steps of an operator who changes masters, in order: those of the operators' page, or those of an operator who
-//! has not read it.
+//! The steps of an operator who changes masters, in order. A careful operator follows the operators' page; a known-bad
+//! one does not.
 
 use crate::changes::{Changes, Operator};
 
@@ -8,40 +8,40 @@ use crate::changes::{Changes, Operator};
 pub enum Task {
     /// A step of `quorate masters`.
     Command(&'static str),
-    /// These clients are ended and started again with other masters.
+    /// End these clients, and start them again with other masters.
     Clients(Vec<usize>, Given),
-    /// A fault of a master.
+    /// Inject a fault into a master.
     Fault(Moment),
-    /// The servers that are no longer used are stopped for good.
+    /// Stop the servers that are no longer used for good.
     Retire,
-    /// The generation markers of the next masters are raised by hand.
+    /// Raise the generation markers of the new masters by hand.
     Marks,
-    /// No task for a while; all clients work.
+    /// Wait for a while, in which all clients work.
     Rest,
 }
 
-/// The masters that clients are given.
+/// The set of masters with which clients are started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
-    /// The old and the next masters.
+    /// Both the old and the new masters.
     Both,
-    /// The next masters, with the next generation.
+    /// The new masters, as the next generation.
     Next,
-    /// The next masters, as if they were the first.
+    /// The new masters, as if they were the first generation.
     NextAsFirst,
 }
 
-/// The moment of a fault.
+/// The moment at which a fault is injected during a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// While clients are given other masters, or before a step of the operator.
+    /// Before a step of the operator, or while clients are restarted with other masters.
     Usual,
-    /// Between closing the old masters and opening the next ones.
+    /// Between closing the old masters and opening the new ones.
     Closed,
 }
 
 impl Task {
-    /// Its name in the history.
+    /// The name of the task in the history.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Command(step) => step,
@@ -55,7 +55,7 @@ impl Task {
     }
 }
 
-/// The steps that make a complete change by the operators' page.
+/// The steps that make up a complete change, by the operators' page.
 pub const STEPS: [&str; 7] = [
     "prepare",
     "clients of both",
@@ -66,7 +66,7 @@ pub const STEPS: [&str; 7] = [
     "stop",
 ];
 
-/// The tasks of one change, for this many clients.
+/// The tasks of the operator for one change, with this number of clients.
 pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
     let mut tasks = match changes.operator {
         Operator::Careful => careful(clients),
@@ -86,8 +86,9 @@ pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
     tasks
 }
 
-/// The tasks by the operators' page. The last client keeps the old masters until the next ones are open. If there are
-/// more clients, the one before it keeps both sets until the end: in practice some client is always forgotten.
+/// The tasks of a careful operator. The last client keeps the old masters until the new ones are open. With more than
+/// three clients, the client before it keeps both sets until the end, because in practice some client is always
+/// forgotten.
 fn careful(clients: usize) -> Vec<Task> {
     let last = clients - 1;
     let late: Vec<usize> = (clients > 3).then(|| last - 1).into_iter().collect();

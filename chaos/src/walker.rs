@@ -1,5 +1,5 @@
-//! Carries out the tasks of a [walk], a little at a time, so that the run continues in the meantime: takes the steps
-//! with the real `quorate masters`, ends clients and starts them with other masters, and stops servers for good.
+//! Carries out the tasks of a [walk] step by step, so that the run continues in the meantime. It takes the steps with
+//! the real `quorate masters`, restarts clients with other masters, and stops servers for good.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -15,28 +15,28 @@ use crate::scenario::Scenario;
 use crate::walk::{self, Given, Moment, Task};
 use crate::world::World;
 
-/// How long a step is tried, and how long clients are waited for.
+/// The longest time that a step is tried, or that the walker waits for clients to end and start.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// The pause before a failed step is tried again.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// The next action of the driver.
+/// The action that the driver must take next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Now {
-    /// Call again.
+    /// Nothing; call [`Walker::go_on`] again.
     Goes,
-    /// Inject a fault for this moment, and report back.
+    /// Inject a fault for this moment, and report it to the walker.
     Wants(Moment),
-    /// All tasks are done, or cannot be done.
+    /// Stop calling: all tasks are done, or one of them failed.
     Over,
 }
 
-/// The targets that faults affect now.
+/// The masters and clients that faults affect now.
 #[derive(Debug, Default)]
 pub struct Busy {
-    /// The masters.
+    /// The affected masters, by index.
     pub masters: Vec<usize>,
-    /// The clients.
+    /// The affected clients, by index.
     pub clients: Vec<usize>,
 }
 
@@ -51,12 +51,13 @@ pub struct Walker {
     dir: PathBuf,
     change: usize,
     tasks: VecDeque<Task>,
-    /// When the current task was begun, by the run's clock and by the machine's.
+    /// The time at which the current task was begun, by the run's clock and by the machine's clock.
     begun: Option<(u64, Instant)>,
     running: Option<Child>,
-    /// Values that a step has found lost, or created or removed in part, each with the command that drops it.
+    /// The stored values that a step has reported as lost or as created or removed in part. Each entry is the command
+    /// that drops the value.
     lost: VecDeque<Vec<String>>,
-    /// Whether one of them is being dropped now.
+    /// Whether a command that drops such a value is running now.
     is_dropping: bool,
     again: Option<Instant>,
     rolling: Rolling,
@@ -71,7 +72,7 @@ struct Rolling {
 }
 
 impl Walker {
-    /// An operator before the first task; commands are run in `dir`.
+    /// An operator before the first task. The commands are run in the folder `dir`.
     pub fn new(scenario: &Scenario, changes: &Changes, quorate: &Path, dir: &Path) -> Self {
         let mut walker = Self {
             changes: changes.clone(),
@@ -97,7 +98,7 @@ impl Walker {
         walk::plan(&self.changes, self.clients, self.has_faults).into()
     }
 
-    /// The position, for the terminal.
+    /// The operator's position in the changes, as text for the terminal.
     pub fn place(&self) -> String {
         let task = self.tasks.front().map_or("done", Task::name);
         format!(
@@ -107,7 +108,7 @@ impl Walker {
         )
     }
 
-    /// The current masters and the next ones.
+    /// The current masters and the masters that replace them, by index.
     pub fn sets(&self) -> [&[usize]; 2] {
         let next = (self.change + 1).min(self.changes.count());
         [
@@ -116,7 +117,7 @@ impl Walker {
         ]
     }
 
-    /// Clients that no fault may affect now.
+    /// The clients that are being restarted, which no fault may affect now.
     pub fn moving(&self) -> Vec<usize> {
         let Rolling {
             leaving, arriving, ..
@@ -124,7 +125,7 @@ impl Walker {
         leaving.iter().chain(arriving).copied().collect()
     }
 
-    /// Does what can be done now.
+    /// Continues the current task as far as possible now, without waiting.
     ///
     /// # Errors
     ///
@@ -173,14 +174,14 @@ impl Walker {
         if done {
             self.tasks.pop_front();
         } else if is_late {
-            // The following tasks depend on it.
+            // The following tasks depend on the failed one, so none of them is tried.
             self.tasks.clear();
             self.change = self.changes.count();
         }
         Ok(Now::Goes)
     }
 
-    /// Reports that the requested fault was injected.
+    /// Notes that the requested fault was injected.
     pub fn went_wrong(&mut self) {
         self.tasks.pop_front();
     }
@@ -195,7 +196,7 @@ impl Walker {
         Now::Goes
     }
 
-    /// A step of `quorate masters`: returns its output once it has succeeded. A failed step is tried again.
+    /// Takes a step with `quorate masters`, and returns its output once it has succeeded. A failed step is tried again.
     fn take(
         &mut self,
         step: &str,
@@ -220,7 +221,7 @@ impl Walker {
         self.again = Some(Instant::now() + PAUSE);
         let output = child.wait_with_output()?;
         if self.is_dropping {
-            // If it was not dropped, the step finds it again.
+            // If the value was not dropped, the step reports it again.
             return Ok(None);
         }
         let text = |bytes: &[u8]| {
@@ -257,7 +258,7 @@ impl Walker {
         command
     }
 
-    /// Ends clients one after the other, a few at a time, and starts them with these masters.
+    /// Ends clients a few at a time, and starts each of them again with these masters.
     fn tell(
         &mut self,
         some: &[usize],
@@ -286,7 +287,7 @@ impl Walker {
             let free = |client: &usize| !busy.clients.contains(client);
             if let Some(place) = rolling.waiting.iter().position(free) {
                 rolling.leaving.extend(rolling.waiting.remove(place));
-                // A client that does not read has ended already.
+                // A client that does not read its input has ended already.
                 let _ = rolling
                     .leaving
                     .last()
@@ -340,8 +341,8 @@ impl Walker {
         Ok(Some(Ok(names.join(", "))))
     }
 
-    /// The mistake of a hasty operator: the next masters are marked as open by hand, although the old ones were never
-    /// closed. The right content of the marker is taken from clients of both sets.
+    /// Makes the mistake of a hasty operator: marks the new masters as open by hand, although the old masters were
+    /// never closed. The content of the marker is copied from clients that use both sets.
     fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
         let [_, next] = self.sets();
         let mut mark = String::new();
@@ -361,7 +362,7 @@ impl Walker {
     }
 }
 
-/// The command that drops the value which a line of `quorate masters open` reports as lost.
+/// The command that drops the value which `quorate masters open` reports as lost in this line.
 fn dropping(line: &str) -> Option<Vec<String>> {
     let (before, shown) = line.split_once(": lost, or created or removed in part")?;
     let name = before.split('"').nth(1)?;

@@ -10,13 +10,13 @@ pub enum Workload {
     File,
     /// Write to a register that refuses smaller fencing tokens, without checking the lock again.
     Register,
-    /// Take an item from a stock in a file under the lock: detects items taken twice.
+    /// Take an item from a stock in a file under the lock: detects items that are taken twice.
     Stock,
     /// Acquire and release one lock as fast as possible, in all clients.
     Handover,
     /// Hold many locks for a long time.
     Many,
-    /// A child process under `quorate run`.
+    /// Work in a child process under `quorate run`.
     Run,
     /// Move money between two accounts, both locked at once: a lost transfer changes the sum.
     Transfer,
@@ -24,15 +24,15 @@ pub enum Workload {
     Readers,
     /// Work in one of five slots: detects a sixth holder.
     Permits,
-    /// Several processes and nested holds of one owner at a time: detects the mark of another owner.
+    /// Work in several processes and nested holds of one lock owner at a time: detects the mark of another owner.
     Owners,
-    /// Take prizes from quotas of ten, and run jobs once: detects an eleventh prize and a second run.
+    /// Take prizes from quotas of ten, and run jobs once: detects an eleventh prize and a second run of a job.
     Prizes,
     /// Lead for a while, and follow the leader: detects two leaders at once.
     Leader,
 }
 
-/// Names for several workloads: those of plain locks, those of the other kinds, and all.
+/// Names for several workloads: `lock` for those of plain locks, `kinds` for the other kinds, and `all`.
 pub const GROUPS: [(&str, &[Workload]); 3] = [
     ("lock", &Workload::LOCK),
     ("kinds", &Workload::KINDS),
@@ -76,7 +76,7 @@ impl Workload {
         Self::Leader,
     ];
 
-    /// Its name. Its resources have the same name, some with a number appended: `transfer-2`.
+    /// The name of the workload. Its resources have the same name, some with a number appended: `transfer-2`.
     pub fn name(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -94,7 +94,7 @@ impl Workload {
         }
     }
 
-    /// The workloads behind this name: one, or several.
+    /// The workloads that this name on the command line stands for: one, or several.
     pub fn named(name: &str) -> Option<Vec<Self>> {
         let group = GROUPS.iter().find(|(group, _)| *group == name);
         if let Some((_, all)) = group {
@@ -114,12 +114,13 @@ impl Workload {
         names.join(",")
     }
 
-    /// Whether all clients share its resource and must make progress on it. In `many`, each client has its own locks.
+    /// Whether all clients share the resources of the workload and must make progress. In `many`, each client has its
+    /// own locks.
     pub fn is_shared(self) -> bool {
         self != Self::Many
     }
 
-    /// Whether it acquires plain exclusive locks so often that broken exclusion is certain to show.
+    /// Whether the workload acquires plain exclusive locks so often that broken exclusion certainly shows.
     pub fn shows_breaks(self) -> bool {
         matches!(
             self,
@@ -128,36 +129,36 @@ impl Workload {
     }
 }
 
-/// The workload of a resource, by its name: `transfer` of `transfer-2`.
+/// The name of the workload that a resource belongs to: `transfer` for `transfer-2`.
 pub fn family(resource: &str) -> &str {
     resource.split('-').next().unwrap_or(resource)
 }
 
-/// The lock implementation: the library, or a known-bad one that must be caught.
+/// The lock implementation: the library, or a known-bad one that a checker must catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Locker {
-    /// The library.
+    /// The library of this project.
     Quorate,
     /// Accepts half of the masters as a quorum.
     HalfQuorum,
     /// Does not undo the grants of a failed attempt.
     NoUndo,
-    /// Continues to work when its lock has ended.
+    /// Continues to work after its lock was lost.
     IgnoresLoss,
-    /// Does not queue although all other clients do.
+    /// Does not queue, although all other clients do.
     JumpsLine,
-    /// Locks one resource after the other, and keeps the first if the next one is not available.
+    /// Locks several resources one after the other, and keeps the first if the next one is not available.
     OneByOne,
-    /// Locks one after the other, and trusts all of them for as long as the last one.
+    /// Locks several resources one after the other, and trusts all of them for as long as the last one.
     LaterLease,
-    /// Counts readers instead of naming them.
+    /// Stores the readers as a number, not by name.
     CountsReaders,
     /// Accepts a majority in which each master may have granted another permit.
     AnyPermit,
-    /// Joins its owner's lock if a single master reports it.
+    /// Joins its owner's lock if a single master reports that the owner holds it.
     JoinsByOne,
-    /// Gives each hold of an owner a separate token.
+    /// Gives each hold of an owner a fencing token of its own.
     NumbersEach,
     /// Stores a quota as a number on each master.
     CountsDown,
@@ -182,12 +183,13 @@ impl Locker {
         Self::LedByOne,
     ];
 
-    /// Whether the library sends the requests, so that masters of every kind can be used.
+    /// Whether the library sends the requests, so that masters of every kind can be used. Other implementations need
+    /// Redis.
     pub fn is_the_library(self) -> bool {
         matches!(self, Self::Quorate | Self::IgnoresLoss | Self::JumpsLine)
     }
 
-    /// The workloads that it supports.
+    /// The workloads that the implementation supports.
     pub fn workloads(self) -> &'static [Workload] {
         match self {
             Self::Quorate => &Workload::ALL,
@@ -203,7 +205,7 @@ impl Locker {
         }
     }
 
-    /// Its name on the command line.
+    /// The name of the implementation on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Quorate => "quorate",
@@ -242,12 +244,12 @@ impl std::str::FromStr for Locker {
 pub enum Order {
     /// First come, first served.
     Fair,
-    /// In the order of successful retries.
+    /// Whichever waiter's retry succeeds first gets the lock.
     Unordered,
 }
 
 impl Order {
-    /// Its name on the command line.
+    /// The name of the order on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fair => "fair",

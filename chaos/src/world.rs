@@ -20,26 +20,26 @@ use crate::node::NodeKind;
 use crate::observer::{self, Observer};
 use crate::road::Road;
 
-/// The user of the clients, if they log in.
+/// The user name of the clients, if they log in.
 pub const USER: &str = "locker";
-/// That user's password, unless a fault has changed it.
+/// The password of [`USER`], unless a fault has changed it.
 pub const PASSWORD: &str = "thrown-away";
-/// That user's rights, unless a fault has taken some away.
+/// The rights of [`USER`], unless a fault has taken some away.
 pub const ALL_RIGHTS: &[&str] = &["~*", "&*", "+@all"];
 
-/// The login of clients of a database.
+/// The user name and password of the clients at a MariaDB.
 const CLIENTS: Login<'_> = Login {
     user: USER,
     password: PASSWORD,
 };
 
-/// How long a master may take to start on a busy machine.
+/// The longest time that a master may take to start, even on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Requirements of a fault.
+/// The equipment that a fault requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// None.
+    /// No special equipment.
     Nothing,
     /// Clients connect to masters through proxies.
     Proxies,
@@ -55,20 +55,20 @@ pub enum Needs {
     SlowLoading,
 }
 
-/// The parts to be set up.
+/// The description of the masters and tools to be set up.
 #[derive(Debug)]
 pub struct Layout {
-    /// The number of proxies per master: one per client, or one for all.
+    /// The number of proxies in front of each master: one per client, or one for all clients.
     pub ways: usize,
     /// The kind of each master, and its persistence if it is a Redis.
     pub masters: Vec<(NodeKind, Persistence)>,
-    /// The request timeout for masters other than Redis.
+    /// The request timeout of clients for masters other than Redis.
     pub timeout: Duration,
     /// The server program; `None` for the default of the machine.
     pub server: Option<PathBuf>,
-    /// The requirements of the faults.
+    /// The requirements of all faults.
     pub needs: Vec<Needs>,
-    /// The seed of the proxies' jitter.
+    /// The seed of the random delays in the proxies.
     pub seed: u64,
 }
 
@@ -78,7 +78,7 @@ impl Layout {
     }
 }
 
-/// Tools of some faults, as far as they were requested and this machine supports them.
+/// The tools of some faults, as far as faults require them and this machine supports them.
 #[derive(Debug, Default)]
 pub struct Tools {
     clocks: Option<Result<ClockShim, String>>,
@@ -86,7 +86,7 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Sets up the tools for these requirements.
+    /// Sets up the tools that meet these requirements.
     pub fn build(needs: &[Needs]) -> Self {
         let when = |needed: Needs| needs.contains(&needed);
         let text = |error: io::Error| error.to_string();
@@ -96,7 +96,7 @@ impl Tools {
         }
     }
 
-    /// The reason why this is not available here, if there is one.
+    /// The reason why this requirement cannot be met, or `None` if it is met.
     pub fn lack(&self, needed: Needs) -> Option<String> {
         match needed {
             Needs::Nothing | Needs::Proxies | Needs::User | Needs::SlowLoading => None,
@@ -115,14 +115,14 @@ fn lacking<T>(tool: Option<&Result<T, String>>, name: &str) -> Option<String> {
     }
 }
 
-/// Masters, network and clients.
+/// The masters, the network and the clients of a run.
 #[derive(Debug)]
 pub struct World {
-    /// The client processes; none at first. They end before the servers do.
+    /// The client processes; none at first. They are dropped before the servers.
     pub clients: Fleet,
-    /// The masters.
+    /// The masters, by index.
     pub masters: Vec<Master>,
-    /// One path per client and master, or one for all clients: `roads[client][master]`.
+    /// The network paths `roads[client][master]`. There is one row per client, or one row for all clients.
     pub roads: Vec<Vec<Road>>,
     /// The clock offsets of the masters; empty if no fault needs them.
     pub offsets: Vec<OffsetFile>,
@@ -138,11 +138,11 @@ pub struct World {
 }
 
 impl World {
-    /// Starts the masters as the faults need them, and the proxies.
+    /// Starts the masters with the options that the faults need, and the proxies.
     ///
     /// # Errors
     ///
-    /// If a server or a proxy does not start. Nothing is left running then.
+    /// If a server or a proxy does not start. No process is left running in that case.
     pub fn build(layout: &Layout, tools: Tools, clients: Fleet) -> anyhow::Result<Self> {
         let shim = tools.clocks.and_then(Result::ok);
         let (masters, offsets) = start_masters(layout, shim.as_ref())?;
@@ -155,7 +155,8 @@ impl World {
             }
             roads.push(row);
         }
-        // A proxy would accept the connection in place of a master that cannot be reached.
+        // With network links, clients connect directly unless another fault needs proxies: a proxy would accept the
+        // connection in place of an unreachable master.
         let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
         let observers = masters.iter().map(observe);
         let observers = observers.collect::<anyhow::Result<_>>()?;
@@ -191,7 +192,7 @@ impl World {
         }
     }
 
-    /// The masters' URLs for this client.
+    /// The URLs of all masters for this client.
     pub fn urls(&self, client: usize) -> Vec<String> {
         let all: Vec<usize> = (0..self.masters.len()).collect();
         self.urls_of(client, &all)
@@ -219,7 +220,7 @@ impl World {
         masters.iter().copied().map(url).collect()
     }
 
-    /// The environment of client processes.
+    /// The environment variables of client processes.
     pub fn env(&self) -> Vec<(OsString, OsString)> {
         let names = self.names.iter().flat_map(Names::env);
         names.collect()
@@ -229,7 +230,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// If it is of another kind.
+    /// If the master is of another kind.
     pub fn redis(&self, master: usize) -> anyhow::Result<&Arc<Server>> {
         self.masters[master].redis()
     }
@@ -254,14 +255,14 @@ impl World {
                 continue;
             }
             if key.starts_with("quorate:value:") || key == "quorate:masters" {
-                // The record of a quota is permanent, and so is the generation marker.
+                // The record of a quota and the generation marker are permanent.
                 continue;
             }
             let ttl = connection.command(&["PTTL", &key])?.int().unwrap_or(-2);
             if ttl == -1 {
                 eternal.push(key.clone());
             }
-            // Counters stay for a day.
+            // Fencing counters live for a day after the lock, so they are not leftovers.
             if ttl != -2 && !key.starts_with("quorate:fence:") {
                 left.push(key);
             }
@@ -275,7 +276,7 @@ impl World {
     }
 
     /// The resources of a master: its memory in bytes as it reports it, its open file descriptors, and its client
-    /// connections without the one that asks.
+    /// connections except the one that this function uses.
     pub fn gauge(&self, master: usize) -> Option<(u64, u64, u64)> {
         let Ok(server) = self.redis(master) else {
             return gauge_store(&self.masters[master]);
@@ -298,8 +299,8 @@ impl World {
     }
 }
 
-/// The resources of a master other than Redis, as it reports them. Its memory is not judged, because it fills its
-/// caches.
+/// The resources of a master other than Redis, as it reports them. Its memory is not judged, because the server fills
+/// its caches over time.
 fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     if let Ok(server) = master.database() {
         let (_, handles) = fleet::usage(server.pid()?)?;
@@ -315,7 +316,7 @@ fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     Some((0, 0, connections.sum()))
 }
 
-/// The observer of a master, unless it is a Redis.
+/// Creates the observer of a master; `None` for a Redis.
 fn observe(master: &Master) -> anyhow::Result<Option<Observer>> {
     let url = master.url(&master.addrs(), CLIENTS, observer::PATIENCE);
     url.map(|url| Observer::of(&url)).transpose()
@@ -377,8 +378,8 @@ fn server_options(layout: &Layout, disk: Persistence) -> ServerOptions {
         options = options.acl(format!("{USER} on >{PASSWORD} {}", ALL_RIGHTS.join(" ")));
     }
     if layout.has(Needs::SlowLoading) && disk == Persistence::Rdb {
-        // A delay per key, with clients answered in between, so that they meet a loading server. Not longer, because a
-        // soak has thousands of further keys.
+        // Delay the loading of each key, so that clients meet a server that answers `-LOADING`. The delay is short,
+        // because a soak has thousands of further keys.
         options = options
             .arg("--key-load-delay")
             .arg("250")
@@ -388,11 +389,11 @@ fn server_options(layout: &Layout, disk: Persistence) -> ServerOptions {
     options
 }
 
-/// Identifies this run of the server process.
+/// Returns the id of the server's present run, which changes with every restart.
 ///
 /// # Errors
 ///
-/// If the server does not report it.
+/// If the server does not report the id.
 pub fn run_id(server: &Server) -> anyhow::Result<String> {
     let info = server.command(&["INFO", "server"])?;
     let text = info.text().unwrap_or_default().into_owned();

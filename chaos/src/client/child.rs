@@ -23,7 +23,7 @@ use crate::workload::Workload;
 /// The interval between two lines of the child.
 const BEAT: Duration = Duration::from_millis(4);
 
-/// Starts one child after the other, until the client is told to finish.
+/// Starts one child after the other, until the client is asked to finish.
 pub(super) async fn repeat(ctx: Ctx) {
     let Some(quorate) = ctx.settings.quorate.clone() else {
         return;

@@ -7,7 +7,7 @@ use super::known_bad;
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
-/// Follows the leader until the client is told to finish.
+/// Follows the leader until the client is asked to finish.
 pub(super) async fn repeat(ctx: Ctx) {
     if ctx.settings.locker == Locker::LedByOne {
         return follow_known_bad(&ctx).await;

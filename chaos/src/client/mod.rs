@@ -117,7 +117,7 @@ async fn live(ctx: Ctx) {
     std::process::exit(0);
 }
 
-/// Runs all workloads at the same time until the client is told to finish.
+/// Runs all workloads at the same time until the client is asked to finish.
 async fn work_all(ctx: &Ctx) {
     let mut tasks = tokio::task::JoinSet::new();
     for workload in ctx.settings.workloads.clone() {

@@ -20,14 +20,14 @@ use crate::workload::{Locker, Workload};
 const PRIZES: u64 = 10;
 /// One of this many quotas is the record of a job that runs once.
 const RECORDS: usize = 3;
-/// The period of a job that runs once per period. It is so long that no run reaches the next period.
+/// The period of a job that runs once per period, too long for any run to reach the next period.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The number of quotas that the operator keeps available.
 const OPEN: usize = 3;
 /// The probability that a client asks a quota again that should be exhausted.
 const ASKS_AGAIN: f64 = 0.1;
 
-/// Keeps some quotas available until the client is told to finish.
+/// Keeps some quotas available until the client is asked to finish.
 pub(super) async fn operate(ctx: Ctx) {
     while !ctx.is_finishing() {
         let (open, over) = (quotas(&ctx, "open"), quotas(&ctx, "over"));
@@ -104,7 +104,7 @@ fn quotas(ctx: &Ctx, state: &str) -> Vec<usize> {
     numbers.collect()
 }
 
-/// Takes one prize after the other until the client is told to finish.
+/// Takes one prize after the other until the client is asked to finish.
 pub(super) async fn repeat(ctx: Ctx) {
     while !ctx.is_finishing() {
         ctx.pause().await;

@@ -18,7 +18,7 @@ use crate::workload::{Locker, Workload};
 /// The number of items in a full stock.
 const ITEMS: u64 = 25;
 
-/// Makes one attempt after the other until the client is told to finish.
+/// Makes one attempt after the other until the client is asked to finish.
 pub(super) async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
     while !ctx.is_finishing() {
         ctx.pause().await;

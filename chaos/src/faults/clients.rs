@@ -61,7 +61,7 @@ fn client(fault: &Injection) -> anyhow::Result<usize> {
     }
 }
 
-/// The client itself reports when the fault is over.
+/// The client itself reports when the disturbance has ended.
 fn suffering(fault: &Injection, world: &mut World, what: &Instruction) -> anyhow::Result<Landed> {
     let client = client(fault)?;
     let before = world.clients.seen().suffered(client);

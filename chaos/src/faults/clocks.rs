@@ -11,8 +11,8 @@ use quorate_testbed::{OffsetFile, Reply, Server, Skew, within};
 use super::kind::{Breaks, Injection, Landed, Reach, Row, ToEach};
 use crate::world::{Needs, World};
 
-/// How long it may take to observe a drifting clock on a busy machine, where the thread that moves it may not be
-/// scheduled.
+/// How long to wait until a drifting clock can be observed. On a busy machine, the thread that moves the clock may not
+/// be scheduled at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
@@ -74,7 +74,7 @@ fn offset(index: usize, world: &World) -> anyhow::Result<OffsetFile> {
     offset.context("this master's clock cannot be moved")
 }
 
-/// Whether the clock is off by at least this many milliseconds.
+/// Checks that the clock is wrong by at least `enough` milliseconds, and returns the observation.
 fn look(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
     let off = off_by(world.redis(index)?)?;
     ensure!(
@@ -84,7 +84,7 @@ fn look(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
     Ok(format!("off by {off} ms"))
 }
 
-/// The last observation within this time, or the reason why there is none.
+/// Repeats the observation until it succeeds or `patience` has passed. Returns the last result.
 fn in_time(
     patience: Duration,
     mut look: impl FnMut() -> anyhow::Result<String>,
@@ -106,7 +106,7 @@ fn back(index: usize, world: &World, offset: &OffsetFile) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Runs the clock 1.5 times as fast as it should be.
+/// Lets the clock run 1.5 times as fast as the true time, until `stop` is set.
 fn drift(offset: OffsetFile, stop: Arc<AtomicBool>) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let started = Instant::now();
@@ -117,7 +117,7 @@ fn drift(offset: OffsetFile, stop: Arc<AtomicBool>) -> thread::JoinHandle<()> {
     })
 }
 
-/// The milliseconds by which the master's clock is ahead of ours.
+/// The milliseconds by which the master's clock is ahead of this machine's clock.
 fn off_by(server: &Server) -> anyhow::Result<i64> {
     let Reply::Array(time) = server.command(&["TIME"])? else {
         anyhow::bail!("no answer to TIME")

@@ -47,7 +47,8 @@ pub(super) const ROWS: &[Row] = &[
     .lasts(Lasts::Moment),
 ];
 
-/// A commit from just before the kill must still be there afterwards; otherwise the restart guard would be needed.
+/// Kills the server. A commit from just before the kill must still be there after the restart; otherwise the restart
+/// guard would be needed.
 fn kill(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.masters[index].database()?;
     let marker = fault.draw;

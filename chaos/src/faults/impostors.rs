@@ -1,7 +1,8 @@
-//! Servers in place of a master: they hang up, send garbage, send messages meant for others, or are another master.
+//! Servers that take the place of a master: they hang up, send garbage, send messages meant for other clients, or are
+//! another master.
 //!
-//! Proxies lead clients to them on new connections, and the old connections are reset. No impostor answers with a false
-//! reply that fits the request: no quorum withstands a master that lies in this way.
+//! Proxies lead new connections of clients to the impostor, and existing connections are reset. No impostor sends a
+//! false reply that fits the request, because no quorum withstands a master that lies in this way.
 
 use std::io;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::kind::{Injection, Landed, Row, ToEach};
 use crate::world::{Needs, World, run_id};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a probe waits for an answer that is garbage and may have no end.
+/// How long a probe waits for an answer, which may be garbage without an end.
 const SHORT: Duration = Duration::from_millis(300);
 /// The largest number of random bytes in one chunk.
 const GARBAGE: usize = 600;
@@ -69,7 +70,8 @@ const fn impostor(name: &'static str, what: &'static str, deed: ToEach) -> Row {
     Row::each(name, what, deed).needs(Needs::Proxies)
 }
 
-/// To a healthy master, if there is one, because the others have faults of their own.
+/// Leads clients to another master: to a healthy one if there is one, because a master with a fault of its own cannot
+/// be identified.
 fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let masters = world.masters.len();
     let drawn = fault.pick(1, masters as u64) as usize;
@@ -112,8 +114,8 @@ fn relay(world: &World, index: usize, harm: Tampering) -> Script {
     Script::Relay { target, harm }
 }
 
-/// Leads clients to a server of that kind. The fault is verified when `look` sees the right kind of server and a client
-/// has connected to it.
+/// Leads the clients of the master with this index to a hostile server with this script. The fault counts as injected
+/// when `look` has identified the hostile server and a client has connected to it.
 fn lead_to(
     fault: &Injection,
     index: usize,
@@ -146,7 +148,8 @@ fn lead_to(
     })
 }
 
-/// The real server answers the handshake, and the connection ends with the question of this number, or without one.
+/// Checks that the hostile server answers the handshake like a real one, and then ends the connection. It hangs up at
+/// the question number `last`, or before any question if `last` is 0.
 fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
     let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
     let info = probe.command(&["INFO", "server"])?;

@@ -1,8 +1,8 @@
 //! The definition of a fault: a row with its name, its effect on the promises of a run, its requirements, and the
-//! function that injects it. The rows are next to that code, one table per file.
+//! function that injects it. Each file of this folder has a table of rows next to the functions.
 //!
-//! An [`Injection`] of a [`Kind`] acts on a [`World`] and returns a [`Landed`], which can heal it. Both directions are
-//! verified: a kill that killed nothing is an error, not a silent success.
+//! An [`Injection`] of a [`Kind`] acts on a [`World`] and returns a [`Landed`], which can heal the fault. Injecting and
+//! healing are both verified: a kill that killed nothing is an error, not a silent success.
 
 use std::fmt;
 use std::ops::Deref;
@@ -15,26 +15,26 @@ use serde::{Serialize, Serializer};
 use crate::node::{NodeKind, Which};
 use crate::world::{Needs, Tools, World};
 
-/// A kind of fault: a reference to its row.
+/// A kind of fault, as a reference to its [`Row`].
 #[derive(Clone, Copy)]
 pub struct Kind(pub(super) &'static Row);
 
 /// One kind of fault.
 pub struct Row {
     name: &'static str,
-    /// A description in one line.
+    /// A description of the fault in one line.
     pub what: &'static str,
-    /// The number of targets.
+    /// The number of masters or clients that the fault affects.
     pub reach: Reach,
-    /// The masters it applies to.
+    /// The kinds of masters that the fault can be injected into.
     pub on: Which,
-    /// Its requirements.
+    /// The equipment that the run must set up for the fault.
     pub needs: Needs,
     /// The minimum number of masters. The fault is skipped in smaller runs.
     pub fewest_masters: usize,
-    /// Its duration.
+    /// How long the fault lasts.
     pub lasts: Lasts,
-    /// Whether the masters have restarted when it is over.
+    /// Whether the affected masters have restarted when the fault ends.
     pub restarts: bool,
     breaks: Breaks,
     disk: Disk,
@@ -54,37 +54,37 @@ pub enum Reach {
     Client,
 }
 
-/// The usual duration.
+/// How long a fault lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasts {
-    /// About the TTL.
+    /// A quarter of the TTL up to one and a half TTLs.
     Usual,
-    /// It is over as soon as it has happened.
+    /// No time: the fault ends as soon as it has happened.
     Moment,
-    /// Long enough for clients to notice that a master is gone.
+    /// 50 to 700 ms: long enough for clients to notice that a master is gone.
     Short,
-    /// The time of a few attempts.
+    /// 400 to 1,200 ms: the time of a few attempts.
     Attempts,
-    /// Longer than the TTL.
+    /// Longer than the TTL: 1.2 to 2 TTLs.
     BeyondTtl,
 }
 
-/// Faults during which Redlock cannot promise mutual exclusion: a master that loses data without a visible restart, or
-/// a master whose clock is wrong by more than the allowed drift. One such master is enough, because it may be the one
-/// that two majorities have in common. False replies that fit the request would be another such fault; no fault here
-/// sends them.
+/// How a fault can break mutual exclusion. Redlock cannot promise mutual exclusion if a master loses data without a
+/// visible restart, or if a master's clock is wrong by more than the allowed drift. One such master is enough, because
+/// it may be the one that two majorities have in common. False replies that fit the request would break exclusion as
+/// well, but no fault sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breaks {
     Never,
-    /// Two holders are possible, but only without the restart guard.
+    /// Two holders are possible, but only if the restart guard is off.
     Unguarded,
-    /// Two holders are possible: a master loses data without a visible restart.
+    /// Two holders are possible, because a master loses data without a visible restart.
     Forgets,
-    /// Two holders are possible: a clock is wrong.
+    /// Two holders are possible, because a clock is wrong.
     Mistimes,
-    /// Two holders are certain: a run without them did not look.
+    /// Two holders are certain. A run in which none were seen did not look hard enough.
     Must,
-    /// As `Must`, but only without the restart guard; another fault covers guarded masters.
+    /// Two holders are certain if the restart guard is off. The fault is meant for runs without the guard.
     MustUnguarded,
 }
 
@@ -93,16 +93,16 @@ pub(super) enum Breaks {
 pub(super) enum Disk {
     Any,
     Keeps(Persistence),
-    /// Any persistence but this one, whose files the fault needs for itself.
+    /// Any persistence except this one, because the fault needs the files of that persistence for itself.
     Not(Persistence),
 }
 
-/// Injects a fault into one of its masters.
+/// The function that injects a fault into one of its masters.
 pub(super) type ToEach = fn(&Injection, usize, &mut World) -> anyhow::Result<Landed>;
-/// Injects a fault into all of its targets at once.
+/// The function that injects a fault into all of its targets at once.
 pub(super) type ToAll = fn(&Injection, &mut World) -> anyhow::Result<Landed>;
 
-/// How a fault is injected.
+/// The function that injects a fault.
 #[derive(Clone, Copy)]
 enum Deed {
     Each(ToEach),
@@ -110,12 +110,12 @@ enum Deed {
 }
 
 impl Row {
-    /// A fault that is injected into one master after the other.
+    /// The row of a fault that is injected into one master after the other.
     pub(super) const fn each(name: &'static str, what: &'static str, deed: ToEach) -> Self {
         Self::new(name, what, Deed::Each(deed))
     }
 
-    /// A fault that is injected into all its targets at once.
+    /// The row of a fault that is injected into all its targets at once.
     pub(super) const fn all(name: &'static str, what: &'static str, deed: ToAll) -> Self {
         Self::new(name, what, Deed::All(deed))
     }
@@ -185,37 +185,39 @@ impl Row {
 }
 
 impl Kind {
-    /// Its name on the command line and in the history.
+    /// The name of the fault on the command line and in the history.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    /// Whether Redlock cannot promise mutual exclusion during this fault.
+    /// Whether mutual exclusion cannot be promised during this fault, with or without the restart guard, on masters of
+    /// these kinds.
     pub fn breaks_exclusion(self, guarded: bool, nodes: &[NodeKind]) -> bool {
         match self.breaks {
             Breaks::Never => false,
-            // A master that keeps everything it has acknowledged over a restart needs no guard.
+            // A master that keeps all acknowledged data over a restart needs no restart guard.
             Breaks::Unguarded => !guarded && nodes.iter().any(|node| Which::Forgetful.has(*node)),
             _ => true,
         }
     }
 
-    /// Whether a master may have lost data when the fault is over.
+    /// Whether a master may have lost data when this fault ends.
     pub fn forgets(self) -> bool {
         self.restarts || self.breaks == Breaks::Forgets
     }
 
-    /// Whether it certainly takes the lock from a holder, so that a run without broken exclusion did not look.
+    /// Whether the fault certainly takes the lock from a holder. A run in which exclusion was never broken then did not
+    /// look hard enough.
     pub fn must_break(self) -> bool {
         matches!(self.breaks, Breaks::Must | Breaks::MustUnguarded)
     }
 
-    /// Whether it is meant for masters without the restart guard.
+    /// Whether the fault is meant for masters without the restart guard.
     pub fn is_unguarded(self) -> bool {
         self.breaks == Breaks::MustUnguarded
     }
 
-    /// The persistence that the master needs; `None` if any will do.
+    /// The persistence that the fault needs on its master; `None` if any persistence will do.
     pub fn persistence(self) -> Option<Persistence> {
         match self.disk {
             Disk::Keeps(kept) => Some(kept),
@@ -223,7 +225,7 @@ impl Kind {
         }
     }
 
-    /// Whether it applies to a master of this kind and, for Redis, with this persistence.
+    /// Whether the fault can be injected into a master of this kind and, if it is a Redis, with this persistence.
     pub fn suits(self, node: NodeKind, kept: Persistence) -> bool {
         let disk = match self.disk {
             Disk::Any => true,
@@ -233,12 +235,12 @@ impl Kind {
         self.on.has(node) && (disk || node != NodeKind::Redis)
     }
 
-    /// Whether it applies to a run of these masters.
+    /// Whether the fault can be injected in a run with masters of these kinds.
     pub fn fits(self, nodes: &[NodeKind]) -> bool {
         self.unfit(nodes).is_none()
     }
 
-    /// The reason why it does not apply to a run of these masters, if there is one.
+    /// The reason why the fault cannot be injected in a run with masters of these kinds, or `None` if it can.
     fn unfit(self, nodes: &[NodeKind]) -> Option<String> {
         if nodes.len() < self.fewest_masters {
             return Some(format!("needs at least {} masters", self.fewest_masters));
@@ -259,7 +261,7 @@ impl Kind {
         (alone && is_mixed).then(|| "is done where all masters are Redis".to_owned())
     }
 
-    /// The reason why it is not available on this machine, if there is one.
+    /// The reason why the fault is not available on this machine, or `None` if it is.
     pub fn unavailable(self, nodes: &[NodeKind], tools: &Tools) -> Option<String> {
         self.unfit(nodes).or_else(|| tools.lack(self.needs))
     }
@@ -304,13 +306,13 @@ impl Serialize for Kind {
 pub struct Injection {
     /// The kind of fault.
     pub kind: Kind,
-    /// Its masters, by index. If empty: the links between the clients and all masters.
+    /// The affected masters, by index. If empty, the fault affects the links between the clients and all masters.
     pub masters: Vec<usize>,
-    /// Its clients, by index. If empty: all clients of the masters.
+    /// The affected clients, by index. If empty, the fault affects all clients of the masters.
     pub clients: Vec<usize>,
-    /// Its duration.
+    /// How long the fault lasts.
     pub lasts: Duration,
-    /// The seed of its details: how late, how far, after how many bytes.
+    /// The seed of the details of the fault, e.g. its delay or number of bytes.
     pub draw: u64,
 }
 
@@ -319,7 +321,7 @@ type Heal = Box<dyn FnOnce(&mut World) -> anyhow::Result<()>>;
 /// A fault whose effect was observed.
 #[must_use = "it stays until it is healed"]
 pub struct Landed {
-    /// The observation.
+    /// The observed effect.
     pub seen: String,
     heal: Heal,
 }
@@ -336,7 +338,8 @@ impl Landed {
         }
     }
 
-    /// A fault that was injected and is now to be observed. If it cannot be observed, it is healed at once.
+    /// Observes the effect of a fault that was just injected. If the effect cannot be observed, the fault is healed at
+    /// once.
     ///
     /// # Errors
     ///
@@ -355,7 +358,7 @@ impl Landed {
         }
     }
 
-    /// A fault that is over as soon as it has happened.
+    /// A fault that ends as soon as it has happened, so that nothing needs to be healed.
     pub fn momentary(seen: impl Into<String>) -> Self {
         Self::new(seen, |_| Ok(()))
     }
@@ -364,12 +367,12 @@ impl Landed {
     ///
     /// # Errors
     ///
-    /// If it cannot be ended.
+    /// If the fault cannot be ended, or its end cannot be verified.
     pub fn heal(self, world: &mut World) -> anyhow::Result<()> {
         (self.heal)(world)
     }
 
-    /// Combines several faults. All are healed, and the first error is returned after that.
+    /// Combines several faults into one. Healing heals all of them, and then returns the first error.
     fn all(parts: Vec<(usize, Self)>) -> Self {
         let seen: Vec<String> = parts
             .iter()
@@ -408,7 +411,8 @@ impl Injection {
         landed.with_context(|| format!("{} on {}", self.kind, self.targets().join(", ")))
     }
 
-    /// If one master cannot be affected, the others are healed at once: the fault counts as a whole.
+    /// Injects the fault into one master after the other. If one master cannot be affected, the others are healed at
+    /// once, because the fault counts as a whole.
     fn inject_each(&self, deed: ToEach, world: &mut World) -> anyhow::Result<Landed> {
         let mut parts = Vec::new();
         for &index in &self.masters {
@@ -423,42 +427,43 @@ impl Injection {
         Ok(Landed::all(parts))
     }
 
-    /// The names of its targets in the history.
+    /// The names of the affected masters and clients in the history.
     pub fn targets(&self) -> Vec<String> {
         let masters = self.masters.iter().map(|index| format!("m{}", index + 1));
         let clients = self.clients.iter().map(|index| format!("c{}", index + 1));
         masters.chain(clients).collect()
     }
 
-    /// The clients it affects.
+    /// The clients that the fault affects, by index.
     pub(super) fn clients_in(&self, world: &World) -> Vec<usize> {
         or_all(&self.clients, world.roads.len())
     }
 
-    /// The pairs of client and master it affects.
+    /// The pairs of client and master that the fault affects, by index.
     pub(super) fn pairs(&self, world: &World) -> Vec<(usize, usize)> {
         let masters = or_all(&self.masters, world.masters.len());
         let of = |client: usize| masters.iter().map(move |&master| (client, master));
         self.clients_in(world).into_iter().flat_map(of).collect()
     }
 
-    /// Whether the other fault has a target in common.
+    /// Whether this fault and the other one have a target in common.
     pub fn meets(&self, other: &Self) -> bool {
         let meet = |ours: &[usize], theirs: &[usize]| theirs.iter().any(|one| ours.contains(one));
         meet(&self.masters, &other.masters) || meet(&self.clients, &other.clients)
     }
 
-    /// A number from `from` up to but not including `to`, the same for the same fault.
+    /// Draws a number from `from` up to but not including `to`. The same fault always draws the same number.
     pub(super) fn pick(&self, from: u64, to: u64) -> u64 {
         from + self.draw % (to - from)
     }
 
-    /// A duration drawn in milliseconds.
+    /// Draws a duration from `from` up to but not including `to` milliseconds. The same fault always draws the same
+    /// duration.
     pub(super) fn ms(&self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.pick(from, to))
     }
 
-    /// One of these values, the same for the same fault.
+    /// Draws one of these values. The same fault always draws the same value.
     pub(super) fn one_of<'a, T>(&self, all: &'a [T]) -> &'a T {
         &all[self.pick(0, all.len() as u64) as usize]
     }
@@ -485,7 +490,7 @@ mod tests {
 
     static HEALED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-    /// Affects all masters but the third; cannot be observed on the second.
+    /// A test fault that affects all masters except the third, and whose effect cannot be observed on the second.
     static PICKY: Row = Row::each("picky", "for the test", |_, index, world| {
         if index == 2 {
             bail!("not to that one");

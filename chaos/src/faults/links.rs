@@ -9,7 +9,7 @@ use quorate_testbed::{Namespace, Server, within};
 use super::kind::{Injection, Landed, Row};
 use crate::world::{Needs, World};
 
-/// How long a connect waits that should not be answered.
+/// How long a connect attempt waits that must not be answered while the link is down.
 const SILENCE: Duration = Duration::from_millis(150);
 
 pub(super) const ROWS: &[Row] = &[Row::each(

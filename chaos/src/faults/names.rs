@@ -1,4 +1,4 @@
-//! Faults of host names: they do not resolve, or the lookup is not answered.
+//! Faults of host names: a name does not resolve, or its lookup is not answered.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -13,9 +13,9 @@ use super::kind::{Injection, Landed, Row};
 use crate::fleet;
 use crate::world::{Needs, World, host};
 
-/// How long a lookup waits that should not be answered.
+/// How long a lookup waits that must not be answered during the fault.
 const SILENCE: Duration = Duration::from_millis(150);
-/// How long an answer may take that should come, on a busy machine.
+/// How long a lookup waits that must be answered, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
@@ -33,7 +33,7 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::Names),
 ];
 
-/// All clients use the same name for the master, so all are affected.
+/// All clients use the same host name for the master, so the fault affects all of them.
 fn lose(
     fault: &Injection,
     index: usize,
@@ -43,7 +43,7 @@ fn lose(
     let names = names(world)?.clone();
     let name = host(index);
     names.set(&name, leads)?;
-    // While a connection exists, no client looks the name up.
+    // End all connections, because no client looks the name up while it has a connection.
     for client in fault.clients_in(world) {
         world.roads[client][index].reset_all();
     }
@@ -75,14 +75,14 @@ fn names(world: &World) -> anyhow::Result<&Names> {
     world.names.as_ref().context("masters have no names here")
 }
 
-/// A process that uses the names of the clients and looks one up.
+/// A process that resolves names with the clients' environment and looks up one name.
 struct Asked {
     process: Child,
     lines: Receiver<String>,
 }
 
 impl Asked {
-    /// When this returns, the lookup has been sent.
+    /// Starts the lookup. When this function returns, the lookup has been sent.
     fn of(names: &Names, name: &str) -> anyhow::Result<Self> {
         let mut process = Command::new(fleet::program()?)
             .args(["lookup", name])

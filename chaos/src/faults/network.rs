@@ -102,7 +102,7 @@ const fn net(name: &'static str, what: &'static str, deed: ToAll) -> Row {
         .needs(Needs::Proxies)
 }
 
-/// Alternates between a partition that delivers on heal what it held, and one that does not.
+/// Injects one of two partitions: one that holds messages and delivers them on heal, or one that drops them.
 fn partition(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     let net = if fault.draw.is_multiple_of(2) {
         Fault::Hold(Way::Both)
@@ -150,15 +150,15 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
     }))
 }
 
-/// A connection to a master that answers; `None` if the master does not answer.
+/// Opens a connection to a master that answers. `None` if the master does not answer.
 fn open(kind: NodeKind, road: &Road) -> Option<Probe> {
     let fresh = || Probe::open(kind, road.first(), SILENCE).ok();
     fresh()?.ask().ok()?;
     fresh()
 }
 
-/// Bytes that arrived although nothing should. A master at its connection limit says so before it is asked anything; if
-/// only requests are lost, that message arrives.
+/// Judges bytes that arrived although silence was expected. A master at its connection limit sends an error before it
+/// receives a request, so that error arrives even if requests are lost.
 fn unasked(heard: &str) -> anyhow::Result<String> {
     if heard.contains("max number of clients") {
         return Ok("in force, the master is full and says so unasked".into());
@@ -166,8 +166,8 @@ fn unasked(heard: &str) -> anyhow::Result<String> {
     bail!("expected silence, heard {heard:?}")
 }
 
-/// Whether the fault has an effect. Without a probe the master is down for another reason, so no effect can be
-/// observed, and the proxy's state is taken instead.
+/// Checks whether the fault has an effect. Without a probe, the master was already down for another reason. Then no
+/// effect can be observed, and the proxy's state is accepted instead.
 fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
         return Ok("in force, the master was not answering".into());
@@ -177,12 +177,13 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
     match net {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            // Another fault of this master has ended the probe. A partition is silent to a new connection as well; a
-            // half-open fault shows only on an old one.
+            // Another fault of this master has ended the probe's connection, so a new connection is tried. A partition
+            // silences new connections as well; a half-open fault affects only existing ones.
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    // The other fault ends new connections as well; there was no answer.
+                    // The other fault ends new connections as well. No answer arrived, which is what the partition
+                    // should cause.
                     Err(error) => Ok(format!("in force, probes are ended: {}", error.kind())),
                     Ok(heard) => unasked(&heard),
                 }
@@ -195,7 +196,7 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             let heard = match net {
                 Fault::Refuse => again(),
                 _ => match probe.ask() {
-                    // The probe has a short timeout.
+                    // The probe's timeout is too short for a slow machine, so ask again on a new connection.
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => again(),
                     heard => heard,
                 },

@@ -1,4 +1,4 @@
-//! Signals to masters, and restarts with the data on their disks.
+//! Faults of server processes: signals to masters, and restarts with or without the data on their disks.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use super::kind::{Breaks, Disk, Injection, Landed, Lasts, Reach, Row};
 use crate::node::Which;
 use crate::world::{Needs, World, run_id};
 
-/// Written just before a kill, to find out afterwards what the restart has kept.
+/// A key that is written just before a kill, to find out afterwards which data the restart has kept.
 const MARKER: &str = "chaos:marker";
-/// The observation of a kill, which the testbed has verified.
+/// The observed effect of a kill. The testbed has verified it.
 const DEAD: &str = "dead, and its port refuses";
 
 pub(super) const ROWS: &[Row] = &[
@@ -76,7 +76,7 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::SlowLoading),
 ];
 
-/// All at once: dead together and back together, before a holder can check.
+/// Kills all targets and restarts them at the same time, so that no holder can check its lock in between.
 fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     for &index in &fault.masters {
         world.masters[index].kill()?;
@@ -124,7 +124,8 @@ fn restart_from_all(_: &Injection, index: usize, world: &mut World) -> anyhow::R
     Ok(back_with_marker(index, true))
 }
 
-/// SIGKILL loses nothing that was handed to the kernel, but a power cut does. So the last part of the file is cut off.
+/// Kills the server and cuts off the end of its append-only file, as a power cut may do. SIGKILL alone loses nothing
+/// that the server has handed to the kernel.
 fn restart_without_the_end(
     _: &Injection,
     index: usize,
@@ -150,7 +151,7 @@ fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyh
     Ok(back_with_marker(index, false))
 }
 
-/// The restart, and whether the data written last must still be there.
+/// Heals the kill by a restart. `kept` states whether the data written last must still be there.
 fn back_with_marker(index: usize, kept: bool) -> Landed {
     Landed::new(DEAD, move |world| {
         let server = world.redis(index)?;
@@ -165,7 +166,7 @@ fn back_with_marker(index: usize, kept: bool) -> Landed {
     })
 }
 
-/// A restart that takes time to load its data.
+/// Restarts a server that needs time to load its data, and refuses requests meanwhile.
 fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     /// Each key then loads in about a third of a millisecond.
     const KEYS: u32 = 900;
@@ -176,7 +177,7 @@ fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lan
     server.command(&["EVAL", &fill, "0"])?;
     ensure_ok(&server, &["CONFIG", "SET", "save", ""])?;
     save(&server)?;
-    // The delay is a setting of every start of these servers, see `World`; without keys it has no effect.
+    // The delay per key is a setting of every start of these servers, see `World`. Without keys it has no effect.
     let restarting = {
         let server = server.clone();
         thread::spawn(move || server.restart())
@@ -202,7 +203,7 @@ fn mark(server: &Server) -> anyhow::Result<()> {
     ensure_ok(server, &["SET", MARKER, "1", "PX", "60000"])
 }
 
-/// Runs SAVE, and waits for a background save that has just begun by itself.
+/// Runs SAVE. If a background save has just begun by itself, waits for it first.
 fn save(server: &Server) -> anyhow::Result<()> {
     let saved = within(Duration::from_secs(2), || {
         server.command(&["SAVE"]).is_ok_and(|reply| reply.is_ok())
@@ -217,10 +218,10 @@ fn ensure_ok(server: &Server, command: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The append-only file in use.
+/// Opens the append-only file that the server writes to.
 fn append_file(server: &Server) -> anyhow::Result<std::fs::File> {
     let mut newest: Option<PathBuf> = None;
-    // Since Redis 7 a folder of files, before that a single file.
+    // Redis 7 and later have a folder of append-only files; older versions have a single file.
     let data = server.dir().join("data");
     for dir in [data.join("appendonlydir"), data] {
         let Ok(entries) = std::fs::read_dir(dir) else {

@@ -1,4 +1,4 @@
-//! Faults that commands cause on a master: it loses data, refuses, or is busy.
+//! Faults that are caused by commands to a master: it loses data, refuses requests, or is busy.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::User),
 ];
 
-/// ACL rules that take a right away, each with a command that is then refused.
+/// ACL rules that take a right from the clients' user, each with a command that is then refused.
 const RIGHTS: &[(&str, &[&str])] = &[
     ("-@all", &["PING"]),
     ("-evalsha", &["EVALSHA", "x", "0"]),
@@ -95,7 +95,7 @@ const RIGHTS: &[(&str, &[&str])] = &[
     ("resetchannels", &["PUBLISH", "chaos:probe", "x"]),
 ];
 
-/// Alternates between existing connections and new ones.
+/// Takes a right away. Depending on the draw, clients notice it on existing connections or on new ones.
 fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let (taken, probe) = *fault.one_of(RIGHTS);
     let user = ["ACL", "SETUSER", USER];
@@ -111,7 +111,7 @@ fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     })
 }
 
-/// A command that makes a master refuse requests, and the command that undoes it.
+/// A command that makes a master refuse requests, and the command that ends the refusal.
 struct Change {
     set: Vec<String>,
     back: Vec<String>,
@@ -136,14 +136,15 @@ impl Change {
         }
     }
 
-    /// The fault is verified when `look` sees it, and over when `look` does not.
+    /// Makes the change. The fault counts as injected when `look` sees the refusal, and as healed when `look` does not
+    /// see it any more.
     fn make(
         self,
         index: usize,
         world: &mut World,
         look: impl Fn(&Server) -> anyhow::Result<String> + Copy + 'static,
     ) -> anyhow::Result<Landed> {
-        // Opened before the fault, because it may be the only connection that works afterwards.
+        // Open the connection before the fault, because it may be the only one that works afterwards.
         let mut admin = world.redis(index)?.connect(PATIENCE)?;
         ok(&mut admin, &self.set)?;
         if self.ends_connections {
@@ -200,11 +201,11 @@ fn kill_all_clients(_: &Injection, index: usize, world: &mut World) -> anyhow::R
     Ok(Landed::momentary(format!("{killed} connections killed")))
 }
 
-/// A script in an endless loop, until it is killed.
+/// Runs a script in an endless loop on the master, until the script is killed.
 fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
-    // The old name of the setting, which newer servers accept as well.
+    // This is the old name of the setting; newer servers accept it as well.
     ok(&mut admin, &["CONFIG", "SET", "lua-time-limit", "5"])?;
     admin.send(&["EVAL", "while true do end", "0"])?;
     let said = |reply: &Reply| matches!(reply, Reply::Error(why) if why.starts_with("BUSY"));
@@ -224,7 +225,7 @@ fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
     }))
 }
 
-/// The snapshot cannot be put into place, because a folder of that name exists.
+/// Makes snapshots fail, so that the master refuses writes: a folder with the name of the snapshot file is in the way.
 fn misconf(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
@@ -257,7 +258,7 @@ fn ok<W: AsRef<str>>(admin: &mut Connection, command: &[W]) -> anyhow::Result<()
     Ok(())
 }
 
-/// The error of a write, if it begins with `code`.
+/// Tries a write as an administrator. Returns its error if that error begins with `code`.
 fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     match server.command(&["SET", "chaos:probe", "1", "PX", "1000"])? {
         Reply::Error(said) if said.starts_with(code) => Ok(code.to_owned()),
@@ -265,7 +266,7 @@ fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     }
 }
 
-/// Connections with subscriptions belong to another type than the rest.
+/// Ends all client connections. Those with subscriptions have a client type of their own, so two commands are needed.
 fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
     let mut killed = 0;
     for kind in ["normal", "pubsub"] {
@@ -275,7 +276,7 @@ fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
     Ok(killed)
 }
 
-/// The error of a command as the clients' user, logging in included, if it begins with `code`.
+/// Logs in as the clients' user and runs a command. Returns the error of either step if it begins with `code`.
 fn told(server: &Server, command: &[&str], code: &str) -> anyhow::Result<String> {
     let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
     let mut said = fresh.command(&["AUTH", USER, PASSWORD])?;
@@ -291,7 +292,7 @@ fn told(server: &Server, command: &[&str], code: &str) -> anyhow::Result<String>
     }
 }
 
-/// The message that a master at its connection limit sends to a new connection, before it hangs up.
+/// Returns the error that a master at its connection limit sends to a new connection before it hangs up.
 fn full(server: &Server) -> anyhow::Result<String> {
     let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
     let _ = fresh.send(&["PING"]);

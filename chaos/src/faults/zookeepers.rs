@@ -69,7 +69,7 @@ fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
     }))
 }
 
-/// Over when the server has closed the sessions it received nothing from.
+/// Silences clients until the server has closed the session of at least one of them.
 fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let ensemble = world.masters[index].zookeeper()?;
     let mut before = BTreeSet::new();
@@ -100,7 +100,7 @@ fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<
     }))
 }
 
-/// The sessions that the leader knows.
+/// The sessions that the leader of the ensemble knows.
 fn sessions(ensemble: &ZooKeeper) -> anyhow::Result<BTreeSet<String>> {
     let dump = ensemble.ask(leader(ensemble)?, "dump")?;
     let (all, _) = dump.split_once("ephemeral").unwrap_or((&dump, ""));

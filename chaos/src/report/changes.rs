@@ -1,4 +1,4 @@
-//! The cost of a change of masters as text: step by step, and second by second.
+//! The cost of changes of masters as text: a table of the steps, and a chart of every second.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -7,15 +7,15 @@ use crate::changes::Changes;
 use crate::history::{Attempt, FaultSpan, History};
 use crate::pace::{self, Idle, Life, Step};
 
-/// The number of seconds in one line.
+/// The number of seconds in one line of the chart.
 const WIDE: usize = 100;
-/// Bars of one character.
+/// The bars of the chart, from low to high.
 const BARS: [char; 8] = [
     '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}',
 ];
 const SECOND: u64 = 1_000_000_000;
 
-/// The contents of the text.
+/// The data that the text is made from.
 struct Contents {
     steps: Vec<Step>,
     faults: Vec<FaultSpan>,
@@ -25,7 +25,7 @@ struct Contents {
     end: u64,
 }
 
-/// The steps as a table, and a chart of the seconds below it.
+/// The whole text: the steps as a table, and the chart of the seconds below it.
 pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -> String {
     let end = history.calm().unwrap_or(history.end());
     let told = Contents {
@@ -87,7 +87,7 @@ impl Contents {
             seconds(step.to - step.from),
             step.tries
         );
-        // A fault between two steps belongs to the later one.
+        // A fault between two steps is counted for the later step.
         let before = self.steps.iter().map(|one| one.to);
         let before = before.filter(|to| *to <= step.from).max().unwrap_or(0);
         let faults = self
@@ -127,7 +127,8 @@ impl Contents {
         let _ = write!(out, " {rate:>6} {:>8} {:>8}", or_dash(gap), or_dash(free));
     }
 
-    /// One column per second: locks obtained, steps, faults, and which masters the clients used.
+    /// Writes the chart. It has one column per second: locks obtained, steps, faults, and which masters the clients
+    /// used.
     fn seconds(&self, out: &mut String) {
         let counts = pace::per_second(&self.had, self.end);
         let most = counts.iter().copied().max().unwrap_or(0).max(1);
@@ -177,7 +178,7 @@ impl Contents {
         );
     }
 
-    /// The step in this second; a step that ends in it has precedence.
+    /// The letter of the step in this second. A step that ends in the second has precedence.
     fn step_in(&self, from: u64, to: u64) -> char {
         let ends = self
             .steps
@@ -189,7 +190,7 @@ impl Contents {
                 .filter(|step| step.from < to && step.to >= from)
                 .map(|step| letter(&step.name)),
         );
-        // Of several, the most disruptive one.
+        // Of several steps, show one with a capital letter, because these steps disturb clients most.
         letters
             .min_by_key(|letter| !letter.is_ascii_uppercase())
             .unwrap_or(' ')
@@ -202,7 +203,7 @@ impl Contents {
         if is_hit { 'x' } else { ' ' }
     }
 
-    /// The number of clients at this step at the end of the second.
+    /// The number of clients whose configuration belongs to this step at the end of the second, as one character.
     fn at_step(&self, step: u64, _: u64, to: u64) -> char {
         let last = to.min(self.end);
         let lives = self.lives.iter().filter(|life| life.step == step);

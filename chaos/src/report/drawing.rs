@@ -1,5 +1,5 @@
-//! The drawing of the attempts. In the lane of each client there is a row for every workload. In the lane of a lock
-//! that may have several holders there is a row for each of them: readers and writers, slots, owners, accounts.
+//! The drawing of the attempts. The lane of a client has a row for every workload. A lock that several clients may hold
+//! at the same time has a lane of its own, with a row for each reader, writer, slot, owner or account.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::history::{Attempt, History};
 use crate::recorder::FOLLOWING;
 use crate::workload::{Workload, family};
 
-/// The number of marks that a browser draws without effort; no more are passed to it.
+/// The largest number of marks in the drawing, which a browser can still draw without effort.
 const MARKS: usize = 60_000;
-/// The number of overlapping marks that get rows of their own; further ones are drawn over the last.
+/// The largest number of overlapping marks that get rows of their own. Further marks are drawn over the last row.
 const DEEP: usize = 6;
 
 /// A row of a lane.
@@ -22,11 +22,12 @@ pub(super) struct Row {
     lane: usize,
     /// The workload of the row.
     resource: String,
-    /// Its label; empty if it continues the row above.
+    /// The label of the row; empty if the row continues the row above.
     label: String,
 }
 
-/// Row, from, to, held or waited, token, client, mode, outcome. A tuple, because there are many.
+/// One mark: row, from, to, held or waited, token, client, mode, outcome. It is a tuple to save space, because there
+/// are many marks.
 #[derive(Serialize)]
 pub(super) struct Mark(usize, u64, u64, u8, Option<u64>, String, String, String);
 
@@ -41,7 +42,7 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// All marks. If there are too many: the latest, and those near violations and faults.
+    /// Draws all marks. If there are too many, it keeps the latest ones and those near violations and faults.
     pub(super) fn of(
         history: &History,
         attempts: &[Attempt],
@@ -108,7 +109,7 @@ fn held(attempt: &Attempt, end: u64) -> Option<Mark> {
     Some(Mark(0, from, to, 1, attempt.token, name, kind, how))
 }
 
-/// The mode, unless it is exclusive.
+/// The mode of the attempt as text; empty if it is exclusive.
 fn as_what(attempt: &Attempt) -> String {
     match (&attempt.claim, attempt.slot) {
         (Claim::Reader, _) => "reader".to_owned(),
@@ -120,7 +121,7 @@ fn as_what(attempt: &Attempt) -> String {
     }
 }
 
-/// The holds again, in the lanes of their locks.
+/// The holds in the lanes of their locks, in addition to the lanes of the clients.
 fn side_by_side(
     holds: &mut [&Attempt],
     lane_of: impl Fn(&str) -> Option<usize>,
@@ -185,7 +186,7 @@ fn followed(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<(
     placed
 }
 
-/// The rows in order, and the marks in order of time, each with the number of its row.
+/// The rows in order, and the marks sorted by time, each with the number of its row.
 fn in_rows(placed: Vec<(Place, Mark)>) -> (Vec<Row>, Vec<Mark>) {
     let mut numbers: BTreeMap<Place, usize> = BTreeMap::new();
     for (place, _) in &placed {

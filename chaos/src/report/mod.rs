@@ -22,7 +22,7 @@ use crate::scenario::Scenario;
 const SCENARIO: &str = "scenario.json";
 const HISTORY: &str = "history.jsonl";
 
-/// Stores the files that the checkers need.
+/// Stores the files that the checkers need: the scenario and the history.
 ///
 /// # Errors
 ///
@@ -33,11 +33,11 @@ pub fn store(scenario: &Scenario, history: &History, out: &Path) -> anyhow::Resu
     history.store(&out.join(HISTORY))
 }
 
-/// Reads the stored files.
+/// Reads the scenario and the history that a run has stored.
 ///
 /// # Errors
 ///
-/// If there are none, or they are malformed.
+/// If the files do not exist or are malformed.
 pub fn load(out: &Path) -> anyhow::Result<(Scenario, History)> {
     let path = out.join(SCENARIO);
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -47,7 +47,7 @@ pub fn load(out: &Path) -> anyhow::Result<(Scenario, History)> {
     ))
 }
 
-/// Writes the files that follow from the history.
+/// Writes the files that are computed from the history.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ pub fn write(
     Ok(())
 }
 
-/// The cost of the changes of masters, if there were any.
+/// The text about the cost of the changes of masters, if the scenario has any.
 pub fn changes(scenario: &Scenario, history: &History) -> Option<String> {
     let changes = scenario.changes.as_ref()?;
     Some(changes::text(changes, history, &history.attempts()))

@@ -1,4 +1,4 @@
-//! The run in numbers.
+//! The summary of a run in numbers.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -11,10 +11,10 @@ use crate::history::History;
 use crate::scenario::{Exclusion, Scenario};
 use crate::workload::family;
 
-/// The run in numbers.
+/// The summary of a run in numbers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
-    /// When it was written, UTC.
+    /// The date and time of the summary, UTC.
     pub date: String,
     /// The version of this program and the library.
     pub version: String,
@@ -26,60 +26,61 @@ pub struct Summary {
     pub verdict: Verdict,
     /// The findings of each checker.
     pub findings: Findings,
-    /// The injected faults, by kind.
+    /// The number of injected faults, by kind.
     pub faults: BTreeMap<String, FaultCount>,
     /// The faults that this machine does not support, with the reason.
     pub unavailable: BTreeMap<String, String>,
-    /// Attempts that obtained the lock, by resource; the locks of the workload `many` count as one.
+    /// The number of attempts that obtained the lock, by resource. The locks of the workload `many` count as one
+    /// resource.
     pub obtained: BTreeMap<String, usize>,
-    /// Attempts that did not, by reason.
+    /// The number of attempts that ended without the lock, by reason.
     pub missed: BTreeMap<String, usize>,
-    /// Loss notifications, by cause.
+    /// The number of loss notifications, by cause.
     pub notified: BTreeMap<String, usize>,
-    /// Violations without an excuse.
+    /// The number of violations without an excuse.
     pub violations: usize,
-    /// Violations that the scenario allows.
+    /// The number of violations that the scenario allows.
     pub excused: usize,
-    /// Memory and file descriptors at the first and the last reading.
+    /// The memory and file descriptors of each process at the first and the last reading.
     pub gauges: BTreeMap<String, Gauged>,
 }
 
 /// One kind of fault in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultCount {
-    /// Effect observed.
+    /// Faults whose effect was observed.
     pub landed: usize,
-    /// Observed to be over.
+    /// Faults whose end was observed.
     pub healed: usize,
-    /// Failed.
+    /// Faults that could not be injected or ended.
     pub failed: usize,
 }
 
 /// The resources of a process at the first and the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gauged {
-    /// Bytes at the first reading.
+    /// The memory in bytes at the first reading.
     pub memory_first: u64,
-    /// Bytes at the last reading.
+    /// The memory in bytes at the last reading.
     pub memory_last: u64,
-    /// The maximum of bytes.
+    /// The largest memory in bytes of all readings.
     pub memory_most: u64,
     /// Open file descriptors at the first reading.
     pub handles_first: u64,
     /// Open file descriptors at the last reading.
     pub handles_last: u64,
-    /// The maximum of open file descriptors.
+    /// The largest number of open file descriptors of all readings.
     pub handles_most: u64,
-    /// Of a master: connections at the first reading.
+    /// For a master, the number of connections at the first reading.
     #[serde(default)]
     pub connections_first: Option<u64>,
-    /// Of a master: connections at the last reading.
+    /// For a master, the number of connections at the last reading.
     #[serde(default)]
     pub connections_last: Option<u64>,
 }
 
 impl Summary {
-    /// Computes the numbers.
+    /// Computes the summary.
     pub fn of(scenario: &Scenario, history: &History, findings: &Findings) -> Self {
         let mut faults: BTreeMap<String, FaultCount> = BTreeMap::new();
         for span in history.faults() {
@@ -158,12 +159,12 @@ impl Summary {
         gauged.handles_most = gauged.handles_most.max(handles);
     }
 
-    /// All attempts that obtained the lock.
+    /// The number of all attempts that obtained the lock.
     pub fn acquisitions(&self) -> usize {
         self.obtained.values().sum()
     }
 
-    /// All faults whose effect was observed.
+    /// The number of all faults whose effect was observed.
     pub fn landed(&self) -> usize {
         self.faults.values().map(|count| count.landed).sum()
     }

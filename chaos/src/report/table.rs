@@ -1,4 +1,4 @@
-//! The result of a run, for the terminal.
+//! The result of a run as text for the terminal.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! The run as a picture: one page, without network access. The script in `timeline.html` draws it; this file only
+//! The run as a picture: one HTML page that needs no network. The script in `timeline.html` draws it; this file only
 //! selects the data.
 
 use std::collections::BTreeMap;
@@ -14,9 +14,9 @@ use crate::pace;
 use crate::scenario::Scenario;
 use crate::workload::{Workload, family};
 
-/// More violations than these show nothing new.
+/// The largest number of violations on the page; further ones show nothing new.
 const VIOLATIONS: usize = 400;
-/// Everything within this distance of a violation is always drawn, in nanoseconds.
+/// All marks within this distance of a violation are drawn, in nanoseconds.
 const NEAR: u64 = 2_000_000_000;
 
 #[derive(Serialize)]
@@ -31,7 +31,7 @@ struct Page<'a> {
     rows: Vec<Row>,
     faults: Vec<Band>,
     marks: Vec<Mark>,
-    /// The number of locks obtained in each second, if masters were changed.
+    /// The number of locks obtained in each second; empty if masters were not changed.
     pace: Vec<usize>,
     steps: Vec<StepBand>,
     lives: Vec<LifeBand>,
@@ -49,7 +49,7 @@ struct Check<'a> {
 #[derive(Serialize)]
 struct Lane {
     name: String,
-    /// `pace`, `lock`, `client` or `master`.
+    /// The kind of lane: `pace`, `lock`, `client` or `master`.
     kind: &'static str,
 }
 
@@ -74,7 +74,7 @@ struct StepBand {
     done: bool,
 }
 
-/// A process of a client, and its step.
+/// A process of a client, and the step that its configuration belongs to.
 #[derive(Serialize)]
 struct LifeBand {
     lane: usize,
@@ -95,14 +95,14 @@ struct Broken<'a> {
     excused: Option<&'a str>,
 }
 
-/// The page as text.
+/// The HTML page as text.
 pub(super) fn page(
     summary: &Summary,
     history: &History,
     findings: &Findings,
 ) -> anyhow::Result<String> {
     let data = serde_json::to_string(&data(summary, history, findings))?;
-    // So that no text can end the script element.
+    // Escape `</`, so that no text can end the script element.
     let data = data.replace("</", "<\\/");
     Ok(include_str!("timeline.html").replacen("/*DATA*/", &data, 1))
 }
@@ -154,7 +154,8 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
     }
 }
 
-/// The lanes: the pace if masters were changed, locks with several holders, then clients, then masters.
+/// The lanes from top to bottom: the pace if masters were changed, then locks that several clients may hold, clients,
+/// and masters.
 fn lanes(scenario: &Scenario, attempts: &[Attempt]) -> Vec<Lane> {
     let shared = Workload::KINDS.iter().map(|workload| workload.name());
     let shared = shared.filter(|name| {
@@ -172,7 +173,7 @@ fn lanes(scenario: &Scenario, attempts: &[Attempt]) -> Vec<Lane> {
         .collect()
 }
 
-/// The run in one line.
+/// The main facts of the run in one line.
 fn facts(summary: &Summary, left_out: usize) -> String {
     let scenario = &summary.scenario;
     let mut facts = format!(

@@ -1,5 +1,5 @@
-//! Changes of masters under load: tests of the checker of these runs, and real runs, with an operator who follows the
-//! operators' page and with one who does not.
+//! Changes of masters under load: tests of the checker of these runs, and real runs with a careful operator and with
+//! known-bad ones.
 
 use std::path::Path;
 
@@ -13,7 +13,8 @@ use quorate_chaos::scenario::{Scenario, Workload};
 use quorate_chaos::walk::STEPS;
 
 impl Tale {
-    /// Every step, each one second long: closed at three seconds, open at four.
+    /// Adds every step of a change except `but`, each one second long. The old masters are closed at three seconds, and
+    /// the new ones are opened at four.
     fn walked(self, but: &str) -> Self {
         let steps = STEPS.iter().enumerate().filter(|(_, step)| **step != but);
         steps.fold(self, |tale, (place, step)| {
@@ -33,7 +34,7 @@ impl Tale {
         self.fault("kill", "m2", at, at + 100)
     }
 
-    /// A hold of "file", with the times of its request, its grant and its release.
+    /// Adds a hold of "file", with the times of its request, its grant and its release in milliseconds.
     fn hold_wanted(self, who: &str, op: u64, [wanted, from, to]: [u64; 3]) -> Self {
         let until = Some((from + 1_000) * MS);
         let release = Event::Release { op, until };
@@ -85,7 +86,8 @@ fn client_refused_before_its_masters_are_closed_is_reported() {
         let tale = sent(sent(tale, "c1.2", 1_500, 1), "c1.3", 4_500, 2);
         refused(tale).verdict_of_change()
     };
-    // Closed from two seconds on, finished from five on.
+    // A client may be refused from two seconds on, when its masters were closed, and one of both sets from five seconds
+    // on, when the change was finished.
     assert_eq!(tale(&|tale| tale.refused("c1", 2_500)), (Verdict::Valid, 0));
     assert_eq!(
         tale(&|tale| tale.refused("c1", 1_500)),
@@ -117,7 +119,7 @@ fn lock_free_for_longer_than_dead_clients_explain_is_reported() {
     assert_eq!(tale(3_900), (Verdict::Valid, 0), "nobody wanted it before");
 }
 
-/// Whether the real command, which takes the steps, was built.
+/// Whether the `quorate` program, which takes the steps of a change, was built.
 fn is_built() -> bool {
     let beside = Path::new(env!("CARGO_BIN_EXE_quorate-chaos")).with_file_name("quorate");
     let is_there = std::env::var_os("QUORATE_CLI").is_some() || beside.is_file();
@@ -147,7 +149,7 @@ fn replacing_a_master_under_load_and_kills_breaks_no_promise() {
     assert!(page.contains("\"name\":\"open\""), "the page has the steps");
 }
 
-/// The real command carries the values along; no operator creates any again.
+/// `quorate masters` carries stored values along to the new masters, so no operator has to create them again.
 #[test]
 #[ignore = "nightly"]
 fn change_under_load_loses_no_quota_and_no_once_record() {

@@ -1,4 +1,5 @@
-//! The checkers, tested with histories made by hand: each must find the violations it is for, and nothing else.
+//! The checkers, tested with histories made by hand: each checker must find the violations that it is for, and no
+//! others.
 
 use crate::support::kind;
 use crate::support::tale::{MS, Tale, obtained, wait};
@@ -9,7 +10,8 @@ use quorate_chaos::node::NodeKind;
 use quorate_chaos::scenario::{Scenario, Workload};
 
 impl Tale {
-    /// A hold of "file" with a token, valid for a second from its start unless released.
+    /// Adds a hold of "file" with a token, valid for one second from its start unless it is released; times in
+    /// milliseconds.
     fn hold(self, who: &str, op: u64, from: u64, to: u64, token: u64) -> Self {
         let until = Some((from + 1_000) * MS);
         let token = Some(token);
@@ -107,7 +109,7 @@ fn repeated_or_falling_tokens_are_reported() {
         .hold("c1", 1, 10, 20, 7)
         .hold("c2", 1, 30, 40, 6);
     assert_eq!(falling.verdict("fencing", &[]), (Verdict::Invalid, 1));
-    // The second attempt began before the first had obtained, so either may have the larger token.
+    // The second attempt began before the first one obtained the lock, so either attempt may have the larger token.
     let until = Some(2_000 * MS);
     let obtained = |token| obtained(1, Some(token), until);
     let overlapping = Tale::default()
@@ -178,7 +180,7 @@ fn late_loss_notification_is_reported_unless_the_client_was_paused() {
 
 #[test]
 fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
-    // The deadline is at 1010 ms, the notification 900 ms later.
+    // The holder is notified at 1,910 ms, 900 ms after its deadline.
     let starved = |from: u64, to: u64, waited: u64| {
         let tale = Tale::default().hold("c1", 1, 10, 1_910, 1);
         let (since, waited) = (from * MS, waited * MS);
@@ -189,7 +191,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
     assert_eq!(starved(1_850, 2_400, 700), (Verdict::Invalid, 1), "later");
     assert_eq!(starved(100, 1_000, 800), (Verdict::Invalid, 1), "before");
     assert_eq!(starved(1_000, 1_900, 300), (Verdict::Invalid, 1), "little");
-    // An entry that was recorded late, after a later one.
+    // This entry was recorded after one that describes a later time.
     let line = |from: u64, waited: u64| Event::Starved {
         since: from * MS,
         waited: waited * MS,
@@ -332,13 +334,14 @@ fn unreleased_key_is_reported_once_no_fault_explains_it() {
             .verdict("leftovers", &[kind])
             .0
     };
-    // The TTL is one second; a request that a fault delayed arrives at most one second later.
+    // With a TTL of one second, a request that a fault delayed arrives at most one second after the TTL.
     assert_eq!(
         left("file", 97_900, kind("late-requests")),
         Verdict::Invalid
     );
     assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
-    // Retransmissions arrive later than that, a wrong clock keeps keys, and tickets live longer.
+    // Three cases excuse a later key: retransmissions arrive later, a wrong clock keeps keys for longer, and tickets
+    // live longer than locks.
     assert_eq!(
         left("file", 97_900, kind("netns-partition")),
         Verdict::Valid

@@ -9,11 +9,11 @@ use quorate_chaos::claim::Claim;
 use quorate_chaos::event::Event;
 use quorate_chaos::scenario::{Scenario, Workload};
 
-/// A hold: client, attempt, resources, mode, from, to, token.
+/// A hold: client, attempt, resources, mode, start, end, token.
 struct Hold<'a>(&'a str, u64, &'a [&'a str], Claim, u64, u64, u64);
 
 impl Tale {
-    /// A hold, valid for a second from its start unless released.
+    /// Adds a hold that is valid for one second from its start unless it is released.
     fn hold_as(self, hold: Hold<'_>) -> Self {
         self.hold_in(None, hold)
     }
@@ -100,7 +100,7 @@ fn created_or_lost_money_and_stale_bookings_are_reported() {
     assert_eq!(ledger(first.clone()), (Valid, 0));
     let right = moved(8, &[("transfer-2", 100), ("transfer-3", 110)]);
     assert_eq!(ledger(first.clone().at(2, "bank", right)), (Valid, 0));
-    // Computed from the balances before the first transfer, so the first one's ten are lost.
+    // The second transfer was computed from the balances before the first one, so the first transfer of ten is lost.
     let lost = moved(8, &[("transfer-2", 90), ("transfer-3", 110)]);
     assert_eq!(ledger(first.clone().at(2, "bank", lost)), (Invalid, 1));
     let stale = moved(6, &[("transfer-2", 100), ("transfer-3", 110)]);
@@ -150,7 +150,7 @@ fn wrote(op: u64, key: &str) -> Event {
 
 #[test]
 fn incomplete_write_seen_by_a_reader_is_reported_unless_the_writer_was_interrupted() {
-    // A writer that had ended before the reader came, or not.
+    // A case in which the writer had ended before the reader came, and one in which it had not.
     let tale = |until: u64| {
         Tale::default()
             .hold_as(Hold("c1", 1, &["readers"], Claim::Alone, 10, until, 5))
@@ -163,10 +163,10 @@ fn incomplete_write_seen_by_a_reader_is_reported_unless_the_writer_was_interrupt
     assert_eq!(views(tale(30).at(30, "c2", whole)), (Valid, 0));
     assert_eq!(views(tale(30).at(30, "c2", half.clone())), (Invalid, 1));
     assert_eq!(views(tale(15).at(30, "c2", half.clone())), (Valid, 0));
-    // It claims to have written both files, but the second was missing.
+    // The writer claims to have written both files, but the reader did not find the second one.
     let finished = tale(15).at(14, "c1", wrote(1, "readers-2"));
     assert_eq!(views(finished.at(30, "c2", half)), (Invalid, 1));
-    // A client that continues as a reader finds what it has written.
+    // A client that continues as a reader must find the content that it wrote as the writer.
     let changed = found(1, "readers-1", "4 c2#1", "5 c1#1", "c1#1");
     assert_eq!(views(tale(15).at(30, "c2", changed.clone())), (Invalid, 1));
     let stalled = Event::Suffered {
@@ -196,7 +196,7 @@ fn excess_permit_and_doubly_held_slot_are_reported() {
     assert_eq!(permits(&[(0, 10), (1, 15), (0, 30)]), (Valid, 0));
     assert_eq!(exclusion(&[(0, 10), (1, 15), (0, 30)]), (Valid, 0));
     assert_eq!(exclusion(&[(0, 10), (0, 15)]), (Invalid, 1));
-    // A third slot means a third holder, whatever its number.
+    // A third slot has no permit, so it means one holder too many, whatever the number of the slot.
     assert_eq!(permits(&[(0, 10), (1, 15), (2, 20)]), (Invalid, 2));
     assert_eq!(permits(&[(0, 10), (1, 15), (1, 20)]), (Invalid, 1));
     assert_eq!(permits(&[]), (Unknown, 0));
@@ -215,7 +215,7 @@ fn permit_order_allows_a_short_delay_only() {
             1,
         );
         let mut tale = Tale::default().hold_in(Some(0), first);
-        // It began to wait at 10000 ms.
+        // The first waiter began to wait at 10,000 ms.
         tale.0[1].t = first_served * MS;
         let second = Hold("c2", 1, &["permits"], Claim::Permit(2), 11_000, 11_100, 2);
         let mut second = Tale::default().hold_in(Some(1), second);
@@ -242,8 +242,8 @@ fn holds_of_one_owner_share_a_token_and_two_owners_never_overlap() {
     assert_eq!(owners(tale("order-1", 6)), (Invalid, 1));
     assert_eq!(exclusion(tale("order-2", 6)), (Invalid, 1));
     assert_eq!(owners(tale("order-2", 6)), (Unknown, 0), "nobody joined");
-    // While two owners hold at once, a hold that joins one of them has the token of that lock. Once that lock has
-    // ended, the token is stale.
+    // While two owners hold the lock at once, a hold that joins one of them gets the token of that owner's lock. Once
+    // that lock has ended, the token is outdated.
     let joins = |until| {
         tale("order-2", 7)
             .hold_as(Hold("c3", 1, &["owners"], owner("order-1"), 15, until, 5))
@@ -274,7 +274,7 @@ fn prize_given_twice_or_in_excess_is_reported() {
         claim: Claim::Alone,
         goes_on: None,
     };
-    // Requests: start, answer, and its content.
+    // The requests for prizes: start, end, answer, and number left.
     let prizes = |answers: &[(u64, u64, &str, u64)]| {
         let created = Event::Created {
             quota: "prizes-1".into(),
@@ -347,7 +347,7 @@ fn falling_term_or_term_with_two_leaders_is_reported() {
     };
     let leaders = |tale: Tale| tale.verdict_for(Workload::Leader, "leaders");
     assert_eq!(leaders(tale()), (Valid, 0));
-    // The record of a leader that died before it could write it.
+    // The leader died before it could record that it led.
     assert_eq!(
         leaders(tale().at(50, "c1", followed(8, "c3#9"))),
         (Valid, 0)

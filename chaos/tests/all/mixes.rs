@@ -1,6 +1,6 @@
-//! Short runs over masters of other kinds: databases, ZooKeepers, mixed quorums.
+//! Short runs with masters of other kinds: databases, ZooKeepers, and quorums of several kinds.
 //!
-//! Runs without a server on this machine are reported as not run.
+//! A run that needs a server which is not installed on this machine is reported as skipped.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use quorate_chaos::node::NodeKind::{self, Mysql, MysqlFlush0, Redis, Zookeeper};
 use quorate_testbed::{Persistence, ServerOptions, not_run};
 use rand::RngExt;
 
-/// Whether one of these cannot be started here; reports it.
+/// Whether a master of one of these kinds cannot be started on this machine; if so, reports the test as skipped.
 fn is_missing(test: &str, nodes: &[NodeKind]) -> bool {
     let lack = nodes.iter().find_map(|node| node.lack());
     if let Some(why) = &lack {
@@ -50,7 +50,7 @@ fn database_losing_its_last_second_breaks_exclusion_but_not_fencing() {
     if is_missing(test, &[MysqlFlush0]) {
         return;
     }
-    // A lease must outlive the crash and the following start, or nothing can be observed.
+    // A lease must outlive the crash of a master and its restart; otherwise the test can observe nothing.
     let run = Run::until(
         "flush0",
         "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \
@@ -62,18 +62,18 @@ fn database_losing_its_last_second_breaks_exclusion_but_not_fencing() {
     assert!(run.summary.excused > 0, "{}", text(&run.output));
 }
 
-/// Some masters that are killed one after the other, and clients that take prizes from them.
+/// Masters that are killed one after the other, and clients that take prizes from quotas on them.
 struct Lottery {
     masters: Vec<Master>,
     urls: Vec<String>,
 }
 
-/// The result of one quota.
+/// The result of the requests to one quota.
 #[derive(Debug, Default)]
 struct Drawn {
-    /// The number left after each unit that was handed out.
+    /// For each unit that was handed out, the number of units left after it.
     left: Vec<u64>,
-    /// The number of requests without a known result.
+    /// The number of requests whose result is unknown.
     unknown: usize,
     lost: usize,
 }
@@ -117,7 +117,7 @@ impl Lottery {
     }
 }
 
-/// Takes units until nothing is left.
+/// Takes units from the quota until it is exhausted.
 async fn take_all(player: Redlock, name: String) -> Drawn {
     let mut drawn = Drawn::default();
     let end = Instant::now() + Duration::from_secs(60);
@@ -138,7 +138,8 @@ async fn take_all(player: Redlock, name: String) -> Drawn {
     panic!("it was never sold out: {drawn:?}");
 }
 
-/// Creates a quota of ten. A master that has just restarted answers when its guard allows it.
+/// Creates a quota of ten units. A master that has just restarted answers as soon as its guard allows it, so this may
+/// wait.
 async fn open(operator: &Redlock, run: usize) -> String {
     for attempt in 0..1_000 {
         let name = format!("prizes-{run}-{attempt}");
@@ -150,7 +151,7 @@ async fn open(operator: &Redlock, run: usize) -> String {
     panic!("no quota could be opened");
 }
 
-/// One quota of ten, four clients that take from it, and a master that dies in the meantime.
+/// Creates a quota of ten, lets four clients take from it, and kills a master in the meantime.
 async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
     let name = open(&players[0], run).await;
     let taking = players.iter().cloned();
@@ -170,7 +171,7 @@ async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
     all
 }
 
-/// `QUORATE_PRIZE_RUNS=100` plays more runs.
+/// The variable `QUORATE_PRIZE_RUNS=100` sets the number of runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "nightly"]
 async fn quota_of_ten_on_two_redis_and_a_database_gives_ten_prizes_despite_kills() {
@@ -191,7 +192,7 @@ async fn quota_of_ten_on_two_redis_and_a_database_gives_ten_prizes_despite_kills
         let twice = drawn.left.windows(2).any(|pair| pair[0] == pair[1]);
         assert!(!twice, "a prize was given twice in run {run}: {drawn:?}");
         assert!(drawn.left.iter().all(|left| *left < 10), "{drawn:?}");
-        // Only requests without a known result may have taken the missing units.
+        // Only requests whose result is unknown may have taken the missing units.
         let missing = 10 - drawn.left.len();
         assert!(missing <= drawn.unknown, "run {run}: {drawn:?}");
         taken += drawn.left.len();

@@ -1,6 +1,6 @@
-//! Short real runs: every kind of fault at least once, and the known-bad implementations.
+//! Short real runs: every kind of fault at least once, and every known-bad implementation.
 //!
-//! They share one machine, so they take turns.
+//! The runs share one machine, so they take turns.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -28,7 +28,7 @@ fn mixed_faults_for_forty_seconds_break_no_promise() {
     assert!(again.status.success(), "{}", text(&again));
 }
 
-/// Opens the page in a headless browser, if there is one. At least this many elements must be drawn.
+/// Opens the page in a headless browser, if one is installed. At least `least` elements must be drawn.
 fn look_at(page: &Path, least: usize) {
     let profile = page.with_file_name("browser");
     let browser = ["chromium", "chromium-browser", "google-chrome"]
@@ -54,8 +54,8 @@ fn look_at(page: &Path, least: usize) {
     assert!(dom.contains("0 violations</h2>"), "the list has its title");
 }
 
-/// A short run of these faults: each of them happens, and no promise is broken. A fault that this machine does not
-/// support does not count as done.
+/// Makes a short run with these faults. Each of them must be injected, and no promise may be broken. A fault that this
+/// machine does not support is reported as skipped.
 fn survived(seed: u32, faults: &str) {
     let args = format!("--seed {seed} --duration 4s --masters 3 --clients 3 --many 5");
     let run = Run::of(faults, &format!("{args} --faults {faults}"));
@@ -76,8 +76,8 @@ fn survived(seed: u32, faults: &str) {
     }
 }
 
-/// A short run of another kind of lock under the faults that endanger it most: every checker has something to check,
-/// and no promise is broken. `scripts/chaos --all` runs all kinds under all faults.
+/// Makes a short run of a kind of lock under the faults that endanger it most. Every checker must have something to
+/// check, and no promise may be broken. `scripts/chaos --all` runs all kinds under all faults.
 fn kept(workload: &str, seed: u32, faults: &str) -> Run {
     let args = format!("--seed {seed} --masters 3 --clients 3 --workload {workload}");
     let run = Run::until(
@@ -189,7 +189,7 @@ fn master_that_sends_the_replies_of_others_breaks_no_promise() {
 #[test]
 #[ignore = "nightly"]
 fn address_of_another_master_breaks_no_promise() {
-    // Together with busy masters, so that clients are led to an unhealthy one.
+    // Combined with the fault `busy`, so that clients are sometimes led to a busy master.
     survived(14, "misrouted,busy");
 }
 
@@ -269,7 +269,7 @@ fn known_bad_clients_of_plain_locks_are_caught() {
                 "--seed 8 --masters 3 --clients 5 --pause 20ms --faults none \
                  --workload file,handover --locker {locker}"
             ),
-            // Order is checked only once all masters have been up for a while.
+            // The order of waiters is checked only once all masters have been up for a while.
             match locker {
                 "jumps-line" => &[6, 15, 30],
                 _ => &[2, 6, 12],
@@ -286,8 +286,8 @@ fn known_bad_clients_of_plain_locks_are_caught() {
     }
 }
 
-/// A known-bad implementation of one kind of lock. Within the last of these times, in seconds, each of these checkers
-/// reports a violation with these words, and the run fails.
+/// Runs a known-bad implementation of one kind of lock, for each of these numbers of seconds until it is caught. Each
+/// of these checkers must report a violation with these words, and the run must fail.
 fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
     let sees = |run: &Run, (checker, words): &(&str, &str)| {
         let finding = run.summary.findings.by(checker).expect("that checker");
@@ -382,7 +382,7 @@ fn quota_counted_by_each_master_is_caught() {
 fn leadership_by_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1 ");
-    // While all masters are up, it behaves correctly.
+    // While all masters are up, this implementation behaves correctly.
     caught(
         "led-by-one",
         "leader --faults partition-one",

@@ -1,4 +1,4 @@
-//! Real runs of the program, and their results.
+//! Runs the program, and reads the results.
 
 pub(crate) mod tale;
 
@@ -11,7 +11,7 @@ use quorate_chaos::faults::Kind;
 use quorate_chaos::report::Summary;
 use rustix::fs::{FlockOperation, flock};
 
-/// Waits for its turn among all runs, including those in other processes.
+/// Waits for the turn of this run among all runs, including those of other processes.
 fn turn() -> File {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
     let file = File::create(path).expect("a file to lock");
@@ -42,8 +42,8 @@ impl Run {
         }
     }
 
-    /// Runs longer and longer until enough was checked: a busy machine does less in the same time, and an event that
-    /// did not happen cannot be checked.
+    /// Makes longer and longer runs until enough was checked. A busy machine does less in the same time, and an event
+    /// that did not happen cannot be checked.
     pub(crate) fn until(
         name: &str,
         args: &str,

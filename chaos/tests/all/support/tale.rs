@@ -20,7 +20,7 @@ impl Tale {
         self
     }
 
-    /// A fault with an effect as soon as it is injected.
+    /// Adds a fault that has its effect as soon as it is injected.
     pub(crate) fn fault(self, kind: &str, master: &str, from: u64, to: u64) -> Self {
         let inject = Event::Inject {
             fault: 0,
@@ -38,7 +38,7 @@ impl Tale {
         )
     }
 
-    /// A checker's verdict, and the number of violations it finds.
+    /// The verdict of a checker, and the number of violations that it finds.
     pub(crate) fn found_by(self, checker: &str, scenario: &Scenario) -> (Verdict, usize) {
         let findings = check(scenario, &History::new(self.0));
         let finding = findings.by(checker).expect("a checker of that name");
@@ -46,7 +46,7 @@ impl Tale {
     }
 }
 
-/// An attempt on "file" begins.
+/// The event that an attempt on "file" begins.
 pub(crate) fn wait(op: u64) -> Event {
     Event::Wait {
         op,
