@@ -27,18 +27,18 @@ pub struct ClockShim {
 }
 
 impl ClockShim {
-    /// Compiles the library with `CC`, else `cc`, else `gcc`.
+    /// Compiles the library with the compiler in `CC`, otherwise with `cc`, otherwise with `gcc`.
     ///
     /// # Errors
     ///
-    /// `Unsupported` on other systems than Linux, `NotFound` without a compiler, else what the compiler says.
+    /// `Unsupported` on systems other than Linux, `NotFound` without a compiler, otherwise the message of the compiler.
     pub fn build() -> io::Result<Self> {
         let (library, dir) = shim::compile("clock", include_str!("clock_shim.c"))?;
         Ok(Self { library, dir })
     }
 
-    /// Creates a new offset file, at zero, in the library's directory. Each server whose clock jumps separately needs
-    /// its own.
+    /// Creates a new offset file in the library's directory, with the offset zero. Servers whose clocks jump separately
+    /// need separate files.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl ClockShim {
         Ok(offset)
     }
 
-    /// The environment that makes a process tell its time by `offset`. For a server, prefer
+    /// The environment variables that make a process read its wall clock through `offset`. For a server, prefer
     /// [`ServerOptions::clock`](crate::ServerOptions::clock), which also keeps the files for its restarts.
     pub fn env(&self, offset: &OffsetFile) -> [(OsString, OsString); 2] {
         [
@@ -66,7 +66,7 @@ impl ClockShim {
     }
 }
 
-/// The current offset of the clocks that read this file.
+/// A file with the current offset of the clocks that read it. Clones share the file.
 #[derive(Clone, Debug)]
 pub struct OffsetFile {
     path: PathBuf,
@@ -75,7 +75,7 @@ pub struct OffsetFile {
 }
 
 impl OffsetFile {
-    /// Creates a new file in `dir`, at zero. It stays until `dir` is removed.
+    /// Creates a new file in `dir`, with the offset zero. The file stays until `dir` is removed.
     ///
     /// # Errors
     ///
@@ -95,11 +95,11 @@ impl OffsetFile {
         Ok(offset)
     }
 
-    /// Sets the clocks to `by` ahead of or behind the true time, independent of the previous offset.
+    /// Sets the clocks to `by` ahead of or behind the true time. The previous offset does not matter.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` beyond 292 years, else the error of the system.
+    /// `InvalidInput` if `by` exceeds 292 years, otherwise the error of the system.
     pub fn set(&self, by: Duration, skew: Skew) -> io::Result<()> {
         let nanos = i64::try_from(by.as_nanos())
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "too far for the clock"))?;
@@ -110,7 +110,7 @@ impl OffsetFile {
         self.file.write_all_at(&nanos.to_ne_bytes(), 0)
     }
 
-    /// Returns the clocks to the true time, which is a jump as well.
+    /// Sets the clocks back to the true time, which is a clock jump as well.
     ///
     /// # Errors
     ///
@@ -129,11 +129,11 @@ impl OffsetFile {
     }
 }
 
-/// Which way a clock is wrong.
+/// The direction in which a clock is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skew {
-    /// It shows a later time than the true one: keys expire early.
+    /// The clock shows a later time than the true one, so keys expire early.
     Ahead,
-    /// It shows an earlier time: keys live too long.
+    /// The clock shows an earlier time than the true one, so keys live too long.
     Behind,
 }

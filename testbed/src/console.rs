@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::error::Error;
 
-/// Printed after each answer, to mark its end.
+/// The line that is printed after each answer, to mark the end of the answer.
 const END: &str = "end-of-the-answer";
 
 /// A session of the administrator, from [`MariaDb::console`](crate::MariaDb::console). Its locks are released when it

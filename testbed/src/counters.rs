@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Everything that a proxy has carried since its start.
+/// The connections and bytes that a proxy has carried since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
@@ -12,9 +12,9 @@ pub struct Counters {
     pub refused: u64,
     /// Connections that are open now.
     pub open: u64,
-    /// The bytes of the requests.
+    /// The bytes of the requests: from the clients to the server.
     pub to_server: Flow,
-    /// The bytes of the replies.
+    /// The bytes of the replies: from the server to the clients.
     pub to_client: Flow,
 }
 
@@ -23,11 +23,11 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Flow {
-    /// Read from the sender.
+    /// Bytes read from the sender.
     pub received: u64,
-    /// Written to the receiver.
+    /// Bytes written to the receiver.
     pub delivered: u64,
-    /// Discarded.
+    /// Bytes discarded by a fault.
     pub dropped: u64,
 }
 

@@ -1,10 +1,10 @@
-//! Errors of throw-away servers.
+//! Errors of the temporary servers.
 
 use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// A server did not do what was asked, with the end of its log where that explains the reason.
+/// The reason why an operation on a server failed, with the end of the server's log where that helps.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,38 +18,38 @@ pub enum Error {
     #[error("no {0}: install mariadb-server-core and mariadb-client-core")]
     NoMariaDb(&'static str),
 
-    /// The server refused what it was asked.
+    /// The server refused a statement or command; the text is its message.
     #[error("{0}")]
     Refused(String),
 
     /// The server ended before it answered its first PING.
     #[error("the server ended at start ({status}); its log ends with:\n{log}")]
     Exited {
-        /// How it ended.
+        /// The exit status of the server.
         status: ExitStatus,
-        /// The last lines it wrote.
+        /// The last lines that the server wrote to its log.
         log: String,
     },
 
     /// The server runs, but did not answer PING in time. It is left running.
     #[error("the server was not ready after {waited:?} ({last}); its log ends with:\n{log}")]
     NotReady {
-        /// How long readiness was awaited.
+        /// The time for which the caller waited until the server was ready.
         waited: Duration,
         /// The result of the last probe.
         last: String,
-        /// The last lines the server wrote.
+        /// The last lines that the server wrote to its log.
         log: String,
     },
 
-    /// The request needs a live process and there is none.
+    /// The operation needs a running server, and the server is not running.
     #[error("the server is not running")]
     NotRunning,
 
-    /// A signal was sent, but the process was not seen in the state the signal should have led to.
+    /// A signal was sent, but the process did not reach the expected state in time.
     #[error("the server was not seen {wanted} within {waited:?}")]
     Unverified {
-        /// The state that was awaited: "dead", "stopped", "running".
+        /// The time for which the caller waited for that state.
         wanted: &'static str,
         /// The expected state: "dead", "stopped", "running".
         waited: Duration,
@@ -58,7 +58,7 @@ pub enum Error {
     /// The operating system refused a step.
     #[error("could not {step}: {source}")]
     Io {
-        /// The step, as an infinitive: "create a temporary directory".
+        /// The step that failed, as an infinitive: "create a temporary directory".
         step: &'static str,
         /// The error of the system.
         source: io::Error,
@@ -66,7 +66,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Names the step in which an I/O error occurred; made for `map_err`.
+    /// Adds the name of the failed step to an I/O error; made for `map_err`.
     pub(crate) fn io<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::Io {
             step,

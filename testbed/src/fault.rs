@@ -15,11 +15,11 @@ use tokio::sync::watch;
 /// The direction of the bytes that a fault affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Requests.
+    /// Requests: bytes from the client to the server.
     ToServer,
-    /// Replies.
+    /// Replies: bytes from the server to the client.
     ToClient,
-    /// Both.
+    /// Requests and replies.
     Both,
 }
 
@@ -42,26 +42,25 @@ pub enum Fault {
         /// The maximum additional delay, drawn for each chunk from the proxy's seed.
         jitter: Duration,
     },
-    /// A black hole that later delivers: bytes and closes are accepted, kept, and delivered in order on heal, as TCP
-    /// does after a partition shorter than its timeout. Above 16 MiB per connection and direction, the sender is
-    /// blocked.
+    /// A partition that delivers late: bytes and closes are accepted, held, and delivered in order on heal, as TCP does
+    /// after a partition shorter than its timeout. Above 16 MiB per connection and direction, the sender is blocked.
     Hold(Way),
-    /// A black hole that never delivers. Bytes in transit are lost, too, and so are closes. A connection that continues
-    /// afterwards has a gap in its bytes, which no real TCP connection has. Unless a test wants that, it should end
-    /// with [`Proxy::reset_all`](crate::Proxy::reset_all).
+    /// A partition that never delivers. Bytes in transit and closes are lost as well. A connection that continues after
+    /// the heal has a gap in its bytes, which no real TCP connection has. Unless a test wants the gap, it should end
+    /// the connection with [`Proxy::reset_all`](crate::Proxy::reset_all).
     Drop(Way),
     /// A slow link.
     Rate {
         /// The affected direction.
         way: Way,
-        /// Bytes per second and connection; 0 counts as 1.
+        /// Bytes per second for each connection; 0 counts as 1.
         bytes_per_second: u64,
     },
-    /// Each connection is reset once this many more bytes have reached its client: in the middle of a reply if the
-    /// number is smaller than the reply. With 0, the reset replaces the first byte of a reply. Of several such faults
-    /// the latest counts.
+    /// Each connection is reset once this many more bytes have reached its client. A number smaller than the reply
+    /// resets the connection in the middle of the reply. With 0, the reset replaces the first byte of a reply. Of
+    /// several such faults, the one injected last counts.
     ResetAfter(u64),
-    /// New connections are accepted and closed at once. Existing ones continue.
+    /// New connections are accepted and closed at once. Existing connections continue.
     Refuse,
     /// The server side of all present connections is closed, and their clients are not notified: their bytes are
     /// discarded and nothing comes back. New connections work. On heal, a client that has sent something in the
@@ -73,8 +72,8 @@ pub enum Fault {
     /// reads when it resumes.
     Strand,
     /// New connections lead to this address, as when a name or a route points to the wrong server. Existing connections
-    /// continue, also on heal: [`Proxy::reset_all`](crate::Proxy::reset_all) makes their clients reconnect. Of several
-    /// such faults the latest counts.
+    /// continue, also on heal; [`Proxy::reset_all`](crate::Proxy::reset_all) makes their clients reconnect. Of several
+    /// such faults, the one injected last counts.
     Detour(SocketAddr),
 }
 
@@ -86,7 +85,7 @@ impl Fault {
     }
 }
 
-/// A fault in force.
+/// The guard of an injected fault. Dropping it heals the fault.
 #[derive(Debug)]
 #[must_use = "dropping the guard heals the fault"]
 pub struct Injected {
@@ -95,10 +94,10 @@ pub struct Injected {
 }
 
 impl Injected {
-    /// Heals the fault; the same as dropping the guard, but readable.
+    /// Heals the fault. Dropping the guard does the same, but this call is easier to read.
     pub fn heal(self) {}
 
-    /// Leaves the fault in force until [`Proxy::heal`](crate::Proxy::heal) or the end of the proxy.
+    /// Leaves the fault injected until [`Proxy::heal`](crate::Proxy::heal) or the end of the proxy.
     pub fn keep(mut self) {
         self.rules = Weak::new();
     }
@@ -112,7 +111,7 @@ impl Drop for Injected {
     }
 }
 
-/// The combined rules of all faults for one direction.
+/// The rules for one direction, combined from all injected faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Shape {
     pub(crate) latency: Duration,
@@ -122,7 +121,7 @@ pub(crate) struct Shape {
     pub(crate) drop: bool,
 }
 
-/// The combined rules for the whole proxy.
+/// The rules for the whole proxy, combined from all injected faults.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     faults: BTreeMap<u64, Fault>,
@@ -132,14 +131,16 @@ pub(crate) struct Rules {
     pub(crate) refuse: bool,
     pub(crate) half_open: bool,
     strand: bool,
-    /// The newest `ResetAfter`: its id, so that each fault starts counting at zero, and its number of bytes.
+    /// The `ResetAfter` that was injected last: its id, so that each fault starts counting at zero, and its number of
+    /// bytes.
     pub(crate) reset_after: Option<(u64, u64)>,
     pub(crate) detour: Option<SocketAddr>,
     pub(crate) era: Era,
     pub(crate) closed: bool,
 }
 
-/// Counts how often all connections were ended or held at once. The event affects connections with a smaller count.
+/// An era counts the events that ended or held all connections at once. Such an event affects the connections that were
+/// made in an earlier era.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,
@@ -148,12 +149,12 @@ pub(crate) struct Era {
 }
 
 impl Era {
-    /// Whether connections of the era `born` have not been ended since.
+    /// Whether a connection that was made in the era `born` has not been ended since then.
     pub(crate) fn spares(self, born: Self) -> bool {
         self.severed == born.severed && self.reset == born.reset
     }
 
-    /// Whether this era is at least `other`.
+    /// Whether this era is the same as `other` or later.
     pub(crate) fn reaches(self, other: Self) -> bool {
         self.severed >= other.severed
             && self.reset >= other.reset
@@ -185,7 +186,7 @@ impl Rules {
         self.settle();
     }
 
-    /// The rules for one direction of a connection of the era `born`.
+    /// The rules for one direction of a connection that was made in the era `born`.
     pub(crate) fn shape(&self, way: Way, born: Era) -> Shape {
         match way {
             Way::ToServer => Shape {

@@ -1,7 +1,7 @@
 //! RESP servers that misbehave: they hang up, stay silent, send garbage, or never stop sending.
 //!
-//! The behaviour is a value, a [`Script`], and may be changed while the server runs. The server knows only the commands
-//! of a handshake. All later commands are answered by the script.
+//! The behaviour is a value, a [`Script`], and may be changed while the server runs. The server itself answers only the
+//! commands of a handshake. The script answers all later commands.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,70 +31,70 @@ pub enum Script {
         /// How the bytes are manipulated.
         harm: Tampering,
     },
-    /// Accepts, reads, and never answers.
+    /// Accepts connections and reads from them, but never answers.
     Hush,
-    /// Sends this to every new connection, unasked, and hangs up.
+    /// Sends these bytes to every new connection without a request, and hangs up.
     Dismiss(Words),
-    /// Sends this in reply to every command, including the handshake.
+    /// Sends these bytes in reply to every command, including those of the handshake.
     Say(Words),
-    /// Refuses every command with an error that quotes all of it, as servers do for unknown commands.
+    /// Refuses every command with an error that quotes the whole command, as servers do for unknown commands.
     Quote,
-    /// Answers the handshake like a Redis 7 with a long uptime, and then does this.
+    /// Answers the handshake like a Redis 7 with a long uptime, and then behaves like this.
     Greet(Then),
 }
 
-/// How a relay manipulates what it carries. A *question* is a command that is not part of the handshake.
+/// How a relay manipulates the bytes that it carries. A *question* is a command that is not part of the handshake.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Tampering {
-    /// Not at all.
+    /// The bytes are not manipulated.
     None,
     /// Replies arrive one byte per write, with small pauses: about 16 kB per second.
     Bytewise,
-    /// Sends this once on every connection, before the reply to the first question, so that all replies are shifted by
-    /// one.
+    /// Sends these bytes once on every connection, before the reply to the first question. All later replies are
+    /// therefore read as the reply to the question before.
     Slip(Words),
-    /// Sends this in reply to every question. The real server never receives the questions.
+    /// Sends these bytes in reply to every question. The real server never receives the questions.
     Say(Words),
-    /// Hangs up at the question with this number, counted from 1 on each connection. The real server still receives it.
-    /// Its reply is lost, and the replies to the questions just before may be lost as well. With 0, hangs up as soon as
-    /// the handshake seems to be over.
+    /// Hangs up at the question with this number, counted from 1 on each connection. The real server still receives
+    /// that question. Its reply is lost, and the replies to the questions just before may be lost as well. With 0,
+    /// hangs up as soon as the handshake seems to have ended.
     HangUpAt(usize),
 }
 
-/// The behaviour after the handshake.
+/// The behaviour of the server after the handshake.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Then {
     /// Never sends another byte.
     Hush,
-    /// Hangs up as soon as the handshake seems to be over.
+    /// Hangs up as soon as the handshake seems to have ended.
     HangUp,
-    /// Answers this number of commands with `words`, and hangs up at the next.
+    /// Answers this number of commands with `words`, and hangs up at the next command.
     HangUpAfter {
-        /// The number of answered commands.
+        /// The number of commands that are answered.
         commands: usize,
-        /// The answer.
+        /// The answer to each of them.
         words: Words,
     },
-    /// Sends this in reply to every command.
+    /// Sends these bytes in reply to every command.
     Say(Words),
-    /// Sends `first`, unasked, and then `rest` again and again without an end: up to 16 MB per second.
+    /// Sends `first` without a request, and then `rest` again and again without an end: up to 16 MB per second.
     Flood {
-        /// Sent once.
+        /// The bytes that are sent once.
         first: Vec<u8>,
-        /// Repeated.
+        /// The bytes that are repeated.
         rest: Vec<u8>,
     },
 }
 
-/// An answer.
+/// The bytes of an answer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Words {
-    /// These bytes.
+    /// Exactly these bytes.
     These(Vec<u8>),
-    /// Up to this many random bytes, different ones each time.
+    /// Up to this many random bytes, which differ each time.
     Garbage(usize),
 }
 
@@ -128,7 +128,7 @@ pub struct Hostile {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The connections and commands that were received so far.
+/// The numbers of connections and commands that were received so far.
 #[derive(Debug, Default)]
 struct Seen {
     accepted: u64,
@@ -154,7 +154,7 @@ impl Hostile {
         let thread = std::thread::Builder::new()
             .name(format!("hostile-{}", address.port()))
             .spawn(move || {
-                // Its connections end with the `LocalSet` they run in.
+                // The tasks of the connections end with the `LocalSet` that they run in.
                 LocalSet::new().block_on(&runtime, door);
             })?;
         Ok(Self {
@@ -165,17 +165,17 @@ impl Hostile {
         })
     }
 
-    /// The address for clients.
+    /// The address that clients connect to.
     pub fn addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The address as a URL.
+    /// The address as a `redis://` URL.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// Changes the script, for existing connections as well as new ones. An answer that is being sent may be cut short.
+    /// Changes the script for existing and new connections. An answer that is being sent may be cut short.
     pub fn play(&self, script: Script) {
         self.script.send_replace(Some(script));
     }
@@ -185,12 +185,12 @@ impl Hostile {
         self.seen().accepted
     }
 
-    /// The number of commands received.
+    /// The number of commands received on all connections.
     pub fn commands(&self) -> u64 {
         self.seen().commands.values().sum()
     }
 
-    /// The number of commands of this name; `name` in capitals.
+    /// The number of received commands with this name; `name` must be in capitals.
     pub fn heard(&self, name: &str) -> u64 {
         self.seen().commands.get(name).copied().unwrap_or(0)
     }
@@ -211,7 +211,7 @@ impl Drop for Hostile {
 
 type ScriptView = watch::Receiver<Option<Script>>;
 
-/// Accepts until the server is dropped.
+/// Accepts connections until the server is dropped.
 async fn keep(listener: TcpListener, mut view: ScriptView, seen: Arc<Mutex<Seen>>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
@@ -219,7 +219,7 @@ async fn keep(listener: TcpListener, mut view: ScriptView, seen: Arc<Mutex<Seen>
     let mut talks = view.clone();
     let admit = async {
         loop {
-            // Most likely no file handle is available, which may pass.
+            // Most likely no file handle is available at present, so try again later.
             let Ok((client, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
@@ -240,7 +240,7 @@ async fn keep(listener: TcpListener, mut view: ScriptView, seen: Arc<Mutex<Seen>
     }
 }
 
-/// Plays the script in force on one connection until that ends it, or the client does.
+/// Follows the current script on one connection, until the script or the client ends the connection.
 async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mutex<Seen>>) {
     let mut talk = Talk {
         port: client.local_addr().map_or(0, |address| address.port()),
@@ -266,7 +266,7 @@ async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mu
     }
 }
 
-/// After this time without a command the handshake is taken to be over.
+/// The handshake is taken to have ended when no command has arrived for this time.
 const QUIET: Duration = Duration::from_millis(2);
 
 /// The bytes of a flood per write, with a pause in between, so that a flood does not occupy a whole core.
@@ -278,17 +278,17 @@ const TRICKLE: usize = 16;
 
 type Command = Vec<Vec<u8>>;
 
-/// One connection.
+/// One connection of the hostile server.
 struct Talk {
     client: TcpStream,
     /// The local port, which distinguishes this server from others of the same process.
     port: u16,
     number: u64,
-    /// Received bytes that are not yet a whole command.
+    /// Received bytes that do not form a whole command yet.
     heard: Vec<u8>,
-    /// A command was received that no real server gets.
+    /// Whether a command was answered by the script, which no real server received.
     is_scripted: bool,
-    /// At least one command of the handshake was answered.
+    /// Whether at least one command of the handshake was answered.
     is_greeted: bool,
     /// The number of commands after the handshake that were answered.
     answered: usize,
@@ -298,7 +298,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// Plays the script. Returns when the connection is to be closed.
+    /// Follows the script. Returns when the connection is to be closed.
     async fn play(&mut self, script: &Script) -> io::Result<()> {
         if let Script::Relay { target, harm } = script {
             return self.relay(*target, harm).await;
@@ -418,7 +418,7 @@ impl Talk {
         }
     }
 
-    /// Passes complete commands to the real server, or manipulates them.
+    /// Forwards complete commands to the real server, or manipulates them.
     async fn pass_on(
         &mut self,
         harm: &Tampering,
@@ -468,7 +468,7 @@ impl Talk {
         }
     }
 
-    /// The next command; an end of file is an error. Dropping the future loses nothing.
+    /// Returns the next command; an end of file is an error. Dropping the future loses no bytes.
     async fn next(&mut self) -> io::Result<Command> {
         loop {
             if let Some((command, _)) = self.understood()? {
@@ -481,7 +481,7 @@ impl Talk {
         }
     }
 
-    /// The next complete command in the buffer, and its bytes.
+    /// Takes the next complete command from the buffer, and returns it with its bytes.
     fn understood(&mut self) -> io::Result<Option<(Command, Vec<u8>)>> {
         let Some((command, len)) = parse(&self.heard)? else {
             return Ok(None);
@@ -532,7 +532,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<(Command, usize)>> {
     Ok((end <= bytes.len()).then_some((words, end)))
 }
 
-/// A word of a command in capitals.
+/// The word at this position of a command, in capitals.
 fn word(command: &[Vec<u8>], index: usize) -> String {
     let word = command.get(index).map(Vec::as_slice).unwrap_or_default();
     String::from_utf8_lossy(word).to_ascii_uppercase()

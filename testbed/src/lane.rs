@@ -35,7 +35,8 @@ pub(crate) enum End {
 /// An event of one side, on its way to the other.
 struct Item {
     arrived: Instant,
-    /// Its share of the jitter, from 0 to 1. Drawn once, so that a change of rules does not draw again.
+    /// The share of the jitter for this item, from 0 to 1. It is drawn once, so that a change of rules does not draw it
+    /// again.
     luck: f64,
     deed: Deed,
 }
@@ -46,19 +47,19 @@ enum Deed {
     Reset,
 }
 
-/// The outcome for the first item of a lane.
+/// The decision about the first item of a lane.
 enum Step {
     Wrote(usize),
-    /// Discarded, by a rule.
+    /// A rule discards the item.
     Lost,
-    /// Not due before this time. Without a time, not before the rules change.
+    /// The item is not due before this time. Without a time, it is not due before the rules change.
     Wait(Option<Instant>),
     /// The receiver accepts no more bytes at present.
     Full,
-    /// The receiver is gone.
+    /// The receiver has closed its connection.
     Gone,
     HangUp,
-    /// The sender's kernel or a rule wants the connection reset.
+    /// The connection must be reset, because the sender reset it or a rule demands it.
     Reset,
 }
 
@@ -119,7 +120,7 @@ impl<'a> Lane<'a> {
         items.pop_front();
     }
 
-    /// Reads from the sender until it closes.
+    /// Reads from the sender until the sender closes.
     pub(crate) async fn take_in(&self, from: Option<ReadHalf<'_>>, mut rng: StdRng) {
         let Some(mut from) = from else {
             return self.push(Deed::Reset, rng.random());
@@ -144,13 +145,14 @@ impl<'a> Lane<'a> {
             }
         }
         self.push(Deed::HangUp, rng.random());
-        // After a close the sender may still reset, which is the answer of a closed socket to any data.
+        // After a close the sender may still reset the connection, because a closed socket answers any data with a
+        // reset.
         if from.ready(Interest::ERROR).await.is_ok() {
             self.push(Deed::Reset, rng.random());
         }
     }
 
-    /// Delivers what is due, until the connection ends.
+    /// Delivers the items that are due, until the connection ends.
     pub(crate) async fn deliver(
         &self,
         mut to: Option<WriteHalf<'_>>,
@@ -166,7 +168,8 @@ impl<'a> Lane<'a> {
                 continue;
             }
             let step = {
-                // The rules stay locked during the write, so that a fault is in force when `inject` returns.
+                // The rules stay locked during the write, so that a new fault applies to all bytes once `inject` has
+                // returned.
                 let rules = view.borrow_and_update();
                 if rules.era.spares(born) {
                     let shape = rules.shape(self.way, born);
@@ -183,13 +186,13 @@ impl<'a> Lane<'a> {
                     () = sleep_or_forever(due) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver does not read. The rules may change in the meantime.
+                // The receiver does not read at present. The rules may change while the lane waits.
                 Step::Full => tokio::select! {
                     () = writable(to.as_ref()) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver is gone. Its kernel answers each segment with a reset, which may be held or lost on the
-                // way back like everything else; so one is sent for each segment.
+                // The receiver is gone, and its kernel answers each segment with a reset. A rule may hold or drop such
+                // a reset on its way back, so one reset is sent for each segment.
                 Step::Gone => {
                     self.lose();
                     back.push(Deed::Reset, 0.0);
@@ -209,7 +212,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Applies the rules to the first item.
+    /// Decides by the rules what happens to the first item.
     fn step(
         &self,
         shape: Shape,
@@ -229,7 +232,7 @@ impl<'a> Lane<'a> {
             Deed::HangUp => return Step::HangUp,
             Deed::Bytes(_) if countdown.is_over() => return Step::Reset,
             Deed::Bytes(bytes) => {
-                // Sends a fiftieth of a second's bytes at a time, for a steady flow instead of bursts.
+                // Send the bytes of a fiftieth of a second at a time, for a steady flow instead of bursts.
                 let slice = shape
                     .rate
                     .map_or(usize::MAX, |rate| (rate / 50).max(1) as usize);
@@ -256,7 +259,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// `Err` with the time to wait for; without a time, wait for a change of rules.
+    /// Checks whether the first item is due. `Err` is the time to wait for; without a time, wait for a change of rules.
     fn due(
         &self,
         shape: Shape,
@@ -269,7 +272,7 @@ impl<'a> Lane<'a> {
         let delay = shape
             .latency
             .saturating_add(shape.jitter.mul_f64(head.luck));
-        // A time beyond the range of the clock counts as never.
+        // A due time beyond the range of the clock counts as never.
         let mut due = head.arrived.checked_add(delay).ok_or(None)?;
         if let (Some(rate), Some((at, n))) = (shape.rate, last_write) {
             due = due.max(at + Duration::from_secs_f64(n as f64 / rate as f64));
@@ -292,7 +295,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Counts the bytes of one `ResetAfter`.
+/// Counts down the bytes that one `ResetAfter` still lets through.
 #[derive(Default)]
 struct Countdown {
     fault: Option<u64>,

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::process::{process_state, signal_group, within};
 use crate::spawn::spawn;
 
-/// A server process, or the slot of one that is dead.
+/// A server process that is started, watched, and killed when dropped. The process may be dead and be started again.
 #[derive(Debug)]
 pub(crate) struct Life {
     child: Mutex<Option<Child>>,
@@ -24,7 +24,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// A life cycle without a process yet.
+    /// A life cycle whose process was not started yet.
     pub(crate) fn new(log: PathBuf, patience: Duration) -> Self {
         Self {
             child: Mutex::new(None),
@@ -60,7 +60,7 @@ impl Life {
         matches!(running.try_wait(), Ok(None)).then(|| running.id())
     }
 
-    /// Waits until `probe` reports no problem any more.
+    /// Waits until `probe` reports no problem any more, or until the server exits or the time has passed.
     pub(crate) fn wait_ready(
         &self,
         patience: Duration,
@@ -89,15 +89,16 @@ impl Life {
         }
     }
 
-    /// Sends a signal that ends the server, and waits until it is dead and `refuses` confirms that nobody listens any
-    /// more. Does nothing if the server is dead.
+    /// Sends a signal that ends the server. Then waits until the process is dead and `refuses` confirms that its port
+    /// refuses connections. Does nothing if the server is dead.
     pub(crate) fn end(&self, signal: Signal, refuses: impl Fn() -> bool) -> Result<(), Error> {
         let mut child = self.child();
         let Some(process) = child.as_mut() else {
             return Ok(());
         };
         let waiting = Error::io("look after the server");
-        // The pid is ours as long as the child is not reaped, and only the holder of this lock reaps it.
+        // The process id is still that of the child until the child is reaped, and only the holder of this lock reaps
+        // it.
         if process.try_wait().map_err(waiting)?.is_none() {
             signal_group(process, signal)?;
         }
@@ -111,13 +112,13 @@ impl Life {
         Ok(())
     }
 
-    /// Freezes the server and waits until it is seen stopped.
+    /// Freezes the server with SIGSTOP, and waits until the system shows it as stopped.
     pub(crate) fn stop(&self) -> Result<(), Error> {
         self.signal(Signal::STOP)?;
         self.await_state("stopped", |state| matches!(state, 'T' | 't'))
     }
 
-    /// Resumes the server, and waits until it is seen running.
+    /// Resumes the server with SIGCONT, and waits until the system shows it as running.
     pub(crate) fn cont(&self) -> Result<(), Error> {
         self.signal(Signal::CONT)?;
         self.await_state("running", |state| !matches!(state, 'T' | 't'))
@@ -149,7 +150,7 @@ impl Life {
         Error::Unverified { wanted, waited }
     }
 
-    /// The last lines the server wrote.
+    /// The last lines that the server wrote to its log.
     pub(crate) fn log_tail(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);

@@ -22,9 +22,9 @@ use crate::life::Life;
 use crate::ports::PortLease;
 use crate::spawn::{find, mortal, private_dir};
 
-/// How often another port is tried if the first one is taken.
+/// The number of further ports that are tried if the first port is taken.
 const PORTS_TO_TRY: usize = 8;
-/// How long a signal may take to show its effect, and how long the first answer may take after a start.
+/// The longest time until a signal shows its effect, and until the first answer after a start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Options of one [`MariaDb`].
@@ -35,7 +35,7 @@ pub struct MariaDbOptions {
     home: Option<PathBuf>,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
-    /// Directories that must outlive the server.
+    /// Directories that must not be removed before the server ends.
     keeps: Vec<Arc<TempDir>>,
 }
 
@@ -57,34 +57,36 @@ impl MariaDbOptions {
         Self::default()
     }
 
-    /// `innodb_flush_log_at_trx_commit`: 0 forgets commits in a crash, 1 and 2 survive SIGKILL. Default: 1.
+    /// Sets `innodb_flush_log_at_trx_commit`. With 0, a crash loses commits; with 1 and 2, commits survive SIGKILL.
+    /// Default: 1.
     pub fn flush(self, flush: u8) -> Self {
         Self { flush, ..self }
     }
 
-    /// The folder in which its directory is made, such as `/dev/shm`. Default: the folder for temporary files.
+    /// Sets the folder in which the server's directory is created, such as `/dev/shm`. Default: the folder for
+    /// temporary files.
     pub fn home(mut self, home: impl Into<PathBuf>) -> Self {
         self.home = Some(home.into());
         self
     }
 
-    /// `max_connections`. Default: 400.
+    /// Sets `max_connections`. Default: 400.
     pub fn max_connections(self, most: u32) -> Self {
         self.arg(format!("--max-connections={most}"))
     }
 
-    /// `read_only`: only administrators may change anything. Default: off.
+    /// Sets `read_only`: only administrators may change data. Default: off.
     pub fn read_only(self) -> Self {
         self.arg("--read-only")
     }
 
-    /// A binary log of this format: `ROW`, `MIXED`, `STATEMENT`. Default: none is written.
+    /// Writes a binary log in this format: `ROW`, `MIXED` or `STATEMENT`. Default: no binary log.
     pub fn binlog_format(self, format: &str) -> Self {
         self.arg("--log-bin=binlog")
             .arg(format!("--binlog-format={format}"))
     }
 
-    /// Resolves the host names of clients. Default: off.
+    /// Makes the server resolve the host names of clients. Default: off.
     pub fn resolve_names(self) -> Self {
         self.arg("--skip-skip-name-resolve")
     }
@@ -97,14 +99,14 @@ impl MariaDbOptions {
         self
     }
 
-    /// One more command line argument for the server; it overrides the other options.
+    /// Adds a command line argument for the server. It overrides the other options.
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
     }
 }
 
-/// The programs that a [`MariaDb`] needs.
+/// The paths of the programs that a [`MariaDb`] needs.
 #[derive(Debug)]
 struct Programs {
     server: PathBuf,
@@ -117,7 +119,7 @@ impl Programs {
         static FOUND: OnceLock<Result<Programs, &'static str>> = OnceLock::new();
         let found = FOUND.get_or_init(|| {
             let program = |name: &'static str| find(OsStr::new(name)).ok_or(name);
-            // Usually not on the `PATH` of ordinary users.
+            // The server program is usually not on the `PATH` of ordinary users.
             let server = program("mariadbd")
                 .or_else(|name| find(OsStr::new("/usr/sbin/mariadbd")).ok_or(name))?;
             Ok(Self {
@@ -153,7 +155,7 @@ pub struct MariaDb {
 }
 
 impl MariaDb {
-    /// Whether a server can be started here.
+    /// Checks whether a server can be started on this machine.
     ///
     /// # Errors
     ///
@@ -167,7 +169,7 @@ impl MariaDb {
     /// # Errors
     ///
     /// [`Error::NoMariaDb`] if a program is missing; [`Error::Exited`] or [`Error::NotReady`] with the end of the
-    /// server's log if it does not start. Nothing is left running then.
+    /// server's log if the server does not start. No process is left running in that case.
     pub fn start(options: MariaDbOptions) -> Result<Self, Error> {
         let programs = Programs::find()?;
         let template = template(programs)?;
@@ -194,12 +196,12 @@ impl MariaDb {
         }
     }
 
-    /// The port, the same over all restarts.
+    /// The port of the server, which stays the same over all restarts.
     pub fn port(&self) -> u16 {
         self.lease.port()
     }
 
-    /// The address, on loopback.
+    /// The address of the server, on loopback.
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port()).into()
     }
@@ -214,7 +216,7 @@ impl MariaDb {
         format!("mysql://{user}@{}/{database}", self.addr())
     }
 
-    /// The temporary directory; removed when the server is dropped.
+    /// The temporary directory of the server, which is removed when the server is dropped.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -224,48 +226,48 @@ impl MariaDb {
         self.life.pid()
     }
 
-    /// Kills the server with SIGKILL, as a crash would, and waits until it is dead and its port refuses
-    /// connections. Does nothing to a dead one.
+    /// Kills the server with SIGKILL, as a crash would, and waits until it is dead and its port refuses connections.
+    /// Does nothing if the server is dead.
     ///
     /// # Errors
     ///
-    /// [`Error::Unverified`] when the process does not go.
+    /// [`Error::Unverified`] if the process does not end.
     pub fn kill(&self) -> Result<(), Error> {
         self.end(Signal::KILL)
     }
 
-    /// Asks the server to shut down with SIGTERM and waits until it has: about a second.
+    /// Asks the server to shut down with SIGTERM, and waits until it has ended, which takes about a second.
     ///
     /// # Errors
     ///
-    /// [`Error::Unverified`] when it does not go, for example because it is stopped.
+    /// [`Error::Unverified`] if the process does not end, for example because it is stopped.
     pub fn terminate(&self) -> Result<(), Error> {
         self.end(Signal::TERM)
     }
 
-    /// Freezes the server with SIGSTOP and waits until it is seen stopped.
+    /// Freezes the server with SIGSTOP, and waits until the system shows it as stopped.
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`] on a dead server.
+    /// [`Error::NotRunning`] if the server is dead.
     pub fn stop(&self) -> Result<(), Error> {
         self.life.stop()
     }
 
-    /// Resumes a stopped server. Requests that clients sent in the meantime are executed now.
+    /// Resumes a stopped server. It now executes the requests that clients sent in the meantime.
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`] on a dead server.
+    /// [`Error::NotRunning`] if the server is dead.
     pub fn cont(&self) -> Result<(), Error> {
         self.life.cont()
     }
 
-    /// Kills the server if it runs, and starts it again from its data on the same port.
+    /// Kills the server if it runs, and starts it again with its data on the same port.
     ///
     /// # Errors
     ///
-    /// As for [`start`](Self::start); an `Exited` may mean that another process took the port in the meantime.
+    /// As for [`start`](Self::start). [`Error::Exited`] may mean that another process took the port in the meantime.
     pub fn restart(&self) -> Result<(), Error> {
         self.kill()?;
         self.launch()
@@ -293,11 +295,11 @@ impl MariaDb {
         }
     }
 
-    /// An administrator's session that stays open, for anything that ends with a session: locked rows and tables.
+    /// Opens an administrator's session that stays open, for states that end with a session: locked rows and tables.
     ///
     /// # Errors
     ///
-    /// If the client program does not start. Whether the server accepted the login shows in the first answer.
+    /// If the client program does not start. Only the first answer shows whether the server accepted the login.
     pub fn console(&self) -> Result<Console, Error> {
         Console::open(self.client())
     }
@@ -312,7 +314,7 @@ impl MariaDb {
         command
     }
 
-    /// The last lines of the log, over all restarts.
+    /// The last lines of the server's log, which continues over restarts.
     pub fn log_tail(&self) -> String {
         self.life.log_tail()
     }
@@ -328,7 +330,7 @@ impl MariaDb {
         self.wait_ready()
     }
 
-    /// Little memory and nothing unneeded, so that the server starts in less than half a second.
+    /// The server's arguments: little memory and no unneeded features, so that it starts in less than half a second.
     fn arguments(&self) -> Vec<OsString> {
         let path = |name: &str, at: &Path| {
             let mut arg = OsString::from(format!("--{name}="));
@@ -365,7 +367,7 @@ impl MariaDb {
     }
 
     fn wait_ready(&self) -> Result<(), Error> {
-        // The server creates its socket when it is ready. Asking before would start the client program for nothing.
+        // The server creates its socket when it is ready. Starting the client program before that would be useless.
         let probe = || {
             if !self.socket().exists() {
                 return Some("no socket yet".to_owned());
@@ -385,7 +387,7 @@ impl MariaDb {
 
     fn end(&self, signal: Signal) -> Result<(), Error> {
         self.life.end(signal, || self.knock().is_err())?;
-        // A socket left by a killed server would be mistaken for that of the next one.
+        // A socket file that a killed server left would be mistaken for the socket of the new server.
         let _ = fs::remove_file(self.socket());
         Ok(())
     }
@@ -399,8 +401,9 @@ impl MariaDb {
     }
 }
 
-/// The data directory that all servers of this user are copied from. It is created under another name and renamed when
-/// complete, so of two processes that create it at once the later one uses the directory of the first.
+/// Returns the data directory that all servers of this user are copied from. It is created under another name and
+/// renamed when it is complete. If two processes create it at the same time, the later one uses the directory of the
+/// first.
 fn template(programs: &Programs) -> Result<PathBuf, Error> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -428,7 +431,8 @@ fn template(programs: &Programs) -> Result<PathBuf, Error> {
     }
 }
 
-/// In a folder that everybody may write to, only a directory of this user is trusted.
+/// Whether the directory belongs to this user. Everybody may write to the folder around it, so no other directory is
+/// trusted.
 fn is_ours(place: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::symlink_metadata(place)
@@ -461,7 +465,7 @@ fn install(programs: &Programs, data: &Path) -> Result<(), Error> {
     Err(Error::Exited { status, log })
 }
 
-/// Uses the system's `cp`, which keeps sparse files sparse.
+/// Copies a directory with the system's `cp`, which keeps sparse files sparse.
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     let copying = Error::io("copy the first data directory");
     let status = Command::new("cp")

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::options::ServerOptions;
 use crate::server::Server;
 
-/// N independent masters. Dereferences to a slice of [`Server`], so `len`, `iter` and indexing are there.
+/// Several independent masters. Dereferences to a slice of [`Server`], so `len`, `iter` and indexing work.
 ///
 /// ```no_run
 /// let masters = quorate_testbed::Masters::start(5)?;
@@ -20,16 +20,16 @@ use crate::server::Server;
 pub struct Masters(Vec<Server>);
 
 impl Masters {
-    /// Starts `n` servers with default options, all at once.
+    /// Starts `n` servers with default options, all at the same time.
     ///
     /// # Errors
     ///
-    /// The first failure of a [`Server::start`]; the others are then killed again.
+    /// The first error of a [`Server::start`]. The servers that did start are killed in that case.
     pub fn start(n: usize) -> Result<Self, Error> {
         Self::start_with(n, |_| ServerOptions::new())
     }
 
-    /// Starts `n` servers at once, each with the options that `options` returns for its index.
+    /// Starts `n` servers at the same time, each with the options that `options` returns for its index.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl Masters {
                     scope.spawn(move || Server::start(options))
                 })
                 .collect();
-            // Join all before the first failure is returned, so that none is still starting then.
+            // Wait for all starts before the first error is returned, so that no server is still starting then.
             let started: Vec<_> = starts
                 .into_iter()
                 .map(|start| {
@@ -58,7 +58,7 @@ impl Masters {
         })
     }
 
-    /// The URLs, in the order of the indices.
+    /// The URLs of the servers, in the order of their indices.
     pub fn urls(&self) -> Vec<String> {
         self.0.iter().map(Server::url).collect()
     }

@@ -8,21 +8,22 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::resp::Reply;
 use crate::server::Server;
 
-/// The cycles of one client, in nanoseconds. A cycle acquires something and releases it.
+/// The samples of one client, in nanoseconds. In each cycle the client acquires a lock or another resource, and
+/// releases it.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// The time to acquire.
+    /// The time to acquire, for each cycle.
     pub acquire: Vec<u64>,
-    /// The time to release.
+    /// The time to release, for each cycle.
     pub release: Vec<u64>,
-    /// The time of both together.
+    /// The time to acquire and release, for each cycle.
     pub cycle: Vec<u64>,
     /// The number of failed acquisitions.
     pub failed: u64,
 }
 
 impl Samples {
-    /// Runs one more cycle: `acquire` returns the value that `release` takes.
+    /// Runs one more cycle and records its times. `acquire` returns the value that `release` takes.
     pub async fn cycle<H, R: Future>(
         &mut self,
         acquire: impl Future<Output = Option<H>>,
@@ -41,7 +42,7 @@ impl Samples {
         self.cycle.push((released - started).as_nanos() as u64);
     }
 
-    /// Sorts all samples, for [`quantile`].
+    /// Sorts all samples, as [`quantile`] needs.
     pub fn sort(&mut self) {
         for samples in [&mut self.acquire, &mut self.release, &mut self.cycle] {
             samples.sort_unstable();
@@ -49,17 +50,17 @@ impl Samples {
     }
 }
 
-/// The value below which `share` of the sorted values lie; NaN if there are none.
+/// The value below which `share` (0 to 1) of the sorted values lie; NaN if there are no values.
 pub fn quantile(sorted: &[u64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     let at = ((sorted.len() as f64 * share) as usize).min(last);
     sorted.get(at).map_or(f64::NAN, |value| *value as f64)
 }
 
-/// Median, minimum and maximum over the rounds.
+/// The median, minimum and maximum of a figure over the rounds of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
-    /// The median; of an even number of values the mean of the middle two.
+    /// The median. For an even number of values, it is the mean of the middle two.
     pub median: f64,
     /// The minimum.
     pub least: f64,
@@ -68,7 +69,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// From one value per round; NaN values are left out.
+    /// Computes the spread from one value per round; NaN values are left out.
     pub fn of(rounds: impl IntoIterator<Item = f64>) -> Self {
         let mut rounds: Vec<f64> = rounds.into_iter().filter(|v| v.is_finite()).collect();
         rounds.sort_by(f64::total_cmp);
@@ -94,7 +95,7 @@ impl Spread {
     }
 }
 
-/// A number with three significant digits.
+/// Formats a number with three significant digits.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
         "-".to_owned()
@@ -107,14 +108,14 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// The cost of a piece of work.
+/// The cost of a piece of work in time and processor time.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// Elapsed time.
+    /// The elapsed time.
     pub took: Duration,
-    /// Processor time of this process.
+    /// The processor time of this process.
     pub client: Duration,
-    /// Processor time of all running servers together; zero if the system does not report it.
+    /// The processor time of all running servers together; zero if the system does not report it.
     pub servers: Duration,
 }
 
@@ -149,7 +150,7 @@ pub fn servers_cpu(servers: &[Server]) -> Duration {
     servers.iter().filter_map(Server::pid).map(cpu_of).sum()
 }
 
-/// In nanoseconds from the scheduler if available, else in ticks of 10 ms.
+/// The processor time of a process. It has nanoseconds if the scheduler reports them, otherwise ticks of 10 ms.
 fn cpu_of(pid: u32) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     let precise: u64 = threads
@@ -173,19 +174,19 @@ fn cpu_of(pid: u32) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
-/// Counters of all running servers together.
+/// The counters of all running servers, added up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Commands sent by clients.
+    /// The number of commands that clients sent.
     pub sent: u64,
-    /// Commands that ran, including those inside scripts.
+    /// The number of commands that ran, including those inside scripts.
     pub ran: u64,
-    /// Bytes received and sent.
+    /// The number of bytes received and sent.
     pub bytes: u64,
 }
 
 impl Counts {
-    /// The current counters. With `sends_set`, `SET` counts as sent by clients and not as part of a script.
+    /// Reads the current counters. With `sends_set`, `SET` counts as a command of clients and not as part of a script.
     pub fn read(servers: &[Server], sends_set: bool) -> Self {
         let mut counts = Self::default();
         for server in servers {
@@ -218,7 +219,7 @@ impl Counts {
         counts
     }
 
-    /// The difference to `before`.
+    /// The difference between these counters and the earlier ones in `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {

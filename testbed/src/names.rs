@@ -34,30 +34,30 @@ pub struct Names {
     dir: Arc<TempDir>,
 }
 
-/// The answer to a lookup of a name.
+/// The answer to a lookup of a host name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leads {
-    /// It has this address.
+    /// The name has this address.
     To(IpAddr),
-    /// There is no such name.
+    /// The name does not exist.
     Nowhere,
-    /// The name server does not answer. The lookup fails after ten seconds, or succeeds as soon as the name leads
-    /// elsewhere.
+    /// The name server does not answer. The lookup fails after ten seconds, or succeeds as soon as the name has another
+    /// answer.
     ToSilence,
 }
 
 impl Names {
-    /// Compiles the library; there are no names yet.
+    /// Compiles the library, and creates a table without names.
     ///
     /// # Errors
     ///
-    /// `Unsupported` on other systems than Linux, `NotFound` without a compiler, else what the compiler says.
+    /// `Unsupported` on systems other than Linux, `NotFound` without a compiler, otherwise the message of the compiler.
     pub fn build() -> io::Result<Self> {
         let (library, dir) = shim::compile("names", include_str!("names_shim.c"))?;
         Ok(Self { library, dir })
     }
 
-    /// Changes where the name leads, also for lookups in progress.
+    /// Changes the answer to lookups of this name, also for lookups in progress.
     ///
     /// # Errors
     ///
@@ -68,14 +68,14 @@ impl Names {
             Leads::Nowhere => "nowhere".into(),
             Leads::ToSilence => "silence".into(),
         };
-        // In one step, so that no reader sees half a line.
+        // Replace the file in one step, so that no reader sees half a line.
         let mut file = tempfile::NamedTempFile::new_in(self.dir.path())?;
         file.write_all(answer.as_bytes())?;
         file.persist(self.dir.path().join(name))?;
         Ok(())
     }
 
-    /// The environment in which a program and its children use these names.
+    /// The environment variables with which a program and its children use these names.
     pub fn env(&self) -> [(OsString, OsString); 2] {
         [
             ("LD_PRELOAD".into(), self.library.clone().into()),

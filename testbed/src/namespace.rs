@@ -1,14 +1,14 @@
 //! Network namespaces: a server behind its own link, which can go down silently.
 //!
 //! Through a [`Proxy`](crate::Proxy) a connect is always answered, because the kernel accepts it. Behind a link that is
-//! down nothing is answered at all, as after a pulled cable. That needs root, or a kernel that allows unprivileged user
-//! namespaces.
+//! down nothing is answered at all, as after a pulled cable. Such links need root, or a kernel that allows unprivileged
+//! user namespaces.
 //!
 //! Everything happens inside one outer namespace that [`isolate`] moves the whole program into, with nothing but a
 //! loopback interface. So no packet can leave the machine, no address can collide with one in use, and there is nothing
-//! to clean up: the kernel removes it all with the last process.
+//! to clean up: the kernel removes the namespaces with the last process.
 //!
-//! Linux only; elsewhere it is unavailable.
+//! Namespaces work on Linux only; on other systems they are unavailable.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,23 +18,24 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Set in the environment of a program that [`isolate`] has restarted.
+/// The environment variable that [`isolate`] sets for the program that it restarts.
 const ISOLATED: &str = "QUORATE_ISOLATED";
-/// The interface names at both ends of a link: ours (followed by a number), and the server's.
+/// The interface names at the two ends of a link: the outer end, to which a number is appended, and the server's end.
 const OURS: &str = "qv";
 const THEIRS: &str = "wire";
 
-/// A namespace with one link into it, removed when dropped.
+/// A namespace with one link to it. Dropping it removes both.
 #[derive(Debug)]
 pub struct Namespace {
-    /// A process in the namespace, which keeps it alive without a server. It exits when its standard input is closed.
+    /// A process in the namespace, which keeps the namespace alive without a server. It exits when its standard input
+    /// is closed.
     holder: Child,
     link: String,
     address: Ipv4Addr,
 }
 
 impl Namespace {
-    /// Creates a namespace with its link up. Works only inside of [`isolate`].
+    /// Creates a namespace with its link up. Works only in a program that [`isolate`] has restarted.
     ///
     /// # Errors
     ///
@@ -45,7 +46,7 @@ impl Namespace {
             return Err(io::Error::other("this program has a way out to a network"));
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 14);
-        // Networks of four addresses: 10.203.0.0/30, 10.203.0.4/30, ..
+        // Each link has a network of four addresses: 10.203.0.0/30, 10.203.0.4/30, and so on.
         let base = u32::from(Ipv4Addr::new(10, 203, 0, 0)) + u32::from(number) * 4;
         let (ours, theirs) = (Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2));
         let holder = Command::new("unshare")
@@ -83,8 +84,8 @@ impl Namespace {
         run("ip", &["addr", "add", &format!("{ours}/30"), "dev", &link])?;
         run("ip", &["link", "set", "dev", &link, "up"])?;
         namespace.inside(&["ip", "addr", "add", &format!("{theirs}/30"), "dev", THEIRS])?;
-        // Entered permanently. Otherwise the kernel sends ARP requests while the link is down, and then reports
-        // "unreachable" instead of nothing.
+        // The hardware address is entered permanently. Otherwise the kernel would send ARP requests while the link is
+        // down, and then report "unreachable" instead of staying silent.
         let hardware = namespace.inside(&["ip", "-brief", "link", "show", "dev", THEIRS])?;
         let hardware = hardware.split_whitespace().nth(2).unwrap_or_default();
         let at = theirs.to_string();
@@ -106,23 +107,23 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// The address inside the namespace.
+    /// The address of a server inside the namespace.
     pub fn addr(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// Takes the link down: packets vanish in both directions. Does nothing if it is down.
+    /// Takes the link down: packets vanish in both directions. Does nothing if the link is down.
     ///
     /// # Errors
     ///
     /// If the system refuses.
     pub fn sever(&self) -> io::Result<()> {
-        // At the far end, because our kernel would not even send into an interface that is down.
+        // Take down the far end, because this kernel would not even send into an interface that is down.
         self.inside(&["ip", "link", "set", "dev", THEIRS, "down"])
             .map(drop)
     }
 
-    /// Brings the link up again. Retransmitted packets of old connections arrive then, too.
+    /// Brings the link up again. Retransmitted packets of old connections arrive then as well.
     ///
     /// # Errors
     ///
@@ -132,7 +133,7 @@ impl Namespace {
             .map(drop)
     }
 
-    /// The program and arguments that run a command inside.
+    /// The program and arguments that run a command inside the namespace.
     pub(crate) fn entrance(&self) -> [String; 3] {
         let net = format!("--net=/proc/{}/ns/net", self.holder.id());
         ["nsenter".to_owned(), net, "--".to_owned()]
@@ -152,7 +153,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Whether only loopback and our own links can be reached from here.
+/// Whether this program can reach only loopback and the links that it created.
 fn is_isolated() -> bool {
     fs::read_to_string("/proc/self/net/route").is_ok_and(|routes| {
         let mut routes = routes.lines().skip(1);
@@ -160,11 +161,11 @@ fn is_isolated() -> bool {
     })
 }
 
-/// Whether [`isolate`] would work here, or has been done.
+/// Checks whether [`isolate`] would work on this machine, or has been done already.
 ///
 /// # Errors
 ///
-/// The reason why not.
+/// The reason why it would not work.
 pub fn isolable() -> Result<(), String> {
     if is_isolated() {
         let one = Namespace::create().map_err(|error| error.to_string())?;
@@ -175,11 +176,11 @@ pub fn isolable() -> Result<(), String> {
 }
 
 /// Restarts this program, with the same arguments and process id, in a new network namespace that has only a loopback
-/// interface. Does nothing if the program is already isolated. Must be called before anything else.
+/// interface. Does nothing if the program is already isolated. Call it before the program does anything else.
 ///
 /// # Errors
 ///
-/// The reason why it is not possible; nothing has changed then.
+/// The reason why isolation is not possible. Nothing is changed in that case.
 pub fn isolate() -> Result<(), String> {
     if std::env::var_os(ISOLATED).is_some() || is_isolated() {
         return Ok(());
@@ -196,10 +197,10 @@ pub fn isolate() -> Result<(), String> {
     Err(format!("unshare: {error}"))
 }
 
-/// How to enter a new namespace here: as root, or as root of a user namespace.
+/// The command that enters a new namespace on this machine: as root, or as root of a user namespace.
 fn way_in() -> Result<&'static [&'static str], String> {
     const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
-    // Tries every command that will be needed, once.
+    // A script that tries once every command that will be needed later.
     const TRY: &str = "ip link set lo up && unshare --net true && nsenter --net=/proc/self/ns/net true \
                        && ip link add qv0 type veth peer name wire";
     let mut why = String::new();

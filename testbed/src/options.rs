@@ -1,4 +1,4 @@
-//! Options of a throw-away server.
+//! Options of a temporary Redis or Valkey server.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 use crate::clock::{ClockShim, OffsetFile};
 use crate::namespace::Namespace;
 
-/// The server's persistence, which decides what [`Server::restart`](crate::Server::restart) finds.
+/// The server's persistence, which decides which data [`Server::restart`](crate::Server::restart) finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Persistence {
-    /// Nothing: every restart is empty. The default.
+    /// No persistence: every restart is empty. The default.
     #[default]
     None,
     /// An append-only file, synced before each reply: an acknowledged write survives SIGKILL and a power cut.
@@ -23,21 +23,21 @@ pub enum Persistence {
     /// An append-only file, synced once a second: a power cut loses up to about two seconds. SIGKILL alone
     /// loses nothing that was written to the file, since the kernel still holds it.
     AofEverySec,
-    /// A snapshot a second after a change, and one at [`Server::terminate`](crate::Server::terminate);
-    /// SIGKILL loses what is newer than the last.
+    /// A snapshot a second after a change, and one at [`Server::terminate`](crate::Server::terminate). SIGKILL loses
+    /// the changes since the last snapshot.
     Rdb,
 }
 
 /// The certificate files of a TLS server.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    /// The server's certificate, PEM.
+    /// The server's certificate, as a PEM file.
     pub cert: PathBuf,
-    /// Its private key, PEM.
+    /// The private key of that certificate, as a PEM file.
     pub key: PathBuf,
-    /// The certificate authority that signed it, PEM.
+    /// The certificate authority that signed the certificate, as a PEM file.
     pub ca: PathBuf,
-    /// Whether clients need a certificate of that authority, too.
+    /// Whether clients need a certificate of that authority as well.
     pub client_certs: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct ServerOptions {
     pub(crate) tls: Option<Tls>,
     pub(crate) patience: Duration,
     pub(crate) namespace: Option<Arc<Namespace>>,
-    /// Directories that must outlive the server.
+    /// Directories that must not be removed before the server ends.
     keeps: Vec<Arc<TempDir>>,
 }
 
@@ -88,56 +88,56 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// A server without persistence, password and TLS, of the program that [`available`](crate::available) finds.
+    /// A server without persistence, password and TLS, with the program that [`available`](crate::available) finds.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The server program. Default: what [`available`](crate::available) finds.
+    /// Sets the server program. Default: the one that [`available`](crate::available) finds.
     pub fn program(mut self, path: impl Into<PathBuf>) -> Self {
         self.program = Some(path.into());
         self
     }
 
-    /// The server's persistence. Default: [`Persistence::None`].
+    /// Sets the server's persistence. Default: [`Persistence::None`].
     pub fn persistence(mut self, persistence: Persistence) -> Self {
         self.persistence = persistence;
         self
     }
 
-    /// The default user's password (`requirepass`). Default: none.
+    /// Sets the password of the default user (`requirepass`). Default: none.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// One more ACL user, written as in `users.acl` but without the word "user":
-    /// `"app on >pw ~lock:* +@all"`. Default: none.
+    /// Adds an ACL user, written as in `users.acl` but without the word "user": `"app on >pw ~lock:* +@all"`. Default:
+    /// none.
     pub fn acl(mut self, user: impl Into<String>) -> Self {
         self.acl.push(user.into());
         self
     }
 
-    /// The user that [`Server::command`](crate::Server::command) logs in as and that
+    /// Sets the user that [`Server::command`](crate::Server::command) logs in as and that
     /// [`Server::url`](crate::Server::url) contains. Default: the default user, with [`password`](Self::password).
     pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.login = Some((user.into(), password.into()));
         self
     }
 
-    /// One more command line argument for the server; it overrides the other options.
+    /// Adds a command line argument for the server. It overrides the other options.
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// One more environment variable for the server, such as `LD_PRELOAD`.
+    /// Adds an environment variable for the server, such as `LD_PRELOAD`.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
         self
     }
 
-    /// Several environment variables at once.
+    /// Adds several environment variables for the server.
     pub fn envs<N: Into<OsString>, V: Into<OsString>>(
         mut self,
         vars: impl IntoIterator<Item = (N, V)>,
@@ -154,25 +154,25 @@ impl ServerOptions {
         self.envs(shim.env(offset))
     }
 
-    /// Accepts TLS only on the port. Default: plain TCP. The start fails on a server built without TLS.
+    /// Makes the server accept only TLS on its port. Default: plain TCP. The start fails on a server built without TLS.
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// How long a start may take until PING is answered. Default: 10 s. Raise it for large data sets.
+    /// Sets how long a start may take until PING is answered. Default: 10 s. Raise it for large data sets.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Runs in this namespace and listens at its address. Default: on loopback.
+    /// Runs the server in this namespace, listening at its address. Default: on loopback.
     pub fn namespace(mut self, namespace: Arc<Namespace>) -> Self {
         self.namespace = Some(namespace);
         self
     }
 
-    /// The address to listen at.
+    /// The address that the server listens at.
     pub(crate) fn host(&self) -> Ipv4Addr {
         let namespace = self.namespace.as_deref();
         namespace.map_or(Ipv4Addr::LOCALHOST, Namespace::addr)
@@ -187,7 +187,7 @@ impl ServerOptions {
         }
     }
 
-    /// The configuration file. A file, because passwords in it do not show in the process list.
+    /// The content of the configuration file. A file is used because passwords in it do not show in the process list.
     pub(crate) fn config(&self, port: u16, socket: &Path, data: &Path) -> String {
         let mut lines = format!("bind {}\nprotected-mode no\ndaemonize no\n", self.host());
         let mut line = |name: &str, value: &str| {
@@ -231,12 +231,12 @@ impl ServerOptions {
     }
 }
 
-/// A value in the quotes of the configuration format.
+/// Quotes a value as the format of the configuration file requires.
 fn quoted(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// A user name or password, percent-encoded for a URL.
+/// Percent-encodes a user name or password for a URL.
 pub(crate) fn percent(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rand::RngExt;
 
-/// Ports of servers of this process, running or not.
+/// The ports that servers of this process use or will use again after a restart.
 static LEASED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 /// One port, reserved within this process until it is dropped.
@@ -23,7 +23,7 @@ static LEASED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 pub(crate) struct PortLease(u16);
 
 impl PortLease {
-    /// A port on which nobody listened a moment ago.
+    /// Reserves a port on which nobody listened a moment ago.
     pub(crate) fn take() -> io::Result<Self> {
         let mut rng: rand::rngs::StdRng = rand::make_rng();
         let range = calm_range();
@@ -58,7 +58,7 @@ fn leased<T>(with: impl FnOnce(&mut BTreeSet<u16>) -> T) -> T {
     with(&mut LEASED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The ports between the well-known ones and the ephemeral range, if they are many enough.
+/// The ports between the well-known ports and the ephemeral range, or `None` if there are too few.
 fn calm_range() -> Option<Range<u16>> {
     const LOWEST: u16 = 10_000;
     const ROOM: u16 = 2_000;

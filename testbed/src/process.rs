@@ -15,10 +15,10 @@ pub(crate) fn signal_group(process: &Child, signal: Signal) -> Result<(), Error>
     kill_process_group(group, signal).map_err(Error::io("signal the server"))
 }
 
-/// The state letter of a process: from /proc where there is one, else from `ps`.
+/// The state letter of a process, from `/proc` if the system has it, otherwise from `ps`.
 pub(crate) fn process_state(pid: u32) -> Option<char> {
     if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The name in parentheses may contain any character, so read after its end.
+        // The program's name in parentheses may contain any character, so read the letter after the last parenthesis.
         return stat.rsplit_once(')')?.1.trim_start().chars().next();
     }
     let ps = Command::new("ps")
@@ -28,7 +28,8 @@ pub(crate) fn process_state(pid: u32) -> Option<char> {
     String::from_utf8_lossy(&ps.stdout).trim().chars().next()
 }
 
-/// Whether `done` became true in time; polled every millisecond on this thread.
+/// Waits until `done` returns true, at most for `patience`. Polls every millisecond and blocks this thread. Returns
+/// whether `done` became true.
 pub fn within(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     loop {

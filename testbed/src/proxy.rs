@@ -1,7 +1,8 @@
 //! A TCP proxy on loopback that misbehaves on request.
 //!
-//! It works in user space and needs no root. The price: the kernel accepts connections before the proxy sees them. So a
-//! SYN is never lost or delayed, and a server that is down appears as a connection that opens and is then reset.
+//! It works in user space and needs no root. The drawback is that the kernel accepts connections before the proxy sees
+//! them. So a SYN is never lost or delayed, and a server that is down appears as a connection that opens and is then
+//! reset.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -56,8 +57,8 @@ impl Proxy {
         Self::seeded(target, 0)
     }
 
-    /// As [`start`](Self::start), with a seed for the jitter. The draws are the same for the same seed, connection and
-    /// chunk. How TCP divides bytes into chunks is not repeatable.
+    /// Starts a proxy as [`start`](Self::start) does, with a seed for the jitter. The same seed, connection and chunk
+    /// always get the same jitter. How TCP divides bytes into chunks is not repeatable.
     ///
     /// # Errors
     ///
@@ -93,7 +94,7 @@ impl Proxy {
         })
     }
 
-    /// The address for clients.
+    /// The address that clients connect to.
     pub fn addr(&self) -> SocketAddr {
         self.address
     }
@@ -103,7 +104,7 @@ impl Proxy {
         self.target
     }
 
-    /// Puts a fault in force until the guard is dropped; the same as [`Fault::inject`].
+    /// Injects a fault until the guard is dropped; the same as [`Fault::inject`].
     pub fn inject(&self, fault: Fault) -> Injected {
         let mut id = 0;
         self.change(|rules| id = rules.insert(fault));
@@ -118,21 +119,21 @@ impl Proxy {
         self.rules.send_modify(Rules::clear);
     }
 
-    /// Resets (RST) every connection that was made before this call, towards both sides. Faults in force do
-    /// not delay it. The proxy goes on and takes new connections.
+    /// Resets (RST) every connection that was made before this call, towards both sides. Injected faults do not delay
+    /// the resets. The proxy continues and accepts new connections.
     pub fn reset_all(&self) {
         self.change(|rules| rules.era.reset += 1);
     }
 
-    /// The counters so far. A count may be slightly older than the bytes it counts.
+    /// The counters at present. A count may be slightly older than the bytes that it counts.
     pub fn counters(&self) -> Counters {
         self.stats.read()
     }
 }
 
 impl Proxy {
-    /// Changes the rules. If that began a new era, waits until the accepting side uses it, because a connection made
-    /// after this call must not count as one from before.
+    /// Changes the rules. If that begins a new era, waits until the accepting side uses the new era. Otherwise a
+    /// connection made after this call could count as one made before it.
     fn change(&self, by: impl FnOnce(&mut Rules)) {
         let mut era = Era::default();
         let mut is_new = false;
@@ -148,7 +149,7 @@ impl Proxy {
     }
 }
 
-/// The era in which connections are accepted now.
+/// The era that new connections belong to.
 #[derive(Debug, Default)]
 struct SeenEra {
     era: Mutex<Era>,
@@ -171,8 +172,8 @@ impl SeenEra {
 }
 
 impl Fault {
-    /// Injects the fault into `proxy` until the guard is dropped. When this returns, no byte passes under the old rules
-    /// any more, on existing connections as well as new ones.
+    /// Injects the fault into `proxy` until the guard is dropped. Once this returns, no more bytes are carried under
+    /// the old rules, on existing connections as well as new ones.
     pub fn inject(&self, proxy: &Proxy) -> Injected {
         proxy.inject(self.clone())
     }
@@ -187,7 +188,7 @@ impl Drop for Proxy {
     }
 }
 
-/// The accepting side.
+/// The accepting side of the proxy.
 struct Door {
     listener: TcpListener,
     target: SocketAddr,
@@ -198,9 +199,9 @@ struct Door {
 }
 
 impl Door {
-    /// Accepts until the proxy is dropped. Its tasks end with the runtime they run on.
+    /// Accepts connections until the proxy is dropped. Its tasks end with the runtime that they run on.
     async fn keep(mut self) {
-        // The same socket twice: one to wait on, one to poll without waiting.
+        // The same socket is used twice: once to wait, and once to poll without waiting.
         let Ok(waiting) = self
             .listener
             .try_clone()
@@ -220,8 +221,8 @@ impl Door {
                     if change.is_err() || closed {
                         return;
                     }
-                    // A connection that the kernel queued before `reset_all` or a half-open fault must not escape it,
-                    // so it is accepted under the old era.
+                    // Accept these connections under the old era. The kernel queued them before `reset_all` or a
+                    // half-open fault, which must affect them.
                     while let Ok((client, _)) = self.listener.accept() {
                         let admitted = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
                         if let Ok(client) = admitted {
@@ -233,7 +234,7 @@ impl Door {
                 }
                 knock = waiting.accept() => match knock {
                     Ok((client, _)) => self.admit(client, era),
-                    // Most likely no file handle is available, which may pass.
+                    // Most likely no file handle is available at present, so try again later.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 },
             }

@@ -1,7 +1,7 @@
-//! Just enough RESP2 to send a server a command from a test.
+//! A minimal RESP2 client, for tests that send commands to a server.
 //!
-//! One request and one reply, blocking, with a deadline per read and write. Deliberately without pipelines, pub/sub,
-//! RESP3 and reconnects; a client library has those.
+//! It sends one request and reads one reply, blocking, with a deadline for each read and write. It deliberately has no
+//! pipelines, pub/sub, RESP3 and reconnects; a client library has those.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,25 +15,25 @@ use std::time::Duration;
 pub enum Reply {
     /// A status line such as `OK` or `PONG`.
     Status(String),
-    /// A refusal; the first word is its code (`ERR`, `NOAUTH`, `LOADING`).
+    /// An error; its first word is the code (`ERR`, `NOAUTH`, `LOADING`).
     Error(String),
-    /// A number.
+    /// An integer.
     Int(i64),
     /// A string of bytes.
     Bulk(Vec<u8>),
     /// Nil: a missing key, or a `SET NX` that did not set.
     Nil,
-    /// Several answers in one.
+    /// A list of replies.
     Array(Vec<Reply>),
 }
 
 impl Reply {
-    /// Whether this is the status `OK`.
+    /// Whether the reply is the status `OK`.
     pub fn is_ok(&self) -> bool {
         matches!(self, Self::Status(line) if line == "OK")
     }
 
-    /// The text of a status, an error or a string; `None` for every other kind.
+    /// The text of a status, an error or a string; `None` for every other kind of reply.
     pub fn text(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Status(line) | Self::Error(line) => Some(line.into()),
@@ -42,7 +42,7 @@ impl Reply {
         }
     }
 
-    /// The number, also when it came as a string of digits.
+    /// The integer, or the number that a string of digits stands for; `None` for every other reply.
     pub fn int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -53,13 +53,13 @@ impl Reply {
 }
 
 impl From<&str> for Reply {
-    /// The reply to a `GET` of this value, for `assert_eq!`.
+    /// Makes the reply to a `GET` of this value, for `assert_eq!`.
     fn from(value: &str) -> Self {
         Self::Bulk(value.as_bytes().to_vec())
     }
 }
 
-/// One blocking connection.
+/// A blocking connection to a server.
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<Stream>,
@@ -70,7 +70,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The error of the system; `TimedOut` when the time is over.
+    /// The error of the system; `TimedOut` if the connect takes longer than `timeout`.
     pub fn tcp(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
@@ -97,12 +97,12 @@ impl Connection {
         }
     }
 
-    /// Sends one command and reads its reply. A refusal by the server is an `Ok(Reply::Error)`.
+    /// Sends one command and reads its reply. An error reply of the server is an `Ok(Reply::Error)`.
     ///
     /// # Errors
     ///
     /// `TimedOut` if the server is silent, `UnexpectedEof` if it hangs up, `InvalidData` if it does not speak RESP2,
-    /// else the error of the system. The connection is unusable after any of these.
+    /// otherwise the error of the system. The connection is unusable after any of these.
     pub fn command<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
         self.send(args)?;
         self.receive()

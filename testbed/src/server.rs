@@ -1,9 +1,9 @@
-//! One throw-away server: a real process on loopback, with all its files in one temporary directory.
+//! One temporary server: a real Redis or Valkey process on loopback, with all its files in one temporary directory.
 //!
 //! Every method that changes the process returns only when the change has been observed, not when the signal has been
 //! sent. All of them block, usually for a few milliseconds; async callers can use `spawn_blocking`.
 //!
-//! Does not manage clusters, replicas or sentinels: quorate's masters know nothing of one another.
+//! Clusters, replicas and sentinels are not supported, because the masters of a quorate lock do not know one another.
 
 use std::fs;
 use std::io;
@@ -22,11 +22,11 @@ use crate::ports::PortLease;
 use crate::resp::{Connection, Reply};
 use crate::spawn::{available, mortal, private_dir};
 
-/// How often another port is tried if the first one is taken.
+/// The number of further ports that are tried if the first port is taken.
 const PORTS_TO_TRY: usize = 8;
-/// How long a signal may take to show its effect.
+/// The longest time until a signal shows its effect.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
-/// How long [`Server::command`] waits for each read and write.
+/// The time limit of [`Server::command`] for each read and write.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A server process, killed and cleaned up when dropped.
@@ -52,8 +52,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::NoProgram`] when there is nothing to start, [`Error::Exited`] or [`Error::NotReady`] with the
-    /// end of the server's log when it does not come up. Nothing is left running then.
+    /// [`Error::NoProgram`] if no server program is found; [`Error::Exited`] or [`Error::NotReady`] with the end of the
+    /// server's log if the server does not start. No process is left running in that case.
     pub fn start(options: ServerOptions) -> Result<Self, Error> {
         let program = match &options.program {
             Some(path) => path.clone(),
@@ -80,17 +80,17 @@ impl Server {
         }
     }
 
-    /// The port, the same over all restarts.
+    /// The port of the server, which stays the same over all restarts.
     pub fn port(&self) -> u16 {
         self.lease.port()
     }
 
-    /// The address: on loopback, or in its namespace.
+    /// The address of the server: on loopback, or in its namespace.
     pub fn addr(&self) -> SocketAddr {
         (self.options.host(), self.port()).into()
     }
 
-    /// The namespace it lives in, if it has one of its own.
+    /// The namespace that the server runs in, if it has one of its own.
     pub fn namespace(&self) -> Option<&Namespace> {
         self.options.namespace.as_deref()
     }
@@ -116,12 +116,12 @@ impl Server {
         format!("{scheme}://{userinfo}{address}")
     }
 
-    /// The path of the server's Unix socket, which it always has.
+    /// The path of the server's Unix socket. Every server has one.
     pub fn unix_socket(&self) -> PathBuf {
         self.dir.path().join("s.sock")
     }
 
-    /// The temporary directory; removed when the server is dropped.
+    /// The temporary directory of the server, which is removed when the server is dropped.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -136,57 +136,57 @@ impl Server {
         self.pid().is_some()
     }
 
-    /// Kills the server with SIGKILL, as a crash would, and waits until it is dead and its port refuses
-    /// connections. Does nothing to a dead one.
+    /// Kills the server with SIGKILL, as a crash would, and waits until it is dead and its port refuses connections.
+    /// Does nothing if the server is dead.
     ///
     /// # Errors
     ///
-    /// [`Error::Unverified`] when the process does not go.
+    /// [`Error::Unverified`] if the process does not end.
     pub fn kill(&self) -> Result<(), Error> {
         self.end(Signal::KILL)
     }
 
-    /// Asks the server to shut down with SIGTERM and waits until it has. It saves the data that its
-    /// [`Persistence`](crate::Persistence) keeps. Does nothing to a dead one.
+    /// Asks the server to shut down with SIGTERM, and waits until it has ended. The server saves the data that its
+    /// [`Persistence`](crate::Persistence) keeps. Does nothing if the server is dead.
     ///
     /// # Errors
     ///
-    /// [`Error::Unverified`] if it does not end, for example because it is stopped.
+    /// [`Error::Unverified`] if the process does not end, for example because it is stopped.
     pub fn terminate(&self) -> Result<(), Error> {
         self.end(Signal::TERM)
     }
 
-    /// Freezes the server with SIGSTOP and waits until the process is seen stopped: connections are still
-    /// accepted and bytes acknowledged by the kernel, but nothing is answered until [`cont`](Self::cont).
+    /// Freezes the server with SIGSTOP, and waits until the system shows it as stopped. The kernel still accepts
+    /// connections and acknowledges bytes, but nothing is answered until [`cont`](Self::cont).
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`] on a dead server.
+    /// [`Error::NotRunning`] if the server is dead.
     pub fn stop(&self) -> Result<(), Error> {
         self.life.stop()
     }
 
-    /// Resumes a stopped server. Requests that clients sent in the meantime are executed now.
+    /// Resumes a stopped server. It now executes the requests that clients sent in the meantime.
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`] on a dead server.
+    /// [`Error::NotRunning`] if the server is dead.
     pub fn cont(&self) -> Result<(), Error> {
         self.life.cont()
     }
 
-    /// Kills the server if it runs, and starts it again from its data on the same port.
+    /// Kills the server if it runs, and starts it again with its data on the same port.
     ///
     /// # Errors
     ///
-    /// As for [`start`](Self::start); an `Exited` may mean that another process took the port in the meantime.
+    /// As for [`start`](Self::start). [`Error::Exited`] may mean that another process took the port in the meantime.
     pub fn restart(&self) -> Result<(), Error> {
         self.kill()?;
         self.launch()
     }
 
-    /// Kills the server if it runs, deletes its data and starts it again on the same port: the crash with data loss
-    /// that endangers a quorum.
+    /// Kills the server if it runs, deletes its data, and starts it again on the same port. This is the crash with data
+    /// loss that endangers a quorum.
     ///
     /// # Errors
     ///
@@ -197,11 +197,11 @@ impl Server {
         self.launch()
     }
 
-    /// Waits until the server answers PING, also through the loading of its data.
+    /// Waits until the server answers PING, also while it loads its data.
     ///
     /// # Errors
     ///
-    /// [`Error::Exited`], [`Error::NotReady`], or [`Error::NotRunning`] when there is nothing to wait for.
+    /// [`Error::Exited`], [`Error::NotReady`], or [`Error::NotRunning`] if the server is dead.
     pub fn wait_ready(&self) -> Result<(), Error> {
         let probe = || match self.probe() {
             Ok(refusal) => refusal,
@@ -211,7 +211,7 @@ impl Server {
         self.life.wait_ready(self.options.patience, pause, probe)
     }
 
-    /// Asks the server something over its Unix socket, so that neither a proxy, TLS nor TCP counters are involved.
+    /// Sends the server a command over its Unix socket, so that neither a proxy, TLS nor TCP counters are involved.
     ///
     /// ```no_run
     /// # use quorate_testbed::{Reply, Server, ServerOptions};
@@ -223,17 +223,17 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// As for [`Connection::command`]: `ConnectionRefused` or `NotFound` from a dead server, `TimedOut` after
-    /// 5 s from a stopped one. A refusal by the server is an `Ok(Reply::Error)`.
+    /// As for [`Connection::command`]: `ConnectionRefused` or `NotFound` from a dead server, `TimedOut` after 5 s from
+    /// a stopped server. An error reply of the server is an `Ok(Reply::Error)`.
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
         self.connect(COMMAND_PATIENCE)?.command(args)
     }
 
-    /// A connection over the Unix socket, logged in, with its own timeout for each read and write.
+    /// Opens a connection over the Unix socket and logs in. `timeout` bounds each read and write.
     ///
     /// # Errors
     ///
-    /// As for [`command`](Self::command); `PermissionDenied` when the login is refused.
+    /// As for [`command`](Self::command); `PermissionDenied` if the login is refused.
     pub fn connect(&self, timeout: Duration) -> io::Result<Connection> {
         let mut connection = Connection::unix(&self.unix_socket(), timeout)?;
         let answer = match self.options.credentials() {
@@ -247,7 +247,7 @@ impl Server {
         }
     }
 
-    /// The last lines of the log, over all restarts.
+    /// The last lines of the server's log, which continues over restarts.
     pub fn log_tail(&self) -> String {
         self.life.log_tail()
     }
@@ -271,13 +271,14 @@ impl Server {
         self.wait_ready()
     }
 
-    /// `None` if the server is ready, else the reason why not. Connects over the Unix socket in the server's own
-    /// directory: on the port, a server of another process may answer while ours is still failing to bind.
+    /// Returns `None` if the server is ready, otherwise the reason why not. It connects over the Unix socket in the
+    /// server's own directory: on the port, a server of another process may answer while this server still fails to
+    /// bind.
     fn probe(&self) -> io::Result<Option<String>> {
-        // With a login, because an anonymous connection to a loading server gets NOAUTH instead of LOADING.
+        // Log in first, because a loading server answers an anonymous connection with NOAUTH instead of LOADING.
         let answer = match self.connect(COMMAND_PATIENCE) {
             Ok(mut connection) => connection.command(&["PING"])?,
-            // The server is up; whether the configured login works is left to the test.
+            // The server is up. The test itself finds out whether the configured login works.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Reply::Nil,
             Err(error) => return Err(error),
         };
@@ -287,7 +288,8 @@ impl Server {
         }
     }
 
-    /// With a time limit, because behind a link that is down nothing refuses the connection.
+    /// Connects to the port. The time limit is needed because nothing refuses the connection behind a link that is
+    /// down.
     fn knock(&self) -> io::Result<TcpStream> {
         TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))
     }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
-/// Compiles a library with `CC`, else `cc`, else `gcc`, in a directory of its own.
+/// Compiles a library in a directory of its own, with the compiler in `CC`, otherwise with `cc`, otherwise with `gcc`.
 ///
-/// `Unsupported` on other systems than Linux, `NotFound` without a compiler, else what the compiler says.
+/// The error is `Unsupported` on systems other than Linux, `NotFound` without a compiler, otherwise the message of the
+/// compiler.
 pub(crate) fn compile(name: &str, source: &str) -> io::Result<(PathBuf, Arc<TempDir>)> {
     if !cfg!(target_os = "linux") {
         let why = format!("the {name} shim works on Linux only");

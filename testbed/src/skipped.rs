@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-/// Reports that a test was not run, and why: on standard output, and in the file named by `QUORATE_NOT_RUN`, from which
-/// `scripts/test` counts.
+/// Reports that a test was not run, and why: on standard output, and in the file that `QUORATE_NOT_RUN` names.
+/// `scripts/test` counts the lines of that file.
 pub fn not_run(test: &str, why: &str) {
     println!("NOT RUN: {test}: {why}");
     let Some(file) = std::env::var_os("QUORATE_NOT_RUN") else {

@@ -1,7 +1,8 @@
 //! Starts a child so that it does not outlive this process.
 //!
-//! `Drop` covers every ordinary end. For the others (SIGKILL, abort, a static that is never dropped), the child is
-//! started through `setpriv --pdeathsig KILL` if util-linux provides it; otherwise the child is left running.
+//! `Drop` ends the child whenever this process ends normally. For the other cases (SIGKILL, abort, a static that is
+//! never dropped), the child is started through `setpriv --pdeathsig KILL` if util-linux provides it. Otherwise the
+//! child is left running in these cases.
 //!
 //! The kernel ties that signal to the *thread* that spawned the child, not to the process: a server spawned from a test
 //! thread or a worker pool would die with that thread. Therefore one thread that never ends spawns all children;
@@ -21,7 +22,7 @@ use crate::namespace::Namespace;
 
 type Job = (Command, Sender<io::Result<Child>>);
 
-/// Spawns from a thread that lives as long as the process.
+/// Spawns the command from a thread that lives as long as the process.
 pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<Job>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
@@ -84,11 +85,11 @@ pub fn available() -> Option<PathBuf> {
     }
 }
 
-/// The program of this name on `PATH`, or at this path.
+/// The path of the program with this name on `PATH`, or at this path.
 pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {
-        // Absolute, because the server starts in a directory of its own.
+        // The path must be absolute, because the server starts in a directory of its own.
         return executable(path).then(|| std::path::absolute(path).ok())?;
     }
     std::env::split_paths(&std::env::var_os("PATH")?)
@@ -102,8 +103,8 @@ fn executable(path: &Path) -> bool {
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// A directory whose name is short enough for a Unix socket path (about 100 bytes), in `home` or in the folder for
-/// temporary files.
+/// Creates a directory in `home`, or in the folder for temporary files. Its name is short enough for the path of a Unix
+/// socket (about 100 bytes).
 pub(crate) fn private_dir(home: Option<&Path>) -> io::Result<TempDir> {
     let usual = home.map_or_else(std::env::temp_dir, Path::to_path_buf);
     let base = if usual.as_os_str().len() > 70 {

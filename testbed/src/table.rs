@@ -44,7 +44,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A ratio with its spread over the rounds.
+/// Formats a ratio with its spread over the rounds.
 pub fn ratio(spread: Spread) -> String {
     format!(
         "{} [{}-{}]",

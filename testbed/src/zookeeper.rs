@@ -18,17 +18,18 @@ use crate::life::Life;
 use crate::ports::PortLease;
 use crate::spawn::{find, mortal};
 
-/// How long a member may take to answer after its start: Java, on a busy machine.
+/// The longest time until a member answers after its start: Java is slow on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a signal may take to show its effect.
+/// The longest time until a signal shows its effect.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a member may take for one answer.
+/// The time limit for one answer of a member.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
-/// How often an ensemble whose ports were taken in the meantime is tried on others.
+/// The number of attempts to start an ensemble. Each attempt uses new ports, in case the ports were taken in the
+/// meantime.
 const TRIES: usize = 4;
 /// The folder of Java libraries on Debian.
 const JARS: &str = "/usr/share/java";
-/// The libraries that ZooKeeper needs.
+/// The Java libraries that ZooKeeper needs.
 const NEEDED: [&str; 18] = [
     "zookeeper",
     "zookeeper-jute",
@@ -119,7 +120,7 @@ pub struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Whether ZooKeeper can be started here.
+    /// Checks whether ZooKeeper can be started on this machine.
     ///
     /// # Errors
     ///
@@ -132,13 +133,13 @@ impl ZooKeeper {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] if no program is found; [`Error::Exited`] or [`Error::NotReady`] with the end of the log if it
-    /// does not start. Nothing is left running then.
+    /// [`Error::Io`] if no program is found; [`Error::Exited`] or [`Error::NotReady`] with the end of the log if the
+    /// server does not start. No process is left running in that case.
     pub fn start() -> Result<Self, Error> {
         Self::start_with(&ZooKeeperOptions::new())
     }
 
-    /// Starts an ensemble with this number of members, all at once.
+    /// Starts an ensemble with this number of members, all at the same time.
     ///
     /// # Errors
     ///
@@ -208,21 +209,21 @@ impl ZooKeeper {
         )
     }
 
-    /// Kills a member with SIGKILL, as a crash would, and waits until it is dead and its port refuses connections.
-    /// Does nothing to a dead one.
+    /// Kills a member with SIGKILL, as a crash would, and waits until it is dead and its port refuses connections. Does
+    /// nothing if the member is dead.
     ///
     /// # Errors
     ///
-    /// [`Error::Unverified`] when the process does not go.
+    /// [`Error::Unverified`] if the process does not end.
     pub fn kill(&self, member: usize) -> Result<(), Error> {
         self.members[member].kill()
     }
 
-    /// Freezes a member with SIGSTOP and waits until it is seen stopped.
+    /// Freezes a member with SIGSTOP, and waits until the system shows it as stopped.
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`] on a dead one.
+    /// [`Error::NotRunning`] if the member is dead.
     pub fn stop(&self, member: usize) -> Result<(), Error> {
         self.members[member].life.stop()
     }
@@ -231,13 +232,13 @@ impl ZooKeeper {
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`] on a dead one.
+    /// [`Error::NotRunning`] if the member is dead.
     pub fn cont(&self, member: usize) -> Result<(), Error> {
         self.members[member].life.cont()
     }
 
-    /// Kills a member if it runs, and starts it again from its data on the same ports. Waits until it serves, which in
-    /// an ensemble needs a majority of running members.
+    /// Kills a member if it runs, and starts it again with its data on the same ports. Waits until the member serves,
+    /// which in an ensemble needs a majority of running members.
     ///
     /// # Errors
     ///
@@ -261,7 +262,7 @@ impl ZooKeeper {
         alive.try_for_each(Member::wait_ready)
     }
 
-    /// The member that leads the ensemble, or the only one. `None` while there is none.
+    /// The member that leads the ensemble; a single server counts as its leader. `None` while no member leads.
     pub fn leader(&self) -> Option<usize> {
         (0..self.members.len()).find(|&member| {
             self.ask(member, "srvr").is_ok_and(|answer| {
@@ -279,7 +280,7 @@ impl ZooKeeper {
         self.members[member].ask(word)
     }
 
-    /// One value from a member's answer to `mntr`.
+    /// One value of a member's answer to `mntr`, e.g. the number of connections.
     pub fn figure(&self, member: usize, name: &str) -> Option<u64> {
         let all = self.ask(member, "mntr").ok()?;
         let mut words = all.lines().filter_map(|line| line.split_once('\t'));
@@ -288,7 +289,7 @@ impl ZooKeeper {
     }
 }
 
-/// One server process.
+/// One server process of the ensemble.
 #[derive(Debug)]
 struct Member {
     /// Declared before the directories, so that the process is dead before they are removed.
@@ -327,7 +328,7 @@ impl Member {
         format!("{}:{}", self.quorum.port(), self.election.port())
     }
 
-    /// Creates its directory and configuration.
+    /// Creates the directory and the configuration of a member.
     fn configure(
         &self,
         options: &ZooKeeperOptions,
@@ -386,8 +387,8 @@ impl Member {
         self.life.wait_ready(START_PATIENCE, pause, probe)
     }
 
-    /// `None` if this very server answers and serves, else the problem. On its port a server of another process may
-    /// answer.
+    /// Returns `None` if this very server answers and serves, otherwise the problem. A server of another process may
+    /// answer on the same port.
     fn serves(&self) -> io::Result<Option<String>> {
         let answer = self.ask("srvr")?;
         let ours = self

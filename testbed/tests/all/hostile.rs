@@ -10,7 +10,7 @@ use quorate_testbed::{
 };
 
 const LONG: Duration = Duration::from_secs(20);
-/// Long enough for any answer that a server intends to send.
+/// A time that is long enough for any answer that a server intends to send.
 const SHORT: Duration = Duration::from_millis(60);
 
 fn start(script: Script) -> Hostile {
@@ -88,7 +88,7 @@ fn new_script_applies_to_existing_connections() {
     connection.send(&["HELLO", "3"]).unwrap();
     assert!(is_silent(&mut connection));
     hostile.play(Script::Say("+now\r\n".into()));
-    // The earlier command was skipped.
+    // The command that arrived under the earlier script gets no answer.
     assert!(is_silent(&mut connection));
     connection.send(&["PING"]).unwrap();
     let mut heard = connection.receive();
@@ -172,7 +172,8 @@ fn relay_is_correct_byte_by_byte_and_a_slip_shifts_its_replies() {
         let mut connection = dial(&hostile);
         assert!(connection.command(&["SET", "a", "b"]).unwrap().is_ok());
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), "b".into());
-        // From correct to wrong replies on the same connection, and not back.
+        // Replies on the same connection may turn from correct to wrong, but not back: a relay closes a connection that
+        // began under another script.
         hostile.play(Script::Say(":1\r\n".into()));
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(1));
         hostile.play(relay(&server, harm));

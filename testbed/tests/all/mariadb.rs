@@ -100,6 +100,6 @@ fn dropped_console_releases_its_locks() {
     );
     assert!(matches!(console.say("nonsense"), Err(Error::Refused(_))));
     drop(console);
-    // The server notices it a moment later.
+    // The server notices the end of the session a moment later.
     assert!(within(Duration::from_secs(10), || ask().is_ok()));
 }

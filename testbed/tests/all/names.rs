@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use quorate_testbed::{Leads, Names};
 
 const NAME: &str = "m1.quorate.test";
-/// Long enough for a lookup without a fault, and for a program to start.
+/// A time that is long enough to start a program and look up a name without a fault.
 const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(8);
 
-/// The other program, not a test of its own.
+/// The program that other tests start to look up a name; it is not a test of its own.
 #[test]
 fn child_process_resolves_the_name_from_its_environment() {
     let Ok(name) = std::env::var("LOOK_UP") else {

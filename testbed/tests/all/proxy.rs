@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use quorate_testbed::{Connection, Fault, Proxy, Reply, Server, ServerOptions, Way};
 
 const LONG: Duration = Duration::from_secs(20);
-/// Long enough for bytes to arrive if no fault delays them.
+/// A time that is long enough for bytes to arrive if no fault delays them.
 const SHORT: Duration = Duration::from_millis(60);
 
 /// A real server behind a proxy.
@@ -268,7 +268,7 @@ fn drop_fault_loses_bytes_in_transit_and_the_close() {
     assert!(is_silent(&mut server));
     drop((slow, hole));
     assert!(is_silent(&mut server));
-    // The first answer reaches a client that is gone, and its reset comes back.
+    // The first bytes reach a client that is gone, so its reset comes back.
     server.write_all(b"anyone there?").unwrap();
     assert!(is_reset(&mut server));
 }
@@ -290,7 +290,7 @@ fn rate_fault_limits_the_bytes_per_second() {
     let rest = bytes[1_100..].to_vec();
     let sender = thread::spawn(move || client.write_all(&rest).map(|()| client));
     thread::sleep(SHORT);
-    // At the old rate the rest of the megabyte would take minutes.
+    // At the old rate, the rest of the megabyte would take minutes.
     trickle.heal();
     expect(&mut server, &bytes[1_100..]);
     sender.join().unwrap().unwrap();
@@ -302,7 +302,7 @@ fn reset_all_resets_both_sides_of_old_connections_only() {
     for _ in 0..50 {
         let (mut client, mut server) = raw(&proxy, &listener);
         proxy.reset_all();
-        // A connection made at once must not count as an old one.
+        // A connection that is made right after `reset_all` must not count as an old one.
         let (mut next, mut next_server) = raw(&proxy, &listener);
         assert!(is_reset(&mut client));
         assert!(is_reset(&mut server));
@@ -389,7 +389,7 @@ fn strand_fault_holds_bytes_of_old_connections_until_heal_even_after_their_close
     let strand = Fault::Strand.inject(&proxy);
     old.send(&["SET", "a", "late"]).unwrap();
     older.send(&["SET", "b", "late"]).unwrap();
-    // Whether or not the sender has closed.
+    // The fault also holds the bytes of a connection that its client has closed.
     drop(older);
     let mut fresh = dial(&proxy);
     assert!(fresh.command(&["SET", "a", "early"]).unwrap().is_ok());
@@ -402,7 +402,7 @@ fn strand_fault_holds_bytes_of_old_connections_until_heal_even_after_their_close
     eventually("what was left behind arrives as well", || {
         read("b") == Reply::from("late")
     });
-    // A second fault holds the connections made since the first.
+    // A second fault holds the connections that were made since the first fault.
     let _strand = Fault::Strand.inject(&proxy);
     fresh.send(&["SET", "c", "late"]).unwrap();
     dial(&proxy);
