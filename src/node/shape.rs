@@ -93,6 +93,7 @@ impl Shape {
     }
 
     /// Whether at least one of the keys can be shared with other holds.
+    #[cfg(any(test, feature = "node"))]
     pub(crate) fn shares_keys(&self) -> bool {
         self.parts().iter().any(|part| part.class().is_some())
     }
