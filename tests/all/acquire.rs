@@ -9,7 +9,8 @@ fn redlock(masters: &Masters) -> Redlock {
     Redlock::builder()
         .masters(masters.urls())
         .restart_guard(RestartGuard::Off)
-        // Ten times the default, because a good master on a busy machine sometimes needs more.
+        // Ten times the default node timeout, because a healthy master on a busy machine sometimes needs more than 50
+        // ms.
         .node_timeout(Duration::from_millis(500))
         .build()
         .expect("good settings")

@@ -11,7 +11,7 @@ use crate::support::{self, PATIENCE, eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{AcquireError, Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
 
-/// Longer than any of these tests waits.
+/// Longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
 fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -52,7 +52,7 @@ fn is_confirm(request: &Request) -> bool {
     matches!(request, Request::Confirm { .. })
 }
 
-/// Different counters, so that a second round is needed.
+/// Gives every master a different counter, so that an acquire needs a second round.
 fn apart(nodes: &[Arc<Stubborn>]) {
     for (number, node) in nodes.iter().enumerate() {
         node.master.with_master(|master, now| {
@@ -69,7 +69,7 @@ async fn leaves_nothing(redlock: &Redlock, nodes: &[Arc<Stubborn>]) {
         !matches!(tried, Ok(quorate::TryAcquire::Acquired(_))),
         "{tried:?}"
     );
-    // Their TTL is far longer.
+    // The TTL of these keys is far longer than the test waits, so they are deleted by releases.
     eventually("every key is gone", || {
         nodes.iter().all(|node| holder(node).is_none())
     })
@@ -149,14 +149,14 @@ async fn attempt_whose_token_is_outrun_in_every_round_leaves_no_key() {
     assert_eq!(confirmed, 18);
 }
 
-/// If clients with a minority of grants each kept chasing one another, none would ever win.
+/// If clients that each got a minority of grants kept trying without a pause, they would block each other forever.
 #[tokio::test]
 async fn next_attempt_waits_until_the_previous_one_is_undone() {
     let undone_after = ms(400);
     for order in [0, 1] {
         let asked = Arc::<Mutex<Vec<Instant>>>::default();
         let released = Arc::<Mutex<Vec<Instant>>>::default();
-        // It grants every attempt and the others refuse, so there is something to undo here.
+        // Master `a` grants every attempt and the others refuse. So there is a grant to undo on this master.
         let (attempts, undos) = (asked.clone(), released.clone());
         let grants = Stubborn::new("a", move |request| match request {
             Request::Acquire { .. } => {
@@ -217,7 +217,7 @@ async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_m
     assert!(nodes.iter().all(|node| line(node) == 0));
 }
 
-/// However late the next look, retry or heartbeat is.
+/// The wait ends at its limit, however late the next look, retry or heartbeat is due.
 #[tokio::test]
 async fn unsuccessful_wait_ends_at_its_limit() {
     let down = |_: &Request| -> Treatment { Fails(Fault::Down("off".into()), Duration::ZERO) };
@@ -239,7 +239,7 @@ async fn unsuccessful_wait_ends_at_its_limit() {
             assert_eq!(is_outage, all_off, "{error}");
         }
     }
-    // Nor behind a holder in the same process, which lets no waiter through to the masters.
+    // The limit also holds behind a holder in the same process, although that waiter sends no request to the masters.
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
     let _guard = support::take(&redlock, "job").await;
@@ -248,13 +248,13 @@ async fn unsuccessful_wait_ends_at_its_limit() {
     outcome.expect("it ends").map(drop).expect_err("held");
 }
 
-/// A late confirmation, after the other holds have ended, would write a number that belongs to a class no longer
-/// present.
+/// A second hold must not confirm a number of its own. If that confirmation arrived after the other holds have ended,
+/// it would write a number of a class that no longer holds the lock.
 #[tokio::test]
 async fn further_hold_adopts_the_owners_number_instead_of_confirming_another() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
-    // One master misses the first hold, so it gives the next one a different number.
+    // One master misses the first hold, so it grants the next hold a different number.
     nodes[0].change(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
     let outer = here.owner("o").expect("an id");
     let outer = outer.acquire("job").await.expect("free");

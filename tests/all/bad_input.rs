@@ -1,4 +1,4 @@
-//! Requests that a kind of lock does not support: one line names the cause, and nothing is sent.
+//! A request that a kind of lock does not support fails with one line that names the cause, and sends nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use quorate::node::{Node, Reply, Request};
 use quorate::runtime::BoxFuture;
 use quorate::{LossCause, NodeName, Redlock};
 
-/// A master in memory that counts requests.
+/// A master in memory that counts the requests it receives.
 struct Counts(MemoryNode, AtomicUsize);
 
 impl Node for Counts {
@@ -113,7 +113,7 @@ async fn quota_is_not_created_if_a_master_is_missing_or_a_value_exists() {
     assert!(error.starts_with(line) && error.contains("m1"), "{error}");
     assert_eq!(error.lines().count(), 1);
     nodes[1].set_condition(Condition::Up);
-    // The counter of the lock stays, as always.
+    // The counter of the lock stays after the lock is released, as always.
     let value = |master: &mut Master| {
         let key = b"quorate:value:prizes";
         master.peek(u64::MAX / 2, key).holder.map(<[u8]>::to_vec)
@@ -143,7 +143,7 @@ async fn callers_with_different_permit_counts_are_bounded_by_the_largest() {
     let third = attempt(3).await.expect("an answer").acquired();
     assert_eq!(third.as_ref().and_then(quorate::LockGuard::slot), Some(2));
     assert!(attempt(3).await.expect("an answer").acquired().is_none());
-    // A client with a smaller limit sees only its own slots.
+    // A client with a smaller number of permits sees only the slots below that number.
     drop(first);
     redlock.flush().await;
     assert!(attempt(2).await.expect("an answer").acquired().is_some());

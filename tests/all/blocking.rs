@@ -97,7 +97,7 @@ fn silent_master_delays_the_last_drop_only_briefly() {
     masters[0].stop().expect("stopped");
     let started = Instant::now();
     drop((guard, redlock));
-    // A node timeout of 500 ms, and 300 ms; the margin is for a busy machine.
+    // The limit is the node timeout of 500 ms plus 300 ms. The test allows more, for a busy machine.
     assert!(started.elapsed() < secs(8), "{:?}", started.elapsed());
     assert!(!has_key(&masters[1], "r") && !has_key(&masters[2], "r"));
     masters[0].cont().expect("continued");
@@ -163,7 +163,7 @@ async fn blocking_verbs_inside_a_runtime_panic_with_advice_and_drops_work() {
     let elsewhere = redlock.clone();
     let again = thread::spawn(move || elsewhere.acquire("r").map(drop));
     assert!(again.join().expect("no panic").is_ok());
-    // The last handle is dropped inside a runtime: nothing blocks.
+    // The last handle is dropped inside a runtime, where dropping must not block.
     drop(redlock);
 }
 
@@ -190,7 +190,7 @@ fn blocking_scope_body_may_lock_and_a_loss_is_reported() {
         redlock.scope("inner", |guard| guard.is_valid())
     });
     assert_eq!(inner, Ok(Ok(true)));
-    // The lock ends while the body runs, and the body continues.
+    // The lock expires while the body runs, and the body continues.
     let told = Arc::new(Mutex::new(None));
     let tell = told.clone();
     let brief = redlock.lock("brief").ttl(ms(500)).renewal(false);
@@ -244,7 +244,7 @@ fn values_elections_owners_and_permits_work_as_with_async() {
 
     let nightly = redlock.once("nightly", Duration::from_secs(24 * 3600));
     nightly.create().expect("new");
-    // A body may itself wait for a lock.
+    // A body may itself acquire another lock.
     let done = nightly.at_most_once(|_| redlock.scope("beside", |_| 42));
     assert_eq!(done, Ok(OnceOutcome::Done(Ok(42))));
     let again = nightly.at_most_once(|_| ());

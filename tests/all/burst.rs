@@ -9,7 +9,7 @@ use quorate::node::{Answer, Extended, Node, NodeName, Reply, Request, Subscriber
 use quorate::runtime::BoxFuture;
 use quorate::{LockGuard, Redlock};
 
-/// A master that grants everything at once, but takes time for extensions.
+/// A master that answers acquires at once and delays its answers to extensions.
 struct Slow {
     name: NodeName,
     takes: Duration,
@@ -75,8 +75,8 @@ fn lost(guards: &[LockGuard]) -> usize {
     guards.iter().filter(|guard| !guard.is_valid()).count()
 }
 
-/// 5,000 locks on masters of which one, or a majority, takes time for extensions. Returns the largest number of
-/// unanswered batches at one master, once all locks have been renewed at least twice.
+/// Keeps 5,000 locks on three masters, which answer extensions after these times in milliseconds. Returns the largest
+/// number of unanswered batches at one master, once all locks have been renewed at least twice.
 async fn most_open(takes: [u64; 3]) -> usize {
     const LOCKS: usize = 5_000;
     let nodes: Vec<_> = takes
@@ -106,7 +106,7 @@ async fn most_open(takes: [u64; 3]) -> usize {
 
 #[tokio::test]
 async fn slow_majority_delays_renewals_but_loses_no_lock() {
-    // More than the limit of batches without any answer.
+    // The client sends more batches than the limit for a master that has not answered at all.
     assert!(most_open([400, 400, 400]).await > 2);
 }
 

@@ -1,5 +1,5 @@
-//! Dropping any future of the library at any await point leaves no key behind that a background release does not
-//! remove, on every master that answers again.
+//! Any future of the library can be dropped at any await point. On every master that answers again, background releases
+//! remove each key that the dropped future leaves.
 //!
 //! Each future is polled k times and then dropped, for k = 1, 2, .. until it completes. That covers every await point
 //! at which it ever waits.
@@ -19,7 +19,8 @@ use quorate::node::memory::{Condition, MemoryNode};
 use quorate::{Redlock, RedlockBuilder, Retry, Wait};
 use quorate_testbed::{Fault as Harm, Injected, Masters, Proxy, Way};
 
-/// Polls a future `polls` times, when it is woken, and then drops it. Returns whether it had completed.
+/// Polls a future up to `polls` times, each time it is woken, and then drops it. Returns whether the future had
+/// completed.
 async fn polled<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     let mut left = polls;
@@ -30,7 +31,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
         left -= 1;
         match future.as_mut().poll(cx) {
             Poll::Ready(_) => Poll::Ready(true),
-            // After the last poll it is dropped at its await point, without another wake-up.
+            // After its last poll the future is dropped at its await point, without waiting for another wake-up.
             Poll::Pending if left == 0 => Poll::Ready(false),
             Poll::Pending => Poll::Pending,
         }
@@ -38,10 +39,10 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// More polls than any future here takes.
+/// A number of polls after which every future of this file has completed.
 const ENOUGH: usize = 400;
 
-/// Masters in memory, each with its own distance.
+/// Masters in memory, each with its own delay of requests and replies.
 struct Far {
     nodes: Vec<Arc<SlowNode>>,
     redlock: Redlock,
@@ -59,8 +60,8 @@ impl Far {
         Self { nodes, redlock }
     }
 
-    /// The number of keys, without those that outlive a lock by design: the fencing counter, and the largest ticket
-    /// with its waiters.
+    /// The number of masters on which the lock has a holder or a queued waiter. Keys that outlive a lock by design are
+    /// not counted: the fencing counter and the ticket key.
     fn locks(&self, resource: &str) -> usize {
         let held = |node: &Arc<SlowNode>| {
             let key = support::asking::look(resource.as_bytes());
@@ -86,7 +87,7 @@ impl Far {
     }
 }
 
-/// Drops `make(..)` after every number of polls, on near and distant masters.
+/// Drops the future `make(..)` after 1, 2, .. polls, on near and on distant masters.
 async fn at_every_point<F, T>(
     with: impl Fn(RedlockBuilder) -> RedlockBuilder,
     make: impl Fn(Redlock) -> F,
@@ -185,7 +186,7 @@ async fn scope_dropped_at_any_await_point_leaves_no_key() {
     .await;
 }
 
-/// A waiter for a lock that another client releases after a while.
+/// Drops a waiter at every await point, for a lock that another client releases after a while.
 async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
     for distances in [&[0, 0, 0][..], &[1, 2, 4], &[3, 0, 8]] {
         for polls in 1..=ENOUGH {
@@ -226,7 +227,7 @@ async fn retrying_waiter_dropped_at_any_await_point_leaves_no_key() {
 async fn acquire_with_a_second_round_dropped_at_any_await_point_leaves_no_key() {
     for polls in 1..=ENOUGH {
         let far = Far::new(&[1, 2, 4], as_it_is);
-        // Different counters: the masters answer with different numbers.
+        // The masters have different counters, so the acquire needs a second round.
         for (n, node) in far.nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
                 let ahead = (now + 2_000_000 + n as u64).to_string();
@@ -302,7 +303,7 @@ impl Real {
         flush.await.expect("all requests end");
     }
 
-    /// The number of lock keys and tickets.
+    /// The number of lock keys and ticket keys on all masters.
     fn left(&self) -> usize {
         holders(&self.masters, "job") + holders(&self.masters, "quorate:queue:job")
     }
@@ -350,7 +351,7 @@ async fn futures_dropped_between_far_real_masters_leave_no_key() {
                 break;
             }
         }
-        // And by the clock, for the moments between two polls.
+        // The futures are dropped by the clock as well, at moments between two polls.
         for after in (0..24).map(|n| Duration::from_micros(500 * n)) {
             let _ = tokio::time::timeout(after, verb(real.redlock.clone())).await;
             real.flushed().await;
@@ -359,7 +360,7 @@ async fn futures_dropped_between_far_real_masters_leave_no_key() {
     }
 }
 
-/// With ordinary timeouts, for tests in which a master falls silent.
+/// A client with ordinary timeouts, for tests in which a master stops answering.
 fn brief(masters: &Masters) -> Redlock {
     let builder = settings(masters.urls());
     let builder = builder.node_timeout(ms(50)).connect_timeout(ms(500));
@@ -374,14 +375,14 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
         take(&near, "job").await.release().await;
         near.flush().await;
         real.masters[0].stop().expect("stopped");
-        // Its acquire is in the buffer of the stopped master by now, whatever happens to the rest.
+        // The acquire is in the socket buffer of the stopped master by now, whatever happens on the other masters.
         let polls = 1 + round;
         polled(near.acquire("job"), polls).await;
-        // Shorter than, about as long as, and longer than the connection's timeout.
+        // The three rounds wait for less time than the connection's timeout, for about that time, and for longer.
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
         real.masters[0].cont().expect("continued");
         eventually("no key left on any master", || real.left() == 0).await;
-        // Requests in transit to the stopped master have arrived by now, too.
+        // Requests that were in transit to the stopped master have arrived by now, too.
         take(&near, "other").await.release().await;
         tokio::time::sleep(ms(200)).await;
         assert_eq!(real.left(), 0);

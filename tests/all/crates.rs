@@ -1,4 +1,4 @@
-//! The crates that a program compiles if it uses Redis alone: none for other kinds of masters.
+//! A program that uses Redis alone compiles no crates for other kinds of masters.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -42,7 +42,7 @@ fn redis_only_program_compiles_no_other_node_crate() {
         let other = ["mysql", "maria", "zookeeper"];
         assert!(!other.iter().any(|kind| name.contains(kind)), "{name}");
     }
-    // The traits for other kinds add no crate.
+    // The feature `node`, with the traits for other kinds of masters, adds no crate.
     assert_eq!(crates("node"), alone);
     assert_ne!(crates("tls-rustls"), alone, "a feature that brings some");
 }

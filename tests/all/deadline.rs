@@ -1,4 +1,4 @@
-//! Every acquire ends in time, whatever the masters do, and reports the true reason.
+//! Every acquire ends in time, whatever the masters do, and its error names the true reason.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use quorate::{
 
 const WAIT: Duration = ms(900);
 
-/// How late a result may be on a machine with other load. The faults that these tests look for last at least one TTL.
+/// How late a result may be on a machine with other load. The bugs that these tests look for delay a result by at least
+/// one TTL.
 const LATE: Duration = secs(3);
 
 fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -33,7 +34,7 @@ fn both_orders(nodes: &[Arc<Stubborn>]) -> [Redlock; 2] {
     .map(|settings| settings.build().expect("good"))
 }
 
-/// The error of an acquire that must fail at the end of its wait, and not much later.
+/// Acquires a lock, which must fail at the end of its wait and not much later. Returns the error.
 async fn fails_in_time(redlock: &Redlock) -> AcquireError {
     let began = Instant::now();
     let outcome = tokio::time::timeout(WAIT + LATE, redlock.acquire("x")).await;
@@ -114,7 +115,7 @@ async fn unanswered_confirmation_does_not_block_the_caller() {
     let confirms = |request: &Request| matches!(request, Request::Confirm { .. });
     for order in [0, 1] {
         let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(confirms)));
-        // Different counters, so that a second round is needed.
+        // The masters have different counters, so the acquire needs a second round.
         for (n, node) in nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
                 let counter = (now + 500_000 * (n as u64 + 1)).to_string();
@@ -133,7 +134,7 @@ async fn leaving_the_queue_of_silent_masters_ends_with_the_wait() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = settings(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
-    // It is queued by then. The lock key disappears, so that the next look finds only the outage.
+    // The waiter is queued by now. The lock key then disappears, so the waiter's next look finds only the outage.
     tokio::time::sleep(ms(200)).await;
     nodes[0].change(fails(&down()));
     nodes[1].change(fails(&down()));
@@ -155,7 +156,7 @@ async fn try_with_masters_that_never_answer_ends() {
 
 #[tokio::test]
 async fn unlimited_wait_survives_a_master_that_never_answers() {
-    // The other two are held for a while, so that requests to the silent one are often sent and undone.
+    // Two masters hold the lock for a while, so that requests to the silent master are often sent and undone.
     let nodes = [
         Stubborn::honest("a").holding("x"),
         Stubborn::honest("b").holding("x"),
@@ -183,8 +184,8 @@ async fn unlimited_wait_survives_a_master_that_never_answers() {
     }
 }
 
-/// A waiter that finds outages throughout its wait reports them. So does one whose last attempt is cut off by the
-/// end of the wait, alone or behind another waiter of its own process.
+/// A waiter that finds an outage throughout its wait reports an outage. So does a waiter whose last attempt is cut off
+/// by the end of its wait, whether it is alone or behind another waiter of its process.
 #[tokio::test]
 async fn wait_that_ends_in_an_outage_is_not_reported_as_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
@@ -212,7 +213,7 @@ async fn wait_that_ends_in_an_outage_is_not_reported_as_held() {
     }
 }
 
-/// Two callers at once, and a wait that ends before the first of them has an answer.
+/// Two callers start at once, and their waits end before the first caller has an answer.
 #[tokio::test]
 async fn queued_callers_share_the_error_of_the_attempt_however_short_their_wait() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
@@ -224,7 +225,7 @@ async fn queued_callers_share_the_error_of_the_attempt_however_short_their_wait(
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
     }
     let (first, tried) = tokio::join!(brief().acquire(), async {
-        // Behind two others, so that no request is sent for it.
+        // The try is queued behind two other callers of this process, so no request is sent for it.
         let _second = tokio::spawn({
             let redlock = redlock.clone();
             async move {
@@ -271,12 +272,12 @@ async fn calls_to_masters_that_never_answer_again_end_in_time() {
     let status = status.expect("in time").expect("a good name");
     let silent = |state: &Result<_, Fault>| matches!(state, Err(Fault::Timeout(_)));
     assert!(status.nodes.iter().all(|node| silent(&node.state)));
-    // Until the end of the lock, an answer could still extend it.
+    // The extension waits until the lock expires, because an answer could extend the lock until then.
     let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
     let error = extended.expect("in time").expect_err("nobody said so");
     assert_eq!(error, ExtendError::Lost(LossCause::Expired));
     assert!(began.elapsed() >= ms(980), "{:?}", began.elapsed());
-    // After its TTL, nothing is left to release.
+    // After the TTL of the lock, there is nothing left to release.
     let released = tokio::time::timeout(LATE, guard.release()).await;
     assert_eq!(released.expect("in time").pending, 3);
 }

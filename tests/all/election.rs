@@ -1,4 +1,4 @@
-//! Elections on real masters: who leads, what observers receive, and that terms never fall.
+//! Elections on real masters: who leads, which notifications observers receive, and that terms never fall.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use futures::StreamExt;
 use quorate::{AcquireError, Leader, Leadership, Observation, Redlock, RedlockBuilder, Wait};
 use quorate_testbed::{ClockShim, Masters, OffsetFile, Reply, ServerOptions, Skew};
 
-/// Longer than any of these tests waits.
+/// Longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
 fn observe(redlock: &Redlock) -> Observation {
@@ -19,7 +19,7 @@ async fn change(observer: &mut Observation) -> Option<Leader> {
     change.expect("a change")
 }
 
-/// The next leader that the observer receives; other notifications are skipped.
+/// Waits for the next leader that the observer is notified of, and skips other notifications.
 async fn led(observer: &mut Observation) -> Leader {
     loop {
         if let Some(leader) = change(observer).await {
@@ -37,7 +37,7 @@ fn text(leader: &Leader) -> Option<&str> {
     leader.note.as_ref()?.text.as_deref()
 }
 
-/// All timers are far away, so only an announcement notifies the observer.
+/// Settings with all timers far away, so that only an announcement notifies the observer.
 fn woken(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls())
         .max_ttl(FAR)
@@ -47,7 +47,8 @@ fn woken(masters: &Masters) -> RedlockBuilder {
         .node_timeout(secs(5))
 }
 
-/// Leads in a process that then ends without a release, as if killed.
+/// Becomes the leader in a separate runtime that then ends without a release, as if the process was killed. Returns the
+/// term.
 fn lead_and_die(settings: RedlockBuilder, note: &'static str) -> u64 {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -57,7 +58,7 @@ fn lead_and_die(settings: RedlockBuilder, note: &'static str) -> u64 {
         let redlock = settings.build().expect("good settings");
         let leads = runtime.block_on(campaign(&redlock, note));
         let term = leads.term();
-        // The note has been sent. From here on nothing is sent any more: no renewal and no release.
+        // The note has been sent. From here on this client sends nothing any more: no renewal and no release.
         runtime.block_on(redlock.flush());
         std::mem::forget((leads, redlock));
         runtime.shutdown_background();
@@ -89,7 +90,7 @@ async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
         (leader.term, text(&leader)),
         (next.term(), Some("10.0.0.2:9000"))
     );
-    // A later observer is notified at once as well.
+    // An observer that starts later is notified at once as well.
     let late = led(&mut observe(&first)).await;
     assert_eq!(late, leader);
 }
@@ -196,14 +197,14 @@ async fn resumed_former_leader_is_not_reported_once_another_leads() {
     let mut observer = observe(&redlock(&masters));
     let paused = campaign(&old, "paused").await;
     assert_eq!(text(&led(&mut observer).await), Some("paused"));
-    // Its keys expire while it is paused; its notes may remain.
+    // The keys of the first leader expire while its process is paused. Its notes may remain.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
     let leads = campaign(&new, "awake").await;
     let leader = led(&mut observer).await;
     assert_eq!((leader.term, text(&leader)), (leads.term(), Some("awake")));
-    // It resumes and sends its pending requests.
+    // The first leader resumes and sends its pending requests.
     assert!(paused.guard().extend(secs(25)).await.is_err());
     paused.resign().await;
     let late = led(&mut observe(&old)).await;
@@ -260,14 +261,14 @@ async fn leader_is_reported_after_its_counter_has_expired() {
     let election = looks.election("job").ttl(secs(3));
     let mut observer = election.observe().expect("a good name");
     let leader = led(&mut observer).await;
-    // A counter lives for a day, and renewals do not extend it.
+    // A counter key lives for a day, and renewals do not extend that.
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
     let told = tokio::time::timeout(secs(4), observer.next()).await;
     assert!(leadership.is_valid());
     assert!(told.is_err(), "it leads all the same: {told:?}");
-    // A new observer sees the same.
+    // An observer that starts now is notified of the same leader.
     assert_eq!(led(&mut observe(&looks)).await, leader);
 }
 
@@ -281,7 +282,7 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
         (unnamed.term, unnamed.note.as_ref()),
         (leadership.term(), None)
     );
-    // A counter lives for a day, and renewals do not extend it.
+    // A counter key lives for a day, and renewals do not extend that.
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
@@ -296,7 +297,7 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
 async fn leader_with_the_longest_note_is_reported() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    // Control characters are stored as a replacement character of three bytes.
+    // Each control character of a note is stored as a replacement character of three bytes.
     let note = "\n".repeat(quorate::MAX_NOTE_LEN);
     let leads = campaign(&redlock, &note).await;
     let leader = led(&mut observe(&redlock)).await;
@@ -330,7 +331,7 @@ async fn foreign_holder_is_not_reported_as_the_previous_leader() {
 #[test]
 fn observer_with_a_zero_ttl_yields() {
     let (done, told) = std::sync::mpsc::channel();
-    // On a thread of its own, because a call that never returns could not be timed out otherwise.
+    // The observer polls on a thread of its own, because the test could not time out a call that never returns.
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -349,8 +350,8 @@ fn observer_with_a_zero_ttl_yields() {
     told.recv_timeout(PATIENCE).expect("it looks and looks");
 }
 
-/// One clock was 30 days ahead while another master was away. Then the clocks are corrected, a day passes without a
-/// leader, and the master whose clock was ahead is away.
+/// One master's clock was 30 days ahead while another master was away. Then the clock is corrected, a day passes
+/// without a leader, and the master whose clock was ahead is away.
 #[tokio::test]
 async fn terms_rise_after_a_day_without_use_when_a_clock_was_ahead() {
     let shim = match ClockShim::build() {

@@ -1,4 +1,4 @@
-//! Waiting together with clients that know nothing of the queue: their releases wake no waiter.
+//! Waiting for a lock together with clients that do not know the queue: their releases wake no waiter.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use quorate_testbed::Masters;
 /// The key of the generation marker.
 const MARKER: &str = "quorate:masters";
 
-/// Default settings, except for newly started masters and a busy machine.
+/// A client with default settings, except that it accepts newly started masters and waits longer on a busy machine.
 fn fair(masters: &Masters) -> Redlock {
     Redlock::builder()
         .masters(masters.urls())
@@ -20,7 +20,8 @@ fn fair(masters: &Masters) -> Redlock {
         .expect("good settings")
 }
 
-/// The time until a waiter gets a lock after a plain client that held it for `hold` has deleted its key.
+/// The time until a waiter gets the lock, from the moment when a plain client deletes its key after holding it for
+/// `hold`.
 async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Duration) -> Duration {
     for master in masters {
         ask_server(
@@ -44,13 +45,13 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
     got.saturating_duration_since(released)
 }
 
-/// A third of a heartbeat is 1.7 s at the default TTL, so the fallback timer alone would be 0.83 s late on average.
-/// Retries are at most 250 ms late.
+/// At the default TTL, a third of a heartbeat is 1.7 s. The fallback timer alone would notice the release 0.83 s late
+/// on average. Retries notice it at most 250 ms late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_notices_the_release_of_a_foreign_client_soon() {
     let masters = masters(3);
     let mut took = Vec::new();
-    // Spread out, so that no fixed period favours them all.
+    // The holds have different lengths, so that no fixed period of retries matches them all.
     for round in 0..9 {
         let hold = ms(2_000 + 190 * round);
         took.push(after_a_foreign_release(&masters, format!("x{round}"), hold));
@@ -71,8 +72,8 @@ fn scripts(masters: &Masters) -> u64 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// The cost of retries while the holder may be a foreign client, and that they stop once the holder has a ticket
-/// itself.
+/// A waiter retries while the holder may be a foreign client, which costs messages. The retries stop once the holder is
+/// a client that has a ticket itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn polling_a_holder_sends_a_bounded_number_of_messages() {
     let masters = masters(3);
@@ -82,11 +83,11 @@ async fn polling_a_holder_sends_a_bounded_number_of_messages() {
     let before = scripts(&masters);
     let holding = tokio::spawn(async move { holder.acquire("x").await.expect("its turn") });
     tokio::time::sleep(secs(3)).await;
-    // Retries after 10 ms, growing by 1.6 up to 250 ms, each drawn from its upper half: at most 30 in 3 s, plus the two
-    // earlier attempts. The holder's renewal is one script in this time.
+    // Retries follow after 10 ms, growing by 1.6 up to 250 ms, each drawn from the upper half of that. That is at most
+    // 30 in 3 s, plus the two earlier attempts and one script for the holder's renewal.
     assert!((5..=40).contains(&looked(before)), "{}", looked(before));
     guard.release().await;
-    // This holder has waited itself: its ticket shows that its release will wake the next waiter.
+    // This holder was queued itself. Its ticket shows that its release will wake the next waiter.
     let guard = holding.await.expect("no panic");
     let before = scripts(&masters);
     let waiting = tokio::spawn(async move { waiter.acquire("x").await.map(drop) });

@@ -1,18 +1,18 @@
-//! How a lock is shown that a majority of the masters may have lost: they restarted empty, and the restart guard does
-//! not count their votes yet.
+//! The reported state of a lock that a majority of the masters may have lost. These masters restarted empty, and the
+//! restart guard does not count their votes yet.
 
 use crate::support::{PATIENCE, masters, ms, secs, settings};
 use quorate::{Fault, Redlock, RestartGuard, StatusVerdict};
 use quorate_testbed::Masters;
 
-/// The guard lasts longer than any of these tests.
+/// A client whose restart guard ignores a restarted master for longer than any of these tests runs.
 fn client(masters: &Masters) -> Redlock {
     let settings = settings(masters.urls()).max_ttl(secs(300));
     let settings = settings.restart_guard(RestartGuard::AfterFirstContact);
     settings.build().expect("good settings")
 }
 
-/// Waits until the client has contacted all masters, which it then trusts.
+/// Waits until the client has contacted all masters, so that it trusts their present server runs.
 async fn met(redlock: &Redlock) {
     let began = std::time::Instant::now();
     loop {
@@ -24,7 +24,7 @@ async fn met(redlock: &Redlock) {
     }
 }
 
-/// Three of five masters lose their data.
+/// Restarts three of the five masters without their data.
 fn forget(masters: &Masters) {
     for master in masters.iter().take(3) {
         master.restart_empty().expect("restarted");
@@ -79,7 +79,7 @@ async fn leader_lost_by_a_majority_is_reported_until_its_lease_ends() {
     let leader = leader.expect("told").expect("a leader");
     assert_eq!(leader.term, leadership.term());
     forget(&masters);
-    // It polls every 4 s, and sooner while no majority answers.
+    // The observer polls every 4 s, and sooner while no majority answers.
     let told = tokio::time::timeout(ms(6_500), observer.next()).await;
     assert!(leadership.is_valid(), "or this has shown nothing");
     assert!(told.is_err(), "nobody is said to lead: {told:?}");

@@ -1,11 +1,11 @@
-//! Settings from the environment of a process: a child process, because a process must not change its own environment
-//! while threads read it.
+//! Settings are read from the environment of the process. Each test starts a child process, because a process must not
+//! change its own environment while threads read it.
 
 use std::process::Command;
 
 use quorate::RedlockBuilder;
 
-/// Set for the child process.
+/// The variable that tells this test program that it is the child process.
 const CHILD: &str = "QUORATE_TEST_CHILD";
 
 /// Not a test of its own: the output of the child process that [`with`] starts.

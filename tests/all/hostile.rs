@@ -1,7 +1,7 @@
-//! Masters that answer the handshake and then misbehave. Every call ends in time, the good
-//! masters continue at their pace, and no holder is reported that does not exist.
+//! Masters that answer the handshake and then misbehave. Every call must end in time, the good masters continue at
+//! their pace, and no error names a holder that does not exist.
 //!
-//! With `--nocapture` the tests print how late the calls were. The goal is 100 ms; the assertion allows more, for a
+//! With `--nocapture` the tests print how late the calls were. The goal is 100 ms. The assertion allows more, for a
 //! machine with other load.
 
 use std::fmt::Write as _;
@@ -15,26 +15,26 @@ use futures::future::{join, join_all};
 use quorate::{AcquireError, LockGuard, Redlock, RedlockBuilder, StatusVerdict, TryAcquire, Wait};
 use quorate_testbed::{Fault as Harm, Hostile, Proxy, Script, Server, Tampering, Then, Way, Words};
 
-/// The node timeout. It exceeds the default, because next to two builds a good server sometimes needs more.
+/// The node timeout. It exceeds the default of 50 ms, because a good server on a busy machine sometimes needs more.
 const NODE_TIMEOUT: Duration = ms(200);
 
-/// How long a waiter waits.
+/// The wait of each acquire.
 const WAIT: Duration = secs(1);
 
-/// How late a call may be, in addition to the lateness of the same work without a fault. The goal is a tenth of it; the
-/// rest is for a busy machine. The faults that the tests were written against delayed calls by 4 to 15 s, or forever.
+/// How much later a call may end than the same call without a fault. The goal is a tenth of this limit; the rest is for
+/// a busy machine. The bugs that these tests look for delayed calls by 4 to 15 s, or forever.
 const MARGIN: Duration = secs(1);
 
-/// Tasks that acquire locks during the fault.
+/// The number of tasks that acquire locks during the injected fault.
 const TASKS: usize = 64;
 
-/// Attempts before that, each of which leaves a pending release at masters that do not answer.
+/// The number of attempts before the tasks start. Each attempt leaves a pending release for masters that do not answer.
 const PENDING: usize = 704;
 
-/// Attempts that are made at the same time.
+/// The number of those attempts that are made at the same time.
 const BURST: usize = 88;
 
-/// Locks that are held when the fault begins.
+/// The number of locks that are held when the fault is injected.
 const HELD: usize = 8;
 
 fn settings_for<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBuilder {
@@ -43,7 +43,7 @@ fn settings_for<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBu
         .wait(Wait::For(WAIT))
 }
 
-/// An address without a listener.
+/// An address on which no server listens.
 fn dead() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     format!("redis://{}", listener.local_addr().expect("bound"))
@@ -69,7 +69,7 @@ fn flood(first: &str, rest: &str) -> Script {
     })
 }
 
-/// The other masters of a scene.
+/// The masters of a scene next to the hostile one.
 #[derive(Clone, Copy, Debug)]
 enum Company {
     Nobody,
@@ -80,17 +80,17 @@ enum Company {
 /// The results of all calls of one scene.
 #[derive(Default)]
 struct Tally {
-    /// The largest lateness of each kind of call, and the number of calls.
+    /// For each kind of call: how late the latest one ended, and the number of calls.
     beyond: Vec<(&'static str, Duration, u32)>,
-    /// How long successful waiters took.
+    /// The time that each successful waiter took.
     paces: Vec<Duration>,
-    /// Failed acquisitions and extensions, with the reason.
+    /// The reasons of failed acquisitions and extensions.
     in_vain: Vec<String>,
-    /// A reported holder of a lock that no other client ever requested.
+    /// The error that named a holder, although no other client ever requested the lock.
     told_of_a_holder: Option<String>,
 }
 
-/// One fault together with one set of other masters.
+/// One kind of hostile master together with one set of other masters.
 struct Scene {
     redlock: Redlock,
     hostile: Hostile,
@@ -99,7 +99,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// All masters are good at first.
+    /// Starts the scene. All masters behave well at first.
     fn set(good: &[Server], company: Company, fair: bool) -> Self {
         let hostile = start(relay(&good[2], Tampering::None));
         let urls = match company {
@@ -126,7 +126,7 @@ impl Scene {
         self.tally.lock().expect("no panic")
     }
 
-    /// Makes one call with the time limit `allowed`.
+    /// Makes one call, which should end within `allowed`, and records how much later it ended.
     async fn timed<T>(
         &self,
         call: &'static str,
@@ -175,7 +175,7 @@ impl Scene {
         None
     }
 
-    /// Uses every method of a lock.
+    /// Calls every method of a lock.
     async fn finish(&self, guard: LockGuard) {
         let resource = guard.resource().to_vec();
         let extended = self
@@ -193,7 +193,7 @@ impl Scene {
         status.expect("a good name");
     }
 
-    /// Locks are held, the fault begins, releases pile up, and many tasks use every method.
+    /// Runs the scene: locks are held, the fault is injected, releases become pending, and many tasks use every method.
     async fn play(&self, trouble: Script) {
         let name = &self.name;
         let mut held = Vec::new();
@@ -238,7 +238,7 @@ impl Scene {
         println!("{line} | {} connections", self.hostile.accepted());
     }
 
-    /// The complaints, compared with the same work without a fault.
+    /// Returns the complaints about this scene, compared with the same work without a fault.
     fn verdict(&self, company: Company, control: &Tally) -> Vec<String> {
         let tally = self.tally();
         let mut wrong = Vec::new();
@@ -252,7 +252,7 @@ impl Scene {
             wrong.push(format!("a holder that does not exist was reported: {told}"));
         }
         if matches!(company, Company::TwoGood) {
-            // On a busy machine a good master is sometimes too slow.
+            // On a busy machine even a good master is sometimes too slow, so a few failures are allowed.
             let calls: u32 = tally.beyond.iter().map(|(.., count)| count).sum();
             if tally.in_vain.len() > control.in_vain.len() + calls as usize / 50 {
                 let (count, first) = (tally.in_vain.len(), &tally.in_vain[0]);
@@ -274,18 +274,18 @@ impl Tally {
         beyond.max().unwrap_or_default()
     }
 
-    /// The median time of successful waiters; the times are sorted.
+    /// The median time of successful waiters. The times are already sorted.
     fn median(&self) -> Option<Duration> {
         self.paces.get(self.paces.len() / 2).copied()
     }
 }
 
-/// The same fault with every set of masters, ordered and unordered, at the same time; and next to it the same work
-/// without a fault, which shows the delays of the machine.
+/// Plays one fault with every set of masters, ordered and unordered, at the same time. A scene without a fault runs
+/// next to them and shows the delays of the machine. Returns all complaints.
 async fn survive(kind: &'static str, trouble: impl Fn(&[Server]) -> Script) -> Vec<String> {
     let good = masters(3);
     let play = |scene: Arc<Scene>, script: Script| async move {
-        // Each on a task of its own, so that none waits for another's turn.
+        // Each scene runs on a task of its own, so that none waits for another.
         let play = tokio::spawn(async move {
             scene.play(script).await;
             scene
@@ -315,7 +315,7 @@ async fn survive(kind: &'static str, trouble: impl Fn(&[Server]) -> Script) -> V
     verdicts.flatten().collect()
 }
 
-/// Runs a function that may block its runtime or hang.
+/// Runs a future that may block its runtime or hang, and fails after a minute.
 fn within_a_minute<T: Send + 'static>(run: impl Future<Output = T> + Send + 'static) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -381,7 +381,8 @@ survives! {
     master_that_quotes_unknown_commands_is_survived: "quotes", |_| Script::Quote;
 }
 
-/// The number of connections to `script` within four seconds of constant demand, together with two good masters.
+/// The number of connections that a client makes to a master with this script within four seconds. It acquires locks
+/// all the time, and two other masters are good.
 async fn calls_in_four_seconds(script: Script) -> u64 {
     let good = masters(2);
     let hostile = start(script);
@@ -397,7 +398,7 @@ async fn calls_in_four_seconds(script: Script) -> u64 {
     hostile.accepted()
 }
 
-/// The names of those that were contacted too often.
+/// The names of the scripts whose master received `most` connections or more in four seconds.
 async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String> {
     let calls = scripts.into_iter().map(|(kind, script)| async move {
         let calls = calls_in_four_seconds(script).await;
@@ -528,7 +529,7 @@ async fn an_idle_connection_into_a_black_hole_is_noticed_before_it_is_needed() {
     })
     .await;
     println!("noticed after {:.1?}", started.elapsed());
-    // Under 5 s; the rest is for a busy machine.
+    // The call should take less than 5 s. The rest is for a busy machine.
     assert!(started.elapsed() < secs(7), "{:?}", started.elapsed());
     assert_eq!(
         proxies[0].counters().accepted,

@@ -33,7 +33,7 @@ async fn inspection_reports_the_servers_own_information() {
         let offset = inspection.clock_offset_ms.expect("a clock offset");
         assert!(offset.abs() < 30_000, "one machine, one clock: {offset}");
         assert!(inspection.connecting.is_some() && inspection.round_trip.is_some());
-        // It has just started, and the default guard applies.
+        // This master has just started, and the restart guard has its default setting.
         assert!(
             inspection
                 .quarantined
@@ -68,8 +68,8 @@ async fn inspection_does_not_disturb_the_connection_of_locks() {
         ours.and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
-    // A majority is enough for the guard; this test needs all. The connections that started the servers close after a
-    // while.
+    // The first acquire contacts a majority only, but this test needs connections to all masters. The connections that
+    // started the servers close after a while.
     redlock.status("job").await.expect("a good name");
     let alone = || masters.iter().all(|master| connections(master) == 1);
     eventually("one connection each", alone).await;
@@ -89,13 +89,14 @@ async fn memory_masters_can_be_inspected() {
     assert!(inspections.iter().all(|one| one.fault.is_none()));
 }
 
-/// A master that answers the handshake correctly, and every other command with `answer`; `None` means silence.
+/// Plays a master that answers the handshake correctly, and every other command with `answer`, or not at all if that is
+/// `None`.
 async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
     const INFO: &[u8] = b"$35\r\nrun_id:a\r\nuptime_in_seconds:99999\r\n\r\n";
     let mut heard = Vec::new();
     let mut greeted = false;
     while let Ok(1..) = stream.read_buf(&mut heard).await {
-        // The names of all commands received.
+        // The names of all commands that were received since the last answer.
         let text = String::from_utf8_lossy(&heard).into_owned();
         let lines: Vec<&str> = text.split("\r\n").collect();
         let names: Vec<&str> = lines
@@ -151,7 +152,7 @@ async fn inspection_of_a_master_silent_after_the_handshake_costs_its_timeouts() 
     let found = inspect_hostile(None).await;
     assert_eq!(found.fault, Some(Fault::Timeout(ms(300))), "{found:?}");
     assert!(found.connecting.is_some());
-    // Only that one question waits; the margin is for busy machines.
+    // Only the first request after the handshake times out. The margin is for busy machines.
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
 

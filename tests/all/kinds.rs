@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::{self, ms, secs};
 use quorate::{LockRequest, LossCause, Owner, Redlock, RedlockBuilder, StatusVerdict};
 
-/// The kinds of the table, each on a resource of its own.
+/// The kinds of locks in the table. Each is tested on a resource of its own.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Several,
@@ -27,7 +27,7 @@ impl Kind {
         }
     }
 
-    /// The number of locks that a list shows for it, and the name of one.
+    /// The number of locks that a list shows for this kind, and the name of one of them.
     fn listed(self) -> (usize, &'static str) {
         match self {
             Self::Several => (2, "a"),
@@ -42,7 +42,7 @@ fn memory() -> RedlockBuilder {
     Redlock::builder().in_memory(3)
 }
 
-/// Both orders of waiting.
+/// Two clients in memory: one queues waiters in order, and one does not.
 fn both() -> [Redlock; 2] {
     [memory(), memory().order(quorate::Order::Unordered)]
         .map(|builder| builder.build().expect("good settings"))
@@ -89,7 +89,7 @@ async fn every_kind_obeys_max_hold_and_leaves_no_key_when_dropped() {
             let guard = bounded.acquire().await.expect("free");
             assert_eq!(soon(guard.lost()).await, LossCause::MaxHold, "{kind:?}");
             drop(guard);
-            // Started, and dropped at its first await point.
+            // The acquire is started, and dropped at its first await point.
             let begun = kind.request(&redlock, &owner).acquire();
             assert!(futures::FutureExt::now_or_never(begun).is_none_or(|lock| lock.is_ok()));
             redlock.flush().await;

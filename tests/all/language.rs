@@ -1,5 +1,5 @@
-//! The language of the project is kept plain: words that this project once used in a private sense, and sentences
-//! whose subject is a clause with *who* or *what*, do not come back.
+//! The language of the project is kept plain. Words that this project once used in a private sense must not come back,
+//! nor sentences whose subject is a clause with *who* or *what*.
 //!
 //! The check reads comments, messages (string literals of several words), names of tests, Lua scripts, shell scripts
 //! and pages. Text in backticks is code and is not read.
@@ -39,13 +39,13 @@ const REPLACED: [(&str, &str); 29] = [
     ("so long", "name the time"),
 ];
 
-/// How a sentence may not begin: the subject would be a clause. A question may.
+/// Words with which a sentence must not begin, because its subject would be a clause. A question may begin with them.
 const CLAUSES: [&str; 4] = ["Who", "Whoever", "What", "Whatever"];
 
-/// Texts that may keep a word of the list: part of a path, and the word. A page about words, a proper name.
+/// Texts that may contain a word of the list, such as a page about words: part of a path, and the word.
 const ALLOWED: [(&str, &str); 0] = [];
 
-/// Folders and files that are read.
+/// The folders and files that are checked.
 const READ: [&str; 17] = [
     "src",
     "tests",
@@ -66,7 +66,7 @@ const READ: [&str; 17] = [
     "ARCHITECTURE.md",
 ];
 
-/// One text: where it begins, and its words.
+/// One text: the line where it begins, and its words.
 struct Text {
     line: usize,
     words: String,
@@ -85,7 +85,7 @@ fn files(path: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Adds a line to the text above it where both are parts of one comment, and begins a new text otherwise.
+/// Appends a line to the text above it if both are parts of one comment. Otherwise the line begins a new text.
 fn join(texts: &mut Vec<Text>, last: &mut usize, line: usize, words: &str) {
     match texts.last_mut() {
         Some(text) if *last + 1 == line && !words.trim().is_empty() => {
@@ -201,11 +201,11 @@ fn without_braces(text: &str) -> String {
         .collect()
 }
 
-/// The faults of a text: replaced words, and sentences with a clause as their subject.
+/// The complaints about a text: replaced words, and sentences with a clause as their subject.
 fn faults(text: &str) -> Vec<String> {
     // Every second part between backticks is code.
     let prose: String = text.split('`').step_by(2).collect::<Vec<_>>().join("`");
-    // So is a value in braces; "told apart" is an idiom.
+    // A value in braces is code as well. The phrase "told apart" is allowed.
     let prose = without_braces(&prose).replace("told apart", "distinguished");
     let lower = format!(
         " {} ",

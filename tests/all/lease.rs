@@ -1,4 +1,4 @@
-//! The duration of a lock: renewal, its end, and what the holder is notified of.
+//! How long a lock lasts: its renewal, its end, and the causes of a loss that the holder is notified of.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn held(redlock: &Redlock, ttl: Duration) -> LockGuard {
     guard.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Waits for the end of the lock.
+/// Waits until the lock is lost, and returns the cause.
 async fn end(guard: &LockGuard) -> LossCause {
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     let cause = lost.expect("it ends");
@@ -31,7 +31,7 @@ async fn end(guard: &LockGuard) -> LossCause {
     cause
 }
 
-/// Not before `due`, and not long after.
+/// Checks that it is now `due` or a little later, by less than [`MARGIN`].
 #[track_caller]
 fn assert_at(due: Instant) {
     let now = Instant::now();
@@ -40,7 +40,7 @@ fn assert_at(due: Instant) {
     assert!(late < MARGIN, "{late:?} too late");
 }
 
-/// How long the master will keep the lock.
+/// The remaining TTL of the lock key on this master.
 fn left(server: &Server) -> Duration {
     let left = ask_server(server, &["PTTL", "job"])
         .int()
@@ -62,7 +62,7 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
         match redlock.try_acquire("job").await {
             Ok(TryAcquire::Held(_)) => refused += 1,
             Ok(TryAcquire::Acquired(second)) => panic!("two holders: {guard:?}, {second:?}"),
-            // A master was slow, which says nothing about the lock.
+            // A master was slow, so the attempt is no evidence about the lock.
             Err(error) => println!("{error}"),
         }
     }
@@ -107,7 +107,7 @@ async fn max_hold_ends_a_renewed_lock() {
     assert!(guard.is_valid(), "renewed until then");
     assert_eq!(end(&guard).await, LossCause::MaxHold);
     assert_at(began + secs(5));
-    // It is released instead of expiring, and never comes back.
+    // The key is released instead of expiring, and never comes back.
     eventually("the key is gone", || holders(&masters, "job") == 0).await;
     assert_eq!(
         guard.extend(secs(2)).await,
@@ -125,7 +125,7 @@ async fn loss_is_reported_at_the_deadline_while_every_renewal_hangs() {
     for master in &masters {
         master.stop().expect("stopped");
     }
-    // A renewal may just have been counted.
+    // A renewal that was sent before may still be counted.
     tokio::time::sleep(ms(100)).await;
     let deadline = guard.valid_until();
     assert_eq!(end(&guard).await, LossCause::Expired);
@@ -215,7 +215,7 @@ async fn no_key_comes_back_after_a_release() {
         .iter()
         .map(|master| Proxy::start(master.addr()).expect("a proxy"))
         .collect();
-    // Distant masters: renewals are in transit when a lock is released.
+    // The masters are distant, so renewals are in transit when a lock is released.
     let _far: Vec<_> = proxies
         .iter()
         .map(|proxy| Harm::latency(Way::Both, ms(5)).inject(proxy))
@@ -226,7 +226,7 @@ async fn no_key_comes_back_after_a_release() {
     let locks = (0..60u64).map(|n| {
         let redlock = &redlock;
         async move {
-            // 100 ms between renewals, and releases at every point of that interval.
+            // Renewals follow each other after 100 ms, and the locks are released at every point of that interval.
             let lock = redlock.lock(format!("job {n}")).ttl(ms(300));
             let Ok(guard) = lock.acquire().await else {
                 return;
@@ -412,7 +412,7 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
     .await;
 }
 
-/// Short leases, so that the guard's time passes within a test.
+/// Settings with short leases, so that the time of the restart guard passes within a test.
 #[tokio::test]
 async fn report_of_a_held_lock_includes_late_answers() {
     let masters = masters(3);
@@ -445,7 +445,7 @@ fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
         .restart_guard(guard)
 }
 
-/// Acquires a lock that must be free, with the time limit of a busy machine.
+/// Acquires a lock that must be free. The attempt may fail for a while, as it does on a busy machine.
 async fn take_in_time(redlock: &Redlock, resource: &str) -> LockGuard {
     let lock = redlock.lock(resource).wait(Wait::For(PATIENCE));
     lock.acquire()
@@ -465,7 +465,7 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
     let first = guarded(&masters, RestartGuard::AfterFirstContact);
     let (first, second) = (first.clone().build(), first.build());
     let (first, second) = (first.expect("good"), second.expect("good"));
-    // Both have contacted all masters, not only a majority: first contact is trusted.
+    // Both clients contact all masters, not only a majority, because a server run is trusted at first contact.
     for redlock in [&first, &second] {
         let met = async || {
             let status = redlock.status("job").await.expect("a good name");
@@ -482,7 +482,7 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
     let restarted = Instant::now();
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
-    // Two masters have lost the lock. Without the guard they would form a majority for a second holder.
+    // Two masters have lost the lock. Without the restart guard they would form a majority for a second holder.
     loop {
         match second.acquire("job").await {
             Ok(thief) => {
@@ -510,11 +510,12 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
 async fn guarded_master_that_just_started_does_not_vote() {
     let masters = masters(3);
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
-    // Two refusals decide it; the third may not have arrived by then. Other errors are those of a busy machine.
+    // The error is decided by two refusals, and may not include that of the third master. On a busy machine other
+    // errors occur, so the attempt is repeated.
     while quarantined(&redlock.acquire("job").await.expect_err("too young")) < 2 {}
     let patient = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
     patient.await.expect("they grow up").release().await;
-    // Without the guard, or at first contact, they are trusted.
+    // With the guard off, or with a guard after first contact, newly started masters are trusted.
     for guard in [RestartGuard::AfterFirstContact, RestartGuard::Off] {
         let masters = support::masters(3);
         let redlock = guarded(&masters, guard).build().expect("good");
@@ -536,7 +537,7 @@ async fn guarded_master_answers_looks_and_accepts_releases() {
         .expect("free");
     let gone = ask(&*young, release(&lock)).await;
     assert_eq!(gone, Ok(Answer::Released(true)));
-    // More requests than fit into one message.
+    // More requests than fit into one message are sent.
     let mut ears = Ears::new();
     for n in 0..3_000 {
         let claim = claim(format!("job {n}").as_bytes(), 1);

@@ -13,10 +13,10 @@ use crate::support::{PATIENCE, eventually, ms, secs, take};
 use quorate::node::{Node, Request};
 use quorate::{Redlock, RedlockBuilder, Retry, TryAcquire, Wait};
 
-/// Longer than any of these tests waits.
+/// Longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
-/// Masters in memory that count the requests for a lock.
+/// Masters in memory that count the requests about a lock.
 struct World {
     nodes: [Arc<Stubborn>; 3],
     asked: Arc<AtomicUsize>,
@@ -47,13 +47,13 @@ impl World {
             .wait(Wait::Forever)
     }
 
-    /// A process that notices a release by a wake-up only.
+    /// A client, as in a separate process, that notices a release only by a wake-up.
     fn process(&self) -> Redlock {
         let patient = self.settings().retry(Retry::new(FAR, FAR));
         patient.build().expect("good settings")
     }
 
-    /// A process that also finds a lock that was released silently.
+    /// A client, as in a separate process, that also notices a release without a wake-up, because it retries.
     fn watchful(&self) -> Redlock {
         let watchful = self.settings().retry(Retry::new(ms(5), ms(5)));
         watchful.build().expect("good settings")
@@ -77,7 +77,7 @@ impl World {
     }
 }
 
-/// A waiter that has looked once: it is queued, locally or at the masters.
+/// Starts a waiter and waits until it has looked once. Then it is queued, in this process or at the masters.
 async fn stands(redlock: &Redlock, wait: Wait) -> Waiter {
     let looks = Arc::<AtomicUsize>::default();
     let seen = looks.clone();
@@ -143,13 +143,14 @@ async fn waiter_leaving_from_the_middle_or_end_passes_no_turn() {
     leaves(last).await;
     guard.release().await;
     all_get_it([next, after]).await;
-    // The queue is empty: nobody in this process holds the lock, and the next caller goes straight to the masters.
+    // The local queue is empty now: nobody in this process holds the lock, so the next caller sends its request at
+    // once.
     let before = world.asked();
     take(&redlock, "job").await.release().await;
     assert_eq!(world.asked(), before + 3);
 }
 
-/// The turn belongs to the lock and not to the attempt.
+/// The turn stays with the lock after the attempt that acquired it, so waiters behind a local holder ask nothing.
 #[tokio::test]
 async fn callers_behind_a_local_holder_send_no_request() {
     let world = World::new();
@@ -157,7 +158,7 @@ async fn callers_behind_a_local_holder_send_no_request() {
     let guard = take(&redlock, "job").await;
     let before = world.asked();
     let behind = [waits(&redlock).await, waits(&redlock).await];
-    // A caller whose turn it is asks at once.
+    // A caller whose turn it is would send its request at once.
     tokio::time::sleep(ms(200)).await;
     assert_eq!(world.asked(), before);
     drop(guard);
@@ -170,7 +171,7 @@ async fn callers_behind_a_local_front_waiter_send_no_request() {
     let world = World::new().held_by_another();
     let redlock = world.process();
     let front = waits(&redlock).await;
-    // Its second attempt queued it; it looks again only when woken.
+    // The front waiter was queued by its second attempt. It looks again only when it is woken.
     eventually("it is queued", || world.asked() == 6).await;
     let behind = [waits(&redlock).await, waits(&redlock).await];
     tokio::time::sleep(ms(200)).await;
@@ -202,8 +203,8 @@ async fn local_waiters_are_served_in_order() {
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
 }
 
-/// One thread, and masters that answer at once: nothing else runs between the end of the lock and the try, so the turn
-/// has been passed on and not been taken yet.
+/// The test has one thread, and its masters answer at once. So nothing else runs between the end of the lock and the
+/// try: the turn has been passed on, and the next waiter has not used it yet.
 #[tokio::test]
 async fn try_does_not_overtake_the_next_waiter() {
     for released in [true, false] {
@@ -244,7 +245,7 @@ async fn try_behind_local_waiters_sends_no_request() {
     }
 }
 
-/// The earlier waiters are no longer waited for, and what they learned is not lost.
+/// Waiters that have left are no longer waited for, and their findings are kept for the next one.
 #[tokio::test]
 async fn wake_up_goes_to_the_current_front_waiter() {
     let world = World::new();
@@ -259,7 +260,7 @@ async fn wake_up_goes_to_the_current_front_waiter() {
     gets_it(second).await.release().await;
 }
 
-/// Each wake-up leads to one look only; otherwise a waiter would look forever.
+/// Each wake-up must lead to one look only. Otherwise a waiter would look forever.
 #[tokio::test]
 async fn spurious_wake_up_leads_to_one_look() {
     let world = World::new();
@@ -267,7 +268,7 @@ async fn spurious_wake_up_leads_to_one_look() {
     let guard = take(&other, "job").await;
     let waiter = waits(&ours).await;
     eventually("it is queued", || world.asked() == 9).await;
-    // Nothing else runs between the two: the waiter is woken and finds another holder.
+    // Nothing else runs between the release and the new holder, so the woken waiter finds the lock held.
     guard.release().await;
     for node in &world.nodes {
         node.clone().holding("job");
@@ -278,7 +279,7 @@ async fn spurious_wake_up_leads_to_one_look() {
     leaves(waiter).await;
 }
 
-/// On a runtime with threads, with waiters that arrive, leave and are dropped at any moment.
+/// The runtime has several threads, and waiters arrive, leave and are dropped at any moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_waiters_that_come_and_go_are_all_served() {
     let world = World::new();
@@ -289,7 +290,7 @@ async fn concurrent_waiters_that_come_and_go_are_all_served() {
         tasks.push(tokio::spawn(async move {
             let brief = Duration::from_micros(number * 37 % 500);
             match number % 3 {
-                // Dropped at some point.
+                // This waiter is dropped at some await point.
                 0 => drop(tokio::time::timeout(brief, redlock.acquire("job")).await),
                 1 => drop(redlock.try_acquire("job").await),
                 _ => {

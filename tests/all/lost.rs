@@ -1,4 +1,4 @@
-//! A lost lock ends in the same way however the loss is found, and reports what each master answered.
+//! A lock that is lost ends in the same way however the loss is found, and its guard reports the answer of each master.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,14 +32,14 @@ fn outcomes(guard: &LockGuard) -> Vec<(Phase, NodeOutcome)> {
     reports.map(|said| (said.phase, said.outcome)).collect()
 }
 
-/// Acquired with a fixed lease, so that no renewal finds the loss.
+/// Acquires the lock with a fixed lease, so that no renewal finds the loss.
 async fn leased(redlock: &Redlock) -> LockGuard {
     let lock = redlock.lock("job").renewal(false);
     lock.acquire().await.expect("free")
 }
 
-/// Without the releases, the remaining keys would block every client until the TTL is over, for longer than this test
-/// waits.
+/// Without the releases, the remaining keys would block every client for the rest of the TTL, which is longer than this
+/// test waits.
 #[tokio::test]
 async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
     let masters = masters(3);
@@ -59,7 +59,7 @@ async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
         !has_key(&masters[2], "job")
     })
     .await;
-    // The local turn was passed on as well, exactly once: the guard still exists.
+    // The local turn was passed on as well, and only once: the guard still exists.
     for master in masters.iter().take(2) {
         ask_server(master, &["DEL", "job"]);
     }
@@ -108,7 +108,7 @@ async fn lost_lock_reports_each_masters_answer_to_its_renewal() {
             (Phase::Extend, NodeOutcome::Yes),
         ]
     );
-    // The answers ended the lock; none of them came too late to count.
+    // All answers were part of the decision that the lock is lost, so none is marked as late.
     assert!(guard.report().iter().all(|said| !said.late));
 }
 
@@ -126,7 +126,7 @@ async fn guard_reports_answers_that_arrived_after_the_acquisition() {
     guard.release().await;
 }
 
-/// The reports about a renewal are given because it failed.
+/// The guard shows the answers to a renewal only if the renewal failed.
 #[tokio::test]
 async fn successful_renewal_keeps_the_report_of_the_acquisition() {
     let (_nodes, redlock) = three(ms(900));
@@ -184,7 +184,7 @@ async fn successful_renewal_clears_the_report_of_earlier_failures() {
     guard.release().await;
 }
 
-/// An extension waits until the end of the lock, and a concurrent renewal moves that end.
+/// The extension waits until the lock expires. A renewal moves that end while the extension waits.
 #[tokio::test]
 async fn extension_overtaken_by_a_renewal_is_not_a_loss() {
     let (nodes, redlock) = three(secs(3));
@@ -202,8 +202,8 @@ async fn extension_overtaken_by_a_renewal_is_not_a_loss() {
     guard.release().await;
 }
 
-/// A holder behind links that are down does not notice that its lock is broken, and renews when they are back. The
-/// operator's `max_ttl` is far below the holder's remaining time.
+/// A holder whose links are down does not notice that its lock was force-released. It sends a renewal when the links
+/// are restored. The operator's `max_ttl` is far below the holder's remaining time.
 #[tokio::test]
 async fn force_released_holder_behind_restored_links_does_not_return_after_the_next_holder() {
     let masters = masters(3);
@@ -213,7 +213,7 @@ async fn force_released_holder_behind_restored_links_does_not_return_after_the_n
         .collect();
     let urls = masters.iter().zip(&proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
-    // A renewal is due every four seconds, and is sent again on links that have come back.
+    // The holder's renewals are due every four seconds, and are sent again once the links are restored.
     let far = settings(urls).ttl(secs(12)).max_ttl(secs(60)).build();
     let far = far.expect("good settings");
     let near = settings(masters.urls()).node_timeout(ms(100));
@@ -229,7 +229,7 @@ async fn force_released_holder_behind_restored_links_does_not_return_after_the_n
     let later = next.fencing_token();
     assert!(later > guard.fencing_token());
     next.release().await;
-    // Longer than the operator's clients can hold any lock.
+    // Longer than a client with the operator's settings can hold any lock.
     tokio::time::sleep(ms(1_500)).await;
     assert!(guard.is_valid(), "it has not heard of it");
     drop(down);

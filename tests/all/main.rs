@@ -1,4 +1,4 @@
-//! The tests of the library, linked once.
+//! Integration tests of the library, linked into one program.
 
 #[path = "../support/mod.rs"]
 mod support;

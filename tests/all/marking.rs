@@ -1,4 +1,4 @@
-//! Masters that are marked before their first change: the step of the operator, and what it does to clients
+//! Masters that get generation markers before their first change: the operator's step, and its effect on clients
 //! (docs/operations.md, "Generation markers").
 
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ fn numbers(servers: &Masters) -> Vec<String> {
         .collect()
 }
 
-/// The remaining lifetime of the marker; -1 if it has no expiry.
+/// The remaining lifetime of the marker; -1 if the marker has no expiry.
 fn lifetime(server: &Server) -> Option<i64> {
     ask_server(server, &["PTTL", MARK]).int()
 }
@@ -75,7 +75,7 @@ async fn marker_is_permanent_and_a_lost_one_is_restored_with_a_lifetime() {
     assert_eq!(lifetime(&servers[0]), Some(-1));
 }
 
-/// A master that is marked later would be mistaken for one that has lost its marker.
+/// All masters must be reachable, because a master that is marked later would be mistaken for one that lost its marker.
 #[tokio::test]
 async fn no_master_is_marked_while_one_is_away() {
     let servers = masters(3);
@@ -106,7 +106,7 @@ async fn lost_marker_is_restored_by_the_step_while_another_master_is_away() {
     assert!(lifetime(&servers[0]) > Some(0));
 }
 
-/// These settings were accepted without markers, when only the clients' own URLs counted.
+/// Without markers, clients with other URLs for the same masters were accepted, because nothing compared the URLs.
 #[tokio::test]
 async fn no_master_is_marked_while_a_client_uses_other_names_for_the_masters() {
     let servers = masters(3);
@@ -151,7 +151,7 @@ async fn masters_with_another_marker_are_not_marked() {
         );
         assert_eq!(numbers(&servers)[..2], [""; 2]);
     }
-    // Marked for generation 0: clients of another generation would be admitted, and those of this one refused.
+    // One master has a marker for generation 0. It would admit clients of that generation and refuse those of this one.
     ask_server(&servers[2], &["DEL", MARK]);
     all.mark_masters().await.expect("all masters are there");
     drop(all);
@@ -159,7 +159,7 @@ async fn masters_with_another_marker_are_not_marked() {
     let later = later.build().expect("good settings");
     let said = missing(later.mark_masters().await);
     assert!(said.contains("another generation"), "{said}");
-    // The first step of a change marks the next masters.
+    // The next masters get their markers in the first step of a change.
     let next = named(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
     let next = next.build().expect("good settings");
     let said = missing(next.mark_masters().await);
@@ -182,7 +182,7 @@ async fn masters_of_a_later_generation_are_marked_for_it() {
     );
 }
 
-/// New connections only: an existing connection has read the marker before.
+/// Only new connections are checked, because an existing connection has read the marker before.
 #[tokio::test]
 async fn flushed_marked_master_does_not_vote_for_new_clients() {
     let servers = masters(3);
@@ -191,7 +191,7 @@ async fn flushed_marked_master_does_not_vote_for_new_clients() {
         .await
         .expect("all masters are there");
     ask_server(&servers[0], &["FLUSHALL"]);
-    // Up for long enough, as far as this client can see.
+    // This client trusts the server at first contact.
     let new = named(&servers, &[0, 1, 2]).restart_guard(RestartGuard::AfterFirstContact);
     let new = new.build().expect("good settings");
     let started = Instant::now();
@@ -208,7 +208,7 @@ async fn flushed_marked_master_does_not_vote_for_new_clients() {
     assert!(lifetime(&servers[0]) > Some(0), "its mark is there again");
 }
 
-/// There and back again.
+/// The masters are replaced and then changed back.
 #[tokio::test]
 async fn marked_masters_can_be_changed_like_unmarked_ones() {
     let servers = masters(5);

@@ -1,5 +1,5 @@
-//! A server that was already running takes the place of a master: whether its votes count, with and
-//! without generation markers (docs/protocol.md, "Generation markers").
+//! A server that was already running takes the place of a master. Whether its votes count depends on the generation
+//! markers (docs/protocol.md, "Generation markers").
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ const MAX_TTL: Duration = secs(5);
 
 const MARK: &str = "quorate:masters";
 
-/// Three masters, each behind an address that can be redirected to the fourth server.
+/// Three masters, each behind an address. The address of the second master can be redirected to a fourth server.
 struct Scene {
     servers: Masters,
     addresses: Vec<Proxy>,
 }
 
 impl Scene {
-    /// All servers have been up for longer than the restart guard requires.
+    /// Starts the servers and waits until all have been up for longer than the restart guard requires.
     async fn start() -> Self {
         let servers = masters(4);
         let address = |server: &quorate_testbed::Server| Proxy::start(server.addr());
@@ -64,7 +64,7 @@ impl Scene {
         replaced
     }
 
-    /// The operator's step.
+    /// Writes generation markers to the masters, as the operator's step does.
     async fn mark(&self) {
         let marked = self.client().mark_masters().await;
         assert!(marked.expect("all masters are there").is_marked());
@@ -78,7 +78,8 @@ fn uptime(server: &quorate_testbed::Server) -> u64 {
     info.lines().find_map(field).unwrap_or(0)
 }
 
-/// Granted by the first two masters while the third is away, and not renewed: only these two have the lease.
+/// Acquires a lock on the first two masters while the third is away. The lock is not renewed, so only these two masters
+/// have it.
 async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
     let away = scene.away(2);
     let lock = client.lock("job").renewal(false);
@@ -87,14 +88,14 @@ async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
     guard
 }
 
-/// Whether the client gets the lock in one attempt while the first holder still has it.
+/// Whether the client gets the lock in one attempt although the first holder's lease has not expired.
 async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
     let second = client.try_acquire("job").await;
     assert!(first.is_valid(), "the machine is too slow for this test");
     matches!(second, Ok(TryAcquire::Acquired(_)))
 }
 
-/// The assumption without markers: a server has lost data only if its uptime shows a restart.
+/// Without markers, the client assumes that a server has lost data only if its uptime shows a restart.
 #[tokio::test]
 async fn running_server_behind_a_masters_address_votes_at_once_without_markers() {
     let scene = Scene::start().await;
@@ -114,7 +115,7 @@ async fn running_server_behind_a_masters_address_does_not_vote_with_markers() {
     }
 }
 
-/// The second client reaches only one marked master, so no majority shows a marker.
+/// The second client reaches only one marked master, so it does not see the marker on a majority.
 #[tokio::test]
 async fn running_server_does_not_vote_while_one_marked_master_is_away() {
     let scene = Scene::start().await;
@@ -127,8 +128,8 @@ async fn running_server_does_not_vote_while_one_marked_master_is_away() {
     }
 }
 
-/// The client that notices it marks the server at once, so that no closed-out client is admitted. Another client that
-/// connects later must ignore its votes as well.
+/// The first client that notices the new server marks it at once, so that the server admits no closed-out client. A
+/// client that connects later must ignore the server's votes as well.
 #[tokio::test]
 async fn newly_marked_server_votes_only_after_the_longest_lease() {
     let scene = Scene::start().await;
@@ -145,7 +146,7 @@ async fn newly_marked_server_votes_only_after_the_longest_lease() {
         assert!(started.elapsed() < PATIENCE, "nobody marks it again");
     }
     assert!(!is_granted_beside(&scene.client(), &first).await);
-    // After that it is a master like any other.
+    // After the longest lease, the new server is a master like any other.
     tokio::time::sleep(MAX_TTL + MAX_TTL / 50).await;
     drop(first);
     let _away = scene.away(0);

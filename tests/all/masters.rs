@@ -1,5 +1,5 @@
-//! Masters that change while they are in use: clients of the old ones, of both and of the next ones side by side, on
-//! real servers (docs/protocol.md, "Replacing masters").
+//! Replacing masters while they are in use, on real servers. Clients of the old masters, of both sets and of the next
+//! masters run at the same time (docs/protocol.md, "Replacing masters").
 
 mod values;
 
@@ -16,7 +16,7 @@ use quorate::{
 };
 use quorate_testbed::Masters;
 
-/// The longest lease of these tests, which a change has to wait for.
+/// The longest lease of these tests. A change of masters has to wait for it.
 const MAX_TTL: Duration = secs(1);
 
 const MARK: &str = "quorate:masters";
@@ -75,7 +75,7 @@ impl Scene {
     }
 }
 
-/// The next masters have been up for long enough.
+/// Prepares the change, once the next masters have been up for long enough.
 async fn prepare(change: &MastersChange<'_>) {
     let started = Instant::now();
     while let Err(error) = change.prepare().await {
@@ -92,7 +92,7 @@ async fn closed_and_waited(change: &MastersChange<'_>) {
     assert_eq!(open.stage(), ChangeStage::Open);
 }
 
-/// Whether the masters refuse this client. A connection that was just closed says nothing about that.
+/// Whether the masters refuse this client. An attempt that fails because its connection was just closed does not count.
 async fn is_refused(redlock: &Redlock) -> bool {
     let started = Instant::now();
     loop {
@@ -115,7 +115,7 @@ async fn is_refused(redlock: &Redlock) -> bool {
     }
 }
 
-/// Acquires the lock and returns its number.
+/// Acquires the lock and returns its fencing token.
 async fn number(redlock: &Redlock) -> u64 {
     let guard = redlock
         .acquire("job")
@@ -126,7 +126,8 @@ async fn number(redlock: &Redlock) -> u64 {
     number
 }
 
-/// Acquires with each client in turn, and checks that each number exceeds the one before. Returns the last one.
+/// Acquires the lock with each client in turn, and checks that each token exceeds the one before. Returns the last
+/// token.
 async fn rising(mut last: u64, redlocks: &[&Redlock]) -> u64 {
     for redlock in redlocks {
         let number = number(redlock).await;
@@ -153,7 +154,7 @@ async fn clients_of_both_sets_exclude_those_of_either_and_tokens_rise_through_th
     );
     prepare(&change).await;
     assert_eq!(change.look().await.stage(), ChangeStage::Prepared);
-    // Clients of the old masters together with clients of both sets.
+    // A client of the old masters holds the lock, and a client of both sets asks for it.
     let guard = old.acquire("job").await.expect("free");
     assert!(is_held(&both).await);
     assert!(is_refused(&next).await, "not open yet");
@@ -166,7 +167,7 @@ async fn clients_of_both_sets_exclude_those_of_either_and_tokens_rise_through_th
     assert!(is_refused(&old).await && is_refused(&next).await);
     assert!(number(&both).await > last);
     closed_and_waited(&change).await;
-    // Clients of both sets together with clients of the next masters.
+    // A client of both sets holds the lock, and a client of the next masters asks for it.
     let guard = both.acquire("job").await.expect("free");
     assert!(is_held(&next).await);
     guard.release().await;
@@ -197,7 +198,7 @@ async fn holder_on_closed_masters_is_not_extended_and_releases_everywhere() {
     let lost = tokio::time::timeout(PATIENCE, lasts.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
     assert!(is_refused(&old).await);
-    // The report shows the answers it received.
+    // The holder's report shows the answers that it received.
     let said = format!("{:?}", lasts.report());
     assert!(said.contains("OtherMasters"), "{said}");
 }
@@ -243,8 +244,8 @@ async fn open_fails_unless_the_old_masters_stayed_closed() {
         "{missing:?}"
     );
     tokio::time::sleep(change.wait()).await;
-    // Two of three come back with the data on their disks: the connections that were admitted in the meantime are
-    // known.
+    // Two of the three masters restart. It is not enough to close them again, because `closed` was recorded before
+    // that.
     for server in scene.servers.iter().take(2) {
         server.restart_empty().expect("restarted");
     }
@@ -263,7 +264,7 @@ async fn client_that_cannot_be_refused_is_named_and_stops_open() {
     let change = both.change().expect("a change");
     prepare(&change).await;
     change.close().await.expect("closed");
-    // Named as a version without generation markers does.
+    // The client is named as by a version of the library without generation markers.
     let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
     before
         .command(&["CLIENT", "SETNAME", "quorate:host:1"])
@@ -279,7 +280,7 @@ async fn client_that_cannot_be_refused_is_named_and_stops_open() {
         !list.text().unwrap_or_default().contains("quorate:host:1")
     })
     .await;
-    // A client that runs scripts of its own.
+    // Another client runs scripts of its own.
     let mut other = scene.servers[1].connect(secs(2)).expect("a connection");
     other.command(&["EVAL", "return 1", "0"]).expect("run");
     assert!(matches!(
@@ -304,7 +305,8 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
         .restart_guard(RestartGuard::AfterFirstContact);
     let guarded = guarded.build().expect("both");
     guarded.acquire("job").await.expect("free").release().await;
-    // Emptied and reconnected, because an existing connection has already seen the marker.
+    // The master is emptied, and its connections are closed, because an existing connection has already read the
+    // marker.
     ask_server(&scene.servers[0], &["FLUSHALL"]);
     ask_server(&scene.servers[0], &["CLIENT", "KILL", "TYPE", "pubsub"]);
     eventually("reached again", || {
@@ -322,7 +324,7 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
         let quarantined =
             |said: &NodeReport| matches!(said.outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
         if said.iter().any(quarantined) {
-            // Nor is the lock reported as free.
+            // The votes of this master do not count for the status of the lock either.
             let status = guarded.status("job").await.expect("a good name");
             let state = &status.nodes[0].state;
             assert!(matches!(state, Err(Fault::Quarantined(_))), "{state:?}");
@@ -339,7 +341,7 @@ async fn counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
-    // A clock once jumped an hour ahead, and no client acquires the lock during the joint step.
+    // A clock jumped an hour ahead when the lock was last used, and no client acquires the lock during the joint step.
     let hour = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .expect("a date")
@@ -384,7 +386,8 @@ async fn clients_with_other_masters_are_refused() {
     assert!(is_refused(&classic).await);
 }
 
-/// Like users from before generation markers: without the right to read one, or to name a connection.
+/// The user has the rights of a version without generation markers: it may neither read a marker nor name its
+/// connection.
 #[tokio::test]
 async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change() {
     let scene = Scene::start();
@@ -428,7 +431,7 @@ async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change()
         assert!(started.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
-    // Its connection still exists, and could not be closed by its name.
+    // The connection of the unnamed client still exists, because it could not be closed by its name.
     assert!(is_refused(&unnamed).await);
     while let Err(error) = change.closed().await {
         assert!(started.elapsed() < PATIENCE, "{error}");
@@ -436,7 +439,7 @@ async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change()
     }
 }
 
-/// The marker would close out clients that use other names for the same masters.
+/// The generation marker would close out clients that use other names for the same masters.
 #[tokio::test]
 async fn client_with_other_names_for_the_masters_stops_the_change() {
     let scene = Scene::start();
@@ -461,19 +464,19 @@ async fn client_with_other_names_for_the_masters_stops_the_change() {
     prepare(&change).await;
 }
 
-/// The holds of all clients.
+/// The acquisitions of all clients, and the violations that were found.
 #[derive(Default)]
 struct Book {
-    /// Until when some client believes to hold the lock.
+    /// The end of the validity of the last acquired lock, until it is released.
     held: Mutex<Option<Instant>>,
     last: Mutex<u64>,
     wrong: Mutex<Vec<String>>,
-    /// The number of holds of each client.
+    /// The number of acquisitions of each client.
     had: [AtomicUsize; 5],
 }
 
 impl Book {
-    /// Records one acquisition of this client.
+    /// Acquires the lock with this client once, checks it against the holds of others, and releases it.
     async fn hold(&self, client: usize, redlock: &Redlock) {
         let lock = redlock.lock("job").renewal(false).wait(Wait::For(ms(300)));
         let Ok(guard) = lock.acquire().await else {
@@ -505,8 +508,8 @@ impl Book {
     }
 }
 
-/// From three to five masters and on to three others, while clients of all five configurations run throughout, and an
-/// old master is killed.
+/// The masters change from three to five and then to three others. Clients of all five configurations run throughout,
+/// and an old master is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_every_step_can_run_throughout_a_change() {
     let servers = masters(7);
@@ -581,7 +584,8 @@ fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
     }
 }
 
-/// The old masters are not closed by typed names, because a mistyped server would be lost to its own clients for good.
+/// The old masters cannot be closed under names that an operator typed, because a mistyped server would be lost to its
+/// own clients for good.
 #[tokio::test]
 async fn client_with_a_wrong_next_master_does_not_mark_it() {
     let servers = masters(6);
@@ -634,7 +638,7 @@ async fn client_in_another_database_stops_the_change() {
         assert!(started.elapsed() < PATIENCE, "{missing:?}");
         tokio::time::sleep(ms(100)).await;
     }
-    // One server in two databases has a different name in each set.
+    // The next masters are in another database, so a server that is in both sets has a different name in each.
     let next = scene.urls(2..5).into_iter().map(|url| format!("{url}/1"));
     let mixed = scene.settings(0..3).next_masters(next).build();
     assert!(
@@ -658,7 +662,7 @@ async fn close_stops_at_a_client_that_would_continue() {
     assert_eq!(scene.marks(), ["0"; 5]);
 }
 
-/// The classic Redlock algorithm runs no script to acquire.
+/// The foreign client uses the classic Redlock algorithm, which runs no script to acquire a lock.
 #[tokio::test]
 async fn foreign_client_with_plain_set_stops_open() {
     let scene = Scene::start();
@@ -692,7 +696,7 @@ async fn open_fails_before_its_time_and_a_look_never_opens() {
     change.open(&closed).await.expect("open");
 }
 
-/// Two operators change to different masters at the same time: the second gets an error.
+/// Two operators replace the masters by different ones at the same time. The second operator gets an error.
 #[tokio::test]
 async fn masters_closed_for_another_change_are_not_reported_as_closed() {
     let scene = Scene::start();
@@ -716,7 +720,7 @@ async fn change_does_not_begin_from_masters_opened_by_another_change() {
     prepare(&change).await;
     closed_and_waited(&change).await;
     drop(both);
-    // A mistyped command: its last master differs from the opened ones.
+    // The operator mistyped the command: its last master differs from the opened ones.
     let wrong = scene.settings(1..4).masters_generation(1);
     let wrong = wrong
         .next_masters(scene.urls(0..3))

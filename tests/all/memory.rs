@@ -1,4 +1,4 @@
-//! The cost of a silent master.
+//! A silent master must not cost memory without bound.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::support::asking::{Ears, ask, claim, look};
 use crate::support::{self, PATIENCE, ask_server, eventually, masters, ms, secs, settings};
 use quorate::node::Answer;
 
-/// The memory of this process, in kilobytes.
+/// The resident memory of this process, in kilobytes.
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -31,10 +31,10 @@ fn requests_to_a_stopped_master_are_all_answered_without_growing_memory() {
     );
 }
 
-/// Set for the child process.
+/// The variable that tells this test program that it is the child process.
 const CHILD: &str = "QUORATE_TEST_MEMORY";
 
-/// Not a test of its own: run by the test above in a process of its own, because other tests use memory as well.
+/// Not a test of its own: the test above runs it in a separate process, because other tests use memory as well.
 #[tokio::test]
 async fn measured_alone() {
     if std::env::var_os(CHILD).is_none() {
@@ -65,7 +65,8 @@ async fn measured_alone() {
     }
     let grown = memory().saturating_sub(before);
     println!("grown by {grown} kB");
-    // Requests in transit and pending releases take a few megabytes; 200,000 queued messages would take far more.
+    // Requests in transit and pending releases take a few megabytes. 200,000 queued messages would take far more than
+    // 40 MB.
     assert!(grown < 40_000, "{grown} kB");
     masters[0].cont().expect("continued");
     let started = Instant::now();

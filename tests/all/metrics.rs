@@ -12,12 +12,12 @@ use quorate::{LockGuard, Redlock, Wait};
 
 type Seen = BTreeMap<String, DebugValue>;
 
-/// Everything recorded during the scene, by name and labels.
+/// Runs the scene, and returns everything that it recorded, by name and labels.
 fn recorded(scene: impl AsyncFnOnce()) -> Seen {
     recorded_with_looks(async |_| scene().await)
 }
 
-/// As [`recorded`], for a scene that reads the figures in between. Each reading resets them.
+/// Like [`recorded`], for a scene that reads the metrics in between. Each reading resets them.
 fn recorded_with_looks(scene: impl AsyncFnOnce(&Snapshotter)) -> Seen {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
@@ -70,8 +70,8 @@ fn samples(seen: &Seen, name: &str) -> Vec<f64> {
     }
 }
 
-/// Short, for tests that wait for renewals and for the end of a lock; long enough for a machine that delays a renewal
-/// by more than a second.
+/// A TTL that is short enough for tests which wait for renewals and for the end of a lock. It is long enough for a
+/// machine that delays a renewal by more than a second.
 const TTL: Duration = Duration::from_secs(2);
 
 fn redlock(nodes: &[MemoryNode]) -> Redlock {
@@ -179,7 +179,7 @@ fn metrics_show_renewal_margins_and_loss_causes() {
         guard.lost().await;
     });
     let margins = samples(&seen, "quorate_renewal_margin_seconds{}");
-    // On a slow machine a third may be recorded before the masters go down.
+    // On a slow machine a third renewal may be recorded before the masters go down.
     assert!((2..=3).contains(&margins.len()), "{seen:#?}");
     let within = |margin: &f64| (0.0..TTL.as_secs_f64()).contains(margin);
     assert!(margins.iter().all(within), "{margins:?}");
@@ -207,7 +207,7 @@ fn first_loss_of_a_process_increases_a_series() {
     assert_eq!(counter(&after, LOST), 1);
 }
 
-/// Events only change series that existed before.
+/// A loss only changes series that existed before.
 #[test]
 fn every_series_exists_before_its_first_event() {
     let mut before = Seen::new();
@@ -304,7 +304,7 @@ fn a_reply_that_is_dropped_unanswered_is_counted_as_disconnected() {
     assert_eq!((count("disconnected"), count("ok")), (1, 0));
 }
 
-/// A rule that uses a label which no series has would never fire.
+/// An alert rule with a label that no series has would never fire.
 #[test]
 fn labels_used_by_alert_rules_and_dashboard_exist() {
     let seen = recorded(async || drop(redlock(&masters())));

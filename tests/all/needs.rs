@@ -1,5 +1,5 @@
-//! A user with exactly the rights that `docs/operations.md` prints: everything works, and each right that is taken away
-//! is named, by the inspection and by the lock's own errors.
+//! The rights that `docs/operations.md` prints are exactly the needed ones. A user with them can do everything. Each
+//! right that is taken away is named by the inspection and by the errors of locks.
 //!
 //! Runs on the machine's default server, and on all in `QUORATE_TEST_SERVERS`.
 
@@ -16,7 +16,7 @@ use quorate_testbed::{Masters, Reply, Server, ServerOptions, not_run};
 const PREFIX: &str = "lock:";
 const PASSWORD: &str = "s3cret-of-the-locker";
 
-/// The words of the command that the page tells operators to run.
+/// The words of the command on the page that operators must run.
 fn documented() -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -25,13 +25,13 @@ fn documented() -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The rights in that command: commands, key patterns, channels.
+/// The rights that this command grants: commands, key patterns, channels.
 fn rights() -> Vec<String> {
     let right = |word: &String| word.starts_with(['+', '~', '&']);
     documented().into_iter().filter(right).collect()
 }
 
-/// Every server program to test.
+/// Every server program to test; `None` is the machine's default.
 fn programs() -> Vec<Option<PathBuf>> {
     let named = std::env::var("QUORATE_TEST_SERVERS").unwrap_or_default();
     let named = named.split(',').map(str::trim).filter(|p| !p.is_empty());
@@ -48,7 +48,7 @@ fn three(program: Option<PathBuf>) -> Masters {
     Masters::start_with(3, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs the documented command on every master, without one of its rights.
+/// Runs the documented command on every master, except for the right `without`.
 fn grant(masters: &Masters, without: Option<&str>) {
     let mut words = documented();
     words.retain(|word| Some(word.as_str()) != without);
@@ -69,14 +69,14 @@ fn locker(masters: &Masters) -> Redlock {
     settings(masters, "").build().expect("good settings")
 }
 
-/// Its settings; `path` is appended to the address of every master.
+/// Settings for the documented user; `path` is appended to the address of every master.
 fn settings(masters: &Masters, path: &str) -> RedlockBuilder {
     let user = &documented()[2];
     let url = |master: &Server| format!("redis://{user}:{PASSWORD}@{}{path}", master.addr());
     Redlock::builder()
         .masters(masters.iter().map(url))
         .prefix(PREFIX)
-        // Reads what the guard needs, and trusts servers that this test has just started.
+        // This guard reads what it needs to detect restarts, but trusts servers that the test has just started.
         .restart_guard(RestartGuard::AfterFirstContact)
         // A generous timeout for a busy machine.
         .node_timeout(secs(5))
@@ -85,7 +85,7 @@ fn settings(masters: &Masters, path: &str) -> RedlockBuilder {
         .wait(Wait::For(PATIENCE))
 }
 
-/// The refused requests of the user, by the server's own log.
+/// The commands, keys and channels that the user was refused, from the server's own log.
 fn refused(server: &Server) -> Vec<String> {
     let Reply::Array(entries) = ask_server(server, &["ACL", "LOG"]) else {
         panic!("no log")
@@ -101,7 +101,7 @@ fn refused(server: &Server) -> Vec<String> {
     entries.into_iter().map(object).collect()
 }
 
-/// How often a command has run.
+/// How often the server has run a command.
 fn calls(server: &Server, command: &str) -> u64 {
     let stats = ask_server(server, &["INFO", "commandstats"]);
     let stats = stats.text().expect("text").into_owned();
@@ -127,7 +127,7 @@ fn assert_well(inspections: &[Inspection]) {
     }
 }
 
-/// A master that has lost the lock key gets it back with an extension.
+/// Deletes the lock key on a master, and extends the lock until the master has the key again.
 async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
     ask_server(master, &["DEL", key]);
     let ours = guard.token().to_string();
@@ -137,7 +137,7 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
-        // The next waiter may have been faster, and holds the lock until its attempt is undone.
+        // The next waiter may have been faster. Then its attempt holds the lock until it is undone.
         assert!(
             began.elapsed() < PATIENCE,
             "the key was not restored in time"
@@ -145,16 +145,16 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
     }
 }
 
-/// All masters close all connections, and are connected again.
+/// Closes all connections on all masters, and waits until the client has connected again.
 async fn reached_again(masters: &Masters, redlock: &Redlock) {
-    // The next connection closes the previous one at the server.
+    // The next connection of the client closes its previous one at the server.
     for master in masters {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
     let began = Instant::now();
     loop {
-        // A majority reconnects at once, the others a moment later.
+        // A majority of the masters reconnects at once, the others a moment later.
         let again = redlock.acquire("job again").await.expect("free");
         if again.release().await.unreachable == 0 {
             break;
@@ -163,7 +163,7 @@ async fn reached_again(masters: &Masters, redlock: &Redlock) {
     }
 }
 
-/// Uses values under locks.
+/// Uses quotas and once jobs, which store values under locks.
 async fn values(redlock: &Redlock) {
     let quota = redlock.quota("prizes");
     quota.create(3).await.expect("none is there");
@@ -171,7 +171,7 @@ async fn values(redlock: &Redlock) {
     quota.drop_quota().await.expect("all are there");
 }
 
-/// Uses readers and permits, with their notes, and looks at them.
+/// Uses readers and permits with their notes, and reads their status.
 async fn kinds(redlock: &Redlock) {
     let reader = redlock.lock("doc").shared().note("reads").acquire().await;
     let permit = redlock.semaphore("api", 2).note("calls").acquire().await;
@@ -222,7 +222,8 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
         assert_eq!(guard.release().await.unreachable, 0);
         let guard = waiter.await.expect("no panic").expect("its turn");
         for master in &masters {
-            // The waiter gets the lock as soon as a majority has released; the others follow.
+            // The waiter gets the lock as soon as a majority has released it. The release reaches the other masters
+            // later.
             eventually("somebody is woken", || calls(master, "publish") > 0).await;
             eventually("both listen", || {
                 let heard = ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]);
@@ -248,9 +249,10 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
         for master in &masters {
             let refused: Vec<String> = refused(master)
                 .into_iter()
-                // Optional commands, which the page names as such; old servers name only the container command.
+                // The page names these commands as optional. Old servers report only the container command in place of
+                // a subcommand.
                 .filter(|what| !["client|setinfo", "client|setname", "client"].contains(&&**what))
-                // Inspections read it if they may.
+                // Inspections read the configuration only if they may.
                 .filter(|what| what != "config|get" && what != "config")
                 .collect();
             assert_eq!(refused, [] as [String; 0], "the page forgets something");
@@ -293,7 +295,7 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
         let permit = locker(&masters).semaphore("api", 2).acquire().await;
         let permit = permit.expect("free");
         let slot = permit.slot().expect("one");
-        // An inspection needs the commands of every script as well, and none of the keys of another row.
+        // An inspection also needs the commands of every script, but none of the keys of other rows.
         let (scripts, _) = row("taking, renewing, releasing");
         let (commands, keys) = row("`status`, `list`, `break`, `doctor`");
         let user = documented()[2].clone();
@@ -375,7 +377,7 @@ fn ghost(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
     }
 }
 
-/// Uses everything that a lock does, and collects the errors.
+/// Uses all features of a lock, and collects the errors as one text.
 async fn life(masters: &Masters, resource: &str) -> String {
     let (first, second) = (locker(masters), locker(masters));
     let mut said = String::new();
@@ -387,7 +389,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
         Ok(TryAcquire::Acquired(guard)) => guard,
         other => return format!("{other:?}"),
     };
-    // A living waiter is queued.
+    // A waiter with a living heartbeat is queued.
     ghost(masters, resource, "0123456789abcdef:1", "9999999999999");
     for node in first.status(resource).await.expect("a good name").nodes {
         note(format!("{:?}", node.state));
@@ -407,7 +409,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
     note(format!("{:?}", quota.create(3).await));
     note(format!("{:?}", quota.take(1).await));
     note(format!("{:?}", quota.drop_quota().await));
-    // A dead waiter is removed.
+    // A waiter whose heartbeat has ended is removed.
     ghost(masters, resource, "0123456789abcdef:1", "1");
     note(format!("{:?}", first.try_acquire(resource).await));
     for node in second
@@ -423,25 +425,25 @@ async fn life(masters: &Masters, resource: &str) -> String {
     said
 }
 
-/// The text that an error of the lock must contain if `right` is missing, for the rights that locking needs.
+/// The text that an error of the lock must contain if `right` is missing; `None` if locking does not need the right.
 fn told(right: &str) -> Option<String> {
     match right {
-        // Wake-ups and clean reconnects are optional.
+        // Wake-ups and clean reconnects are optional, so no error reports these rights.
         "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
             None
         }
-        // Each lock of a batch is then looked at separately.
+        // Without this right, the locks of a batch are looked at separately.
         "+mget"
-        // Without these, holders are not shown, followers are not notified at once, and nothing is listed.
+        // Without these rights, holders are not shown, observers are not notified at once, and nothing is listed.
         | "~quorate:note:lock:*"
         | "~quorate:note:quorate:hold:*:lock:*"
         | "&quorate:leader:*"
         | "+unsubscribe"
         | "+scan"
         | "+getex"
-        // The additional needs of readers, owners, permits and locks on several resources.
+        // These rights are needed only by readers, owners, permits and locks on several resources.
         | "~quorate:holds:lock:*"
-        // For masters that change: `tests/all/masters.rs`.
+        // These rights are needed only to replace masters. `tests/all/masters.rs` tests them.
         | "~quorate:masters"
         | "+client|setname"
         | "~quorate:slot:*:lock:*"
@@ -452,7 +454,7 @@ fn told(right: &str) -> Option<String> {
         "~lock:*" => Some("the lock key".to_owned()),
         _ => match right.strip_prefix('~') {
             Some(keys) => Some(keys.replace(PREFIX, "")),
-            // Before Redis 7, only the container of a subcommand is named.
+            // Servers before Redis 7 name only the container of a subcommand.
             None => right[1..].split('|').next().map(str::to_owned),
         },
     }
@@ -474,7 +476,7 @@ async fn lock_error_names_each_missing_right() {
         let said = life(&masters, "job at last").await.to_lowercase();
         assert!(!said.contains("denied"), "{said}");
     });
-    // Most of the time is waiting.
+    // The programs are tested at the same time, because the tests mostly wait.
     futures::future::join_all(programs).await;
 }
 
@@ -513,7 +515,7 @@ async fn inspection_names_rights_of_features_in_use() {
             let user = &documented()[2];
             ask_server(master, &["ACL", "SETUSER", user, "+select", "+config|get"]);
         }
-        // The next connection is a new one.
+        // The client must make a new connection.
         let database = settings(&masters, "/1").build().expect("good settings");
         assert_well(&database.inspect().await);
         assert_well(&unguarded.inspect().await);
@@ -560,7 +562,7 @@ async fn user_without_the_right_to_batches_can_still_take_many_locks() {
             let released = format!("{:?}", futures::future::join_all(released).await);
             assert!(!released.to_lowercase().contains("denied"), "{released}");
         }
-        // Not counted by refused calls: not all versions count them.
+        // Only successful calls are checked, because not all server versions count refused calls.
         for master in &masters {
             let stats = ask_server(master, &["INFO", "commandstats"]);
             let stats = stats.text().expect("text").into_owned();
@@ -572,7 +574,7 @@ async fn user_without_the_right_to_batches_can_still_take_many_locks() {
     }
 }
 
-/// Whether a server has a single command for releases of locks without a queue.
+/// Whether the server has a command of its own for releases of locks without a queue.
 fn deletes_by_command(server: &Server) -> bool {
     let info = ask_server(server, &["INFO", "server"]);
     let info = info.text().expect("text").into_owned();
@@ -583,15 +585,16 @@ fn deletes_by_command(server: &Server) -> bool {
     major.is_some_and(|major| major >= 9)
 }
 
-/// Acquires and releases some locks, with or without fencing tokens. Returns how often each master received the single
-/// command.
+/// Acquires and releases some locks, with or without fencing tokens. Returns how often each master received the
+/// server's own command for releases.
 async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
     let before = by_command(masters);
     let unordered = settings(masters, "")
         .fencing(fencing)
         .order(Order::Unordered);
     let unordered = unordered.build().expect("good settings");
-    // More than one: a hold of a tenth of a second has a note, which only the script removes.
+    // More than one lock is used: a lock that was held for a tenth of a second has a note, which only the script
+    // removes.
     for _ in 0..5 {
         let guard = unordered.acquire("job").await.expect("free");
         let released = guard.release().await;
@@ -636,10 +639,10 @@ async fn unqueued_locks_are_released_by_the_servers_own_command() {
         }
         for fencing in [true, false] {
             let asked = give_back(&masters, fencing).await;
-            // Once as a trial, and then for each release.
+            // The first use is a trial. After it, the client sends the command for each release.
             assert!(asked.iter().all(|times| (*times > 1) == has), "{asked:?}");
         }
-        // The release of a lock with a queue has more to do.
+        // The release of a lock with a queue also wakes the next waiter, so it needs the script.
         let (before, ordered) = (by_command(&masters), locker(&masters));
         let guard = ordered.acquire("job").await.expect("free");
         assert_eq!(guard.release().await.unreachable, 0);

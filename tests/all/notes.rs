@@ -13,7 +13,7 @@ use quorate::runtime::BoxFuture;
 use quorate::{AcquireError, MAX_NOTE_LEN, NodeName, Note, Redlock, TryAcquire, Wait};
 use quorate_testbed::{Masters, Reply, Server};
 
-/// The note of the lock, once there is one.
+/// Waits for the note of the lock.
 async fn noted(redlock: &Redlock, resource: &str) -> Note {
     let began = std::time::Instant::now();
     loop {
@@ -30,7 +30,7 @@ fn note_keys(masters: &Masters) -> usize {
     holders(masters, "quorate:note:job")
 }
 
-/// The remaining time of a key.
+/// The remaining TTL of a key on a server.
 fn left(server: &Server, key: &str) -> Duration {
     let left = ask_server(server, &["PTTL", key]).int().expect("a number");
     ms(u64::try_from(left).unwrap_or(0))
@@ -61,7 +61,7 @@ async fn longer_hold_writes_a_note_and_its_release_removes_it() {
 struct Counts {
     node: MemoryNode,
     sent: AtomicUsize,
-    /// Renewed locks, and those of them whose note was renewed.
+    /// The number of renewed locks, and the number of those whose note was renewed.
     renewed: AtomicUsize,
     noted: AtomicUsize,
 }
@@ -108,7 +108,7 @@ async fn short_hold_sends_no_note() {
     for n in 0..100 {
         let began = Instant::now();
         take(&redlock, &format!("job {n}")).await.release().await;
-        // On a machine that was halted, the lock was held for long.
+        // On a machine that was halted, the lock was held for longer than that, and has a note.
         quick += usize::from(began.elapsed() < ms(90));
     }
     tokio::time::sleep(ms(300)).await;
@@ -132,7 +132,7 @@ async fn renewals_keep_and_restore_the_note() {
         ask_server(master, &["DEL", "quorate:note:job"]);
     }
     eventually("restored by a renewal", || note_keys(&masters) == 3).await;
-    // A note is kept for four TTLs, and a renewal refreshes it before half of that has passed.
+    // A note is kept for four TTLs. A renewal refreshes it before half of that time has passed.
     let lives = || {
         masters
             .iter()
@@ -156,7 +156,8 @@ async fn one_in_six_renewals_refreshes_the_note() {
         let [renewed, seen] = [&node.renewed, &node.noted].map(|n| n.load(Ordering::Relaxed));
         (renewed, seen)
     };
-    // The first renewal of each lock, and not of all six notes: chance decides which notes are refreshed.
+    // The test waits for the first renewal of each lock, and not for all six notes: chance decides which notes are
+    // refreshed.
     eventually("all were renewed", || sees().0 >= 120).await;
     let (renewed, seen) = sees();
     assert!(seen > 0 && seen < renewed / 2, "{seen} of {renewed}");
@@ -171,7 +172,7 @@ async fn note_of_a_dead_holder_is_not_shown() {
     noted(&other, "job").await;
     eventually("it is on all masters", || note_keys(&masters) == 3).await;
     let mut watches = other.election("job").observe().expect("a good name");
-    // As if its machine were gone and its lease over: nobody releases it.
+    // The keys are deleted as if the holder's machine were gone and its lease expired: nobody releases the lock.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
@@ -179,7 +180,7 @@ async fn note_of_a_dead_holder_is_not_shown() {
     let status = other.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
     assert_eq!(watches.next().await, None);
-    // Nor to the next holder, which writes no note.
+    // The note is not shown for the next holder either, which writes no note itself.
     let new = other.lock("job").note(None).acquire().await.expect("free");
     let status = other.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
@@ -213,14 +214,14 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_one() {
     let old = old.expect("free");
     noted(&second, "job").await;
     eventually("it is on all masters", || note_keys(&masters) == 3).await;
-    // As if it had been paused past its lease: its notes remain, its keys are gone.
+    // The keys are deleted as if the holder had been paused until its lease expired: only its notes remain.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
     let new = second.lock("job").note(None).acquire().await.expect("free");
     let status = first.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
-    // Its release removes nothing of the next holder.
+    // The release by the former holder removes nothing of the next holder.
     old.release().await;
     assert_eq!(holders(&masters, "job"), 3);
     new.release().await;
@@ -274,7 +275,7 @@ async fn holder_without_a_note_writes_none() {
         assert_eq!(note_keys(&masters), 0);
         guard.release().await;
     }
-    // Unordered locks with tokens have one, and a lock may differ from its factory.
+    // Unordered locks with tokens have a note too, and a lock may have another note than its factory.
     let unordered = settings(masters.urls())
         .order(quorate::Order::Unordered)
         .note(None)
@@ -336,7 +337,7 @@ async fn thousand_concurrent_locks_all_have_notes() {
     .await;
 }
 
-/// The notes of the holds of a class, once this many have one.
+/// Waits until this many holds of a class have notes, and returns the texts of the notes.
 async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
     let began = Instant::now();
     loop {
@@ -411,7 +412,7 @@ async fn a_reader_that_dies_leaves_its_note_for_four_ttls_and_the_others_keep_th
     for master in &masters {
         assert!(left(master, &key) <= secs(8));
     }
-    // Without a release, as in a crash.
+    // The guard is forgotten without a release, as in a crash.
     std::mem::forget(dying);
     eventually("its note is gone by itself", || {
         holders(&masters, &key) == 0
@@ -434,7 +435,7 @@ async fn downgraded_writer_keeps_its_note() {
     assert_eq!(texts(&redlock, "doc", 1).await, ["was a writer"]);
 }
 
-/// A reply of that length would end the connection.
+/// A reply with the whole foreign text would end the connection.
 #[tokio::test]
 async fn foreign_text_in_place_of_a_note_is_truncated() {
     let masters = masters(3);
