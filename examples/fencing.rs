@@ -4,8 +4,10 @@
 //! can: it remembers the largest fencing token that it has seen, and rejects smaller tokens. In this example the
 //! resource is a file. In a database, use `UPDATE .. WHERE fence <= $token`.
 //!
-//! `cargo run -p quorate --features testing --example fencing` shows two holders in one process. `.. --example fencing
-//! -- FILE TOKEN TEXT` writes once, like a command under `quorate run`, and exits with 1 if the token is stale.
+//! `cargo run -p quorate --features testing --example fencing` shows two holders in one process.
+//!
+//! `.. --example fencing -- FILE TOKEN TEXT` writes once, like a command under `quorate run`, and exits with 1 if the
+//! token is stale.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
