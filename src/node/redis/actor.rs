@@ -20,10 +20,10 @@ use crate::protocol::instant::Instant;
 /// thread.
 const READS: usize = 8;
 
-/// Runs until the handle is gone and nothing is left to deliver.
+/// Runs until the handle was dropped and nothing is left to deliver.
 pub(super) fn run(shared: Arc<Shared>) -> impl Future<Output = ()> + Send + 'static {
-    // Created here and not at the first poll: a runtime that is shutting down drops the task without polling it, and
-    // the requests in the mailbox must be answered then as well (`redlock_continues_in_another_runtime`).
+    // Create the actor's state here and not at the first poll: a runtime that is shutting down drops the task without
+    // polling it, and even then the requests in the mailbox must be answered (`redlock_continues_in_another_runtime`).
     let mut actor = Actor::new(shared);
     std::future::poll_fn(move |cx| actor.poll(cx))
 }
@@ -37,20 +37,20 @@ struct Actor {
     dialing: Option<Dialing>,
     socket: Option<Socket>,
     timer: Option<Pin<Box<Sleep>>>,
-    /// The time that the timer is set to.
+    /// The time that the timer is set to; `None` if it is not set.
     armed: Option<Instant>,
     /// Whether the task has yielded so that ready callers can queue their requests, which are then sent with one write.
     gathering: bool,
 }
 
-/// The clock of a link: tokio's, so that pausing or simulating tokio's time applies to the link as well.
+/// The clock of a link. It is tokio's clock, so that pausing or simulating tokio's time applies to the link as well.
 #[derive(Clone, Copy)]
 struct Clock {
     origin: Tick,
 }
 
 impl Clock {
-    /// The time at the clock's origin.
+    /// The link's time at the clock's origin.
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
     fn now(self) -> Instant {
@@ -58,13 +58,13 @@ impl Clock {
     }
 
     fn tick(self, at: Instant) -> Tick {
-        // Saturates: no deadline of a link is that far in the future.
+        // This may saturate: no deadline of a link is that far in the future.
         let from_here = at.saturating_since(Self::BEGIN);
         self.origin + from_here.min(Duration::from_secs(1 << 32))
     }
 }
 
-/// Whether the actor has more to do before it waits.
+/// The actor's next step: to go on at once, or to wait for an event.
 #[derive(PartialEq, Eq)]
 enum Next {
     Again,
@@ -76,7 +76,7 @@ impl Actor {
         let clock = Clock {
             origin: Tick::now(),
         };
-        // The jitter must differ between processes; it need not be secret.
+        // The seed makes the jitter differ between processes; it need not be secret.
         let seed =
             crate::protocol::instant::Instant::now().as_nanos() ^ u64::from(std::process::id());
         Self {
@@ -139,12 +139,12 @@ impl Actor {
         Next::Again
     }
 
-    /// Moves bytes between link and socket.
+    /// Moves bytes between the link and the socket.
     fn talk(&mut self, cx: &mut Context<'_>) -> Next {
-        // While several replies are outstanding, yield once, so that ready callers can queue their requests. These
-        // include callers whose replies have just arrived. This does not wait for a clock: if no task is ready, this
-        // one is polled again at once. For a single caller there is nothing to gather, and a second poll would only
-        // wake an idle thread.
+        // While several replies are outstanding, yield once, so that ready callers can queue their requests. Callers
+        // whose replies have just arrived are among them. This does not wait for a clock: if no other task is ready,
+        // the actor is polled again at once. A single caller has nothing to gather, and a second poll would only wake
+        // an idle thread.
         if !self.gathering && self.link.is_crowded() {
             self.read(cx);
             return self.fan_out(cx);
@@ -155,7 +155,7 @@ impl Actor {
             let crowded = self.link.is_crowded();
             let took = self.link.take(self.clock.now());
             let wrote = self.write(cx);
-            // Read even if writing failed: an answer may have arrived before.
+            // Read even if writing failed: an answer may have arrived before the failure.
             let (received, more) = self.read(cx);
             if let Err(fault) = wrote {
                 self.link.cut(fault, self.clock.now());
@@ -176,7 +176,7 @@ impl Actor {
         Next::Wait
     }
 
-    /// Yields once to other tasks.
+    /// Yields once, so that other tasks can run.
     fn fan_out(&mut self, cx: &mut Context<'_>) -> Next {
         self.gathering = true;
         cx.waker().wake_by_ref();
@@ -190,8 +190,8 @@ impl Actor {
         }
     }
 
-    /// Reads up to a limit. Returns whether the master sent anything, and whether there may be more, which is read
-    /// after other tasks had their turn.
+    /// Reads from the socket up to a limit. Returns whether the master sent anything, and whether there may be more.
+    /// The rest is read after other tasks have run.
     fn read(&mut self, cx: &mut Context<'_>) -> (bool, bool) {
         let mut received = false;
         for _ in 0..READS {
@@ -207,14 +207,15 @@ impl Actor {
         (received, true)
     }
 
-    /// Sets the timer; `Again` if something was due.
+    /// Sets the timer. Returns `Again` if a deadline has passed and was handled.
     fn keep_time(&mut self, cx: &mut Context<'_>) -> Next {
         loop {
             let Some(at) = self.link.wake_at() else {
                 self.armed = None;
                 return Next::Wait;
             };
-            // Check the clock as well: tokio's timer does not fire for a task that has used up its budget by reading.
+            // Check the clock in addition to the timer: tokio's timer does not fire for a task that has used up its
+            // budget by reading.
             let now = self.clock.now();
             if now >= at {
                 self.armed = None;
@@ -225,8 +226,8 @@ impl Actor {
             let timer = self
                 .timer
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(tick)));
-            // Keep an earlier timer: when it fires, the deadline is computed and the timer is set again. So most
-            // requests do not touch the timer.
+            // If the timer is set to an earlier time, leave it. When it fires, the deadline is computed again and the
+            // timer is set to it. So most requests do not touch the timer.
             if self.armed.is_none_or(|armed| armed > at) {
                 self.armed = Some(at);
                 timer.as_mut().reset(tick);
@@ -234,8 +235,8 @@ impl Actor {
             if timer.as_mut().poll(cx).is_pending() {
                 return Next::Wait;
             }
-            // The timer may fire for a request that has been answered. This is also the pace at which overdue requests
-            // in the mailbox are found.
+            // The timer may fire for a request that has been answered. It must fire nevertheless, because overdue
+            // requests in the mailbox are found at this pace.
             self.armed = None;
             self.link.tick(self.clock.now());
         }

@@ -47,7 +47,7 @@ impl Address {
         if rest.is_empty() || rest.starts_with('?') {
             return Err(bad(format!("no address after the scheme: {SCHEMES}")));
         }
-        // TLS is done by our own stream, so parse the URL as a plain one.
+        // TLS is done by this library's own stream, so parse the URL as one without TLS.
         let plain = if tls {
             format!("redis://{rest}")
         } else {
@@ -72,7 +72,7 @@ impl Address {
         }
     }
 
-    /// The address of a client of the `redis` crate, with its user, password, database and TLS settings.
+    /// Takes the address from a client of the `redis` crate, with its user, password, database and TLS settings.
     #[cfg(feature = "redis")]
     pub(crate) fn of(info: &ConnectionInfo) -> Result<Self, BadAddress> {
         let (plain, tls, why) = match info.addr() {
@@ -121,19 +121,20 @@ impl Address {
         &self.name
     }
 
-    /// Whether both are the same server, whatever the database number, the user, or the spelling of the loopback
-    /// address.
+    /// Whether two addresses name the same server. The database number, the user and the spelling of the loopback
+    /// address do not matter.
     pub(crate) fn same_server(&self, other: &Self) -> bool {
         self.plain() == other.plain()
     }
 
-    /// The normalised name of the server.
+    /// The normalised name of the server, without the database number.
     pub(crate) fn plain(&self) -> String {
         let name = self.name.as_str().to_ascii_lowercase();
         name.replace("localhost:", "127.0.0.1:")
     }
 
-    /// The normalised name with the database number if it is not 0: another database has other locks and markers.
+    /// The normalised name of the server, with the database number if it is not 0: each database has locks and markers
+    /// of its own.
     pub(crate) fn in_full(&self) -> String {
         match self.info.redis_settings().db() {
             0 => self.plain(),
@@ -142,7 +143,7 @@ impl Address {
     }
 }
 
-/// The name in reports; `None` for an unknown kind of address.
+/// The address as reports show it; `None` for an unknown kind of address.
 fn name(address: &ConnectionAddr) -> Option<String> {
     Some(match address {
         ConnectionAddr::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
@@ -152,7 +153,7 @@ fn name(address: &ConnectionAddr) -> Option<String> {
     })
 }
 
-/// The URL without user and password; `None` if it has no recognisable form.
+/// The URL without user name and password; `None` if the URL has no recognisable form.
 fn shown(url: &str) -> Option<String> {
     match url.split_once("://") {
         Some((scheme, rest)) => {
@@ -169,7 +170,8 @@ fn shown(url: &str) -> Option<String> {
     }
 }
 
-/// The part after a colon is a port, or perhaps a password without a host: shown only if it is a number.
+/// Returns the text without anything that may be a password. The part after a colon is a port, or perhaps a password
+/// without a host, so it is shown only if it is a number.
 fn without_secret(rest: &str) -> String {
     match rest.rsplit_once(':') {
         Some((host, port)) if !port.is_empty() && !is_port(port) && !rest.starts_with('[') => {
@@ -184,7 +186,7 @@ fn is_port(text: &str) -> bool {
     port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The port of an address, if it is a number that no port has.
+/// The number in the place of an address's port, if it is outside the range of ports.
 fn port_out_of_range(rest: &str) -> Option<&str> {
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
     let (_, port) = host.split(['/', '?']).next()?.rsplit_once(':')?;
@@ -192,7 +194,7 @@ fn port_out_of_range(rest: &str) -> Option<&str> {
     (is_number && port.parse::<u16>().is_err()).then_some(port)
 }
 
-/// A master as the user named it.
+/// The address of a master as the user wrote it.
 #[derive(Clone)]
 pub(crate) enum MasterSource {
     ByUrl(String),

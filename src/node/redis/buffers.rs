@@ -4,13 +4,13 @@ use std::io;
 
 use super::resp::{LARGEST, Malformed, Value, parse};
 
-/// The initial size of the buffers, to which they return after a burst.
+/// The initial size of a buffer in bytes. After a burst the buffer returns to this size.
 const BUFFER: usize = 16 << 10;
 
-/// The bytes to be written to the socket.
+/// The bytes that are to be written to the socket.
 pub(super) struct Output {
     bytes: Vec<u8>,
-    /// How many of them have been written.
+    /// How many of the bytes have been written.
     written: usize,
 }
 
@@ -22,7 +22,7 @@ impl Output {
         }
     }
 
-    /// The buffer for commands. They are sent in this order.
+    /// The buffer to which commands are appended. They are sent in this order.
     pub(super) fn commands(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -32,7 +32,7 @@ impl Output {
         &self.bytes[self.written..]
     }
 
-    /// Records that the socket has taken `count` more bytes.
+    /// Notes that the socket has taken `count` more bytes.
     pub(super) fn wrote(&mut self, count: usize) {
         self.written = (self.written + count).min(self.bytes.len());
         if self.written == self.bytes.len() {
@@ -48,7 +48,7 @@ impl Output {
     }
 }
 
-/// The bytes that were read and not parsed yet.
+/// The bytes that were read from the socket and not parsed yet.
 pub(super) struct Input {
     bytes: Vec<u8>,
     start: usize,
@@ -64,7 +64,7 @@ impl Input {
         }
     }
 
-    /// Free space to read into; never empty.
+    /// The free space into which the socket reads; never empty.
     pub(super) fn room(&mut self) -> io::Result<&mut [u8]> {
         if self.start == self.end {
             self.start = 0;
@@ -88,7 +88,7 @@ impl Input {
         Ok(&mut self.bytes[self.end..])
     }
 
-    /// Records that `count` bytes were read into the free space.
+    /// Notes that `count` bytes were read into the free space.
     pub(super) fn filled(&mut self, count: usize) {
         self.end = (self.end + count).min(self.bytes.len());
     }
@@ -102,7 +102,7 @@ impl Input {
         self.start = self.end;
     }
 
-    /// The next reply if it is complete.
+    /// Parses and returns the next reply; `None` if it is incomplete.
     pub(super) fn next(&mut self) -> io::Result<Option<Value<'_>>> {
         match parse(&self.bytes[self.start..self.end]) {
             Ok(Some((value, len))) => {

@@ -1,8 +1,8 @@
-//! The command that a line of a script calls, because some servers name only the line in an error.
+//! Finds the command that a line of a script calls, because some servers name only the line in an error.
 
 use crate::keys::Family;
 
-/// The command that one line of a script calls.
+/// The command that one line of a script calls, and its keys.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Call<'a> {
     /// The name of the command, as the script writes it.
@@ -12,7 +12,8 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The call in one line of a script. No line has two calls (`every_call_of_a_script_is_in_the_table_under_a_purpose_of_the_script`).
+    /// Finds the call in one line of a script. No line has two calls
+    /// (`every_call_of_a_script_is_in_the_table_under_a_purpose_of_the_script`).
     pub(super) fn read(line: &'a str) -> Option<Self> {
         let (_, rest) = line.split_once("call('")?;
         let (command, rest) = rest.split_once('\'')?;

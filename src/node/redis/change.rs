@@ -1,5 +1,5 @@
-//! An operator's connection to one master while masters are replaced: generation marker, connected clients, fencing
-//! counters.
+//! An operator's connection to one master while masters are replaced. It reads and changes the generation marker, the
+//! connected clients, and the fencing counters.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,19 +13,19 @@ use crate::node::Fault;
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};
 use crate::protocol::marker::RESTORED;
 
-/// The time limit for one message: far longer than any takes.
+/// The time limit for one message, far longer than a master needs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many keys are read or written in one message.
 const TOGETHER: usize = 500;
 
-/// The largest number of values that are counted.
+/// The largest number of stored values that are counted.
 const MOST_VALUES: usize = 1000;
 
 const RAISE: &str = include_str!("../../scripts/masters/raise.lua");
 const CARRY: &str = include_str!("../../scripts/masters/carry.lua");
 
-/// Executes an operation on the master of `shared`, and reads its state, over a connection of its own.
+/// Executes an operation on the master of `shared`, and then reads the master's state, over a connection of its own.
 pub(super) async fn change(shared: &std::sync::Arc<Shared>, order: ChangeOrder) -> ChangeSeen {
     let mut seen = ChangeSeen::default();
     if let Err(fault) = carried_out(shared, &order, &mut seen).await {
@@ -44,7 +44,7 @@ async fn carried_out(
     if database != "0" {
         talk.say(&["SELECT", &database]).await?;
     }
-    // For information only; an error does not matter.
+    // The name is for information only, so an error is ignored.
     let _ = talk.say(&["CLIENT", "SETNAME", OPERATOR]).await;
     match order {
         ChangeOrder::Look => {}
@@ -65,7 +65,8 @@ async fn carried_out(
                 &lifetime.to_string(),
             ];
             talk.say(&raise).await?;
-            // Read after the marker was raised: clients that had not read the marker before are in this list.
+            // List the clients after the marker was raised, so that the list contains every client that had not read
+            // the new marker.
             for client in talk.clients().await? {
                 if matches!(client.kind, ClientKind::AtStep(of, _) if of < *step) {
                     let id = client.id.to_string();
@@ -85,7 +86,7 @@ async fn carried_out(
     talk.look(seen).await
 }
 
-/// An owned copy of a reply.
+/// A copy of a reply that owns its data.
 #[derive(Debug, PartialEq, Eq)]
 enum OwnedValue {
     Nothing,
@@ -156,7 +157,7 @@ impl Talk {
         Ok(list.lines().filter_map(ClientSeen::read).collect())
     }
 
-    /// The clock of the master, in microseconds since 1970.
+    /// Reads the clock of the master, in microseconds since 1970.
     async fn time(&mut self) -> Result<u64, Fault> {
         let time = self.say(&["TIME"]).await?.all();
         match (
@@ -196,7 +197,7 @@ impl Talk {
         Ok(())
     }
 
-    /// The keys of one family, at most `most`.
+    /// Reads at most `most` keys of one family.
     async fn keys(&mut self, family: Family, most: usize) -> Result<Vec<Vec<u8>>, Fault> {
         let pattern = keys::pattern(family.before().as_bytes());
         let pattern = String::from_utf8_lossy(&pattern).into_owned();
@@ -219,7 +220,7 @@ impl Talk {
         }
     }
 
-    /// The keys of the locks that have values.
+    /// Reads the keys of the locks that have stored values.
     async fn names(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         let before = Family::Value.before().as_bytes();
         let keys = self.keys(Family::Value, usize::MAX).await?.into_iter();
@@ -227,7 +228,7 @@ impl Talk {
         Ok(names.collect())
     }
 
-    /// The fencing counters with a number of at least `least`.
+    /// Reads the fencing counters that are at least `least`.
     async fn counters(&mut self, least: u64) -> Result<Vec<Counter>, Fault> {
         let keys = self.keys(Family::Fence, usize::MAX).await?;
         let mut found = Vec::new();
@@ -243,8 +244,8 @@ impl Talk {
         Ok(found)
     }
 
-    /// Raises these counters. Returns those that were not raised because of an owner's hold, with the value of the lock
-    /// key.
+    /// Raises these counters. Returns the counters that were not raised because an owner holds the lock, each with the
+    /// value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = with_parts(CARRY);
         let mut owned = Vec::new();

@@ -1,4 +1,5 @@
-//! A connection to a master that is used request by request: for inspections, alongside the link.
+//! A connection to a master on which the caller sends a message and waits for its replies. Inspections use it in
+//! addition to the link's connection.
 
 use std::io;
 use std::task::Poll;
@@ -20,7 +21,7 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    /// Connects and executes the handshake, exactly as a link does.
+    /// Connects and executes the whole handshake, exactly as a link does.
     pub(super) async fn begin(
         shared: &std::sync::Arc<Shared>,
     ) -> Result<(Self, Negotiated), Fault> {
@@ -42,7 +43,7 @@ impl Conversation {
         .await
     }
 
-    /// Connects and only authenticates: for a master that refuses a later part of the handshake.
+    /// Connects and only authenticates. For a master that refuses a later part of the handshake.
     pub(super) async fn introduce(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
         in_time(shared, async {
             let mut talk = Self::dial(shared).await?;
@@ -61,12 +62,12 @@ impl Conversation {
         })
     }
 
-    /// The buffer for commands.
+    /// The buffer to which commands are appended.
     pub(super) fn out(&mut self) -> &mut Vec<u8> {
         self.output.commands()
     }
 
-    /// Sends the buffer, and passes the next `count` replies to `each`. Subscriptions are answered by a push; other
+    /// Sends the buffer, and passes the next `count` replies to `each`. The reply to a subscription is a push; other
     /// pushes are skipped.
     pub(super) async fn exchange(
         &mut self,
@@ -98,7 +99,7 @@ impl Conversation {
     async fn reply<T>(&mut self, take: impl FnOnce(Value<'_>) -> T) -> io::Result<T> {
         let mut take = Some(take);
         std::future::poll_fn(|cx| {
-            // If writing fails, an answer of the server explains the reason best: read first.
+            // Read even if writing fails, because an answer of the server explains the failure best.
             let wrote = self.socket.poll_write(&mut self.output, cx);
             loop {
                 if let Some(value) = self.input.next()? {

@@ -1,4 +1,4 @@
-//! Replies of the server as answers to requests.
+//! Decodes replies of the server into answers to requests.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::node::{
     Request, Shape, StoredValue, Waiter,
 };
 
-/// Why a reply has no answer for its request.
+/// Why a reply is not an answer to its request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoAnswer {
     /// The master replied with an error.
     Fault(Fault),
-    /// The reply cannot belong to this request. Later replies may then be off by one as well, so the connection must be
-    /// closed.
+    /// The reply cannot belong to this request. Later replies may then belong to the wrong requests too, so the
+    /// connection must be closed.
     Malformed(Fault),
 }
 
@@ -30,7 +30,7 @@ impl NoAnswer {
     }
 }
 
-/// The answer that a reply means for its request. `memory` decides whether a stored value is trusted.
+/// Decodes a reply into the answer to its request. `memory` decides whether a stored value is trusted.
 pub(super) fn decode(
     request: &Request,
     value: &Value<'_>,
@@ -40,7 +40,7 @@ pub(super) fn decode(
         return Err(NoAnswer::Fault(refused(Script::of(request), error)));
     }
     let shape = match request {
-        // Each of its locks has the same form of reply: do not look at all of them.
+        // The reply has the same form for every lock of an extension, so do not examine all locks.
         Request::Extend { .. } => Shape::plain(),
         _ => request.shape(),
     };
@@ -102,7 +102,7 @@ pub(super) fn decode(
     })
 }
 
-/// The answer to an acquire of a plain lock.
+/// Decodes the reply to an acquire of a plain lock.
 pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     let queued = matches!(claim.fairness(), Fairness::Fair(_));
     match value {
@@ -116,7 +116,7 @@ pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAns
                 Value::Int(_),
                 Value::Int(_),
                 Value::Bulk(_),
-                // The holder's note, if there is one.
+                // The holder's note may follow.
                 ..,
             ] = &refused[..]
                 && refused.len() <= 5
@@ -143,7 +143,7 @@ pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAns
     Err(NoAnswer::malformed())
 }
 
-/// The answer to an acquire of a semaphore's slot.
+/// Decodes the reply to an acquire of a semaphore's slot.
 fn permitted(permit: &Permit, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     match value {
         Value::Int(granted) => {
@@ -174,7 +174,7 @@ fn permitted(permit: &Permit, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     }
 }
 
-/// The free slots as bits, from one digit for each slot.
+/// Converts one digit for each slot (1 means free) into bits.
 fn free_slots(permit: &Permit, digits: &[u8]) -> Option<u64> {
     if digits.len() != usize::from(permit.permits()) {
         return None;
@@ -187,7 +187,7 @@ fn free_slots(permit: &Permit, digits: &[u8]) -> Option<u64> {
     digits.iter().enumerate().map(bit).sum()
 }
 
-/// The answer to an acquire of a group.
+/// Decodes the reply to an acquire of a group.
 fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
     match value {
         Value::Int(granted) => {
@@ -203,7 +203,7 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
                     Value::Int(_),
                     Value::Bulk(_),
                     Value::Int(1..),
-                    // The holder's note, if there is one.
+                    // The holder's note may follow.
                     ..
                 ]
             ) && refused.len() <= 6 =>
@@ -215,12 +215,12 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
     }
 }
 
-/// The largest fencing counter. Lua numbers are doubles: above 2^53 two neighbours are the same number, and two holders would
-/// get the same token.
+/// 2^53, the largest fencing counter. Lua numbers are doubles: above 2^53 two neighbours are the same number, and two
+/// holders would get the same token.
 const LARGEST_COUNTER: u64 = 1 << 53;
 
-/// A fencing counter from a reply. A number outside of 1 to 2^53 never becomes a token: no script of ours returns it, and the
-/// simulation found two clients with the same token when it was accepted.
+/// Decodes a fencing counter. A number outside of 1 to 2^53 never becomes a token. No script of this library returns
+/// such a number. When it was accepted, the simulation found two clients with the same token.
 pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     let counter = u64::try_from(said).ok();
     let possible = counter.filter(|counter| (1..=LARGEST_COUNTER).contains(counter));
@@ -230,7 +230,7 @@ pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     })
 }
 
-/// The value under a lock, stored as `NUMBER RUN BYTES`.
+/// Decodes the value under a lock, which is stored as `NUMBER RUN BYTES`.
 fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, NoAnswer> {
     let text = match found {
         [Value::Nil] => return Ok(None),
@@ -250,7 +250,7 @@ fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, N
     }))
 }
 
-/// The answer to one extension, from the digit of EXTEND or KEEP.
+/// Decodes the result for one lock of an extension: a digit of the reply to EXTEND or KEEP.
 fn extended(digit: u8) -> Option<Extended> {
     Some(match digit {
         b'0' => Extended::NotOurs,
@@ -263,7 +263,7 @@ fn extended(digit: u8) -> Option<Extended> {
     })
 }
 
-/// The state of the queue, from the refusal of an acquire in order.
+/// Decodes the state of the queue in the refusal of a fair acquire.
 fn line(refused: &[Value<'_>]) -> QueueInfo {
     let number = |index: usize| match refused.get(index) {
         Some(Value::Int(number)) => u64::try_from(*number).unwrap_or(0),
@@ -282,7 +282,7 @@ fn line(refused: &[Value<'_>]) -> QueueInfo {
     }
 }
 
-/// The note next to a lock, if `holder` wrote it.
+/// Decodes the note of a lock; `None` if the note does not belong to the lock value `holder`.
 fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
     match note {
         Some(Value::Bulk(note)) => Note::read(note, holder?),
@@ -290,7 +290,7 @@ fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
     }
 }
 
-/// Which notes were written. A lock on several keys counts as noted only if all its notes were written.
+/// Decodes which notes were written. A lock on several keys counts as noted only if all its notes were written.
 fn noted(items: &[NoteItem], mut said: &[u8]) -> Option<Answer> {
     let mut written = Vec::with_capacity(items.len());
     for item in items {
@@ -301,7 +301,7 @@ fn noted(items: &[NoteItem], mut said: &[u8]) -> Option<Answer> {
     said.is_empty().then_some(Answer::Noted(written))
 }
 
-/// One page of keys, and the cursor of the next page.
+/// Decodes one page of keys, and the cursor of the next page.
 fn listed(page: &[Value<'_>]) -> Option<Answer> {
     let [cursor, Value::Array(keys)] = page else {
         return None;
@@ -314,7 +314,7 @@ fn listed(page: &[Value<'_>]) -> Option<Answer> {
     })
 }
 
-/// The state of a lock, from the reply to LOOK or BREAK.
+/// Decodes the state of a lock, from the reply to LOOK or BREAK.
 fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
     let (holder, ttl, counter, line, lives, said) = match state {
         [
@@ -325,7 +325,7 @@ fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
             Value::Array(lives),
             said @ ..,
         ] => (holder, ttl, counter, &line[..], &lives[..], said),
-        // BREAK returns no queue.
+        // The reply to BREAK has no queue.
         [holder, ttl, counter, said @ ..] => (holder, ttl, counter, &[][..], &[][..], said),
         _ => return None,
     };
@@ -353,7 +353,7 @@ fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
     })
 }
 
-/// The term of an elected holder, from its note.
+/// Decodes the term of an elected holder, from its note.
 fn term(said: &Value<'_>, holder: Option<&[u8]>) -> Option<u64> {
     match said {
         Value::Bulk(note) => Note::term(note, holder?),
@@ -361,7 +361,7 @@ fn term(said: &Value<'_>, holder: Option<&[u8]>) -> Option<u64> {
     }
 }
 
-/// One hold of a class: its value, the time that is left, and its note.
+/// Decodes one hold of a class: its value, the time that is left, and its note.
 fn hold(said: &[Value<'_>]) -> Option<Hold> {
     let [Value::Bulk(value), lives @ Value::Int(_), said] = said else {
         return None;
@@ -373,7 +373,7 @@ fn hold(said: &[Value<'_>]) -> Option<Hold> {
     })
 }
 
-/// One queued waiter, and how long it keeps its place without another heartbeat.
+/// Decodes one queued waiter, and how long it keeps its place without another heartbeat.
 fn waiter((id, lives): (&Value<'_>, &Value<'_>)) -> Option<Waiter> {
     let id = String::from_utf8_lossy(id.text()?).into_owned();
     Some(Waiter::new(
@@ -382,7 +382,7 @@ fn waiter((id, lives): (&Value<'_>, &Value<'_>)) -> Option<Waiter> {
     ))
 }
 
-/// The reply to PTTL; `None` if it is negative, which means no key or no expiry.
+/// Decodes the reply to PTTL. `None` if it is negative, which means that there is no key or no expiry.
 fn as_millis(value: &Value<'_>) -> Option<Duration> {
     match value {
         Value::Int(ms) => u64::try_from(*ms).ok().map(Duration::from_millis),

@@ -1,29 +1,31 @@
-//! How a server compares and deletes: by our script, or by a built-in command that takes about half the time.
+//! How a server compares and deletes: by this library's script, or by a built-in command that takes about half the
+//! time.
 //!
-//! The version shows whether the server has the command. Whether this user may use it, and whether a proxy passes it
-//! on, is found out by a trial. The trial follows the first release that the command could execute, and repeats it when
-//! its key is already deleted. So no release depends on a command that has not yet worked on this connection.
+//! The server's version shows whether the server has the command. A trial shows whether this user may use the command,
+//! and whether a proxy passes it on. The trial is sent after the first release that the command could have executed. It
+//! repeats that release when the key is already deleted. So no release depends on a command that has not yet worked on
+//! this connection.
 
 use super::resp::{Command, Value};
 use super::script::Script;
 use crate::node::{Claim, Request};
 
-/// The way to compare and delete on a connection.
+/// How releases are executed on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deletion {
-    /// The script, which works on every server: the server lacks the command, or the trial failed.
+    /// By the script, which works on every server. The server lacks the command, or the trial failed.
     Script,
-    /// The script, until the command has been tried.
+    /// By the script. The server has the command, but it has not been tried yet.
     Untried,
-    /// The script, while the command is being tried.
+    /// By the script, until the trial of the command is answered.
     Trying,
-    /// `DELIFEQ key value`, in Valkey from version 9 on.
+    /// By the command `DELIFEQ key value`, which Valkey has from version 9 on.
     DelIfEq,
 }
 
 impl Deletion {
-    /// For a server that reports this version of Valkey. The Redis version that it also reports only shows
-    /// compatibility.
+    /// Chooses the initial state for a server with this version of Valkey. The Redis version that Valkey also reports
+    /// does not matter, because it only shows compatibility.
     pub(super) fn of(valkey: Option<&str>) -> Self {
         let major = valkey.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
         if major.is_some_and(|major| major >= 9) {
@@ -33,13 +35,13 @@ impl Deletion {
         }
     }
 
-    /// Writes a release as the server's command; `false` if only the script will do.
+    /// Writes a release as the server's command. Returns `false` without writing if the release needs the script.
     pub(super) fn write(self, request: &Request, out: &mut Vec<u8>) -> bool {
         self == Self::DelIfEq && write(request, out)
     }
 
-    /// Appends a trial of the command for the first release among the requests that the command could execute. `false`
-    /// if there is none, or nothing to try.
+    /// If the command is untried, appends a trial that repeats the first written release that the command can execute.
+    /// Returns whether a trial was appended.
     pub(super) fn try_behind<'a>(
         &mut self,
         mut written: impl Iterator<Item = &'a Request>,
@@ -52,7 +54,7 @@ impl Deletion {
         tries
     }
 
-    /// Records the answer to the trial.
+    /// Applies the answer to the trial.
     pub(super) fn tried(&mut self, value: &Value<'_>) {
         *self = match value {
             Value::Int(_) => Self::DelIfEq,
@@ -60,8 +62,9 @@ impl Deletion {
         };
     }
 
-    /// Whether the server refused the command and the script must be used. A replica, or a server without enough
-    /// replicas, answers the command if the key is not ours, because it only reads then.
+    /// Whether the server refused the command, so that the script must be used. The trial alone does not show this for
+    /// a replica or for a server without enough replicas: they answer the command if the key is not ours, because it
+    /// then only reads.
     pub(super) fn is_refused(value: &Value<'_>) -> bool {
         matches!(value, Value::Error(error) if !error.starts_with(b"WRONGTYPE "))
     }
@@ -79,9 +82,9 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Whether this release consists of comparing and deleting only. It does not if an attempt of the claim may still be
-/// sent again after the master has lost its scripts: the release must fail in the same way then, or it would overtake
-/// the attempt.
+/// Whether the command can execute this release, which then only compares and deletes. It cannot if the claim's acquire
+/// may be sent again because the master has lost its scripts. Then the release must fail for lack of its script as
+/// well, or it would overtake the acquire.
 fn is_all(release: &Request, claim: &Claim) -> bool {
     let by_script = matches!(Script::of(release), Some(Script::Release));
     by_script && !claim.is_noted() && claim.is_withdrawn()
@@ -165,7 +168,7 @@ mod tests {
             let said = format!("{more:?}");
             assert_eq!(written(Deletion::DelIfEq, withdrawn(more)), None, "{said}");
         }
-        // Its acquire may be sent again.
+        // This claim has not been withdrawn, so its acquire may be sent again.
         assert_eq!(written(Deletion::DelIfEq, plain(true)), None);
     }
 }

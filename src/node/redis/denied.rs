@@ -1,6 +1,6 @@
-//! The subject of a refusal for missing rights: a command, a key or a channel.
+//! Reads the subject of a refusal for missing rights: a command, a key or a channel.
 
-/// The subject of a refusal for missing rights.
+/// The subject of a refusal for missing rights: what the user may not use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Denied {
     Command,
@@ -9,9 +9,9 @@ pub(super) enum Denied {
 }
 
 impl Denied {
-    /// Reads the kind of refusal from the error, whose words differ from version to version.
+    /// Reads the subject from the error. Its words differ between server versions.
     pub(super) fn of(text: &str) -> Self {
-        // The name of the user may be any text, but it comes before these words.
+        // The error quotes the user's name, which may be any text, but before these words.
         if text.contains("to run the '") || text.contains("can't run this command") {
             Self::Command
         } else if text.contains("access a key") || text.contains("one of the keys") {

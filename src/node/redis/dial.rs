@@ -16,19 +16,21 @@ use super::shared::Shared;
 use super::socket::Socket;
 use crate::node::Fault;
 
-/// How long one address of a name may be silent before the next one is tried in parallel. The default limit for the
-/// whole connection is half a second, so several addresses get a turn.
+/// How long one address of a host name may be silent before the next address is tried in parallel. The default limit
+/// for the whole connection is 500 ms, so several addresses get a turn.
 const STAGGER: Duration = Duration::from_millis(100);
 
-/// The largest number of addresses of one name that are tried.
+/// The largest number of addresses of one host name that are tried.
 const MOST_ADDRESSES: usize = 8;
 
-/// The shortest time without an acknowledgement after which a peer counts as gone, whatever the connect timeout.
+/// The shortest time without an acknowledgement after which a peer counts as gone, even if the connect timeout is
+/// shorter.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
-/// The largest value that the kernel accepts.
+/// The longest time without an acknowledgement that the kernel accepts.
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
-/// Connects. Dropping the future gives the attempt up. A name lookup continues, and the next attempt waits for it.
+/// Connects to the master. Dropping the future ends the attempt, except that a name lookup continues, and the next
+/// attempt waits for its result.
 pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
     match shared.address.info.addr() {
         ConnectionAddr::Tcp(host, port) => {
@@ -58,8 +60,8 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
     }
 }
 
-/// Alternates between IPv4 and IPv6 in the resolver's order, so that the second address tried works even if one of them
-/// is a black hole.
+/// Alternates between IPv4 and IPv6, otherwise in the resolver's order. So the second address that is tried works even
+/// if one of the protocols leads nowhere.
 fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let six_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut first, mut second): (Vec<_>, Vec<_>) = addresses
@@ -75,8 +77,8 @@ fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     ordered
 }
 
-/// Connects to the first of these addresses that accepts. Each is tried as soon as the one before it has failed, or has
-/// been silent for [`STAGGER`].
+/// Connects to the first of these addresses that accepts. Each address is tried as soon as the previous one has failed
+/// or has been silent for [`STAGGER`].
 async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut rest = addresses.into_iter();
     let mut trying = FuturesUnordered::new();
@@ -121,7 +123,7 @@ async fn tls(_: &Shared, _: &str, _: TcpStream) -> Result<Socket, Fault> {
     Err(Fault::Down("TLS is not built in".into()))
 }
 
-/// Disables the delay of small messages, and lets the kernel end connections whose peer is gone.
+/// Disables the delay of small messages, and lets the kernel end connections whose peer has been gone for `patience`.
 fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -168,7 +170,7 @@ mod tests {
             .map(|address| (address, there))
             .expect("an address");
         let gone = SocketAddr::from(([127, 0, 0, 1], 1));
-        // The second address is tried as soon as the first is known to be silent. The limit is that of a whole
+        // The second address is tried as soon as the first has been silent for `STAGGER`. `limit` only bounds the whole
         // connection.
         let limit = Duration::from_secs(5);
         for addresses in [

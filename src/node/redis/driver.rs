@@ -1,4 +1,4 @@
-//! The link to a Redis master without its actor, for simulations: they have their own network and time, and step the
+//! The link to a Redis master without its actor, for simulations. They have their own network and time, and step the
 //! same state machine that runs in production.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use crate::node::{Fault, Node, NodeName, Reply, Request, Subscriber};
 use crate::protocol::instant::Instant;
 use crate::runtime::BoxFuture;
 
-/// A master as one process reaches it, stepped by its caller.
+/// The connection of one process to a master, stepped by its caller.
 ///
 /// A request that is [sent](Node::send) waits in the mailbox until the next [`turn`](Self::turn). The caller connects
 /// at [`Stage::Dial`], moves bytes in both directions at [`Stage::Talk`], and closes the connection at any other stage.
@@ -27,13 +27,13 @@ pub struct Driver {
     link: Mutex<Option<Link>>,
 }
 
-/// The needs of a driver.
+/// The things that a driver needs from its caller.
 pub struct Wants {
     /// The next step for the connection.
     pub stage: Stage,
-    /// The bytes to write to it.
+    /// The bytes to write to the connection.
     pub bytes: Vec<u8>,
-    /// The latest time of the next call.
+    /// The latest time for the next call of [`tick`](Driver::tick), if there is one.
     pub wake_at: Option<Instant>,
 }
 
@@ -46,29 +46,29 @@ impl Driver {
         }
     }
 
-    /// Runs `step` on the link. The link is created with its first step, as the actor is with the first request. The
-    /// time for the first connection counts from then.
+    /// Executes `step` on the link. The first step creates the link, as the first request creates the actor in
+    /// production. The time limit for the first connection counts from then.
     fn link<T>(&self, now: Instant, step: impl FnOnce(&mut Link) -> T) -> T {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         step(link.get_or_insert_with(|| Link::new(self.shared.clone(), self.seed, now)))
     }
 
-    /// Reports that the connection has been made.
+    /// Notes that the connection has been made.
     pub fn dialed(&self, now: Instant) {
         self.link(now, |link| link.dialed(now));
     }
 
-    /// Reports that the connection has ended, or could not be made.
+    /// Notes that the connection has ended, or could not be made.
     pub fn cut(&self, why: &str, now: Instant) {
         self.link(now, |link| link.cut(Fault::Down(brief(why)), now));
     }
 
-    /// Reports received bytes.
+    /// Handles bytes that were received.
     pub fn hear(&self, bytes: &[u8], now: Instant) {
         self.link(now, |link| receive(link, bytes, now));
     }
 
-    /// Takes requests from the mailbox, as far as there is room, and returns the driver's needs.
+    /// Takes requests from the mailbox, as far as there is room, and returns what the driver needs.
     pub fn turn(&self, now: Instant) -> Wants {
         self.link(now, |link| turn(link, now))
     }

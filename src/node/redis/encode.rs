@@ -1,4 +1,4 @@
-//! Requests as commands of the server.
+//! Encodes requests as commands of the server.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::node::{
 };
 
 impl Scripts {
-    /// Writes one request as one command. A value is stored with `run`, the run of the server.
+    /// Writes one request as one command. A value is stored together with `run`, the id of the server run.
     pub(super) fn encode(&self, request: &Request, run: &ServerRun, out: &mut Vec<u8>) {
         let shape = request.shape();
         match request {
@@ -57,7 +57,8 @@ impl Scripts {
         }
     }
 
-    /// A look or a break. The slot of a semaphore also needs the name of the semaphore's queue.
+    /// Writes a look or a break. For the slot of a semaphore the command also contains the name of the semaphore's
+    /// queue.
     fn look(&self, script: Script, key: &[u8], out: &mut Vec<u8>) {
         match keys::line_of(key) {
             Cow::Borrowed(_) => self.call(script, 1, 0, out).arg(key),
@@ -121,8 +122,8 @@ impl Scripts {
         }
     }
 
-    /// Begins a script over all keys of a group and writes the keys and the value. `args` counts the arguments without the
-    /// modes.
+    /// Begins the call of a script for a group, and writes the keys and the random value. `args` is the number of
+    /// arguments without the modes.
     fn call_group<'a>(
         &self,
         script: Script,
@@ -175,7 +176,7 @@ impl Scripts {
         }
         for item in items {
             let claim = &item.claim;
-            // As in EXTEND: a withdrawn claim stays in the list with a TTL of 0, and the script skips it.
+            // As in EXTEND, a withdrawn claim stays in the list with a TTL of 0, and the script leaves it alone.
             let ttl = if claim.is_withdrawn() {
                 0
             } else {
@@ -210,7 +211,8 @@ impl Scripts {
 
     fn release_permit(&self, claim: &Claim, permit: &Permit, leave: bool, out: &mut Vec<u8>) {
         let (ticket, noted) = (claim.ticket(), claim.is_noted());
-        // The script reads the flag for the note behind the two arguments of a queued waiter.
+        // The script reads the flag for the note after the two arguments about the queue, so write those even without a
+        // ticket.
         let place = (ticket.is_some() || noted).then(|| match ticket {
             Some(ticket) => (&*ticket.waiter, leave),
             None => ("", false),
@@ -235,7 +237,8 @@ impl Scripts {
         let noted = claim.is_noted();
         let place = match ticket {
             Some(Some(ticket)) => Some((&*ticket.waiter, u64::from(leave))),
-            // The script reads the flag for the note behind the two arguments of a queued waiter.
+            // The script reads the flag for the note after the two arguments about the queue, so write those even
+            // without a ticket.
             Some(None) if noted => Some(("", 0)),
             _ => None,
         };
@@ -257,8 +260,8 @@ impl Scripts {
             command.arg(item.claim.key());
         }
         for item in items {
-            // An extension that arrives after the release would restore the key. So a withdrawn claim stays in the list
-            // with a TTL of 0, and the script skips it.
+            // If an extension arrived after the release it would restore the key. So a withdrawn claim stays in the
+            // list with a TTL of 0, and the script leaves it alone.
             let wanted = !item.claim.is_withdrawn();
             let ttl = if wanted { millis(item.ttl) } else { 0 };
             command.arg(item.claim.token().to_hex());
@@ -277,7 +280,8 @@ impl Scripts {
             command.arg(key);
         }
         for item in items {
-            // The script writes no note after a release. So a withdrawn claim stays in the list with an empty note.
+            // No note may be written after a release. So a withdrawn claim stays in the list with an empty note, and
+            // the script skips it.
             let note = if item.claim.is_withdrawn() {
                 String::new()
             } else {
@@ -321,13 +325,14 @@ fn modes(command: &mut Command<'_>, group: &Group) {
     }
 }
 
-/// Writes the key and the arguments that every acquire with a fencing token begins with.
+/// Writes the key and the arguments with which every fenced acquire begins.
 fn bid(command: &mut Command<'_>, claim: &Claim, ttl: Duration, proposal: u64) {
     command.arg(claim.key()).arg(claim.token().to_hex());
     command.number(millis(ttl)).number(proposal);
 }
 
-/// Whole milliseconds, rounded up: a master must never keep a key for less time than the client assumes.
+/// Converts a TTL to whole milliseconds, rounded up: a master must never keep a key for less time than the client
+/// assumes.
 pub(super) fn millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,9 @@
 //! The handshake of a new connection, before the first request.
 //!
-//! It has two messages. The first asks for the server's identity and uptime, and loads the scripts. The second closes
-//! the previous connection at the server, and subscribes to wake-ups. Every reply must have the expected type, and none
-//! may be left over: on a connection that is off by one reply, a grant would be taken for the answer to a release.
+//! The handshake has two messages. The first asks for the server's identity and uptime, and loads the scripts. The
+//! second closes the previous connection at the server, and subscribes to wake-ups. Every reply must have the expected
+//! type, and no reply may be left over. Otherwise later replies would belong to the wrong requests, and a grant would
+//! be taken for the answer to a release.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,15 +29,16 @@ pub(super) struct Negotiated {
     /// Until when this master's votes do not count.
     pub(super) quarantined_until: Instant,
     pub(super) memory: Memory,
-    /// Why this master gives no votes to this client, if that is permanent for the connection.
+    /// Why this master gives no votes to this client for the whole connection; `None` if it votes.
     pub(super) refused: Option<Fault>,
-    /// Whether it shows a generation marker; `None` if this user may not read it.
+    /// Whether the master shows a generation marker; `None` if this user may not read it.
     pub(super) marked: Option<bool>,
-    /// Since when the master is known to have no marker; `None` if it has one, or if it may not be read.
+    /// The time at which the master was seen to have no generation marker; `None` if it has one, or if this user may
+    /// not read it.
     pub(super) unmarked: Option<Instant>,
-    /// How long from now on its votes do not count because it had lost its marker.
+    /// How long from now on the master's votes do not count because it had lost its generation marker.
     pub(super) restored: Option<Duration>,
-    /// The smallest number of acquires that are sent in one call to this server.
+    /// The smallest number of acquires for which one call is cheaper on this server.
     pub(super) least_acquires: usize,
     /// How this server compares and deletes.
     pub(super) deletion: Deletion,
@@ -44,31 +46,31 @@ pub(super) struct Negotiated {
 
 /// A handshake in progress.
 pub(super) struct Handshake {
-    /// The requests without an answer so far, in order.
+    /// The requests of the handshake that are not answered yet, in order.
     asked: VecDeque<Asked>,
     second: bool,
     scripts: Scripts,
     info: Vec<u8>,
-    /// Why there is no `info`.
+    /// Why the server did not report `info`, if it did not.
     untold: Option<Fault>,
-    /// The client id of this connection at the server, if the user may ask for it.
+    /// The client id that the server gave this connection, if the user may ask for it.
     id: Option<i64>,
     quarantined_until: Instant,
     memory: Memory,
     marker: Option<Seen>,
-    /// Whether the server does not accept the name.
+    /// Whether the server refused the name of the connection.
     unnamed: bool,
     refused: Option<Fault>,
     unmarked: Option<Instant>,
     restored: Option<Duration>,
 }
 
-/// The content of the key of the generation marker.
+/// The content of the key that holds the generation marker.
 #[derive(Clone, Copy)]
 enum Seen {
     Nothing,
     Marker(Marker),
-    /// A foreign value.
+    /// A value that is not a generation marker.
     Strange,
 }
 
@@ -76,28 +78,28 @@ enum Seen {
 enum Asked {
     Hello,
     Database,
-    /// Sets library and process name in CLIENT LIST. Optional: some servers do not know it, and some users may not do
-    /// it.
+    /// Sets the names of the library and the process in `CLIENT LIST`. Optional, because some servers do not know the
+    /// command, and some users may not run it.
     Courtesy,
-    /// Names the connection, including the masters that the client uses.
+    /// Names the connection. The name shows which masters the client uses.
     Name,
     Info,
     /// Reads the generation marker.
     Marker,
-    /// Reads the expiry of the marker, which shows whether the master had lost it.
+    /// Reads the expiry of the generation marker. An expiry shows that the master had lost its marker.
     MarkerLifetime,
     Script(Script),
     Id,
-    /// Closes the previous connection.
+    /// Closes the client's previous connection at the server.
     Kill,
     Subscription,
 }
 
-/// The state of a handshake.
+/// The state of a handshake after a reply.
 pub(super) enum Step {
-    /// More replies are to come.
+    /// More replies to the present message are outstanding.
     Waits,
-    /// The first message has been answered.
+    /// All replies to the first message have arrived.
     Turns,
     Done,
 }
@@ -123,7 +125,8 @@ impl Handshake {
         asked.push_back(Asked::Name);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
-        // After the name: when a marker is raised, clients that have not read it yet are found by name.
+        // Read the marker after setting the name: an operator who raises the marker finds clients that have not read
+        // the new one by their names.
         Command::words(out, &["GET", MASTERS]);
         asked.push_back(Asked::Marker);
         let scripts = Scripts::of(shared.options.configuration);
@@ -148,15 +151,15 @@ impl Handshake {
         }
     }
 
-    /// Handles one reply. The first fault ends the handshake: later faults are its consequences, and a closed
-    /// connection would explain less.
+    /// Handles one reply. The first fault ends the handshake. Later replies are ignored then, because their faults
+    /// would be consequences of the first.
     pub(super) fn note(&mut self, shared: &Shared, value: &Value<'_>) -> Result<Step, Fault> {
         let Some(&asked) = self.asked.front() else {
             return Err(malformed("an answer that nobody asked for"));
         };
         match (asked, value) {
             (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
-            // No subscription has been made yet: a server that pushes messages nevertheless may never stop.
+            // Nothing has been subscribed to yet. A server that pushes messages nevertheless may never stop.
             (_, Value::Push(_)) => {
                 return Err(malformed("a message before anything was subscribed to"));
             }
@@ -178,7 +181,7 @@ impl Handshake {
             (Asked::Script(script), value) => self.scripts.loaded(script, value)?,
             (Asked::Id, Value::Int(id)) => self.id = Some(*id),
             (Asked::Subscription, Value::Error(error)) => match server_fault(error) {
-                // A user who may not subscribe can still lock. Waiters then rely on their timers.
+                // A user that may not subscribe can still take locks. Waiters then rely on their timers.
                 Fault::Denied(why) => {
                     tracing::warn!(
                         node = %shared.address.name(), %why, "no wake-ups, only timers"
@@ -201,7 +204,8 @@ impl Handshake {
         })
     }
 
-    /// Evaluates the server's answers, and writes the second message. `false` if there is none.
+    /// Evaluates the replies to the first message, and writes the second. Returns `false` if there is no second
+    /// message.
     pub(super) fn turn(
         &mut self,
         shared: &Shared,
@@ -219,9 +223,9 @@ impl Handshake {
         self.judge_marker(shared, out, answered);
         let lasts = shared.options.restart_guard == RestartGuard::Off;
         self.memory = Memory::of(run.as_deref(), lasts);
-        // Requests in the buffers of the previous connection (the master may have been stopped) must not be executed
-        // after the releases that this connection sends. Without permission to read client ids this is left out;
-        // leftover keys then end with their ttl.
+        // Close the previous connection at the server. The server may have been stopped, with requests still in the
+        // buffers of that connection. They must not be executed after the releases that this connection sends. A user
+        // that may not read client ids cannot do this; then keys that are left behind expire with their TTL.
         if let (Some(run), Some(id)) = (&run, self.id)
             && let Some(last) = shared.acquaintance.replace(run, id)
         {
@@ -250,8 +254,9 @@ impl Handshake {
         }
     }
 
-    /// Whether this master votes for this client (docs/protocol.md, "Replacing masters"). A client that comes too early is
-    /// refused by the scripts instead, because this may change while the connection lasts.
+    /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters"). A client that is
+    /// ahead of the marker is refused by the scripts instead, because the marker may be raised while the connection
+    /// lasts.
     fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
         let marker = match self.marker {
@@ -263,7 +268,7 @@ impl Handshake {
                 return;
             }
             None => {
-                // An operator who closes masters must see that this client is not notified.
+                // Use the plain name. It shows an operator who closes masters that this client is not notified.
                 Command::words(out, &["CLIENT", "SETNAME", &options.plain_name()]);
                 self.asked.push_back(Asked::Courtesy);
                 return;
@@ -275,7 +280,8 @@ impl Handshake {
             None => options.markers.saw_none(name),
         }
         if self.unnamed && options.configuration.step() == 0 {
-            // An operator cannot find this connection to close it: its scripts must check the marker.
+            // Without a name, an operator cannot find this connection to close it. So its scripts must check the
+            // marker.
             self.scripts = Scripts::checked(options.configuration);
             let loaded = self.scripts.load(Set::Plain, options.max_ttl, out);
             self.asked.extend(loaded.map(Asked::Script));
@@ -302,7 +308,7 @@ impl Handshake {
             .filter(|value| !value.is_empty())
     }
 
-    /// Until when this master may have forgotten a lock (docs/protocol.md, "Restart guard").
+    /// Until when this master may have forgotten a lock, so that it must not vote (docs/protocol.md, "Restart guard").
     fn quarantine(&self, shared: &Shared, answered: Instant) -> Result<Instant, Fault> {
         if shared.options.restart_guard == RestartGuard::Off {
             return Ok(NEVER_GUARDED);
@@ -320,7 +326,7 @@ impl Handshake {
             ));
         };
         let max_ttl = shared.options.max_ttl;
-        // The name may lead to another server than before.
+        // The address may lead to another server than before.
         let other = shared.acquaintance.guarded(run, answered, max_ttl);
         let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
             && shared.acquaintance.is_first_run(run);
@@ -337,14 +343,16 @@ impl Handshake {
     }
 }
 
-/// The content of the marker's key; `None` if this user may not read it and need not.
+/// Decodes the content of the generation marker's key. `None` if this user may not read the key and this client does
+/// not need it.
 fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
     Ok(Some(match value {
         Value::Nil => Seen::Nothing,
         Value::Bulk(text) => Marker::read(text).map_or(Seen::Strange, Seen::Marker),
         Value::Error(error) => match server_fault(error) {
             Fault::WrongType => Seen::Strange,
-            // This client's masters have never been replaced, and its user may be older than the feature.
+            // This client's masters have never been replaced, and the rights of its user may be older than generation
+            // markers.
             Fault::Denied(_) if shared.options.configuration.step() == 0 => return Ok(None),
             fault => return Err(fault),
         },
@@ -366,7 +374,7 @@ fn subscribes(push: &[Value<'_>]) -> bool {
     push.first().and_then(Value::text) == Some(b"subscribe")
 }
 
-/// Selects the protocol version, and authenticates.
+/// Writes the command that selects the protocol version and authenticates.
 pub(super) fn hello(shared: &Shared, out: &mut Vec<u8>) {
     let settings = shared.address.info.redis_settings();
     if let Some(password) = settings.password() {
@@ -377,7 +385,7 @@ pub(super) fn hello(shared: &Shared, out: &mut Vec<u8>) {
     }
 }
 
-/// Handles the server's answer to HELLO.
+/// Handles the reply to HELLO.
 pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fault> {
     match value {
         Value::Array(_) => Ok(()),
@@ -389,8 +397,8 @@ pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fau
     }
 }
 
-/// Servers quote words that they do not accept, which may include the password of HELLO, whole or in part. If there is
-/// a password, use our own words.
+/// Converts an error reply to HELLO into a fault. Servers quote words that they do not accept, which may include the
+/// password or a part of it. So if a password is used (`secret`), the fault has a text of its own.
 fn hello_fault(error: &[u8], secret: bool) -> Fault {
     let text = String::from_utf8_lossy(error);
     let lower = text.to_ascii_lowercase();

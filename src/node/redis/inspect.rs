@@ -1,4 +1,4 @@
-//! Inspects a master through the library's own connection: what a lock finds, and what the server reports.
+//! Inspects a master through the library's own connection: what a lock would find, and what the server reports.
 
 use std::io;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::node::right::MissingRight;
 use crate::protocol;
 use crate::settings::RestartGuard;
 
-/// How often clock and round trip are measured; the fastest answer counts.
+/// How often the clock and the round trip are measured. The fastest answer counts.
 const SAMPLES: usize = 5;
 
 /// Inspects the master of `shared`, over a connection of its own.
 pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     let mut found = Inspection::new(shared.address.name().clone());
     let began = Instant::now();
-    // Exactly what a lock does: if this fails, no lock can use this master.
+    // Do exactly what a lock does: if this fails, no lock can use this master.
     let connection = match Conversation::begin(shared).await {
         Ok((connection, negotiated)) => {
             found.connecting = Some(began.elapsed());
@@ -38,7 +38,7 @@ pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
             found.quarantined = (!left.is_zero()).then_some(left);
             Some(connection)
         }
-        // The server answers, and refuses a part of the handshake: inspect the rest.
+        // The server answers, but refuses a part of the handshake. Inspect everything else.
         Err(fault @ Fault::Denied(_)) => {
             found.fault = Some(fault);
             Conversation::introduce(shared).await.ok()
@@ -61,7 +61,7 @@ pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     found
 }
 
-/// Measures the fastest round trip, and the difference of the clocks.
+/// Measures the fastest round trip, and how far the server's clock is ahead of this one.
 async fn pace(
     shared: &Shared,
     connection: &mut Conversation,
@@ -72,7 +72,7 @@ async fn pace(
         let sent = Instant::now();
         let mut theirs = None;
         Command::words(connection.out(), &["TIME"]);
-        // A vote must arrive within this time, so a single request gets no more.
+        // A vote must arrive within the node timeout, so a single request gets no more time.
         let limit = shared.options.node_timeout;
         within(
             limit,
@@ -90,7 +90,8 @@ async fn pace(
     Ok(())
 }
 
-/// Sends all other requests in one message. It has the time limit of the handshake, which sends about as much.
+/// Sends all other requests of the inspection in one message. The time limit is that of the handshake, which sends
+/// about as many.
 async fn interview(
     shared: &Shared,
     scope: &Scope,
@@ -130,7 +131,7 @@ fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
     if let Some(right) = need.missing(prefix, value) {
         MissingRight::add(&mut found.missing, right, need.purposes());
     }
-    // The receiver is this very connection.
+    // This connection has subscribed to the channel, so the reply counts at least one receiver.
     if need.is("PUBLISH {wake} x") {
         found.wake_ups = matches!(value, Value::Int(1..));
     }
@@ -160,7 +161,7 @@ fn millis(value: &Value<'_>) -> Option<i64> {
     number(0)?.checked_mul(1000)?.checked_add(number(1)? / 1000)
 }
 
-/// The value in a reply to CONFIG GET for one name.
+/// Reads the value of one setting from the reply to CONFIG GET.
 fn setting(value: &Value<'_>) -> Option<String> {
     match value {
         Value::Array(pair) => {

@@ -1,13 +1,13 @@
-//! The link to one master without its socket: what to write, what a reply means, which requests are overdue, and when
-//! to connect again.
+//! The link to one master without its socket. It decides what to write, what a reply means, which requests are overdue,
+//! and when to connect again.
 //!
 //! Its driver reports events (connected, bytes received, time passed), and reads what the link needs
 //! ([`stage`](Link::stage), [`output`](Link::output), [`wake_at`](Link::wake_at)). The link reads no clock and touches
 //! no socket, so a simulation drives the same state machine that runs in production.
 //!
-//! Every request is answered, whatever the master does: a request that was sent within the node timeout, one that waits
-//! for a connection within the connect timeout, and one in a burst within [`BURST_TIMEOUTS`]. Undelivered releases are
-//! kept (up to a limit), and sent first on the next connection.
+//! Every request is answered, whatever the master does. A request that was sent is answered within the node timeout, a
+//! request that waits for a connection within the connect timeout, and a request in a burst within [`BURST_TIMEOUTS`].
+//! Undelivered releases are kept (up to a limit), and sent first on the next connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,15 +24,15 @@ use crate::node::actor::mailbox::Queued;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::protocol::instant::Instant;
 
-/// How long a link whose handle is gone goes on trying to deliver releases.
+/// How long a link goes on trying to deliver releases after its handle was dropped.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long a request may wait in a burst before it is sent, in node timeouts. The master is busy meanwhile. A request
-/// that waits here does not time out at the master and is not repeated
+/// How long a request in a burst may wait before it is sent, as a multiple of the node timeout. The master is busy with
+/// earlier requests meanwhile. A request that waits here does not time out at the master and is not repeated
 /// (`more_requests_than_a_master_can_process_wait_without_timeouts`).
 const BURST_TIMEOUTS: u32 = 10;
 
-/// The link to one master.
+/// The link to one master: its connection's state, and its pending releases.
 pub(super) struct Link {
     shared: Arc<Shared>,
     state: State,
@@ -44,12 +44,12 @@ pub(super) struct Link {
     patience: Option<Instant>,
     /// When requests last began to wait for a connection. They do not wait again and again for an unstable master.
     patient_at: Instant,
-    /// Why there is no connection.
+    /// Why there is no connection at the moment.
     fault: Fault,
-    /// When the handle was seen to be gone.
+    /// When the link noticed that its handle was dropped.
     closed_at: Option<Instant>,
     batch: Vec<Queued>,
-    /// Whether a connection has ended while the server's delete command was tried. It is not tried again then.
+    /// Whether the delete command must not be tried any more, because a connection ended while it was being tried.
     never_try: bool,
 }
 
@@ -68,24 +68,24 @@ enum State {
     Over,
 }
 
-/// The needs of a link.
+/// The things that a link needs from its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "public with the feature testing")]
 pub enum Stage {
-    /// A new connection; an older one must be closed.
+    /// The driver must close an older connection and make a new one.
     Dial,
-    /// Bytes moved to and from the connection.
+    /// The driver must move bytes to and from the connection.
     Talk,
-    /// No connection for now.
+    /// The driver must close the connection, and wait.
     Rest,
-    /// Nothing any more.
+    /// The link has ended and needs nothing any more.
     Over,
 }
 
 impl Link {
-    /// A link that needs a connection. `seed` determines the jitter of its pauses.
+    /// Creates a link that needs a connection. `seed` determines the jitter of its pauses.
     pub(super) fn new(shared: Arc<Shared>, seed: u64, now: Instant) -> Self {
-        // The first request waits for the first connection.
+        // The first requests wait until the first connection is established.
         let until = now + shared.options.connect_timeout;
         Self {
             shared,
@@ -130,7 +130,7 @@ impl Link {
         &mut self.output
     }
 
-    /// Reports that a connection has been made.
+    /// Notes that a connection has been made.
     pub(super) fn dialed(&mut self, now: Instant) {
         let State::Dialing { until } = self.state else {
             return;
@@ -142,14 +142,14 @@ impl Link {
         self.tick(now);
     }
 
-    /// Reports that the connection has ended, or could not be made.
+    /// Handles the end of the connection, or the failure to make one.
     pub(super) fn cut(&mut self, fault: Fault, now: Instant) {
         if matches!(self.stage(), Stage::Dial | Stage::Talk) {
             self.lose(fault, now);
         }
     }
 
-    /// Parses the received bytes; `true` if the master sent anything.
+    /// Handles the received bytes. Returns `true` if the master sent a complete reply, or if the connection was lost.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
         match self.listen(now) {
             Ok(received) => received,
@@ -200,7 +200,7 @@ impl Link {
         }
     }
 
-    /// Ends the handshake.
+    /// Completes the handshake: requests can be sent from now on.
     fn ready(&mut self, now: Instant) {
         let over = State::Over;
         if let State::Handshaking { handshake, .. } = std::mem::replace(&mut self.state, over) {
@@ -215,11 +215,12 @@ impl Link {
         }
     }
 
-    /// Writes queued requests; `true` if there may be more.
+    /// Takes and writes queued requests. Returns `true` if there may be more.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // A request that comes during a handshake waits no longer than earlier ones. Once its own time is over, it
-            // gets that fault.
+            // A request that arrives during a handshake waits no longer than earlier requests. If they may not wait any
+            // longer, refuse all of them. Once the handshake itself has timed out, the requests get the fault of the
+            // timeout.
             if matches!(self.state, State::Handshaking { until, .. } if now < until) {
                 self.lose_patience(now);
             }
@@ -233,7 +234,7 @@ impl Link {
         online.take(&self.shared, &mut self.pending_releases, out, batch, now)
     }
 
-    /// The latest time of the next [`tick`](Self::tick).
+    /// The latest time for the next call of [`tick`](Self::tick); `None` if the link has ended.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let at = match &self.state {
             State::Over => return None,
@@ -246,12 +247,12 @@ impl Link {
                 .patience
                 .map_or(*until, |patience| patience.min(*until)),
         };
-        // A closing link watches its pending releases and the time limit.
+        // Once its handle was dropped, a link ends when its time limit has passed.
         let closing = self.closed_at.map(|closed| closed + LINGER);
         Some(closing.map_or(at, |closing| closing.min(at)))
     }
 
-    /// Handles passed deadlines and queued requests.
+    /// Handles the deadlines that have passed, and the queued requests.
     pub(super) fn tick(&mut self, now: Instant) {
         self.settle(now);
         match &mut self.state {
@@ -260,7 +261,7 @@ impl Link {
                     return self.lose(fault, now);
                 }
                 if online.is_stalled() {
-                    // Requests that are queued or come from now on are refused until the master answers.
+                    // Refuse the queued requests and new ones until the master answers.
                     self.refuse_all(&Fault::Stalled);
                 }
                 let limit = BURST_TIMEOUTS * self.shared.options.node_timeout;
@@ -281,7 +282,7 @@ impl Link {
         self.lose_patience(now);
     }
 
-    /// Refuses the requests that wait for a connection, once their time is over.
+    /// Refuses the requests that wait for a connection if they may not wait any longer.
     fn lose_patience(&mut self, now: Instant) {
         if matches!(self.state, State::Online(_)) {
             return;
@@ -294,8 +295,8 @@ impl Link {
         }
     }
 
-    /// Reports when nothing is outstanding. When the handle is gone the link ends as soon as nothing is left to
-    /// deliver, or nothing could be delivered for [`LINGER`].
+    /// Notes when no request is outstanding. Once the handle was dropped, the link ends when nothing is left to
+    /// deliver, or when [`LINGER`] has passed.
     pub(super) fn settle(&mut self, now: Instant) {
         let closed_for_good = |closed: Instant| now >= closed + LINGER;
         if !self.closed_at.is_some_and(closed_for_good) {
@@ -327,7 +328,7 @@ impl Link {
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
             tracing::warn!(%node, %fault, "connection lost");
             lived = Some(online.lived(now));
-            // A proxy may close connections that send an unknown command.
+            // A proxy may have closed the connection because of the unknown command.
             self.never_try |= online.is_trying();
             let gone = Fault::Disconnected(fault.to_string().into());
             for queued in self.pending_releases.put_first(online.hang_up()) {
@@ -337,13 +338,13 @@ impl Link {
             tracing::warn!(%node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
-        // Requests that come later get the cause of the loss as it applies to them.
+        // Later requests are not sent: they get the cause of the loss as a fault that says so.
         self.fault = match (lived, fault) {
             (None, fault) | (_, fault @ (Fault::Stalled | Fault::Down(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // A restart takes only a moment, so requests wait for it. They do not wait for a master that has stopped
-        // answering, nor again and again.
+        // A restart takes only a moment, so requests wait for it. They do not wait if the master has stopped answering,
+        // or if the last such wait began shortly before.
         let again = now.saturating_since(self.patient_at) < STEADY;
         self.patience = None;
         if lived.is_some() && !stalled && !again {
@@ -373,7 +374,7 @@ impl Link {
     }
 }
 
-/// Answers the remaining requests, and returns the mailbox, even if the runtime is shut down while the link is used.
+/// Answers the remaining requests and frees the mailbox, even if the runtime shuts down while the link is used.
 impl Drop for Link {
     fn drop(&mut self) {
         let fault = Fault::Down("its connection was shut down".into());

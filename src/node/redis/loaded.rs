@@ -1,4 +1,4 @@
-//! The scripts that one connection has loaded, and the SHA1 names under which the master runs them.
+//! The scripts that one connection has loaded, and the SHA1 names by which it calls them.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use crate::node::note::{NOTE_LIVES, NOTE_SHOWN};
 use crate::node::{Fault, Request};
 use crate::protocol::marker::Configuration;
 
-/// How long a fencing counter outlives its last grant: one day, so that counters do not accumulate. A counter that is ahead
-/// of the master's clock lives longer by that difference (`scripts/fence/lives.lua`).
+/// How long a fencing counter outlives its last grant: one day, so that counters do not accumulate. A counter that is
+/// ahead of the master's clock lives longer by that difference (`scripts/fence/lives.lua`).
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
-/// The SHA1 names under which the master of this connection runs the scripts. The name of a script that is not loaded is
-/// empty.
+/// The SHA1 names by which this connection calls the scripts. The name of a script that is not loaded is empty.
 #[derive(Clone, Default)]
 pub(super) struct Scripts {
     shas: [Vec<u8>; Script::ALL.len()],
-    /// The Lua code that checks the generation marker, in front of every script that has to. Empty if this client needs no
-    /// check.
+    /// The Lua code that checks the generation marker, for scripts that have to. It is put in front of their source.
+    /// Empty if this client needs no check.
     check: String,
 }
 
-/// Lua code that returns an error unless the master's generation marker admits this client. The handshake has checked the
-/// marker once; this check stops a client whose connection lasts while the masters change, or that connects through a proxy.
+/// Returns Lua code that fails unless the master's generation marker admits this client. The handshake has checked the
+/// marker once. This check stops a client whose connection lasts while the masters are replaced, or that connects
+/// through a proxy.
 fn check(configuration: Configuration) -> String {
     let mut wrong = String::from(if configuration.needs_no_marker() {
         "mark"
@@ -43,8 +43,9 @@ fn check(configuration: Configuration) -> String {
 }
 
 impl Scripts {
-    /// The scripts of a client with this configuration. If the masters were never replaced, no script checks the marker,
-    /// so that such users pay nothing: their handshake checks the marker, and the change of masters ends their connections.
+    /// The scripts of a client with this configuration. If its masters were never replaced, no script checks the
+    /// marker, so that such a client has no cost. Its handshake checks the marker, and a replacement of the masters
+    /// ends its connections.
     pub(super) fn of(configuration: Configuration) -> Self {
         if configuration.step() == 0 {
             Self::default()
@@ -53,7 +54,7 @@ impl Scripts {
         }
     }
 
-    /// The scripts with the check of the generation marker, at every step of a change.
+    /// The scripts of a client with this configuration. They check the generation marker in any case.
     pub(super) fn checked(configuration: Configuration) -> Self {
         Self {
             check: check(configuration),
@@ -61,8 +62,8 @@ impl Scripts {
         }
     }
 
-    /// Writes the commands that load a set, and returns which scripts these are. One line with the deployment's constants
-    /// is put in front of each source.
+    /// Writes the commands that load the scripts of a set, and returns these scripts. One line with the constants of
+    /// the deployment is put in front of each source.
     pub(super) fn load(
         &self,
         set: Set,
@@ -91,15 +92,15 @@ impl Scripts {
         !self.check.is_empty()
     }
 
-    /// The set that this connection must load before it can run the request; `None` if nothing is missing.
+    /// The set that this connection must load before it can execute the request; `None` if no set is missing.
     pub(super) fn lacks(&self, request: &Request) -> Option<Set> {
         let script = self.script(request)?;
         let missing = self.shas[script as usize].is_empty();
         missing.then(|| script.row().set)
     }
 
-    /// The script that a request runs on this connection. An acquire without a fencing token is a plain command, unless
-    /// the generation marker must be checked first.
+    /// The script that executes a request on this connection. `None` for a plain command, such as an acquire without a
+    /// fencing token if the generation marker need not be checked first.
     fn script(&self, request: &Request) -> Option<Script> {
         let classic = matches!(request, Request::Acquire { .. }) && self.is_checked();
         Script::of(request).or(classic.then_some(Script::Classic))
@@ -116,7 +117,7 @@ impl Scripts {
         Set::ALL.into_iter().filter(|set| self.has(*set))
     }
 
-    /// Reads one reply to a command that [`load`](Self::load) wrote.
+    /// Handles the reply to one command that [`load`](Self::load) wrote.
     pub(super) fn loaded(&mut self, script: Script, reply: &Value<'_>) -> Result<(), Fault> {
         match reply {
             Value::Bulk(sha) if sha.len() == 40 => self.shas[script as usize] = sha.to_vec(),

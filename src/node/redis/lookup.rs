@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::task::JoinHandle;
 
-/// Looks up names, one at a time. The system's resolver blocks a thread for as long as the name server is silent, and
-/// cannot be cancelled.
+/// Looks up host names, one at a time. The system's resolver blocks a thread for as long as the name server is silent,
+/// and cannot be cancelled.
 #[derive(Default)]
 pub(super) struct Lookup {
     under_way: Mutex<Option<Question>>,
@@ -17,7 +17,7 @@ pub(super) struct Lookup {
 type Question = JoinHandle<io::Result<Vec<SocketAddr>>>;
 
 impl Lookup {
-    /// The addresses of a name, in the resolver's order; at least one.
+    /// Returns the addresses of a host name, in the resolver's order; at least one.
     pub(super) async fn addresses<N>(&self, name: N) -> io::Result<Vec<SocketAddr>>
     where
         N: ToSocketAddrs + Send + 'static,
@@ -48,7 +48,7 @@ impl Lookup {
     }
 }
 
-/// Returns a pending lookup whose caller was dropped to the next caller.
+/// Waits for a lookup. If the caller is dropped, the pending lookup is kept for the next caller.
 struct Asking<'a> {
     lookup: &'a Lookup,
     question: Option<Question>,
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// A name whose name server is silent for a while.
+    /// A host name whose name server takes 300 ms to answer.
     struct Slow(Arc<AtomicUsize>);
 
     impl ToSocketAddrs for Slow {

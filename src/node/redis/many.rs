@@ -1,4 +1,4 @@
-//! Many requests in one call of a script, and its reply as an answer to each of them.
+//! Sends many requests in one call of a script, and decodes its reply into an answer to each of them.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::script::Script;
 use crate::node::actor::mailbox::Queued;
 use crate::node::{Answer, Claim, Fairness, Fault, Request};
 
-/// The smallest number of acquires that are cheaper in one call. Before version 7 the cost of a call grows faster with
-/// its number of words.
+/// The smallest number of acquires for which one call is cheaper than single calls. Before version 7 of the server the
+/// cost of a call grows faster with its number of words.
 pub(super) fn least_acquires(version: Option<&str>) -> usize {
     let major = version.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
     if major.is_some_and(|major| major >= 7) {
@@ -23,7 +23,7 @@ pub(super) fn least_acquires(version: Option<&str>) -> usize {
     }
 }
 
-/// The claim of a request, if it is on a plain lock. No script handles many claims of another kind.
+/// The claim of a request if it is a claim on a plain lock. No script handles many claims of another kind.
 fn plain(request: &Request) -> Option<&Claim> {
     match request {
         Request::Acquire { claim, .. }
@@ -40,7 +40,7 @@ fn plain(request: &Request) -> Option<&Claim> {
     }
 }
 
-/// Whether the plain lock of this claim has a queue. `None` if no script handles many claims like this one.
+/// Whether the plain lock of this claim has a queue. `None` if no script handles many claims of this kind.
 fn lines(claim: &Claim) -> Option<bool> {
     match claim.fairness() {
         Fairness::Fair(None) => Some(true),
@@ -71,7 +71,7 @@ impl Member for Queued {
 }
 
 impl Scripts {
-    /// Writes requests of one kind as one command.
+    /// Writes a run of requests of one kind as one command.
     pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
         // Choose the script by immutable fields only. A queued claim may since have gained a note or been withdrawn,
         // but the batch must still produce exactly one reply.
@@ -123,11 +123,12 @@ impl Scripts {
     }
 }
 
-/// The answer to one request of a combined call; `None` if the script left it alone, and it must be sent by itself.
+/// The answer to one request of a combined call. `None` if the script did nothing for the request, which must then be
+/// sent by itself.
 pub(super) type Each = Option<Result<Answer, Fault>>;
 
-/// The answers to the requests of a combined call. A fault means that the reply cannot belong to the call, and answers
-/// none of its requests.
+/// Decodes the answers to the requests of a combined call. A fault means that the reply cannot belong to the call; then
+/// none of the requests has an answer.
 pub(super) fn decode_many(
     run: &[Queued],
     value: &Value<'_>,
@@ -135,7 +136,8 @@ pub(super) fn decode_many(
 ) -> Result<(), Fault> {
     into.clear();
     match value {
-        // The user may not use some of the keys in the call. The other requests must not fail because of that.
+        // The user may not use one of the keys in the call. Send each request by itself, so that the others do not fail
+        // too.
         Value::Error(error) if error.starts_with(b"NOPERM ") => {
             into.extend(run.iter().map(|_| None));
         }
@@ -224,7 +226,7 @@ mod tests {
         }
         runs.close(&mut placed);
         assert_eq!(placed[0].along, 1);
-        // Another thread writes the holder's note.
+        // Another thread writes the holder's note meanwhile.
         claims[0].take_note();
         let mut out = Vec::new();
         Scripts::default().encode_many(&placed, &mut out);

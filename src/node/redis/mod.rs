@@ -1,7 +1,8 @@
 //! A Redis or Valkey master: one actor with a socket and a timer, around a link that contains all the logic.
 //!
-//! The connection is our own: requests are written directly into the output buffer, and replies are parsed in place in
-//! the input buffer. Of the `redis` crate only the URL parser is used, and only this folder names it.
+//! The connection is this library's own: requests are written directly into the output buffer, and replies are parsed
+//! in place in the input buffer. Only the URL parser of the `redis` crate is used, and only this folder names the
+//! crate.
 
 mod actor;
 mod address;
@@ -52,7 +53,7 @@ use crate::node::Scope;
 use crate::node::inspection::Inspection;
 use crate::runtime::BoxFuture;
 
-/// The handle of one master. Dropping it closes the queue; the actor sends what is left and ends.
+/// The handle of one master. Dropping the handle closes the queue; the actor sends the requests that are left and ends.
 pub(crate) struct RedisNode {
     shared: Arc<Shared>,
 }
@@ -73,7 +74,7 @@ impl Node for RedisNode {
         let mailbox = &self.shared.mailbox;
         match mailbox.push(Queued::new(request, reply)) {
             Ok(false) => {}
-            // Nobody reads the mailbox yet, or its reader ended with its runtime.
+            // No actor reads the mailbox yet, or the actor ended with its runtime. Start one.
             Ok(true) => match Handle::try_current() {
                 Ok(runtime) => {
                     runtime.spawn(actor::run(self.shared.clone()));
@@ -85,7 +86,7 @@ impl Node for RedisNode {
     }
 
     fn subscribe(&self, subscriber: Subscriber) {
-        // By the contract a second subscriber is ignored.
+        // The contract allows one subscriber: ignore a second one.
         let _ = self.shared.subscriber.set(subscriber);
     }
 

@@ -1,7 +1,8 @@
-//! The rights that the user of a master needs, as one table: commands, keys and channels, each with its purpose.
+//! The rights that the user of a master needs, as one table. Each line is a command with its keys or channels, and a
+//! purpose.
 //!
-//! An inspection tries the table line by line. `docs/operations.md` (Rights) prints it, and a test compares the page with
-//! the table. `tests/all/needs.rs` runs with exactly these rights.
+//! An inspection tries the table line by line. `docs/operations.md` (Rights) prints it, and a test compares the page
+//! with the table. `tests/all/needs.rs` runs with exactly these rights.
 
 use super::denied::Denied;
 use super::resp::{Command, Value};
@@ -11,14 +12,14 @@ use crate::node::right::{Purpose, Right};
 
 const DATABASE: &str = "{db}";
 
-/// The table. Each line is a command that an inspection can try at any time: the keys that it is tried on do not exist, and
-/// the command changes nothing then.
+/// The table of rights. An inspection can try each line at any time, because the line changes nothing: the keys that it
+/// is tried on do not exist.
 const USES: &[(Purpose, &str)] = &[
     (
         Purpose::Locking,
         "EVALSHA 0000000000000000000000000000000000000000 1 {lock}",
     ),
-    // Not a valid script: the server refuses it after the check of rights, and loads nothing.
+    // This script is not valid: the server refuses it after checking the rights, and loads nothing.
     (Purpose::Locking, "SCRIPT LOAD ("),
     (Purpose::Locking, "GET {lock}"),
     (Purpose::Locking, "SET {lock} x XX PX 1"),
@@ -50,7 +51,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Order, "PTTL {ticket}"),
     (Purpose::Order, "PEXPIRE {ticket} 1"),
     (Purpose::Order, "PTTL {lines}"),
-    // This key may exist. The command leaves it as it is.
+    // This key may exist. The command does not change it.
     (Purpose::Order, "SET {lines} 1 XX KEEPTTL"),
     (Purpose::Order, "EXISTS {lines}"),
     (Purpose::WakeUps, "SUBSCRIBE {wake}"),
@@ -68,7 +69,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Elections, "UNSUBSCRIBE {leader}"),
     (Purpose::Elections, "PUBLISH {leader} x"),
     (Purpose::Reconnecting, "CLIENT ID"),
-    // A number that no connection has. Not 0, which means every connection to Redis 6.2.
+    // No connection has this number. It is not 0, because 0 means every connection to Redis 6.2.
     (Purpose::Reconnecting, "CLIENT KILL ID 9223372036854775807"),
     (
         Purpose::Operating,
@@ -91,7 +92,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Operating, "ZRANGE {holds} 0 0"),
     (Purpose::Operating, "GET {of-hold}"),
     (Purpose::Operating, "DEL {of-hold}"),
-    // A slot of a semaphore is read as a lock is, under its own key.
+    // A slot of a semaphore is read as a lock is, but under its own key.
     (Purpose::Operating, "PTTL {slot}"),
     (Purpose::Operating, "PTTL {of-slot}"),
     (
@@ -125,12 +126,13 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Naming, "CLIENT SETNAME quorate"),
     (Purpose::Masters, "GET {masters}"),
     (Purpose::Masters, "PTTL {masters}"),
-    // Not a valid command, because the key may exist: the server refuses it after the check of rights.
+    // This command is not valid, because the key may exist: the server refuses the command after checking the rights.
     (Purpose::Masters, "SET {masters} x NX XX"),
     (Purpose::Masters, "CLIENT SETNAME quorate"),
 ];
 
-/// The purposes for which a `Redlock` with these settings needs rights.
+/// The purposes for which a `Redlock` with these settings needs rights. `guarded` is whether the restart guard is on,
+/// `database` whether the URL names a database.
 pub(super) fn purposes(
     scope: &Scope,
     guarded: bool,
@@ -143,13 +145,13 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating | Purpose::Masters => {
                 true
             }
-            // Old servers do not know these commands, and nothing is missing without them.
+            // Old servers do not know these commands, and locks work in full without them.
             Purpose::Naming | Purpose::Releases => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Values | Purpose::Notes | Purpose::Crowds => fencing,
-            // Not needed by the most common locks. A user that lacks these rights gets an error when a group or a
-            // semaphore is requested.
+            // The most common locks do not need these rights. If the user lacks them, it gets an error only when it
+            // requests a group or a semaphore.
             Purpose::Groups | Purpose::Semaphores => fencing && fair,
             Purpose::Order | Purpose::WakeUps | Purpose::Elections => fair,
             Purpose::Database => database,
@@ -170,7 +172,7 @@ pub(super) struct Need {
     purposes: Vec<Purpose>,
 }
 
-/// The commands that the `wanted` purposes need, each once, in the order of the table.
+/// The commands that the `wanted` purposes need, each listed once, in the order of the table.
 pub(super) fn needs(wanted: impl Iterator<Item = Purpose>) -> Vec<Need> {
     let wanted: Vec<Purpose> = wanted.collect();
     let mut needs: Vec<Need> = Vec::new();
@@ -203,7 +205,7 @@ impl Need {
         }
     }
 
-    /// The family of keys that the command is about, if it is about keys.
+    /// The family of keys that the command uses, if it uses keys.
     fn family(&self) -> Option<Family> {
         let mut words = self.line.split(' ');
         words.find_map(|word| {
@@ -213,7 +215,7 @@ impl Need {
         })
     }
 
-    /// How the names of the channels begin that the command is about, if it is about channels.
+    /// The beginning of the names of the channels that the command uses, if it uses channels.
     fn channels(&self) -> Option<&'static str> {
         self.line.split(' ').find_map(|word| match word {
             WAKE_PLACE => Some(WAKE),
@@ -222,7 +224,7 @@ impl Need {
         })
     }
 
-    /// Whether this is the given line of the table.
+    /// Whether this is the command of the line `line` of the table.
     pub(super) fn is(&self, line: &str) -> bool {
         self.line == line
     }
@@ -258,14 +260,14 @@ impl Need {
         }
     }
 
-    /// The right that is missing according to the reply to the command. Other errors are not about rights, for example those
-    /// of a replica, or of a key that holds another type of value.
+    /// The right that the user lacks according to the reply to the command. `None` for other errors, for example that
+    /// the master is a replica, or that a key holds another type of value.
     pub(super) fn missing(&self, prefix: &str, reply: &Value<'_>) -> Option<Right> {
         let Value::Error(error) = reply else {
             return None;
         };
         let error = String::from_utf8_lossy(error);
-        // The server's configuration has renamed the command.
+        // The server does not have the command, or its configuration has renamed it.
         if error.starts_with("ERR unknown command") {
             return Some(Right::Unknown(self.command()));
         }
@@ -280,7 +282,7 @@ impl Need {
     }
 }
 
-/// The keys of one family, as an ACL pattern.
+/// The ACL pattern of the keys of one family.
 fn pattern(family: Family, prefix: &str) -> String {
     let slots = || {
         format!(

@@ -1,4 +1,4 @@
-//! One established connection: its outstanding requests, in order.
+//! One established connection: its outstanding requests, in the order in which they were sent.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,22 +25,23 @@ use crate::node::actor::window::Window;
 use crate::node::{Fault, Request, Subscriber};
 use crate::protocol::instant::Instant;
 
-/// The largest number of requests that are taken at a time.
+/// The largest number of requests that are taken from the mailbox at a time.
 const BATCH: usize = 512;
 
-/// The number of bytes waiting for the socket above which no more requests are taken.
+/// The number of unwritten bytes above which no more requests are taken.
 const BACKLOG: usize = 256 << 10;
 
-/// How long after its last answer a stalled connection is replaced by a new one.
+/// How long a stalled connection may stay without an answer before a new connection replaces it, unless four node
+/// timeouts are longer.
 const STALL: Duration = Duration::from_millis(500);
 
-/// After this much silence a PING is sent to an idle master. Wake-ups come over this connection, and a connection that
-/// a firewall has dropped is silent.
+/// After this time without data from the master an idle connection sends a PING. Wake-ups arrive over this connection,
+/// and it would not notice by itself that a firewall has dropped it.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(super) struct Online {
     scripts: Scripts,
-    /// How single releases are written.
+    /// How releases are written that are not combined.
     deletion: Deletion,
     memory: Memory,
     votes: Votes,
@@ -49,23 +50,23 @@ pub(super) struct Online {
     last_reply: Instant,
     /// The outstanding requests, in the order of sending.
     under_way: VecDeque<Sent>,
-    /// Requests that wait for scripts to be loaded, for the first time or after the master has lost them; sent before
-    /// all others.
+    /// Requests that wait until scripts are loaded, for the first time or after the master has lost them. They are sent
+    /// before all other requests.
     again: Vec<Queued>,
-    /// The sets of scripts to be loaded for them.
+    /// The sets of scripts that must be loaded for the requests in `again`.
     wanted: Vec<Set>,
-    /// Requests that could not be executed together with others, or by a command that is not available. They are sent
-    /// by themselves and go first.
+    /// Requests that must now be sent by themselves, before others. They could not be executed together with others, or
+    /// by the server's delete command.
     apart: Vec<Queued>,
-    /// The requests that are about to be written, before and after they are arranged.
+    /// The requests that are about to be written, arranged into runs.
     runs: Runs<Queued>,
     placed: Vec<Placed<Queued>>,
-    /// The requests that one reply answers.
+    /// The requests that the present reply answers.
     answered: Vec<Queued>,
     each: Vec<Each>,
-    /// Whether the scripts for many requests have been requested.
+    /// Whether the master has been asked to load the scripts for many requests.
     many_wanted: bool,
-    /// Since when an answer is overdue. No further request is sent meanwhile.
+    /// Since when an answer is overdue. No further request is sent until it arrives.
     stalled_since: Option<Instant>,
     window: Window,
 }
@@ -109,7 +110,7 @@ impl Online {
         self.under_way.len() > 1
     }
 
-    /// Whether the trial of the delete command has not been answered.
+    /// Whether the trial of the server's delete command is not answered yet.
     pub(super) fn is_trying(&self) -> bool {
         self.deletion == Deletion::Trying
     }
@@ -121,7 +122,7 @@ impl Online {
         !waits && !self.under_way.iter().any(request)
     }
 
-    /// Handles one reply or push. An error ends the connection.
+    /// Handles one reply or push. An error means that the connection must be closed.
     pub(super) fn receive(
         &mut self,
         shared: &Shared,
@@ -176,7 +177,7 @@ impl Online {
                     now,
                 );
             }
-            // Without the scripts for many requests each request is sent by itself.
+            // The scripts for many requests could not be loaded. Each request is sent by itself then.
             What::Script(script)
                 if script.row().set == Set::Many && matches!(value, Value::Error(_)) => {}
             What::Script(script) => self.scripts.loaded(script, value)?,
@@ -184,7 +185,8 @@ impl Online {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
                 _ => return Err(Fault::Down("a malformed reply to PING".into())),
             },
-            // The marker was written, or another client wrote it, or it is not permitted: the next handshake reads it.
+            // The marker was written, or another client had written it, or writing it is not permitted. In all cases
+            // the next handshake reads the marker.
             What::Marker => {}
             What::MarkerLifetime => self.votes.handle_marker_lifetime(shared, value, now),
             What::Trial => self.deletion.tried(value),
@@ -192,7 +194,7 @@ impl Online {
         Ok(())
     }
 
-    /// Sends a request again in another way if it could not be executed in this way; otherwise returns it.
+    /// Sends a request again in another way if it could not be executed in this way. Otherwise returns the request.
     fn ask_otherwise(&mut self, queued: Queued, value: &Value<'_>) -> Option<Queued> {
         if is_noscript(value) && !queued.resent {
             self.send_again(queued);
@@ -202,7 +204,7 @@ impl Online {
         } else if queued.is_of_several()
             && matches!(value, Value::Error(error) if is_denied_key(error))
         {
-            // The user may not use the key of one of them.
+            // The user may not use the key of one of the locks. Send a request for each lock.
             self.apart.extend(queued.split());
         } else {
             return Some(queued);
@@ -210,7 +212,7 @@ impl Online {
         None
     }
 
-    /// Handles the reply to all requests in `answered`.
+    /// Handles one reply to all requests in `answered`.
     fn receive_many(
         &mut self,
         shared: &Shared,
@@ -242,20 +244,20 @@ impl Online {
         Ok(())
     }
 
-    /// Loads the scripts that the master has lost, and sends the request again.
+    /// Asks for the scripts that the master has lost, and queues the request to be sent again after they are loaded.
     fn send_again(&mut self, mut queued: Queued) {
         queued.resent = true;
         self.again.push(queued);
         self.wanted = self.scripts.loaded_sets().collect();
     }
 
-    /// Sends a request again by itself, with the script.
+    /// Queues a request to be sent again by itself, and by the script.
     fn ask_apart(&mut self, mut queued: Queued) {
         queued.apart = true;
         self.apart.push(queued);
     }
 
-    /// Whether a push answers the first outstanding request: replies to subscriptions are pushes.
+    /// Whether a push is the reply to the first outstanding request. Only replies to subscriptions are pushes.
     fn is_answer(&self, push: &[Value<'_>]) -> bool {
         let Some(What::Request(queued)) = self.under_way.front().map(|sent| &sent.what) else {
             return false;
@@ -268,16 +270,17 @@ impl Online {
         push.first().and_then(Value::text) == Some(kind)
     }
 
-    /// Checks whether a stalled master has caught up, after everything received has been handled.
+    /// Checks whether a stalled master has caught up. Called after everything that was received has been handled.
     pub(super) fn caught_up(&mut self, limit: Duration, now: Instant) {
         if self.stalled_since.is_some() {
-            // If the next answer is overdue as well, a request sent now would be late, too.
+            // If the next answer is overdue as well, the answer to a new request would also be late.
             let next = self.under_way.front();
             self.stalled_since = next.filter(|sent| sent.at + limit <= now).map(|_| now);
         }
     }
 
-    /// Writes queued requests; `true` if there may be more. Must not be called while the master is stalled.
+    /// Takes queued requests and writes them. Returns `true` if there may be more. Must not be called while the master
+    /// is stalled.
     pub(super) fn take(
         &mut self,
         shared: &Shared,
@@ -291,14 +294,14 @@ impl Online {
             return false;
         }
         if !self.again.is_empty() {
-            // Keep the order: nothing may overtake these requests, so wait until everything outstanding has been
-            // answered.
+            // Keep the order of requests: wait until all outstanding requests are answered, because some of them may
+            // have to be sent again too.
             if !self.under_way.is_empty() {
                 return false;
             }
             if !self.wanted.is_empty() {
-                // Scripts that are loaded again keep their names, so requests that need them can follow at once. The
-                // name of a script that is loaded for the first time comes with the answer.
+                // Scripts that are loaded again keep their names, so the requests that need them can follow at once. A
+                // script that is loaded for the first time gets its name from the reply, so its requests must wait.
                 let known: Vec<Set> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in std::mem::take(&mut self.wanted) {
@@ -310,7 +313,7 @@ impl Online {
             }
             batch.append(&mut self.again);
         }
-        // Before everything that follows them, such as a release of the same claim.
+        // Send these requests before all later requests, such as a release of the same claim.
         batch.splice(0..0, self.apart.drain(..));
         let room = room.min(BATCH);
         // Pending releases go first, but leave room for other requests, however many there are
@@ -320,8 +323,8 @@ impl Online {
         if room > 0 {
             shared.mailbox.take(room, batch);
         }
-        // Also true if all requests were withdrawn or withheld: the requests behind them do not wake the actor, because
-        // the queue was never empty (`every_request_is_answered_once`).
+        // Return true even if all requests were withdrawn or withheld. The requests after them in the mailbox do not
+        // wake the actor, because the queue was never empty (`every_request_is_answered_once`).
         let took = !batch.is_empty();
         if took {
             (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);
@@ -347,11 +350,11 @@ impl Online {
         took
     }
 
-    /// Writes the arranged requests.
+    /// Writes the requests that have been arranged.
     fn write(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let mut placed = std::mem::take(&mut self.placed);
         if placed.iter().any(|one| one.along > 0) && !self.scripts.has(Set::Many) {
-            // Do not wait for the scripts: until they are loaded each request is sent by itself.
+            // Do not wait for the scripts for many requests. Until they are loaded, each request is sent by itself.
             for one in &mut placed {
                 one.along = 0;
             }
@@ -383,7 +386,7 @@ impl Online {
     }
 
     fn write_one(&self, queued: &mut Queued, out: &mut Vec<u8>) {
-        // Recorded now, because the claim may have a note by the time of the answer.
+        // Store now how the release is written, because the claim may have a note when the answer arrives.
         queued.compared = self.deletion.write(&queued.request, out);
         if !queued.compared {
             (self.scripts).encode(&queued.request, &self.memory.run, out);
@@ -397,7 +400,7 @@ impl Online {
         self.under_way.extend(scripts.map(load));
     }
 
-    /// When [`tick`](Self::tick) is needed.
+    /// The latest time for the next call of [`tick`](Self::tick).
     pub(super) fn wake_at(&self, pending_releases: &PendingReleases, limit: Duration) -> Instant {
         match (self.stalled_since, self.under_way.front()) {
             (Some(since), _) => since + STALL.max(4 * limit),
@@ -411,7 +414,7 @@ impl Online {
         }
     }
 
-    /// Reports overdue requests, gives up a stalled connection, and sends a PING to a silent master.
+    /// Answers overdue requests with a timeout, gives up a stalled connection, and sends a PING to a silent master.
     pub(super) fn tick(
         &mut self,
         shared: &Shared,
@@ -450,7 +453,7 @@ impl Online {
         Ok(())
     }
 
-    /// The requests that are still open when the connection ends.
+    /// The requests without an answer at the end of the connection.
     pub(super) fn hang_up(self) -> impl Iterator<Item = Queued> {
         let open = self
             .under_way
@@ -467,7 +470,7 @@ impl Online {
     }
 }
 
-/// Handles a wake-up: the message is the key that may be free, or that has a new leader.
+/// Handles a wake-up or an announcement. Its message is the lock key that may be free, or that has a new leader.
 fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
     if let (Some(subscriber), [kind, channel, key]) = (subscriber, push)
         && kind.text() == Some(b"message")

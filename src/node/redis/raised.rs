@@ -1,23 +1,23 @@
-//! Errors raised by a script: the text, the line, and the missing right.
+//! Parses errors that a script raised: the text, the line, and the missing right.
 
 use super::call::Call;
 use super::denied::Denied;
 use crate::keys::{Family, WAKE};
 
-/// An error that a script raised, without the text that its server adds.
+/// An error that a script raised, without the text that the server adds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Raised<'a> {
-    /// The error of the command inside the script, beginning with its code.
+    /// The error of the command inside the script. It begins with its code.
     pub(super) text: &'a str,
-    /// The line of the loaded script, if the server reports it.
+    /// The line number in the loaded script, if the server reports it.
     line: Option<usize>,
 }
 
-/// The text that precedes the line number.
+/// The text before the line number in an error.
 const PLACE: &str = "@user_script:";
 
 impl<'a> Raised<'a> {
-    /// Parses an error reply; an error from outside of a script is taken unchanged.
+    /// Parses an error reply. An error that no script raised is left unchanged.
     pub(super) fn read(reply: &'a str) -> Self {
         // Before Redis 7: `ERR Error running script (call to f_..): @user_script:7: @user_script: 7: -OOM ..`
         let wrapped = reply.strip_prefix("ERR Error running script (call to f_");
@@ -38,7 +38,8 @@ impl<'a> Raised<'a> {
         Self { text, line }
     }
 
-    /// The right that the user lacks, if the error is about rights. `source` is the script.
+    /// The right that the user lacks, if the error is about rights. `source` is the source of the script that raised
+    /// it.
     pub(super) fn denied(&self, source: Option<&str>) -> Option<String> {
         let text = self.text.strip_prefix("ERR ").unwrap_or(self.text);
         let said = [
@@ -48,7 +49,8 @@ impl<'a> Raised<'a> {
         if !said.iter().any(|said| text.starts_with(said)) {
             return None;
         }
-        // One line is put in front of the source when it is loaded.
+        // Convert to an index into the source: line numbers begin at 1, and loading puts one line in front of the
+        // source.
         let line = self.line.and_then(|line| line.checked_sub(2));
         let line = line.and_then(|line| source?.lines().nth(line));
         let call = line.and_then(Call::read);
@@ -70,13 +72,13 @@ impl<'a> Raised<'a> {
     }
 }
 
-/// Parses a number, and returns it with the rest of the text.
+/// Parses a line number, and returns it with the rest of the text.
 fn place(rest: &str) -> Option<(usize, &str)> {
     let (digits, rest) = rest.trim_start().split_once(": ")?;
     Some((digits.parse().ok()?, rest))
 }
 
-/// The command that the server's text names.
+/// The command that the server names in its text.
 fn command(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("to run the '")?;
     Some(rest.split_once('\'')?.0)
@@ -121,7 +123,7 @@ mod tests {
                 "ERR The user executing the script can't run this command or subcommand",
                 "run a command ",
             ),
-            // Later versions, and Valkey
+            // Later versions of Redis, and Valkey
             (
                 "ERR ACL failure in script: User u has no permissions to run the 'zadd' command script: ab028c18, on @user_script:4.",
                 "run ZADD ",

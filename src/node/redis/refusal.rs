@@ -1,4 +1,4 @@
-//! Error replies and broken connections as faults.
+//! Converts error replies and broken connections into faults.
 
 use std::sync::Arc;
 
@@ -10,33 +10,33 @@ use crate::node::Fault;
 use crate::node::inspection::plain;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 
-/// How a script's error begins if the master's generation marker does not admit the client; the marker follows.
+/// The beginning of a script's error if the master's generation marker does not admit the client. The marker follows.
 pub(super) const OTHER_MASTERS: &str = "quorate: masters ";
 
-/// Whether the master does not know the script any more, after a restart or a SCRIPT FLUSH.
+/// Whether the master does not know the script any more, because of a restart or a SCRIPT FLUSH.
 pub(super) fn is_noscript(value: &Value<'_>) -> bool {
     matches!(value, Value::Error(error) if error.starts_with(b"NOSCRIPT"))
 }
 
-/// A broken stream as a fault. It is used while connecting, when nothing has been sent; later, open requests are answered
-/// with [`Fault::Disconnected`].
+/// Converts a broken stream into a fault. For errors while connecting, when nothing has been sent. Once a connection is
+/// established, outstanding requests are answered with [`Fault::Disconnected`] instead.
 pub(super) fn down(error: std::io::Error) -> Fault {
     Fault::Down(brief(&error.to_string()))
 }
 
-/// An error reply as a fault, if no script ran.
+/// Converts an error reply to a command that runs no script into a fault.
 pub(super) fn server_fault(error: &[u8]) -> Fault {
     by_code(&String::from_utf8_lossy(error), None)
 }
 
-/// Whether the user has no right to a key that the command itself names. Commands name only lock keys; scripts add all
-/// other names.
+/// Whether the user has no right to a key that the command itself names. Commands name only lock keys; all other names
+/// are built inside scripts.
 pub(super) fn is_denied_key(error: &[u8]) -> bool {
     let text = String::from_utf8_lossy(error);
     text.starts_with("NOPERM ") && Denied::of(&text) == Denied::Key
 }
 
-/// An error reply as a fault, where `script` ran (`None`: a plain command).
+/// Converts an error reply into a fault. `script` is the script that the command ran; `None` for a plain command.
 pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
     let text = String::from_utf8_lossy(error);
     match script {
@@ -47,7 +47,7 @@ pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
     }
 }
 
-/// A fault by the code of an error. Only a code at the beginning counts, because the rest may quote anything.
+/// Chooses the fault by the code of an error. Only a code at the beginning counts, because the rest may quote anything.
 fn by_code(text: &str, source: Option<&str>) -> Fault {
     let raised = Raised::read(text);
     let (code, rest) = raised.text.split_once(' ').unwrap_or((raised.text, ""));
@@ -69,9 +69,10 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
     }
 }
 
-/// Why a master with this generation marker does not admit this client, and what to do; `None` if it does.
+/// Why a master with this generation marker does not admit this client, and what to do. `None` if the master admits it.
 pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>) -> Option<Fault> {
-    // Marker 4g: generation g is in force; up to 4g + 3: it is being replaced by the next one.
+    // A marker of 4g means that the masters of generation g are the current ones. 4g + 1 to 4g + 3 mean that they are
+    // being replaced by generation g + 1.
     let there = match marker.map(|marker| (marker.number / 4, marker.number % 4)) {
         Some((generation, 0)) => format!("{generation} on this master"),
         Some((generation, _)) => format!(
@@ -106,7 +107,8 @@ pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>)
     Some(Fault::OtherMasters(why.into()))
 }
 
-/// The first line of a text, shortened and without control characters: servers may put anything into an error.
+/// The first line of a text from a server, shortened and without control characters, because servers may put anything
+/// into an error.
 pub(super) fn brief(text: &str) -> Arc<str> {
     plain(text.lines().next().unwrap_or_default().trim()).into()
 }

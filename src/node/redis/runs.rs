@@ -1,28 +1,29 @@
-//! Chooses which of the queued requests are sent to the master in one call.
+//! Chooses which of the queued requests are sent to the master in one call. Such requests are a run.
 //!
 //! Only requests that are queued already are combined; none waits for others. Requests for the same lock keep their
-//! order, whatever they are. Requests for different locks may pass each other. So queued releases go before queued
-//! acquires, and a request that must come between them ends both runs.
+//! order, whatever they are. Requests for different locks may overtake each other. So queued releases are sent before
+//! queued acquires. A request that must come after some of them, and before others, ends both runs.
 
 use std::time::Duration;
 
-/// The largest number of releases in one call, which takes the master about as long as ten single ones.
+/// The largest number of releases in one call. A call with this many takes the master about as long as ten single
+/// releases.
 const MOST_RELEASES: usize = 32;
 
 /// The largest number of acquires in one call.
 const MOST_ACQUIRES: usize = 16;
 
-/// The smallest number of releases that are cheaper in one call.
+/// The smallest number of releases for which one call is cheaper than single calls.
 const LEAST_RELEASES: usize = 2;
 
 /// The kind of a request. Only requests of the same kind are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Never combined.
+    /// A request that is never combined with others.
     Single,
-    /// A release; `lines` tells whether the lock has a queue.
+    /// A release; `lines` is whether the lock has a queue.
     Release { lines: bool },
-    /// An acquire with this ttl; `lines` tells whether the lock has a queue.
+    /// An acquire with this TTL; `lines` is whether the lock has a queue.
     Acquire { lines: bool, ttl: Duration },
 }
 
@@ -34,11 +35,11 @@ pub(super) trait Member {
     fn key(&self) -> Option<&[u8]>;
 }
 
-/// A request in its final position.
+/// A request in its final position in the order of sending.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Placed<T> {
     pub(super) member: T,
-    /// How many of the requests behind it are sent in the same call.
+    /// How many of the requests after this one are sent in the same call.
     pub(super) along: usize,
 }
 
@@ -46,7 +47,8 @@ pub(super) struct Placed<T> {
 struct Run<T> {
     kind: Kind,
     members: Vec<T>,
-    /// A Bloom filter of the locks with one bit each: most other locks are ruled out by it.
+    /// A Bloom filter of the lock keys, with one bit for each key. It shows for most other keys that they are not in
+    /// the run.
     bits: u64,
 }
 
@@ -73,7 +75,8 @@ impl<T: Member> Run<T> {
         self.members.push(member);
     }
 
-    /// Places all requests, in one call if there are at least `least`.
+    /// Gives every request of the run its position: in one call if there are at least `least` requests, else one by
+    /// one.
     fn close(&mut self, least: usize, into: &mut Vec<Placed<T>>) {
         self.bits = 0;
         let count = self.members.len();
@@ -86,20 +89,20 @@ impl<T: Member> Run<T> {
     }
 }
 
-/// A bit derived from the end of a name, where names usually differ.
+/// A bit for the Bloom filter, from the last six bytes of a key, where keys usually differ.
 fn bit(key: &[u8]) -> u64 {
     let end = &key[key.len().saturating_sub(6)..];
     let mix = |sum: u32, byte: &u8| sum.wrapping_mul(31).wrapping_add(u32::from(*byte));
     1 << (end.iter().fold(0, mix) % 64)
 }
 
-/// Arranges requests into runs.
+/// Arranges requests into a run of releases and a run of acquires.
 pub(super) struct Runs<T> {
     releases: Run<T>,
     acquires: Run<T>,
-    /// Whether some acquire must come after one of the releases.
+    /// Whether one of the acquires must be sent after a release in the present run, because both are for the same lock.
     behind: bool,
-    /// The smallest number of acquires that are cheaper in one call; depends on the server.
+    /// The smallest number of acquires for which one call is cheaper than single calls. It depends on the server.
     least_acquires: usize,
 }
 
@@ -113,7 +116,7 @@ impl<T: Member> Runs<T> {
         }
     }
 
-    /// Adds the next request, and appends to `into` the requests whose positions are final.
+    /// Adds the next request, and appends to `into` all requests whose positions have become final.
     pub(super) fn add(&mut self, member: T, into: &mut Vec<Placed<T>>) {
         let Some(key) = member.key() else {
             self.close(into);
@@ -211,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Parses words such as `a7`: a letter for the kind, and the key.
+    /// Parses a word such as `a7`: a letter for the kind, and the key.
     fn asked((number, word): (usize, &str)) -> Asked {
         let (letter, key) = word.split_at(1);
         Asked {
@@ -230,7 +233,7 @@ mod tests {
         placed
     }
 
-    /// The calls as text; combined requests are in brackets.
+    /// The calls that result from these requests, as text. Combined requests are in brackets.
     fn calls(words: &str) -> String {
         let mut text = String::new();
         let mut left = 0;
@@ -258,10 +261,10 @@ mod tests {
             ("r1 r2", "[r1 r2]"),
             ("a1 a2", "a1 a2"),
             ("a1 r2 a3 r4 a5", "[r2 r4] [a1 a3 a5]"),
-            // Other ttls, and locks with and without a queue, are not combined.
+            // Acquires with different TTLs are not combined, nor are locks with a queue and locks without one.
             ("a1 a2 a3 A4 A5", "[a1 a2 a3] A4 A5"),
             ("r1 r2 R3 R4", "[r1 r2] [R3 R4]"),
-            // Requests for other locks may pass.
+            // Requests for other locks may overtake the run.
             ("a1 s9 a2 a3", "s9 [a1 a2 a3]"),
             ("a1 a2 a3 s a4 a5 a6", "[a1 a2 a3] s [a4 a5 a6]"),
         ] {

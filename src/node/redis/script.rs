@@ -1,8 +1,9 @@
 //! The scripts, one row each. All other lists of scripts are derived from these rows.
 //!
 //! The rows are in the order in which the scripts are loaded. A row without one of its fields does not compile. After a
-//! new row the compiler names the `match` in the simulated server that has to decode the script; the tests below compare
-//! KEYS and ARGV with the Lua source, and the tests of `needs.rs` compare the purposes with its calls.
+//! new row the compiler names the `match` in the simulated server that has to decode the script. The tests below
+//! compare KEYS and ARGV with the header of the Lua source, and the tests of `needs.rs` compare the purposes with its
+//! calls.
 
 use std::sync::LazyLock;
 
@@ -15,33 +16,33 @@ use crate::node::{Claim, Fairness, Request, Shape};
 
 /// All properties of one script.
 pub(super) struct Row {
-    /// The Lua source, before shared parts and names of keys are inserted.
+    /// The Lua source, before shared parts and the names of keys are inserted.
     pub(super) source: &'static str,
     pub(super) set: Set,
-    /// Whether the script checks the generation marker first. Every script whose reply is a vote does, and the script that
-    /// writes a value.
+    /// Whether the script checks the generation marker first. This is so for every script whose reply is a vote, and
+    /// for the script that writes a value.
     pub(super) checks_marker: bool,
-    /// The purposes of its calls. A user needs the rights for these purposes to run it.
+    /// The purposes of the script's calls. A user needs the rights for these purposes to run the script.
     #[cfg_attr(not(test), allow(dead_code, reason = "for the tests of the rights"))]
     pub(super) purposes: &'static [Purpose],
     pub(super) keys: Keys,
     pub(super) args: Args,
 }
 
-/// Scripts that are loaded together. Every handshake loads [`Set::Plain`]; any other set is loaded when a request first
-/// needs it.
+/// A set of scripts that are loaded together. Every handshake loads [`Set::Plain`]. Any other set is loaded when a
+/// request first needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Set {
-    /// Locks on one key, and looking at them.
+    /// The scripts for locks on one key, and for reading the state of any lock.
     Plain,
-    /// Locks on several keys, readers and owners.
+    /// The scripts for locks on several keys, readers and owners.
     Groups,
     Values,
     Semaphores,
     Notes,
-    /// Locks without a fencing token while the masters are replaced.
+    /// The script for locks without a fencing token while the masters are replaced.
     Classic,
-    /// Many requests in one call.
+    /// The scripts that execute many requests in one call.
     Many,
 }
 
@@ -55,15 +56,15 @@ pub(super) enum Keys {
 
 /// The content of ARGV, in the words of the script's header.
 pub(super) struct Args {
-    /// These come first, once.
+    /// The arguments that come first, once.
     pub(super) first: &'static [&'static str],
-    /// These come next, once for each key.
+    /// The arguments that come next, once for each key.
     pub(super) each: &'static [&'static str],
-    /// These come last, once. Any number of them may be missing at the end.
+    /// The arguments that come last, once. Any number of them may be missing at the end.
     pub(super) last: &'static [&'static str],
 }
 
-/// Declares [`Script`] from the rows.
+/// Declares the enum [`Script`] and its properties from the rows.
 macro_rules! scripts {
     ($($(#[$doc:meta])* $script:ident: $row:expr,)*) => {
         /// One of the scripts that a master runs.
@@ -104,7 +105,7 @@ scripts! {
         args: Args { first: &["value", "token"], each: &[], last: &[] },
     },
 
-    /// Deletes a lock that is still the caller's.
+    /// Deletes a lock if the caller still holds it.
     Release: Row {
         source: include_str!("../../scripts/release.lua"),
         set: Set::Plain,
@@ -134,7 +135,7 @@ scripts! {
         args: Args { first: &[], each: &[], last: &["queue"] },
     },
 
-    /// Force-releases a lock.
+    /// Force-releases a lock, whichever client holds it.
     Break: Row {
         source: include_str!("../../scripts/break.lua"),
         set: Set::Plain,
@@ -154,7 +155,7 @@ scripts! {
         args: Args { first: &["value", "ttl ms", "proposal us"], each: &[], last: &["id", "ticket", "heartbeat ms"] },
     },
 
-    /// Deletes a lock that is still the caller's, leaves its queue, and wakes the next waiter.
+    /// Deletes a lock if the caller still holds it, leaves its queue, and wakes the next waiter.
     ReleaseFair: Row {
         source: include_str!("../../scripts/release_fair.lua"),
         set: Set::Plain,
@@ -164,7 +165,7 @@ scripts! {
         args: Args { first: &["value"], each: &[], last: &["id", "leave", "note"] },
     },
 
-    /// Takes several locks or a hold next to others of its class, all or none.
+    /// Takes several locks, or a hold that shares its lock with others of its class: all keys or none.
     Claim: Row {
         source: include_str!("../../scripts/claim.lua"),
         set: Set::Groups,
@@ -272,7 +273,7 @@ scripts! {
         args: Args { first: &["value", "ttl ms"], each: &[], last: &[] },
     },
 
-    /// Takes many free locks, each for itself.
+    /// Takes many free locks in one call, each independently of the others.
     AcquireMany: Row {
         source: include_str!("../../scripts/acquire_many.lua"),
         set: Set::Many,
@@ -282,7 +283,7 @@ scripts! {
         args: Args { first: &["ttl ms", "queues"], each: &["value", "proposal us"], last: &[] },
     },
 
-    /// Releases many locks, each for itself.
+    /// Releases many locks in one call, each independently of the others.
     ReleaseMany: Row {
         source: include_str!("../../scripts/release_many.lua"),
         set: Set::Many,
@@ -299,14 +300,14 @@ impl Script {
         &ROWS[self as usize]
     }
 
-    /// The Lua source as it is loaded, behind the line with the deployment's constants.
+    /// The Lua source as it is loaded, without the line of constants that is put in front of it.
     pub fn source(self) -> &'static str {
         static WHOLE: LazyLock<[String; ROWS.len()]> =
             LazyLock::new(|| Script::ALL.map(|script| with_parts(script.row().source)));
         &WHOLE[self as usize]
     }
 
-    /// The script with this source; `None` if the text is no script of the library.
+    /// Finds the script with this source; `None` if no script of the library has it.
     #[cfg(any(test, feature = "testing"))]
     pub fn of_source(text: &[u8]) -> Option<Self> {
         let same = |script: &Self| script.source().as_bytes() == text;
@@ -331,8 +332,8 @@ impl Script {
 }
 
 impl Script {
-    /// The script that a request runs. `None` for an acquire without a fencing token, a list and a watch: plain commands of
-    /// the server do these.
+    /// The script that executes a request. `None` for requests that plain commands of the server execute: an acquire
+    /// without a fencing token, a list and a watch.
     pub(super) fn of(request: &Request) -> Option<Self> {
         let fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
         Some(match (request, request.shape()) {

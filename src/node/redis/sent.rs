@@ -1,14 +1,14 @@
-//! The outstanding messages of a connection: sent to the master and not answered yet.
+//! The outstanding messages of a connection: messages that were sent to the master and are not answered yet.
 
 use super::script::Script;
 use crate::node::actor::mailbox::Queued;
 use crate::protocol::instant::Instant;
 
-/// A message to the master without an answer so far.
+/// A message that was sent to the master and is not answered yet.
 pub(super) struct Sent {
     pub(super) what: What,
     pub(super) at: Instant,
-    /// How many requests after it have their answers in the same reply.
+    /// How many of the requests after this one are answered by the same reply.
     pub(super) along: usize,
 }
 
@@ -20,13 +20,13 @@ impl Sent {
 
 pub(super) enum What {
     Request(Queued),
-    /// A script that is being loaded again.
+    /// Loads this script.
     Script(Script),
     Ping,
-    /// The generation marker, restored on a master without one.
+    /// Restores the generation marker on a master that has none.
     Marker,
-    /// The expiry of the marker after it was restored.
+    /// Reads the expiry of the generation marker after it was restored.
     MarkerLifetime,
-    /// The server's command that compares and deletes.
+    /// Tries the server's command that compares and deletes.
     Trial,
 }

@@ -1,4 +1,4 @@
-//! Hands the answer of a master to the request, and keeps a release that has to be sent again.
+//! Passes the answer of a master to the caller of the request, and keeps a release that has to be sent again.
 
 use super::refusal::not_admitted;
 use super::shared::Shared;
@@ -8,7 +8,7 @@ use crate::node::{Answer, Fault};
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::Marker;
 
-/// Delivers an answer.
+/// Passes an answer to the caller of its request.
 pub(super) fn settle(
     shared: &Shared,
     pending_releases: &mut PendingReleases,
@@ -37,7 +37,7 @@ pub(super) fn settle(
     queued.answer(answer);
 }
 
-/// Whether a master with this answer may well answer differently a while later.
+/// Whether the master may accept the same request a while later.
 fn passes(fault: &Fault) -> bool {
     matches!(
         fault,

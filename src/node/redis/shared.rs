@@ -20,15 +20,15 @@ pub(crate) struct NodeOptions {
     pub(crate) connect_timeout: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) restart_guard: RestartGuard,
-    /// The end of each connection's name, after the part about the configuration.
+    /// The last part of each connection's name, after the part that describes the configuration.
     pub(crate) name: Box<str>,
-    /// The masters that the client is configured with.
+    /// The masters that the client is configured with, and its step of a replacement.
     pub(crate) configuration: Configuration,
     /// The generation markers on the masters, as last seen.
     pub(crate) markers: Markers,
-    /// Which server each master is.
+    /// The identities of the servers, by which two addresses of the same server are detected.
     pub(crate) roster: Arc<Roster>,
-    /// Opens connections that replace TCP.
+    /// Opens streams that replace TCP connections.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) dial: Option<Dial>,
     #[cfg(feature = "tls-rustls")]
@@ -42,20 +42,21 @@ impl NodeOptions {
         format!("quorate/{}:{}", self.configuration.tag(), self.name)
     }
 
-    /// The name of a connection that cannot check it: `quorate:HOST:PID`, as in versions without markers.
+    /// The name of a connection that cannot check the generation marker: `quorate:HOST:PID`, as in versions without
+    /// markers.
     pub(super) fn plain_name(&self) -> String {
         format!("quorate:{}", self.name)
     }
 }
 
-/// The state that handle and actor share.
+/// The state that the handle and the actor of one master share.
 pub(super) struct Shared {
     pub(super) address: Address,
     pub(super) options: Arc<NodeOptions>,
     pub(super) mailbox: Mailbox,
     pub(super) acquaintance: Acquaintance,
     pub(super) lookup: Lookup,
-    /// Receives the wake-ups; unset if no client of this process queues.
+    /// The receiver of the wake-ups. Unset if no client of this process queues.
     pub(super) subscriber: OnceLock<Subscriber>,
 }
 
@@ -71,15 +72,16 @@ impl Shared {
         }
     }
 
-    /// How much longer at most its votes do not count because it has lost its generation marker.
+    /// The longest time for which the master's votes may still not count because it has lost its generation marker.
+    /// `None` if they are not doubted.
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;
         (guards && options.markers.doubts(self.address.name())).then_some(options.max_ttl)
     }
 
-    /// The same master for an additional connection: it does not replace the link's connection, and counts restarts
-    /// from the same first contact.
+    /// Returns this master for an additional connection, which does not replace the link's connection. It keeps the
+    /// server runs that were seen so far.
     pub(super) fn beside(&self) -> Self {
         Self {
             acquaintance: self.acquaintance.beside(),

@@ -15,7 +15,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 pub(super) struct Socket {
     stream: Box<dyn Stream>,
-    /// Whether the stream may buffer written bytes (TLS does).
+    /// Whether written bytes may still be in a buffer of the stream, as with TLS.
     unflushed: bool,
 }
 
@@ -27,7 +27,7 @@ impl Socket {
         }
     }
 
-    /// Writes as much as the stream takes. The task is woken when it takes more.
+    /// Writes as many bytes as the stream takes. The task is woken when the stream takes more.
     pub(super) fn poll_write(&mut self, out: &mut Output, cx: &mut Context<'_>) -> io::Result<()> {
         while !out.rest().is_empty() {
             match Pin::new(&mut self.stream).poll_write(cx, out.rest()) {
@@ -46,7 +46,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Reads once. The end of the stream is an error.
+    /// Reads once from the stream. The end of the stream is an error.
     pub(super) fn poll_read(
         &mut self,
         input: &mut Input,

@@ -1,4 +1,4 @@
-//! The Lua source of a script as it is loaded: with the parts that scripts share, and with the names of keys.
+//! Completes the Lua source of a script for loading: inserts the parts that scripts share, and the names of keys.
 
 use crate::keys;
 
@@ -11,22 +11,22 @@ macro_rules! part {
     };
 }
 
-/// Lua code that several scripts share. A part replaces the line that names it, because calling a Lua function would make
-/// every run of the script slower.
+/// Lua code that several scripts share. The code replaces the line that names the part. It is not a Lua function,
+/// because calling one would make every execution of the script slower.
 const PARTS: [(&str, &str); 20] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
-    // Contains another part, which must follow in this list.
+    // `fence/raise.lua` contains parts that come later in this list, so that they are inserted after it.
     part!("fence/raise.lua"),
     part!("fence/next.lua"),
     part!("fence/lives.lua"),
     part!("line/join.lua"),
-    // Contains another part, which must follow in this list.
+    // `line/first.lua` contains a part that comes later in this list, so that it is inserted after it.
     part!("line/first.lua"),
     part!("line/purge.lua"),
-    // Contains another part, which must follow in this list.
+    // `line/refused.lua` contains a part that comes later in this list, so that it is inserted after it.
     part!("line/refused.lua"),
-    // Returns the number of waiters ahead of this one, or of all waiters if this one is not queued.
+    // `line/ahead.lua` counts the waiters ahead of this waiter, or all waiters if this one is not queued.
     part!("line/ahead.lua"),
     part!("many/call.lua"),
     part!("many/each.lua"),
@@ -40,7 +40,7 @@ const PARTS: [(&str, &str); 20] = [
     part!("value/read.lua"),
 ];
 
-/// A Lua source with its parts and the names of keys inserted.
+/// Returns a Lua source with its shared parts and the names of keys inserted.
 pub(super) fn with_parts(source: &str) -> String {
     let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
     keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))

@@ -1,4 +1,4 @@
-//! Whether the votes of the master count on one connection: its restart guard and its generation marker decide.
+//! Decides whether the votes of the master count on one connection, from the restart guard and the generation marker.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use crate::settings::RestartGuard;
 pub(super) struct Votes {
     /// Until when the votes do not count because the master may have restarted.
     quarantined_until: Instant,
-    /// Why this master gives no votes to this client, if that is permanent for the connection.
+    /// Why this master gives no votes to this client for the whole connection; `None` if it votes.
     refused: Option<Fault>,
-    /// Since when the master is known to have no generation marker.
+    /// The time at which the master was seen to have no generation marker.
     unmarked: Option<Instant>,
-    /// Whether its marker was found to be missing on this connection.
+    /// Whether the master's generation marker was found to be lost on this connection.
     missed: bool,
-    /// Until when its votes do not count because it has lost its marker.
+    /// Until when the master's votes do not count because it has lost its generation marker.
     doubted_until: Option<Instant>,
 }
 
 impl Votes {
-    /// Begins with the findings of the handshake.
+    /// Begins with the results of the handshake.
     pub(super) fn new(negotiated: &Negotiated, now: Instant) -> Self {
         Self {
             quarantined_until: negotiated.quarantined_until,
@@ -41,7 +41,7 @@ impl Votes {
         }
     }
 
-    /// Why a request must not be sent; `None` if it may be.
+    /// Why a request must not be sent to this master now; `None` if it may be sent.
     pub(super) fn withheld(&self, request: &Request, quarantine: Duration) -> Option<Fault> {
         match &self.refused {
             Some(fault) if request.is_for_current_masters() => Some(fault.clone()),
@@ -50,9 +50,10 @@ impl Votes {
         }
     }
 
-    /// Handles a master without a marker while another master has one: it has forgotten its data, or is another server
-    /// than before. It is guarded like a restarted master, and its marker is restored, so that no client is admitted
-    /// that was closed out. The expiry of the restored marker makes clients guard the master that connect later.
+    /// Handles a master without a generation marker while another master has one: it has forgotten its data, or is
+    /// another server than before. Its votes do not count for a while, as after a restart. Its marker is restored, so
+    /// that it does not admit clients that were shut out. The expiry of the restored marker shows later clients that
+    /// they must not count the votes either.
     pub(super) fn handle_missing_marker(
         &mut self,
         shared: &Shared,
@@ -66,15 +67,15 @@ impl Votes {
         };
         let marker = match options.markers.missed() {
             Missed::Nothing => return,
-            // Restored later, when the markers of more masters have been seen.
+            // The marker is restored later, when the markers of more masters have been seen.
             Missed::Unknown => None,
             Missed::Known(marker) => Some(marker),
         };
         if marker.is_some() {
             self.unmarked = None;
         }
-        // The operator who prepares a replacement writes the first marker on the next masters. A client with wrong
-        // masters in its configuration would otherwise shut out the users of a foreign master.
+        // Only the operator who prepares a replacement writes the first marker on the next masters. If clients did, a
+        // client with wrong masters in its configuration would shut out the users of a foreign master.
         let may_restore = |marker: &Marker| {
             let prepared = marker.number > options.configuration.first_marker()
                 || !options.configuration.has_next()
@@ -85,7 +86,7 @@ impl Votes {
             let marker = marker.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
-            // If the guard has ended here it has ended for all clients: the marker needs no expiry.
+            // If this client may count the master's votes again, so may all clients, and the marker needs no expiry.
             let guarded = now < since + options.max_ttl;
             let words = if guarded { &restored } else { &restored[..4] };
             Command::words(out.commands(), words);
@@ -99,7 +100,7 @@ impl Votes {
         }
     }
 
-    /// Handles the expiry of a marker that was missing at the handshake.
+    /// Handles the expiry of a generation marker that was missing at the handshake.
     pub(super) fn handle_marker_lifetime(
         &mut self,
         shared: &Shared,
@@ -111,8 +112,8 @@ impl Votes {
             return;
         };
         match left {
-            // It was marked since then together with the other masters, on the server of this connection: nothing was
-            // lost.
+            // The marker has no expiry, so the master was marked together with the other masters since the handshake.
+            // Nothing was lost.
             -1 => self.trust(shared),
             0.. => self.doubted_until = Some(now + guarded_for(*left, options.max_ttl)),
             _ => {}
@@ -125,7 +126,7 @@ impl Votes {
         }
     }
 
-    /// How much longer its votes do not count.
+    /// How much longer the master's votes do not count; zero if they count.
     pub(super) fn quarantine(&mut self, shared: &Shared, now: Instant) -> Duration {
         if self.doubted_until.is_some_and(|until| until <= now) {
             self.trust(shared);
@@ -134,7 +135,8 @@ impl Votes {
         until.map_or(Duration::ZERO, |until| until.saturating_since(now))
     }
 
-    /// Records that the marker was not lost, or that every forgotten lock has expired.
+    /// Notes that the master's votes count again: its marker was not lost, or every lock that it may have forgotten has
+    /// expired.
     fn trust(&mut self, shared: &Shared) {
         self.doubted_until = None;
         shared.options.markers.trusts(shared.address.name());

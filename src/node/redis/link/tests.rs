@@ -1,4 +1,4 @@
-//! A link stepped by hand: without socket, clock or task.
+//! Tests that step a link by hand, without socket, clock or task.
 
 use std::sync::Mutex;
 
@@ -25,7 +25,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The answers to the callers, in order.
+/// Collects the answers to the callers, in order.
 #[derive(Default)]
 struct Recorded(Mutex<Vec<(usize, Result<Answer, Fault>)>>);
 
@@ -34,7 +34,7 @@ impl Recorded {
         std::mem::take(&mut *self.0.lock().expect("no panic"))
     }
 
-    /// The faults, as words.
+    /// The kinds of the faults, as words.
     fn kinds(&self) -> Vec<&'static str> {
         let kind = |answer: Result<Answer, Fault>| answer.err().map_or("answer", |f| f.kind());
         self.all()
@@ -136,13 +136,13 @@ impl Bench {
             "one request for each reply of the greeting"
         );
         self.say(greeting.concat().as_bytes(), now);
-        // Closing the previous connection.
+        // The handshake closes the previous connection.
         if self.written().contains("KILL") {
             self.say(b":0\r\n", now);
         }
     }
 
-    /// Lets time pass until a connection is needed, and completes its handshake.
+    /// Lets time pass from `now` until a connection is needed, and completes its handshake.
     fn greet_again(&mut self, now: u64) -> u64 {
         let now = self.dials(now);
         self.greet(now);
@@ -168,7 +168,7 @@ impl Bench {
 
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
-/// The replies to a handshake, up to the client id.
+/// The server's replies to a handshake, up to the client id.
 const GREETING: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
     "-ERR unknown subcommand\r\n",
@@ -230,7 +230,7 @@ fn request_refused_after_a_script_flush_follows_the_reload() {
     assert!(bench.link.take(at(1)));
     bench.written();
     bench.say(b"-NOSCRIPT No matching script.\r\n", 2);
-    // Without other events in between: another flush between loading and running would fail the request for good.
+    // No other event may come in between: another flush between loading and running would fail the request for good.
     bench.link.take(at(3));
     let written = bench.written();
     assert_eq!(written.matches("LOAD").count(), 8, "{written}");
@@ -456,7 +456,7 @@ fn requests_queued_for_too_long_are_refused() {
     let mut overloaded = 0;
     let mut gone_by = None;
     for now in 1..2_000 {
-        // One answer in 20 ms: the master works, but falls behind.
+        // The master answers once in 20 ms: it works, but falls behind.
         if now % 20 == 0 && now < 1_000 {
             bench.say(b"*3\r\n_\r\n:0\r\n_\r\n", now);
         }
@@ -467,7 +467,7 @@ fn requests_queued_for_too_long_are_refused() {
             gone_by = Some(now);
         }
     }
-    // Unless the master was given up as stalled before: in either case no request waits without end.
+    // This limit holds unless the master was given up as stalled before. In either case no request waits without end.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(gone_by.is_none_or(|by| by <= limit), "{gone_by:?}");
     let mut left = Vec::new();
@@ -557,7 +557,7 @@ fn wake_ups_between_replies_are_delivered() {
         written.contains("quorate:wake:0123456789abcdef"),
         "{written}"
     );
-    // The first wake-up may follow the subscription directly.
+    // The first wake-up may arrive directly after the reply to the subscription.
     bench.say(
         b">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n>3\r\n+message\r\n$1\r\nx\r\n$3\r\njob\r\n",
         1,
@@ -581,7 +581,7 @@ fn write(until: u64, run: Option<&str>) -> Request {
     }
 }
 
-/// A write that was taken from the mailbox and waits for its scripts, which are loaded now.
+/// Asks for a write, lets the link take it from the mailbox, and loads the scripts for which it waits.
 fn taken(bench: &mut Bench, request: Request) {
     bench.greet(0);
     bench.ask(1, request);
@@ -596,7 +596,7 @@ fn outstanding_write_is_never_sent_again() {
     let mut bench = Bench::new();
     taken(&mut bench, write(10_000, Some("a")));
     bench.link.take(at(3));
-    // Number, run of the server, bytes.
+    // The stored text consists of number, server run and bytes.
     let written = bench.written();
     assert!(
         written.ends_with("\r\n7\r\n$1\r\na\r\n$1\r\n3\r\n"),
@@ -622,7 +622,7 @@ fn expired_write_is_not_sent() {
 fn write_after_a_read_is_sent_only_to_the_run_that_was_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
-        // The lock has been released: a value that is on a majority must still reach the other masters.
+        // The lock has been released, but a value that is on a majority must still reach the other masters.
         (Some("a"), true, true),
         (Some("b"), false, false),
         (None, false, true),
@@ -652,7 +652,8 @@ fn server_under_two_names_has_one_vote() {
     let same = Fault::SameServer("127.0.0.1:6379".into());
     assert_eq!(told, [(1, Err(same.clone()))]);
     assert!(same.to_string().contains("127.0.0.1:6379"), "{same}");
-    // Even after the first one has lost its connection: its vote may have been counted already.
+    // The second address is refused even after the first has lost its connection, because a vote of the first may have
+    // been counted.
     first
         .link
         .cut(Fault::Down("connection closed".into()), at(1));
@@ -762,7 +763,7 @@ fn link_returns_its_next_wake_up_time() {
     assert_eq!(bench.link.stage(), Stage::Rest);
     let pause = bench.link.wake_at().expect("a pause");
     assert!(pause > at(570) && pause <= at(570 + 150));
-    // A release that the master refused for the moment is sent again before a PING is due.
+    // A release that the master refused temporarily is sent again before a PING is due.
     let mut busy = Bench::new();
     busy.greet(0);
     busy.ask(1, release(1));
@@ -790,7 +791,7 @@ fn closing_link_is_woken_for_its_end() {
 fn requests_wait_for_a_lost_connection_once_a_second() {
     let mut bench = Bench::new();
     bench.greet(0);
-    // The wait of the first second was used by the first connection.
+    // Requests may wait once a second, and the loss of the first connection has used that.
     bench.link.cut(Fault::Down("reset".into()), at(999));
     bench.ask(1, acquire(1));
     bench.link.tick(at(999));
@@ -798,7 +799,7 @@ fn requests_wait_for_a_lost_connection_once_a_second() {
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(1_000));
-    // The connection had lasted for long, so a new one is wanted at once, which fails.
+    // The connection had lasted for long, so the link wants a new connection at once. That attempt fails.
     assert_eq!(bench.link.stage(), Stage::Dial);
     bench.ask(2, acquire(2));
     bench.pass(1_000, 1_000 + NODE_TIMEOUT - 1);
@@ -840,7 +841,7 @@ fn outstanding_requests_never_exceed_the_window() {
     assert_eq!(bench.written(), "");
     bench.say(b":5\r\n:5\r\n", 2);
     while bench.link.take(at(2)) {}
-    // As many as were answered, plus a few if the master is fast.
+    // The link sends as many requests as were answered, plus a few if the master is fast.
     let more = bench.written().matches("EVALSHA").count();
     assert!((2..10).contains(&more), "{more}");
 }
@@ -863,7 +864,7 @@ fn stalled_connection_is_replaced_after_half_a_second_or_four_node_timeouts() {
     assert_ne!(bench.link.stage(), Stage::Talk);
 }
 
-/// Requests left in an old connection must not be executed after those of a new one.
+/// Requests that are left in an old connection must not be executed after requests of a new connection.
 #[test]
 fn new_connection_kills_the_old_one_by_its_client_id() {
     let mut bench = Bench::new();
@@ -877,14 +878,14 @@ fn new_connection_kills_the_old_one_by_its_client_id() {
     let kill = words.iter().position(|word| *word == "KILL");
     let kill = kill.unwrap_or_else(|| panic!("{written}"));
     assert_eq!((words[kill + 2], words[kill + 4]), ("ID", "1"), "{written}");
-    // The link counts as busy only when the answer is outstanding.
+    // The link takes requests only after the server has answered KILL.
     bench.ask(1, acquire(1));
     assert!(!bench.link.take(at(2_003)));
     bench.say(b":1\r\n", 2_004);
     assert!(bench.link.take(at(2_005)));
 }
 
-/// A handshake with a server of this run, with a long uptime and this marker.
+/// Completes a handshake with a server of this run, with a long uptime and this generation marker.
 fn greet_as(bench: &mut Bench, run: &str, marker: &str, now: u64) {
     bench.link.dialed(at(now));
     bench.written();
@@ -912,7 +913,7 @@ fn refusing_the_name() -> String {
     said.concat()
 }
 
-/// An operator who closes masters ends the connections of old clients by their names.
+/// An operator who closes masters finds the connections of old clients by their names, and ends them.
 #[test]
 fn unnamed_connection_loads_scripts_that_check_the_generation_marker() {
     let mut bench = Bench::new();
@@ -978,14 +979,14 @@ fn closed_master_is_sent_only_releases() {
     assert!(bench.written().contains("EVALSHA"));
 }
 
-/// The keys of a command: the words after the number of keys.
+/// The number of keys in each written call of a script.
 fn many(written: &str) -> Vec<usize> {
     let commands = written.split("EVALSHA\r\n").skip(1);
     let keys = commands.map(|rest| rest.split("\r\n").nth(3)?.parse().ok());
     keys.map(|keys| keys.expect("a number of keys")).collect()
 }
 
-/// A bench whose master has loaded the scripts for many requests, after they were first useful.
+/// A bench whose master has loaded the scripts for many requests, because they were needed once.
 fn many_loaded() -> Bench {
     let mut bench = Bench::new();
     bench.greet(0);
@@ -1212,13 +1213,13 @@ fn combined_releases_are_pending_after_the_connection_broke() {
     assert_eq!(many(&written), [1; 3], "{written}");
 }
 
-/// Counts the releases in the written bytes: by the server's command, and by the script.
+/// Counts the releases in the written bytes: those by the server's command, and those by the script.
 fn releases(written: &str) -> (usize, usize) {
     let count = |word: &str| written.matches(word).count();
     (count("DELIFEQ"), count("EVALSHA"))
 }
 
-/// A link to a server with the delete command, which has been tried.
+/// A bench with a server whose delete command has been tried with success.
 fn with_deletion() -> Bench {
     let mut bench = untried();
     try_deletion(&mut bench, ":0\r\n", 0);
@@ -1231,7 +1232,7 @@ fn untried() -> Bench {
     bench
 }
 
-/// Sends a release, followed by a trial of the command that gets this reply.
+/// Sends a release, after which the link tries the delete command, and answers the trial with `reply`.
 fn try_deletion(bench: &mut Bench, reply: &str, now: u64) {
     bench.ask(9, withdrawn(9));
     bench.link.take(at(now));
@@ -1251,7 +1252,7 @@ fn greet_with_deletion(bench: &mut Bench, now: u64) {
     bench.greet_by(&greeting, now);
 }
 
-/// A release of a withdrawn claim, as for every lock that is released.
+/// A release of a withdrawn claim. Every claim is withdrawn before its lock is released.
 fn withdrawn(n: u8) -> Request {
     let request = release(n);
     if let Request::Release { claim, .. } = &request {
@@ -1270,7 +1271,7 @@ fn server_with_the_delete_command_uses_it_for_releases() {
         bench.say(reply, now + 1);
         assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(deleted)))]);
     }
-    // Releases that are queued together are sent in one call, as before.
+    // Releases that are queued together are still sent in one call.
     bench.ask(1, withdrawn(1));
     bench.ask(2, withdrawn(2));
     bench.link.take(at(5));
@@ -1300,7 +1301,7 @@ fn delete_command_that_is_denied_or_unknown_is_replaced_by_the_script() {
         assert_eq!(releases(&bench.written()), (2, 0));
         bench.say(refusal.repeat(2).as_bytes(), 2);
         assert_eq!(bench.told.all(), [], "{refusal}");
-        // Each by itself, and before all later requests.
+        // Each request is sent by itself, before all later requests.
         bench.ask(3, acquire(1));
         bench.link.take(at(3));
         let written = bench.written();
@@ -1395,7 +1396,7 @@ fn delete_command_that_ended_a_connection_is_not_tried_again() {
     assert_eq!(releases(&bench.written()), (1, 1));
     bench.say(b":1\r\n", 2);
     assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(true)))]);
-    // During the trial the script is used.
+    // During the trial releases use the script.
     bench.ask(2, withdrawn(2));
     bench.link.take(at(3));
     assert_eq!(releases(&bench.written()), (0, 1));
@@ -1471,7 +1472,7 @@ fn release_follows_an_acquire_that_may_be_sent_again() {
     assert!(written.find("10000") < written.rfind(&hex(1)), "{written}");
     bench.say(b":5\r\n:1\r\n", 5);
     assert_eq!(bench.told.kinds(), ["answer"; 2]);
-    // After the withdrawal the attempt is not sent again, so it cannot follow the release.
+    // After the claim is withdrawn its acquire is not sent again, so it cannot follow the release.
     claim.withdraw();
     bench.ask(1, acquire(claim.clone()));
     bench.ask(2, release(claim));

@@ -5,7 +5,8 @@ use super::*;
 use crate::node::redis::call::Call;
 use crate::node::redis::script::Script;
 
-/// The purposes for which the line `ACL SETUSER` on the page grants rights: all defaults, and what operators use.
+/// The purposes for which the line `ACL SETUSER` on the page grants rights: all that are on by default, and those that
+/// operators need.
 const DEFAULTS: [Purpose; 14] = [
     Purpose::Locking,
     Purpose::RestartGuard,
@@ -52,7 +53,7 @@ fn rules(prefix: &str, wanted: &[Purpose]) -> String {
     words
 }
 
-/// The last column of the page: what fails without the rights of a purpose.
+/// The last column of the table on the page: what fails without the rights for a purpose.
 fn without(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Locking
@@ -80,7 +81,7 @@ fn without(purpose: Purpose) -> &'static str {
     }
 }
 
-/// The first column of the page.
+/// The first column of the table on the page: when the rights for a purpose are needed.
 fn when(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Locking => "taking, renewing, releasing",
@@ -104,7 +105,7 @@ fn when(purpose: Purpose) -> &'static str {
     }
 }
 
-/// The part of the page that is printed from the table.
+/// The part of the page that is generated from the table of rights.
 fn page() -> String {
     let mut page = String::from("```\nACL SETUSER quorate ");
     page += &rules("lock:", &DEFAULTS);
@@ -168,7 +169,7 @@ fn every_call_of_a_script_is_in_the_table_under_a_purpose_of_the_script() {
                 need.command() == name && (call.family.is_none() || need.family() == call.family)
             });
             assert!(known, "not in the table: {line} {call:?}");
-            // A call without a family has no key, or its key is a variable of a loop.
+            // A call without a family uses no key, or its key is a variable of a loop.
             assert!(
                 call.family.is_some()
                     || ["time", "publish"].contains(&name.as_str())
@@ -182,7 +183,7 @@ fn every_call_of_a_script_is_in_the_table_under_a_purpose_of_the_script() {
 
 #[test]
 fn every_line_of_the_table_is_used_by_a_script_or_the_driver() {
-    // Commands that the driver sends without a script.
+    // The commands that the driver sends without a script.
     let direct = [
         "evalsha",
         "script|load",
