@@ -41,8 +41,9 @@
 //!   lateness (the majority answered too slowly). Every error and every guard carries a [`NodeReport`] of each master.
 //! - [`Settings`] and [`RedlockBuilder::from_env`] read the configuration of a service. The module `blocking` (feature
 //!   `blocking`) has the same functions without async.
-//! - `Redlock::in_memory` (feature `testing`) lets you test your own code without a server: `docs/testing.md`. The modules
-//!   `node` and `runtime` (features `node`, `testing`) are the interfaces for other back ends and for simulations.
+//! - `Redlock::in_memory` (feature `testing`) lets you test your own code without a server: `docs/testing.md`. The
+//!   modules `node` and `runtime` (features `node`, `testing`) are the interfaces for other back ends and for
+//!   simulations.
 //!
 //! # Platforms
 //!

@@ -1,8 +1,9 @@
-//! Acquires one lock, from the first attempt to the last: the only loop of an acquire.
+//! Acquires one lock: the loop that makes all attempts of one acquire.
 //!
-//! In fair order (the default) the loop waits for the local turn and makes an attempt. If another client holds the lock
-//! or is before this one, it draws a ticket and queues on every master. It makes another attempt when woken, or when
-//! its timer fires. Unordered, it makes further attempts after jittered pauses, without queue keys.
+//! In fair order (the default) the loop waits until it is first in the local queue, and makes an attempt. If another
+//! client holds the lock or is ahead in its queue, the loop draws a ticket and queues on every master. It makes another
+//! attempt when it is woken, or when its timer fires. Unordered, it makes further attempts after jittered pauses, and
+//! the masters store no queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,22 +25,22 @@ use crate::waiting::last_finding::LastFinding;
 use crate::waiting::local_line::place::Place;
 use crate::waiting::own::Asked;
 
-/// How far an attempt that began in time may exceed the wait.
+/// How far beyond the end of the wait an attempt may last that began in time.
 const LAST_LOOK: Duration = Duration::from_millis(2);
 
-/// How many slots are tried in a row before the caller waits, or a try ends. Two are enough in a system that is not
-/// busy.
+/// How many slots of a semaphore are tried in a row before the caller waits, or before a single attempt ends. Two are
+/// enough in a system that is not busy.
 const SLOTS_IN_A_ROW: u32 = 3;
 
-/// Receives what the waiter observes.
+/// The user's callback, which receives the state of a waiter.
 pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
 
-/// One acquire.
+/// The state of one acquire.
 pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
     /// The keys to acquire; for a semaphore, with the slot to ask for next.
     pub(crate) wanted: Wanted,
-    /// The reservation of that slot, so that no other task of this process asks for it.
+    /// The reservation of the slot to ask for next, so that no other task of this process asks for it.
     pub(crate) asked: Option<Asked>,
     pub(crate) ttl: Duration,
     /// Whether to make only one attempt.
@@ -49,12 +50,12 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) observer: Option<&'a Observer>,
 }
 
-/// How often an acquire met other holds of its owner with which it could not agree on a number.
+/// How often an acquire met other holds of its owner and could not agree with them on a fencing token.
 #[derive(Default)]
 struct Meetings(u32);
 
 impl Meetings {
-    /// The longest pause, after an attempt that lasted for `took`.
+    /// The longest pause before the next attempt, if the last attempt lasted for `took`.
     fn next(&mut self, took: Duration) -> Duration {
         self.0 = (self.0 + 1).min(8);
         took.saturating_mul(1 << self.0)
@@ -65,7 +66,7 @@ impl Meetings {
 pub(crate) struct Acquired {
     pub(crate) won: Won,
     pub(crate) place: Option<Place>,
-    /// The reservation of the slot; kept until the lock is recorded as held.
+    /// The reservation of the semaphore's slot; kept until the lock is recorded as held.
     pub(crate) asked: Option<Asked>,
     pub(crate) attempts: u32,
 }
@@ -73,9 +74,10 @@ pub(crate) struct Acquired {
 /// Why the lock was not acquired.
 pub(crate) struct NotAcquired {
     pub(crate) failure: Failure,
-    /// The round that proved the reason, or the last one if none did; `None` if this process itself held the lock.
+    /// The last conclusive round, or the last round if none was conclusive; `None` if this process itself held the
+    /// lock.
     pub(crate) round: Option<Arc<AcquireRound>>,
-    /// The holder's note.
+    /// The note of the lock's holder.
     pub(crate) note: Option<Note>,
     /// Whether this process itself holds the lock.
     pub(crate) held_here: bool,
@@ -121,7 +123,7 @@ impl<'a> AcquireLoop<'a> {
             {
                 continue;
             }
-            // Wait for the releases, so that the next attempt does not meet keys of this one.
+            // Wait for this attempt's releases, so that the next attempt does not meet its own keys.
             if !self.is_over() && self.undone(&missed).await {
                 if self.has_met(&missed) {
                     self.keep_away(&mut met, began).await;
@@ -173,7 +175,8 @@ impl<'a> AcquireLoop<'a> {
             let Some(place) = place.as_mut().filter(|_| !over) else {
                 return Err(self.not_acquired(last_finding, Some(missed), attempts));
             };
-            // Wait for the releases, or three waiters could block each other without end.
+            // Wait for this attempt's releases. Otherwise three waiters, each with keys on one master, could block each
+            // other without end.
             let undone = self.undone(&missed).await && !missed.round.answers().is_hopeless();
             if undone && self.is_first(place).await {
                 let meets = self.has_met(&missed);
@@ -185,8 +188,9 @@ impl<'a> AcquireLoop<'a> {
                         self.wait(place, line, &missed).await;
                     }
                     (_, line) => {
-                        // Waiters that reach only a minority of the masters would starve those behind them. And a
-                        // heartbeat of a waiter that has met other holds of its owner would create another hold.
+                        // Leave the queue on the masters for two reasons. A waiter that reaches only a minority of the
+                        // masters would starve those behind it. A heartbeat of a waiter that has met other holds of its
+                        // owner would create another hold.
                         if let Some(line) = line {
                             self.until_over().wait(line.step_out()).await;
                         }
@@ -215,11 +219,11 @@ impl<'a> AcquireLoop<'a> {
             if let Some(place) = &place {
                 place.got(asked.permit.slot());
             }
-            // A client with a slot leaves the queue at once, here and on the masters, so that the next waiter may ask for
-            // another.
+            // A client with a slot leaves the queue at once, here and on the masters, so that the next waiter may ask
+            // for another slot.
             place = None;
         } else if let Some(line) = line {
-            // The place belongs to the lock now, and is given up with its release.
+            // The queue entry now belongs to the lock, and is removed when the lock is released.
             line.keep();
         }
         Acquired {
@@ -230,7 +234,7 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// A place in the queue behind all waiters that were seen on the masters.
+    /// Queues on the masters behind all waiters that they reported.
     fn behind_all(&self, missed: &FailedAttempt) -> QueuePlace<'a> {
         let answers = missed.round.answers();
         let drawn = answers.refusals().map_or(0, |refusals| refusals.ticket);
@@ -238,20 +242,21 @@ impl<'a> AcquireLoop<'a> {
         QueuePlace::draw(self.core, &self.wanted, drawn + 1)
     }
 
-    /// Waits for the turn in the local queue. `None` for a try that the masters must decide.
+    /// Waits until the local queue lets this waiter ask the masters. `None` for a single attempt that must ask the
+    /// masters without a place in the queue.
     async fn local_turn(&self) -> Result<Option<Place>, NotAcquired> {
         match self.wanted.shape().local_turn() {
             LocalTurn::Queue => self.own_line().await,
             LocalTurn::QueueAndShare => {
-                // A waiter behind a reader may ask as soon as the reader does: in order of arrival, and readers
-                // together.
+                // A waiter behind a reader may ask the masters as soon as the reader does: waiters ask in order of
+                // arrival, and adjacent readers enter together.
                 let mut place = self.own_line().await?;
                 if let Some(place) = &mut place {
                     place.leave_queues();
                 }
                 Ok(place)
             }
-            // A further hold passes every waiter.
+            // A further hold of an owner does not queue, so it overtakes all waiters.
             LocalTurn::Pass => Ok(Some(self.core.lines.ask_beside(&self.wanted))),
         }
     }
@@ -273,8 +278,8 @@ impl<'a> AcquireLoop<'a> {
         if self.until_over().wait(place.front()).await.is_some() {
             return Ok(Some(place));
         }
-        // One attempt is made in full, however short the wait: this waiter's own, or the first attempt of the waiter
-        // before it.
+        // One attempt is made in full, however short the wait is: this waiter's own attempt, or the first attempt of
+        // the front of the queue.
         if place.shared_finding().is_none() {
             let coordinator = &self.core.coordinator;
             let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
@@ -286,9 +291,9 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Whether the masters show another slot of a semaphore as free, which is then asked for at once. This is repeated
-    /// a few times in a row, for each wake-up and for a try. If no slot is free, the masters' recent answers decide for
-    /// late callers.
+    /// Whether to ask for another slot of the semaphore at once, because the masters show that slot as free. This
+    /// happens at most [`SLOTS_IN_A_ROW`] times after each wake-up, or within a single attempt. If no slot is free,
+    /// callers that come later may rely on the masters' recent answers.
     async fn asks_for_another_slot(
         &mut self,
         missed: &FailedAttempt,
@@ -307,7 +312,8 @@ impl<'a> AcquireLoop<'a> {
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
         let permit = &asked.permit;
         let (held, others) = self.core.lines.own_slots(permit, Some(asked));
-        // The waiter that queues on the masters for the whole process goes before the other local waiters.
+        // The waiter that is queued on the masters, on behalf of the whole process, takes precedence over the other
+        // local waiters: it may ask for slots that they ask for.
         let taken = if queued { held } else { held | others };
         let certain = missed
             .round
@@ -322,13 +328,13 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Chooses the slot of a semaphore to ask for: if possible one that no other task of this process holds or asks
-    /// for. Then the next local waiter may ask for another slot at the same time. The waiter that is queued on the
-    /// masters keeps its place before the others.
+    /// for. If there is such a slot, this waiter steps aside, so that the next local waiter may ask for another slot at
+    /// the same time. A waiter that is queued on the masters does not step aside.
     fn choose_slot(&mut self, place: Option<&mut Place>, queued: bool) {
         let Some(permit) = self.wanted.shape().permit() else {
             return;
         };
-        // Frees the slot that was asked for before.
+        // Frees the reservation of the slot that was asked for before.
         self.asked = None;
         let asked = self.core.lines.ask(permit, place.as_deref(), queued);
         if let (Some(place), true) = (place, asked.alone && !queued) {
@@ -340,7 +346,7 @@ impl<'a> AcquireLoop<'a> {
         self.asked = Some(asked);
     }
 
-    /// Records which slots other processes hold, as the masters showed.
+    /// Records which slots other processes hold, according to the masters' answers.
     fn learn_slots(&self, place: &Place, missed: &FailedAttempt) {
         let Some(asked) = &self.asked else {
             return;
@@ -352,8 +358,9 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Returns a waiter that asked for a slot without success to the local queue. Only the first waiter there may queue
-    /// on the masters, for all. Any other one waits until it is the first, and then asks again.
+    /// Returns a waiter that asked for a slot without success to the local queue. Returns true if it is the first
+    /// waiter there: only the first one may queue on the masters, on behalf of all. Any other waiter waits until it is
+    /// the first, and then asks again.
     async fn is_first(&mut self, place: &mut Place) -> bool {
         if self.asked.is_none() {
             return true;
@@ -367,8 +374,8 @@ impl<'a> AcquireLoop<'a> {
         first
     }
 
-    /// Makes one attempt. The first attempt is made in full, however short the wait, and so is each attempt of a try
-    /// that goes on to another slot. Later attempts end with the wait.
+    /// Makes one attempt. The first attempt of an acquire is made in full, however short the wait is. So is each
+    /// attempt of a `try_acquire` that tries several slots. Later attempts end with the wait.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 || self.once {
@@ -382,8 +389,8 @@ impl<'a> AcquireLoop<'a> {
             .await
     }
 
-    /// Waits until every master has released the attempt's keys; `false` if the wait is over. A key whose release is
-    /// never acknowledged has expired after the ttl.
+    /// Waits until every master has released the attempt's keys; `false` if the wait has ended. If a release is never
+    /// acknowledged, this stops after the ttl, when the key has expired.
     async fn undone(&self, missed: &FailedAttempt) -> bool {
         let expired = self.core.coordinator.now() + self.ttl;
         let runtime = &*self.core.coordinator.runtime;
@@ -392,13 +399,13 @@ impl<'a> AcquireLoop<'a> {
         !self.is_over()
     }
 
-    /// A limit at the end of the wait.
+    /// A time limit that ends with the acquire's wait.
     fn until_over(&self) -> Limit<'_> {
         Limit::new(&*self.core.coordinator.runtime, self.deadline)
     }
 
     /// Waits for a wake-up, or until the earliest of three times: when a majority may be free, when the next heartbeat
-    /// is due, and when to ask again because the holder may wake nobody.
+    /// is due, and when to ask again because the holder may not wake anyone.
     async fn wait(&self, place: &Place, line: &mut QueuePlace<'_>, missed: &FailedAttempt) {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum;
@@ -417,8 +424,8 @@ impl<'a> AcquireLoop<'a> {
         if !coordinator.wakes {
             timer = timer.min(now + line.look_again());
         }
-        // A holder that waited in order is queued until its release, which wakes the next waiter. If no waiter is
-        // before us, the holder may be a client that does not use the queue.
+        // A holder that waited in the queue stays queued until its release, which wakes the next waiter. If no waiter
+        // is ahead of this one, the holder is not queued: it may be a client that does not use the queue.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
                 let known = &mut line.unqueued_holder;
@@ -437,8 +444,8 @@ impl<'a> AcquireLoop<'a> {
             .await;
     }
 
-    /// Whether the attempt had a majority but no number, because other holds of the same owner exist and no majority
-    /// shows the same counter.
+    /// Whether a majority granted an owner's claim but no fencing token could be agreed on, because other holds of the
+    /// same owner exist and no majority shows the same counter.
     fn has_met(&self, missed: &FailedAttempt) -> bool {
         let owned = self.wanted.shape().numbering() == Numbering::OfOwner;
         let granted = missed.round.answers().free();
@@ -450,11 +457,11 @@ impl<'a> AcquireLoop<'a> {
         owned && failed && quorum.is_met_by(granted)
     }
 
-    /// Pauses, so that other holds of the same owner go first: a hold that is alone can agree on a number
-    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If all returned at once, one of them would
-    /// always be in the way, as the simulation has found. So each pauses for a random time that grows with every
-    /// meeting, based on the duration of an attempt. The maximum is the ttl, by which the keys of a crashed hold have
-    /// expired.
+    /// Pauses, so that other holds of the same owner go first: a hold that is alone can agree on a fencing token
+    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If all holds tried again at once, one of
+    /// them would always be in the way, as the simulation has found. So each hold pauses for a random time, based on
+    /// the duration of an attempt. The time doubles with every meeting. The maximum is the ttl, by which the keys of a
+    /// crashed hold have expired.
     async fn keep_away(&self, met: &mut Meetings, began: Instant) {
         let coordinator = &self.core.coordinator;
         let now = coordinator.now();
@@ -466,7 +473,7 @@ impl<'a> AcquireLoop<'a> {
         coordinator.runtime.sleep_until(again).await;
     }
 
-    /// The next pause. The jitter is seeded with the first one, because most locks need no pause.
+    /// Waits for the next retry pause. The jitter is seeded only at the first pause, because most locks need no pause.
     async fn pause(&self, delays: &mut Option<Delays>) {
         let delays = delays.get_or_insert_with(|| self.delays());
         let coordinator = &self.core.coordinator;
@@ -526,8 +533,8 @@ impl<'a> AcquireLoop<'a> {
                 masters = waiting.masters,
                 "attempt missed"
             );
-            // Recorded only once: a repeated value would be added to the span, and a wait may last for days. Events
-            // report the progress.
+            // Record the fields only at the first attempt: a repeated value would be added to the span, and a wait may
+            // last for days. Events report the progress.
             if attempts == 1 {
                 let span = tracing::Span::current();
                 if let Some(ahead) = waiting.ahead {
@@ -536,13 +543,13 @@ impl<'a> AcquireLoop<'a> {
                 span.record("answering", waiting.answering);
             }
         }
-        // Without any mutex held, because this is the user's code.
+        // No mutex may be held here, because the observer is the user's code.
         if let Some(observer) = self.observer {
             observer(&waiting);
         }
     }
 
-    /// The state that a waiter behind others of its own process observes.
+    /// The state that the observer sees while this waiter is behind others of its own process.
     fn behind(&self, place: &Place) -> Waiting {
         let coordinator = &self.core.coordinator;
         Waiting {
@@ -559,7 +566,7 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// If nothing was proved the reason is an outage: no master reported another holder.
+    /// Makes the error. If no round was conclusive the reason is an outage: no master reported another holder.
     fn not_acquired(
         &self,
         last_finding: Option<LastFinding>,
@@ -591,7 +598,7 @@ impl<'a> AcquireLoop<'a> {
         self.wanted.keys().any(|key| lines.is_held(key))
     }
 
-    /// The seed of the jitter if the user set none.
+    /// A random seed for the jitter, used if the user set none.
     fn seed(&self) -> u64 {
         let mut seed = [0; 8];
         self.core.coordinator.runtime.random(&mut seed);

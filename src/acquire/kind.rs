@@ -1,4 +1,4 @@
-//! The kinds of locks: which keys each takes, in which mode, and whether the request is valid.
+//! The kinds of locks: which keys each kind takes, in which mode, and whether the request is valid.
 //!
 //! All kinds use the same code for attempts, renewal and release; a kind only determines what is claimed.
 
@@ -22,18 +22,18 @@ pub(crate) enum Kind {
     Shared,
     /// One resource, shared with other holds of this owner.
     Owner(Arc<str>),
-    /// One of this number of permits.
+    /// One permit of a semaphore that has this number of permits.
     Permit(usize),
     /// One lock key without a key prefix, held exclusively.
     Key,
-    /// An invalid request: readers of this kind of lock.
+    /// An invalid request: `shared()` on this kind of lock, which has no readers.
     NoReaders(&'static str),
 }
 
 impl Kind {
-    /// The same request for readers. Readers of several resources are not supported: a reader that joins others on all
-    /// of them gets the largest counter and raises none, so a later writer of another resource could get a smaller
-    /// number.
+    /// This kind of lock for readers, or an invalid request if it cannot have readers. Several resources have none. A
+    /// reader that joins others on all resources gets the largest of their counters and raises none, so a later writer
+    /// of one of the other resources could get a smaller fencing token.
     pub(crate) fn shared(self) -> Self {
         match self {
             Self::Exclusive | Self::Shared => Self::Shared,
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// Checks that the request is valid.
+    /// Checks that the request for this kind of lock is valid.
     pub(crate) fn check(&self, coordinator: &Coordinator) -> Result<(), AcquireError> {
         let what = match self {
             Self::Exclusive | Self::Key => return Ok(()),
@@ -85,7 +85,7 @@ impl Kind {
                 let permits = u8::try_from(*permits).unwrap_or(u8::MAX);
                 let mut start = [0; 8];
                 coordinator.runtime.random(&mut start);
-                // Start at a random slot. Otherwise all clients would ask for the first one.
+                // Start at a random slot. Otherwise all clients would ask for slot 0 first.
                 let start = u64::from_le_bytes(start) % u64::from(permits.max(1));
                 let start = u8::try_from(start).unwrap_or(0);
                 Wanted::slot(Permit::new(key(), start, permits))

@@ -1,4 +1,4 @@
-//! Acquiring a lock: the loop from the first attempt to the last, and a waiter's place in the queue on the masters.
+//! Acquiring a lock: the loop that makes the attempts, and a waiter's entry in the queue on the masters.
 
 pub(crate) mod acquire_loop;
 pub(crate) mod kind;

@@ -1,4 +1,4 @@
-//! A place in the queue on the masters.
+//! A waiter's entry in the queue on the masters.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,38 +11,39 @@ use crate::protocol::instant::Instant;
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::wanted::Wanted;
 
-/// The additional delay for each place further back in the queue, for waiters that only a timer wakes.
+/// The additional delay for each waiter ahead in the queue, for waiters that only a timer wakes.
 const STAGGER: Duration = Duration::from_millis(10);
 
-/// How many heartbeats are sent within the time for which one keeps the place.
+/// How many heartbeats are sent within the time for which one heartbeat keeps the queue entry.
 const BEATS: u32 = 3;
 
-/// If the holder may wake nobody, its release is noticed after at most this fraction of the time for which it has been
-/// observed. Therefore long holds are not polled more often than necessary.
+/// If the holder may not wake anyone, its release is noticed after at most a twentieth of the time for which the holder
+/// has been observed. So long holds are not polled more often than necessary.
 const PATIENCE: u32 = 20;
 
-/// The first pause of a waiter if fewer than a quorum of the masters send wake-ups; later pauses are longer.
+/// The first pause of a waiter if fewer than a quorum of the masters send wake-ups; later pauses are longer, up to
+/// `LONGEST_LOOK`.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LONGEST_LOOK: Duration = Duration::from_millis(200);
 
-/// The pauses of one waiter, created when the first is needed.
+/// The retry pauses of one waiter, created when the first is needed.
 pub(super) type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
-/// A place in the queue on the masters. Dropping it gives the place up on all of them at once.
+/// A waiter's entry in the queue on the masters. Dropping it removes the entry from all of them.
 pub(super) struct QueuePlace<'a> {
     coordinator: &'a Coordinator,
     pub(super) ticket: Ticket,
-    /// Identifies the place in releases; this claim never holds a lock.
+    /// Identifies the queue entry in releases; this claim never holds a lock.
     claim: Arc<Claim>,
-    /// The holder, if no other waiter is before this one.
+    /// The holder that the masters reported, if no other waiter is ahead of this one.
     pub(super) unqueued_holder: Option<UnqueuedHolder>,
-    /// How often this waiter has asked because it is not woken.
+    /// How often this waiter has asked again without having been woken.
     looks: u32,
     kept: bool,
 }
 
-/// A holder without a place in the queue. It may be a client that does not use queues, so that its release wakes
-/// nobody. Or it is a client of this library that did not wait, or that has outlived its place.
+/// A holder that is not queued on the masters. It may be a client that does not use the queue, whose release wakes
+/// nobody. Or it is a client of this library that did not have to wait, or whose queue entry has expired.
 pub(super) struct UnqueuedHolder {
     value: Vec<u8>,
     since: Instant,
@@ -50,8 +51,8 @@ pub(super) struct UnqueuedHolder {
 }
 
 impl UnqueuedHolder {
-    /// The pause before asking again while the holder may wake nobody: the pauses of the retries, starting again with
-    /// each holder, and longer ones once the holder has been there for long.
+    /// The pause before asking again while the holder may not wake anyone. The pauses are those of the retries and
+    /// start again with each new holder. For long holds they are at least 1/[`PATIENCE`] of the observed time.
     pub(super) fn look_again(
         known: &mut Option<Self>,
         value: Vec<u8>,
@@ -70,8 +71,8 @@ impl UnqueuedHolder {
     }
 }
 
-/// When a waiter that is not woken asks again: when a majority may be free, as the masters reported at `now`, with a
-/// delay for each place in the queue; at the latest when its next heartbeat is due.
+/// When a waiter that is not woken asks again: when a majority may be free, according to the masters' answers at `now`,
+/// plus a delay for each waiter ahead. At the latest when the waiter's next heartbeat is due.
 pub(super) fn looks_at(
     now: Instant,
     free_in: Option<Duration>,
@@ -86,7 +87,7 @@ pub(super) fn looks_at(
 }
 
 impl<'a> QueuePlace<'a> {
-    /// The pause before asking again without wake-ups.
+    /// The pause before asking again if too few masters send wake-ups.
     pub(super) fn look_again(&mut self) -> Duration {
         self.looks += 1;
         let pause = FIRST_LOOK * 2u32.pow((self.looks / 4).min(4));
@@ -120,8 +121,8 @@ impl<'a> QueuePlace<'a> {
         self.kept = true;
     }
 
-    /// Gives up the place on all masters and waits until that is done; the waiter may return later with the same
-    /// ticket.
+    /// Removes the queue entry from all masters, and waits until that is done. The waiter may return later with the
+    /// same ticket.
     pub(super) fn step_out(&self) -> impl Future<Output = ()> + Send + use<> {
         self.coordinator.leave(&self.claim).done()
     }
@@ -151,10 +152,10 @@ mod tests {
             (Some(ms(90)), 0, ms(30_000), ms(92)),
             (Some(ms(0)), 0, ms(30_000), ms(2)),
             (Some(ms(90)), 3, ms(30_000), ms(122)),
-            // In a long queue most waiters would ask too late to be useful.
+            // With more than 100 waiters ahead the delay does not grow further.
             (Some(ms(90)), 100, ms(30_000), ms(1_092)),
             (Some(ms(90)), 5_000, ms(30_000), ms(1_092)),
-            // A heartbeat is due earlier, or no time was reported.
+            // The waiter asks when its heartbeat is due, if that is earlier or no time was reported.
             (Some(ms(90)), 0, ms(240), ms(80)),
             (None, 0, ms(240), ms(80)),
             (None, 7, ms(240), ms(80)),
@@ -172,11 +173,11 @@ mod tests {
             let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;
             UnqueuedHolder::look_again(&mut known, value.to_vec(), NOW + after, delays)
         };
-        // The pauses of the retries, but never shorter than the delay for one place.
+        // The pauses are those of the retries, but never shorter than the delay for one waiter ahead.
         assert_eq!(look(b"a", ms(0)), STAGGER);
         assert_eq!(look(b"a", ms(20)), ms(50));
         assert_eq!(look(b"a", ms(2_000)), ms(100));
-        // When no retry pause is left.
+        // No retry pause is left: only the observed time counts.
         assert_eq!(look(b"a", ms(2_100)), ms(105));
         assert_eq!(look(b"b", ms(9_000)), STAGGER, "another one");
         assert_eq!(look(b"b", ms(9_000)), ms(50));

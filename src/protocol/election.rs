@@ -1,13 +1,13 @@
-//! Which client leads according to the masters' answers, and what observers are notified of.
+//! Which client leads according to the masters' answers, and which changes observers are notified of.
 
 use super::quorum::{MasterSet, Quorum};
 
-/// What one master shows of an election: the value of its lock key, and the term.
+/// The state of an election on one master: the value of the lock key, and the term.
 pub(crate) type Standing = (u128, u64);
 
-/// The value and term that a majority of the masters shows, if there is one. `votes` are pairs of master and answer.
-/// During a replacement of masters a majority of one set is enough: a leader elected by clients that know only that set
-/// leads as well.
+/// The lock value and the term that a majority of the masters shows, if there is one. `votes` are pairs of master and
+/// answer. While masters are replaced, a majority of one set is enough, because the leader may have been elected by
+/// clients that know only that set.
 pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Standing> {
     let agree = |vote: &Standing| -> MasterSet {
         let same = votes.iter().filter(|(_, other)| other == vote);
@@ -21,20 +21,20 @@ pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Stan
 /// The last state that an observer has been notified of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Observed {
-    /// The largest term.
+    /// The largest term that the observer has been notified of.
     term: u64,
-    /// The lock value of that term.
+    /// The lock value of the leader with that term.
     value: u128,
-    /// Whether the leader's note was known.
+    /// Whether the last notification contained the leader's note.
     noted: bool,
-    /// Whether there was a leader; `None` before the first notification.
+    /// Whether the last notification named a leader; `None` before the first notification.
     led: Option<bool>,
 }
 
 impl Observed {
-    /// Records the result of a look (the leader's value, its term and whether it has a note), or `None` for no leader.
-    /// Returns whether the observer must be notified. A term below the largest one comes from an outdated answer and is
-    /// ignored.
+    /// Records what the masters show now: the leader's lock value, its term and whether it has a note, or `None` for no
+    /// leader. Returns whether the observer must be notified. A term below the largest one comes from an outdated
+    /// answer and is ignored.
     pub(crate) fn takes(&mut self, found: Option<(u128, u64, bool)>) -> bool {
         match found {
             Some((_, term, _)) if term < self.term => false,
@@ -49,12 +49,13 @@ impl Observed {
         }
     }
 
-    /// Whether another leader had this term. Then the holder of the lock has no term of its own, and was not elected.
+    /// Whether a leader with another lock value had this term. If so, the holder of the lock has no term of its own,
+    /// and was not elected.
     pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
         term == self.term && value != self.value
     }
 
-    /// The term of the leader with this lock value, if the observer was notified of it.
+    /// The term of the leader with this lock value, if the observer has been notified of that leader.
     pub(crate) fn term_of(&self, value: u128) -> Option<u64> {
         (self.term > 0 && self.value == value).then_some(self.term)
     }
@@ -82,7 +83,7 @@ mod tests {
             (vec![(a, 1), (a, 1), (a, 1)], Some((a, 1))),
             (vec![(b, 2), (a, 1), (a, 1), (b, 2), (b, 2)], Some((b, 2))),
             (vec![(a, 1), (a, 1)], None),
-            // One holder, but no majority has the same number.
+            // All masters show the same holder, but no majority shows the same term.
             (vec![(a, 1), (a, 1), (a, 2), (a, 2), (a, 3)], None),
             (vec![(a, 1), (b, 1), (a, 1), (b, 1)], None),
             (vec![], None),
@@ -112,7 +113,7 @@ mod tests {
             (None, true),
             (without(11), true),
             (without(11), false),
-            // The note arrives late, and may be missing from some answers.
+            // The leader's note arrives late, and may be missing from some answers.
             (with(11), true),
             (without(11), false),
             (with(11), false),

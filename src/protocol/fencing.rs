@@ -1,18 +1,20 @@
-//! Agreeing on one fencing number from the counters that the masters returned.
+//! Agreement on one fencing token, based on the counters that the masters returned.
 
 use super::quorum::{MasterSet, Quorum};
 
-/// The result of comparing the counters of a won round (docs/protocol.md, "Fencing tokens").
+/// The result of comparing the masters' counters after a won round (docs/protocol.md, "Fencing tokens").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agreement {
-    /// A majority returned the same number: it is the token.
+    /// A majority returned the same number: it is the fencing token.
     Agreed(u64),
-    /// No majority returned the same number: write the largest to all masters, and have a majority confirm it.
+    /// No majority returned the same number. The largest number must be written to all masters and confirmed by a
+    /// majority.
     WriteBack(u64),
 }
 
-/// Looks for a number that a majority of each set of masters granted; `granted` are pairs of master and number. The
-/// largest number alone is not a token: without a confirming majority, two holders could get the same one.
+/// Looks for a number that a majority of each set of masters granted; `granted` are pairs of master and number.
+/// Otherwise the largest number must be confirmed first: without a confirming majority, two holders could get the same
+/// token.
 pub(crate) fn agree(
     quorum: Quorum,
     granted: impl Iterator<Item = (usize, u64)> + Clone,
@@ -30,20 +32,21 @@ pub(crate) fn agree(
     }
 }
 
-/// The estimated difference between the masters' clocks and this client's wall clock, learned from granted numbers.
-/// With it the next proposal is a number that all masters accept unchanged.
+/// The estimated difference between the masters' clocks and this client's wall clock, learned from granted numbers. It
+/// corrects the next proposal of a fencing token, so that all masters accept the proposal unchanged.
 ///
-/// A wrong estimate costs a second round and nothing else: tokens depend on votes, not on clocks.
+/// A wrong estimate costs only a second round: tokens depend on votes, not on clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClockOffset(i64);
 
-/// The largest distance of a proposal from a master's own clock that the master accepts, in microseconds.
+/// How far a proposed fencing token may be from a master's own clock, in microseconds. The master moves proposals that
+/// are further away to this limit.
 pub(crate) const PROPOSAL_SLACK_US: u64 = 1_000_000;
 
-/// The distance that an estimate keeps from the limit to which a master clamps, in microseconds.
+/// How far the estimate stays inside the limit to which a master moves proposals, in microseconds.
 const EDGE_US: i64 = 5_000;
 
-/// Differences up to this are attributed to network delay, not to clocks. In microseconds.
+/// Differences up to this value are attributed to network delay, not to clocks. In microseconds.
 const NOISE_US: u64 = 2_000;
 
 impl ClockOffset {
@@ -59,24 +62,24 @@ impl ClockOffset {
         wall_us.saturating_add_signed(self.0)
     }
 
-    /// Updates the estimate after a round; the proposal was made at `wall_us`, and `granted` is the largest granted
-    /// number.
+    /// Updates the estimate after a round. `wall_us` is the wall-clock time of the proposal, and `granted` is the
+    /// largest number that a master granted.
     pub(crate) fn learn(self, wall_us: u64, granted: u64) -> Self {
         let proposed = self.proposal(wall_us);
         let wall = i64::try_from(wall_us).unwrap_or(i64::MAX);
         let slack = i64::try_from(PROPOSAL_SLACK_US).unwrap_or(0);
         let seen = i64::try_from(granted).unwrap_or(i64::MAX);
         if granted < proposed {
-            // The master clamped the proposal down: its clock is one slack behind the granted number.
+            // The master lowered the proposal to its limit, so its clock is one slack behind the granted number.
             Self(seen.saturating_sub(slack).saturating_sub(wall))
         } else if granted - proposed > PROPOSAL_SLACK_US / 2 {
-            // The master clamped the proposal up: move inside the limit. Move by at most two slacks, so as not to
-            // follow a counter that is far ahead of all clocks.
+            // The master raised the proposal to its limit: move inside the limit. Move by at most two slacks, so as not
+            // to follow a counter that is far ahead of all clocks.
             let next = seen.saturating_sub(wall).saturating_add(EDGE_US);
             Self(next.min(self.0.saturating_add(2 * slack)))
         } else if granted - proposed > NOISE_US {
-            // Another client's clock is ahead: catch up with it. Differences below the noise are ignored, or clients
-            // would push each other ahead without end.
+            // Another client's clock is ahead: catch up with it. Differences below the noise are ignored. Otherwise
+            // clients would push each other ahead without end.
             Self(seen.saturating_sub(wall))
         } else {
             self
@@ -93,15 +96,15 @@ mod tests {
         const WALL: u64 = 1_000_000_000;
         for (granted, learned) in [
             (WALL, 0),
-            // Up to the noise of network delay.
+            // Differences up to the noise of network delay are ignored.
             (WALL + 2_000, 0),
             (WALL + 2_001, 2_001),
             (WALL + 500_000, 500_000),
-            // The master raised the proposal to its limit: move inside.
+            // The master raised the proposal to its limit: the estimate moves inside the limit.
             (WALL + 500_001, 505_001),
             (WALL + 1_995_000, 2_000_000),
             (WALL + 9_000_000, 2_000_000),
-            // The master lowered the proposal: its clock is a second behind the number.
+            // The master lowered the proposal to its limit: its clock is a second behind the granted number.
             (WALL - 1, -1_000_001),
         ] {
             let offset = ClockOffset::default().learn(WALL, granted);
@@ -126,7 +129,7 @@ mod tests {
         let grown = Quorum::joint(MasterSet::first(3), MasterSet::first(5));
         for (quorum, granted, agreement) in [
             (disjoint, &[7, 7, 5, 7, 7, 5][..], Agreement::Agreed(7)),
-            // A majority only of the first set, only of the second, only of the union.
+            // Majorities only of the first set, only of the second set, and only of the union of both.
             (disjoint, &[7, 7, 7, 7, 5, 9], Agreement::WriteBack(9)),
             (disjoint, &[7, 5, 9, 7, 7, 7], Agreement::WriteBack(9)),
             (disjoint, &[7, 7, 7, 7, 5, 5], Agreement::WriteBack(7)),

@@ -1,28 +1,28 @@
-//! The reason that a waiter gets at the end of its wait: only what the masters' answers prove.
+//! The reason for which a waiter gets no lock: only a reason that follows with certainty from the masters' answers.
 //!
-//! Each round is judged by itself ([`Finding::of`]). Of all rounds of a wait, the last one that proves something counts
-//! ([`Finding::replaces`]). A round that the end of the wait cut off proves only what its existing answers prove.
+//! Each round is judged by itself ([`Finding::of`]). Of all rounds of a wait, the last conclusive one counts
+//! ([`Finding::replaces`]). If the end of the wait interrupts a round, only the answers received by then count.
 
 use super::quorum::Tally;
 
-/// The reason why a round was lost, as far as it is proved.
+/// The reason why a round was lost, as far as it is certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// The masters that did not refuse could not have made a majority, even if all had granted. Another client holds
-    /// the lock or is ahead in its queue.
+    /// So many masters refused that no majority was possible, even if all others had granted. Another client holds the
+    /// lock or is ahead in its queue.
     Held,
-    /// A majority granted an owner's claim, but no majority shows one number that the new hold could share.
+    /// A majority granted an owner's claim, but no majority shows one fencing token that the new hold could share.
     NotJoinable,
-    /// The masters that did not fail could not have made a majority, whoever holds the lock.
+    /// So many masters failed that no majority was possible, no matter which client holds the lock.
     Outage,
-    /// Refusals and faults together prevented a majority; neither did alone.
+    /// Refusals and faults together prevented a majority; neither of them did alone.
     Split,
     /// A majority granted the lock, but too slowly.
     Late,
 }
 
 impl Finding {
-    /// The finding that the votes of a lost round prove; `None` if they prove nothing.
+    /// The finding that follows with certainty from the votes of a lost round; `None` if none does.
     pub(crate) fn of(votes: Tally) -> Option<Self> {
         if !votes.possible_without_faults() {
             Some(Self::Outage)
@@ -35,9 +35,10 @@ impl Finding {
         }
     }
 
-    /// Whether this finding replaces that of an earlier round of the same wait. The later finding counts, with two
+    /// Whether this finding replaces `before`, the finding of an earlier round of the same wait. It does, with two
     /// exceptions. `Split` does not replace a clear finding, because its refusals may come from leftover keys without a
-    /// holder. `Late` does not replace `NotJoinable`, because the time was spent on looking for a common number again.
+    /// holder. `Late` does not replace `NotJoinable`, because the time was spent on looking for a common fencing token
+    /// again.
     pub(crate) fn replaces(self, before: Option<Self>) -> bool {
         match self {
             Self::Split => matches!(before, None | Some(Self::Split)),
@@ -55,7 +56,8 @@ mod tests {
 
     #[test]
     fn round_finds_held_by_refusals_alone_and_outage_by_faults_alone() {
-        // Number of masters, granted, refused, failed; the others are silent.
+        // Each row: number of masters, of grants, of refusals, of faults, and the finding. The other masters are
+        // silent.
         for (nodes, yes, no, faults, proves) in [
             (3, 0, 2, 0, Some(Held)),
             (3, 0, 2, 1, Some(Held)),
@@ -75,7 +77,8 @@ mod tests {
             (5, 0, 2, 1, None),
             (1, 0, 1, 0, Some(Held)),
             (1, 0, 0, 1, Some(Outage)),
-            // An even number of masters: both alone prevent a majority, and nobody can hold the lock now.
+            // An even number of masters: refusals and faults each prevent a majority alone. The result is an outage,
+            // because no client can hold the lock now.
             (4, 0, 2, 2, Some(Outage)),
             (4, 2, 2, 0, Some(Held)),
         ] {

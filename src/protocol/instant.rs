@@ -1,12 +1,12 @@
-//! A point on the suspend-aware monotonic clock.
+//! A point in time on the monotonic clock that measures leases.
 
 use std::ops::Add;
 use std::time::Duration;
 
-/// A point in time on a monotonic clock that goes on while the machine sleeps.
+/// A point in time on a monotonic clock that also advances while the machine is suspended.
 ///
 /// On Linux this is `CLOCK_BOOTTIME`. [`std::time::Instant`] stops during a suspend: a lease measured with it would
-/// seem valid after the resume, when it has already expired on the masters.
+/// still seem valid after the resume, although it has already expired on the masters.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,10 +20,10 @@ use std::time::Duration;
 pub struct Instant(u64);
 
 impl Instant {
-    /// The maximum, used for "never".
+    /// The largest point in time, used for "never".
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
-    /// A point `nanos` nanoseconds after the clock's origin.
+    /// The point in time `nanos` nanoseconds after the clock's origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }

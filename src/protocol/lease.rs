@@ -6,10 +6,10 @@ use super::instant::Instant;
 use super::quorum::{Quorum, Tally, Verdict};
 use super::validity::{Drift, valid_until};
 
-/// A renewal starts a third of the ttl after the last one, which leaves two more chances before the lease ends.
+/// A renewal starts a third of the ttl after the last one, so two more renewals fit before the lease ends.
 const RENEWALS_PER_TTL: u32 = 3;
 
-/// When the next renewal is due; `started` is the start of the acquire or of the last renewal.
+/// When the next renewal is due; `started` is when the acquire or the last renewal was sent.
 pub(crate) fn renew_at(started: Instant, ttl: Duration) -> Instant {
     started + ttl / RENEWALS_PER_TTL
 }
@@ -22,26 +22,26 @@ pub(crate) fn retry_at(now: Instant, ttl: Duration) -> Instant {
 /// The answer of one master to an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// Still ours, or restored after it was missing.
+    /// The lock is still held by this client, or was restored after its key was missing.
     Yes,
-    /// Held by another client, or force-released.
+    /// The lock is held by another client, or was force-released.
     No,
-    /// A fault. It does not count as a renewal, nor as a loss.
+    /// The master failed. This counts neither as a renewal nor as a loss.
     Unknown,
 }
 
 /// The result of an extension (docs/protocol.md, "Renewal").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extension {
-    /// More answers are needed.
+    /// More answers are needed before the extension is decided.
     Pending,
     /// A majority extended the lock in time: valid until this instant.
     Renewed(Instant),
-    /// A majority extended the lock, but after the old validity had ended. This does not count.
+    /// A majority extended the lock, but only after the old validity had ended. Such an extension does not count.
     TooLate,
-    /// A majority says that the lock is not ours. It is lost at once, even if validity is left.
+    /// A majority reports that this client does not hold the lock. The lock is lost at once, even if validity is left.
     Lost,
-    /// No majority either way: the old validity holds.
+    /// No majority extended or denied the lock: it stays valid until its old validity ends.
     Unknown,
 }
 
@@ -60,8 +60,8 @@ impl Ballot {
         }
     }
 
-    /// Settles the extension as lost, because a majority denied the lock in another way than by these votes. Returns
-    /// `Lost` only the first time.
+    /// Decides the extension as lost, because a majority denied the lock in a way that these votes do not count.
+    /// Returns `Lost` only the first time.
     pub(crate) fn lose(&mut self) -> Extension {
         if std::mem::replace(&mut self.settled, true) {
             Extension::Pending
@@ -70,8 +70,8 @@ impl Ballot {
         }
     }
 
-    /// Counts the vote of `node` that arrived at `now`. `terms` are those of the extension, and `old_end` is the end of
-    /// the old validity. Any result other than `Pending` is returned only once.
+    /// Counts the vote of `node` that arrived at `now`. `terms` are those of the extension, and `old_end` is when the
+    /// old validity ends. Any result other than `Pending` is returned only once.
     pub(crate) fn record(
         &mut self,
         node: usize,
@@ -90,7 +90,7 @@ impl Ballot {
         }
         let outcome = if self.tally.verdict() == Verdict::Won {
             let end = valid_until(terms.started, terms.ttl, terms.drift);
-            // An extension that is counted after the old end could overlap with another holder.
+            // An extension that is counted after the old validity has ended could overlap with another holder.
             if now < old_end {
                 Extension::Renewed(end.max(old_end))
             } else {
@@ -108,7 +108,7 @@ impl Ballot {
     }
 }
 
-/// The parameters of an extension.
+/// The start, the ttl and the drift allowance of an extension.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) started: Instant,

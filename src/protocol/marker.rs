@@ -3,22 +3,22 @@
 //! Configurations are numbered by **steps**. Step 0 is the first set of masters, step 1 that set together with the next
 //! one, step 2 the next set alone, step 3 that set together with its successor, and so on. Clients that never replace
 //! masters stay at step 0. A client is configured with the **generation** of its masters: how often they have been
-//! replaced. Its step is twice the generation, plus one if it knows the next masters. Nothing else is counted by hand,
-//! and masters refuse a client whose generation was not raised.
+//! replaced. Its step is twice the generation, plus one if it knows the next masters. Only the generation has to be
+//! raised by hand. Masters reject a client whose generation was not raised.
 //!
-//! Every master stores a **generation marker**: a number that only rises, and the fingerprint of the masters that it
-//! stands for. A client at step `s` gets votes if the number is from `2s - 2` to `2s`. So no master votes for two
-//! clients whose majorities need not meet. Number 1 closes the old masters, number 2 opens the next ones, and number 4
-//! also closes out clients that know both sets.
+//! Every master stores a **generation marker**: a number that only rises, and the fingerprint of the masters that the
+//! number refers to. A client at step `s` gets votes if the number is from `2s - 2` to `2s`. So no master votes for two
+//! clients whose majorities need not intersect. In the first replacement, number 1 closes the old masters, number 2
+//! opens the next ones, and number 4 also rejects clients that know both sets.
 
 use std::fmt;
 use std::time::Duration;
 
 /// The expiry of a marker that was restored on a master which had lost it: ten years, so that it never expires in
-/// practice. The remaining expiry shows when it was restored (`restart::guarded_for`).
+/// practice. The remaining expiry shows when the marker was restored (`restart::guarded_for`).
 pub(crate) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// The generation marker of a master: how far a replacement is, and for which masters.
+/// The generation marker of a master: the step that a replacement has reached, and the masters it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marker {
     pub(crate) number: u64,
@@ -52,7 +52,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// The text that is stored in the key.
+/// The text that is stored in the marker's key.
 impl fmt::Display for Marker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.number, self.print)
@@ -60,7 +60,7 @@ impl fmt::Display for Marker {
 }
 
 impl Marker {
-    /// Parses the text of the key; `None` if it is not a generation marker.
+    /// Parses the stored text of the marker's key; `None` if it is not a generation marker.
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         let (number, print) = std::str::from_utf8(text).ok()?.split_once(' ')?;
         let number = number.parse().ok()?;
@@ -71,15 +71,15 @@ impl Marker {
     }
 }
 
-/// Whether a master votes for a client.
+/// Whether a master votes for a client, according to its generation marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     Admitted,
-    /// The client's masters have been closed.
+    /// The marker's number is above the client's range: the client's masters have been closed.
     Outdated,
-    /// The client's masters are not open yet.
+    /// The marker's number is below the client's range: the client's masters are not open yet.
     Early,
-    /// The marker stands for other masters than those of the client's configuration.
+    /// The marker names other masters than those of the client's configuration.
     Other,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Configuration {
 impl Configuration {
     pub(crate) fn new(generation: u64, masters: Fingerprint, next: Option<Fingerprint>) -> Self {
         Self {
-            // Far above any real generation, and sums with it do not overflow.
+            // The limit is far above any real generation, so that sums with the generation do not overflow.
             generation: generation.min(u64::from(u32::MAX)),
             masters,
             next,
@@ -110,18 +110,19 @@ impl Configuration {
         self.next.is_some()
     }
 
-    /// The number of the marker under which only this client's masters are in force.
+    /// The marker number under which only clients that know just the present masters get votes: four times the
+    /// generation.
     pub(crate) fn first_marker(self) -> u64 {
         4 * self.generation
     }
 
-    /// The lowest and the highest number that admit this client.
+    /// The lowest and the highest marker number with which masters admit this client.
     fn range(self) -> (u64, u64) {
         let step = self.step();
         ((2 * step).saturating_sub(2), 2 * step)
     }
 
-    /// The masters that a marker with this number stands for, if this configuration knows them.
+    /// The fingerprint of the masters that a marker with this number names, if this configuration knows them.
     pub(crate) fn print_at(self, number: u64) -> Option<Fingerprint> {
         let generation = number.div_ceil(4);
         if generation == self.generation {
@@ -131,7 +132,7 @@ impl Configuration {
         }
     }
 
-    /// All markers that admit this client.
+    /// All markers with which a master admits this client.
     pub(crate) fn markers(self) -> impl Iterator<Item = Marker> {
         let (low, high) = self.range();
         (low..=high).filter_map(move |number| {
@@ -160,13 +161,13 @@ impl Configuration {
         }
     }
 
-    /// The tag that describes this configuration in the name of a connection.
+    /// The tag in the name of a connection: this configuration's step, and the fingerprint of its latest masters.
     pub(crate) fn tag(self) -> String {
         let print = self.next.unwrap_or(self.masters);
         format!("{}/{print}", self.step())
     }
 
-    /// The fingerprint in the connection names of clients at this step, if this configuration knows it.
+    /// The fingerprint that clients at this step have in their connection names, if this configuration knows it.
     pub(crate) fn tagged(self, step: u64) -> Option<Fingerprint> {
         match step.checked_sub(2 * self.generation)? {
             0 => Some(self.masters),
@@ -185,7 +186,7 @@ mod tests {
         [["a", "b"], ["b", "c"], ["c", "d"]].map(Fingerprint::of)
     }
 
-    /// Clients of the first set, of the first and second, of the second, of the second and third, of the third.
+    /// Clients that know the first set, the first and second, the second, the second and third, and the third.
     fn clients() -> [Configuration; 5] {
         let [a, b, c] = prints();
         [

@@ -1,4 +1,4 @@
-//! The rules of the lock as pure functions: votes and times in, verdicts out.
+//! The rules of the lock as pure functions: their inputs are votes and times, their results are verdicts.
 //!
 //! Nothing here awaits, reads a clock, draws a random number or contacts a master, so every rule can be tested with
 //! plain values. The rules and their reasons are in `docs/protocol.md`; code that applies a rule cites its heading.

@@ -2,10 +2,10 @@
 
 use super::quorum::{MasterSet, Quorum};
 
-/// The answers of the masters to a claim on one slot.
+/// The answers of the masters to a claim on one slot of a semaphore.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotsSeen<'a> {
-    /// The free slots that each refusing master showed, as a bit mask.
+    /// The free slots that each refusing master showed, as a bit mask per master.
     pub(crate) free: &'a [(usize, u64)],
     /// The masters that granted the slot that was asked for.
     pub(crate) granted: MasterSet,
@@ -14,21 +14,21 @@ pub(crate) struct SlotsSeen<'a> {
     pub(crate) silent: MasterSet,
 }
 
-/// The slot to ask for next.
+/// Whether to ask for another slot of the semaphore, and for which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextSlot {
     /// Ask for this slot.
     Ask(u8),
-    /// All slots are held.
+    /// All slots are held, so there is no slot to ask for.
     Held,
-    /// The missing answers decide.
+    /// Whether a slot is free depends on the missing answers.
     Open,
 }
 
-/// Returns a slot that a majority shows as free, the first one from `start` on. If there is none, returns a slot that
-/// may be free on a majority: masters that granted the requested slot did not report the others. Otherwise a client
-/// could ask forever for a slot that one of two masters refuses, although another slot is free on both and a third
-/// master is down.
+/// Returns the first slot from `start` on that a majority shows as free. If there is none, returns a slot that may be
+/// free on a majority: masters that granted the requested slot did not report whether the others are free. Without this
+/// second rule, a client could ask forever for a slot that one of two masters refuses, while a third master is down and
+/// another slot is free on both.
 ///
 /// The client chooses the slot, the same on every master. If each master chose a slot, the votes would be split as long
 /// as a minority is down.
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn master_that_granted_one_slot_may_have_other_free_slots() {
-        // The third master does not answer.
+        // The third master does not answer in these cases.
         assert_eq!(next(&[0b0010], 1, 0, 0), Some(1));
         assert_eq!(
             next(&[0b1010], 1, 0, 2),

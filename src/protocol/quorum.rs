@@ -1,4 +1,4 @@
-//! Counting votes: how many masters are enough, and when the answer is certain.
+//! Counting votes: how many masters are enough, and when the result is certain.
 
 /// A set of masters, one bit for each by its index in the builder: at most 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,12 +52,12 @@ impl FromIterator<usize> for MasterSet {
     }
 }
 
-/// Which of the configured masters make a majority. Faults never reduce the number of masters: with a quorum of the
-/// reachable masters, both halves of a partitioned network could win.
+/// Which of the configured masters make a majority. Faults never reduce the number of masters that is required: with a
+/// majority of only the reachable masters, both halves of a partitioned network could win.
 ///
 /// While masters are replaced there are two sets, and a quorum is a majority of **each** set. A majority of the union,
 /// or of one set alone, could let two clients win (`docs/protocol.md`, "Replacing masters"). A master in both sets is
-/// asked once, has one vote, and counts in both. If no replacement is under way, both sets are the same.
+/// asked once, has one vote, and counts in both. If no replacement is in progress, both sets are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quorum {
     sets: [MasterSet; 2],
@@ -104,8 +104,8 @@ impl Quorum {
         self.sets[0].or(self.sets[1]).len()
     }
 
-    /// The smallest number of masters that can be a quorum: `floor(N / 2) + 1` for one set. With two sets, masters that
-    /// count in both are taken first.
+    /// The smallest number of masters that can be a quorum: `floor(N / 2) + 1` for one set. For two sets, masters that
+    /// count in both are used first.
     pub(crate) fn size(self) -> usize {
         let [old, next] = self.sets;
         let both = if old == next { old } else { old.and(next) };
@@ -118,8 +118,8 @@ impl Quorum {
         self.sets.iter().all(|set| in_majority(*set, said))
     }
 
-    /// Whether these masters include a majority of some set. That is enough for a refusal, and for a holder that knows
-    /// only one set.
+    /// Whether these masters include a majority of at least one set. That is enough for a refusal, and for a holder
+    /// that knows only one set.
     pub(crate) fn is_met_somewhere(self, said: MasterSet) -> bool {
         self.sets.iter().any(|set| in_majority(*set, said))
     }
@@ -129,8 +129,8 @@ impl Quorum {
         self.is_met_by(MasterSet(!out.0))
     }
 
-    /// The smallest value such that the masters with this value or a smaller one are a quorum. `None` if all together
-    /// are none.
+    /// The smallest value for which the masters with this value or a smaller one are a quorum. `None` if all masters in
+    /// `said` together are no quorum.
     pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
         said.sort_unstable();
         let mut so_far = MasterSet::default();
@@ -149,12 +149,12 @@ const fn in_majority(set: MasterSet, said: MasterSet) -> bool {
     set.and(said).len() >= majority(set)
 }
 
-/// The result of the votes so far. Once it is not `Pending` it never changes.
+/// The result of a vote so far. Once it is not `Pending` it never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The missing votes could decide either way.
+    /// The missing votes can still decide either way.
     Pending,
-    /// A majority said yes.
+    /// A majority voted yes.
     Won,
     /// A majority has become impossible, whatever the silent masters answer.
     Lost,
@@ -163,13 +163,13 @@ pub(crate) enum Verdict {
 /// Why a round was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A majority of the masters answered, so another client prevented the grant.
+    /// A majority of the masters answered, so other clients prevented the grant.
     Contention,
     /// Too many masters failed for a majority to answer.
     Outage,
 }
 
-/// Grants, refusals and faults, counted separately: a fault is not a refusal, and it grants nothing.
+/// Counts grants, refusals and faults separately, because a fault is neither a grant nor a refusal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tally {
     quorum: Quorum,
@@ -200,7 +200,7 @@ impl Tally {
         self.faults.add(node);
     }
 
-    /// Won needs a majority of each set; one set without a possible majority is enough for lost.
+    /// `Won` needs a majority of each set. `Lost` needs only one set in which no majority is possible any more.
     pub(crate) fn verdict(&self) -> Verdict {
         if self.quorum.is_met_by(self.yes) {
             Verdict::Won
@@ -211,8 +211,8 @@ impl Tally {
         }
     }
 
-    /// Why there is no majority, once that is certain. `Contention`: a majority answered. `Outage`: a majority of some
-    /// set cannot answer any more.
+    /// Why there is no majority, once that is certain. `Contention`: a majority of each set answered. `Outage`: in some
+    /// set, a majority cannot answer any more.
     pub(crate) fn reason(&self) -> Option<Reason> {
         if self.quorum.is_met_by(self.yes.or(self.no)) {
             Some(Reason::Contention)
@@ -233,12 +233,12 @@ impl Tally {
         self.quorum.possible_without(self.no)
     }
 
-    /// Whether a majority of some set refused. This is final, and stronger than "no majority granted".
+    /// Whether a majority of at least one set refused. This is final, and stronger than "no majority granted".
     pub(crate) fn majority_said_no(&self) -> bool {
         self.quorum.is_met_somewhere(self.no)
     }
 
-    /// Whether every master has been counted.
+    /// Whether the vote of every master has been counted.
     pub(crate) fn complete(&self) -> bool {
         self.yes.or(self.no).or(self.faults).len() >= self.quorum.nodes()
     }
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(tally(5, 3, 0, 0).verdict(), Verdict::Won);
         assert_eq!(tally(5, 2, 2, 0).verdict(), Verdict::Pending);
         assert_eq!(tally(5, 0, 2, 1).verdict(), Verdict::Lost);
-        // An even number: a 2 to 2 split is lost. It must not stay pending.
+        // With an even number of masters, a vote of 2 to 2 is lost. It must not stay pending.
         assert_eq!(tally(4, 2, 2, 0).verdict(), Verdict::Lost);
         assert_eq!(tally(4, 0, 2, 0).verdict(), Verdict::Lost);
         assert_eq!(tally(1, 0, 0, 1).verdict(), Verdict::Lost);
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn verdict_never_changes_once_given() {
         for nodes in 1..=7usize {
-            // Every sequence of yes, no and fault over all nodes, as digits in base three.
+            // Tries every sequence of yes, no and fault over all masters, encoded as digits in base three.
             for code in 0..3usize.pow(nodes as u32) {
                 let mut tally = Tally::new(Quorum::of(nodes));
                 let (mut fallen, mut rest) = (Verdict::Pending, code);
@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    /// An old set of the first `old` masters, and a next set of `next` masters that shares `shared` masters with it.
+    /// An old set of `old` masters and a next set of `next` masters, which have `shared` masters in common.
     fn sets(old: usize, next: usize, shared: usize) -> [MasterSet; 2] {
         let from = old - shared;
         [
@@ -319,7 +319,7 @@ mod tests {
         ]
     }
 
-    /// The sizes that are tried: three to three, three to five and back, and even numbers on either side.
+    /// The pairs of sets that are tried: three to three, three to five and back, and even numbers on either side.
     fn shapes() -> impl Iterator<Item = [MasterSet; 2]> {
         let sizes = [(3, 3), (3, 5), (5, 3), (1, 3), (4, 3), (2, 2)];
         sizes.into_iter().flat_map(|(old, next)| {
@@ -327,7 +327,7 @@ mod tests {
         })
     }
 
-    /// How many masters of one set gave one of these answers, by the plain definition.
+    /// How many masters of one set gave one of the answers in `what`, counted in the most direct way.
     fn of_set(set: MasterSet, said: &[char], what: &str) -> usize {
         let counts =
             |(node, said): &(usize, &char)| set.0 >> node & 1 == 1 && what.contains(**said);
@@ -404,7 +404,7 @@ mod tests {
             union += u32::from(two_can_win(only(old.or(next)), only(next)));
             alone += u32::from(two_can_win(only(old), only(next)));
         }
-        // The wrong rules: a majority of the union, and a majority of one set alone.
+        // Two wrong rules would let two clients win: a majority of the union, and a majority of one set alone.
         assert!(union > 5 && alone > 10, "{union} {alone}");
     }
 

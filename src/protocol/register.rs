@@ -1,45 +1,46 @@
-//! The value under a lock: how the masters' answers to a read and to a write are counted.
+//! The value under a lock (quota or once-per-period record): how the masters' answers to a read and to a write are
+//! counted.
 //!
-//! A master's answer counts only if its value was written in the current run of the server. A master that lost the
-//! value, or that has a copy from before a restart, may have had a later one.
+//! A master's answer counts only if its value was written in the current server run. A master that lost the value, or
+//! has a copy from before a restart, may have had a later value.
 
 use super::quorum::{MasterSet, Quorum};
 
 /// How one master's answer to a read counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadVote {
-    /// A value written in this server run, with its number.
+    /// A value written in this server run, with the fencing token of its writer.
     Value(u64),
-    /// The master has none: it never had one, or has lost it.
+    /// The master has no value: it never had one, or has lost it.
     Nothing,
-    /// A value from before the server's last restart.
+    /// The master has a value from before the server's last restart.
     Old,
-    /// The lock is not ours there, or the master has seen a larger number.
+    /// The reader does not hold the lock on this master, or the master has seen a larger fencing token.
     Refused,
-    /// No usable answer.
+    /// The master gave no usable answer.
     Fault,
 }
 
-/// The result of a read.
+/// The result of reading the value from all masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// The value of this master is the current one.
+    /// The value on the master with this index is the current one.
     Found(usize),
-    /// No master shows a value, and too many have none for a value to be on a majority.
+    /// No master shows a value, and so many masters have none that no majority can have one.
     Missing,
-    /// Some masters have a value, but too many have lost theirs: no majority can tell which value was the last.
+    /// Some masters have a value, but too many have lost theirs to decide which value was the last.
     Lost,
-    /// A majority says that the lock is not ours any more.
+    /// A majority reports that the reader does not hold the lock any more.
     NotOurs,
     /// Too few masters answered.
     Outage,
 }
 
-/// Finds the current value: among a majority of masters that have one, the value with the largest number. `None` while
-/// more answers are needed.
+/// Finds the current value: among a majority of masters that have a value, the one with the largest fencing token.
+/// `None` while more answers are needed.
 ///
-/// A single copy is not enough, and neither is the first answer. A write is on some majority, and only the largest
-/// number of another majority is certain to be that write or a later one.
+/// A single copy is not enough, and neither is the first answer. An acknowledged write is on some majority. The largest
+/// token of any other majority therefore belongs to that write or to a later one.
 pub(crate) fn read(quorum: Quorum, votes: &[Option<ReadVote>]) -> Option<Reading> {
     let values = votes
         .iter()
@@ -78,19 +79,19 @@ fn who_said<T: PartialEq>(votes: &[Option<T>], what: T) -> MasterSet {
         .collect()
 }
 
-/// Whether a value may be created.
+/// Whether a first value may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vacancy {
-    /// Every master reports that it has none.
+    /// Every master reports that it has no value, so one may be created.
     Vacant,
-    /// Some master has one.
+    /// Some master has a value.
     Occupied,
-    /// Not every master could answer.
+    /// Not every master could answer, so no value may be created.
     Untold,
 }
 
 /// Whether a first value may be created: only if **all** masters report that they have none, because a silent master
-/// could be one that still has a value. `None` while answers are missing.
+/// may still have a value. `None` while answers are missing.
 pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
     let votes: Vec<ReadVote> = votes.iter().copied().collect::<Option<_>>()?;
     let shows = |vote: &ReadVote| matches!(vote, ReadVote::Value(_) | ReadVote::Old);
@@ -106,29 +107,29 @@ pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
 /// How one master's answer to a write counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteVote {
-    /// Written, in the same server run that answered the read.
+    /// The master wrote the value, in the same server run that answered the read.
     Counted,
-    /// Written, but the master was not read, or it was read in another server run.
+    /// The master wrote the value, but it was not read before, or it was read in another server run.
     Refilled,
-    /// Certainly not written.
+    /// The master certainly did not write the value.
     NotWritten,
-    /// It may have been written.
+    /// The master may have written the value.
     Unknown,
 }
 
-/// The result of a write.
+/// The result of writing the value to all masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writing {
-    /// The value is the current one.
+    /// The write succeeded: the new value is the current one.
     Written,
-    /// No master has the value.
+    /// The write failed: no master has the new value.
     Nowhere,
-    /// Some masters have the value, or may have it.
+    /// Some masters have the new value, or may have it.
     Unknown,
 }
 
-/// A write counts only on masters that were read before: another master may have a later value that was not seen.
-/// `None` while answers are missing.
+/// The result of a write. It counts only on masters that were read before, because another master may have a later
+/// value that was not seen. `None` while answers are missing.
 pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Writing> {
     if quorum.is_met_by(who_said(votes, WriteVote::Counted)) {
         return Some(Writing::Written);
@@ -145,27 +146,27 @@ pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Wri
     )
 }
 
-/// The fate of a value when masters are replaced, as decided by the answers of both sets to a read.
+/// What must be done with a value while masters are replaced, decided from the answers of both sets to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrying {
-    /// Write the value of this master to both sets.
+    /// The value of the master with this index must be written to both sets.
     Value(usize),
-    /// A majority of the old masters has none, and no old master shows one. A next master does: the value was removed,
-    /// and must be removed there as well.
+    /// A majority of the old masters has no value, and no old master shows one, but a next master does. The value was
+    /// removed, so it must be removed from the next masters as well.
     Removed,
     /// No master shows a value.
     Nowhere,
-    /// Some old master shows a value, but no majority of the old masters does. The value is lost, or it was created or
-    /// removed in part.
+    /// Some old master shows a value, but no majority of the old masters does. The value is lost, or was created or
+    /// removed on some masters only.
     Lost,
-    /// Too few masters answered, or the lock is no longer the reader's.
+    /// Too few masters answered, or the reader does not hold the lock any more.
     Undecided,
 }
 
-/// Decides what happens to a value when masters are replaced, once every master has answered or failed.
+/// Decides what to do with a value while masters are replaced, once every master has answered or failed.
 ///
 /// Only old masters that show a value count, because an acknowledged value is on a majority of them. A master without a
-/// value may have forgotten it, and a master with an old copy may have had a later one.
+/// value may have lost it, and a master with a copy from before a restart may have had a later value.
 pub(crate) fn carry(quorum: Quorum, votes: &[ReadVote]) -> Carrying {
     let old = quorum.old_only();
     let such = |is: fn(ReadVote) -> bool| those(votes, |_, vote| is(vote));
@@ -203,12 +204,12 @@ fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSe
     such.map(|(node, _)| node).collect()
 }
 
-/// Whether a carried value has arrived on a majority of the next masters, and on a majority of the old masters, of
-/// which only those that showed it before count. `written` are the masters that stored it in the server run that was
-/// read, and `open` those that are open.
+/// Whether a carried value has arrived on a majority of the next masters and on a majority of the old masters. Of the
+/// old masters, only those that showed the value before count. `written` are the masters that stored it in the server
+/// run that was read; `open` are the next masters that are open already.
 ///
-/// A next master that is neither an old one nor open, and that had no value, counts as if it had shown the number 0.
-/// Only clients of both sets write there, and never without a majority of the old masters.
+/// A next master that is neither an old one nor open, and that had no value, counts as if it had shown the token 0.
+/// Only clients that know both sets write there, and never without a majority of the old masters.
 pub(crate) fn carried(
     quorum: Quorum,
     read: &[ReadVote],
@@ -225,7 +226,7 @@ pub(crate) fn carried(
     quorum.old_only().is_met_by(those(read, shown)) && quorum.next_only().is_met_by(next)
 }
 
-/// Whether a removed value is gone now: a majority of each set has removed it, and so has every master that showed it.
+/// Whether a removed value is gone: a majority of each set has removed it, and so has every master that showed it.
 pub(crate) fn removed(quorum: Quorum, read: &[ReadVote], written: MasterSet) -> bool {
     let left = |node: usize, vote: ReadVote| {
         !written.has(node) && matches!(vote, ReadVote::Value(_) | ReadVote::Old)
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(written(Quorum::of(3), &decided), Some(Writing::Written));
     }
 
-    /// A quorum of two sets: the last `both` of the old masters are the first of the next.
+    /// A joint quorum of two sets: the last `both` old masters are also the first next masters.
     fn sets(old: usize, both: usize, next: usize) -> Quorum {
         let nodes = |from: usize, count: usize| (from..from + count).collect();
         Quorum::joint(nodes(0, old), nodes(old - both, next))

@@ -8,9 +8,9 @@ use super::marker::RESTORED;
 /// Until when a master that has been up for `uptime` whole seconds may have forgotten a lock that is still valid;
 /// `None` if every such lock has expired.
 ///
-/// Counted from the answer, not from the question: the master read its uptime after the question, and a slow handshake
-/// can take longer than the drift allowance. The uptime is a difference of two times cut to whole seconds, so it can be
-/// one second too large.
+/// The time counts from the answer, not from the request: the master read its uptime after the request was sent, and a
+/// slow handshake can take longer than the drift allowance. The uptime is the difference of two times that are each cut
+/// to whole seconds, so it can be one second too large.
 pub(crate) fn quarantined_until(
     answered: Instant,
     uptime: u64,
@@ -22,14 +22,14 @@ pub(crate) fn quarantined_until(
 }
 
 /// How long the votes of a master do not count, given the remaining expiry of its marker in milliseconds (`PTTL`). A
-/// negative number means that the marker was never lost. A lost marker is restored with the expiry [`RESTORED`].
-/// `max_ttl` after that, every lock that the master may have forgotten, or that another server granted in its place,
-/// has expired.
+/// negative number means that the marker was never lost. A lost marker is restored with the expiry [`RESTORED`]. Once
+/// `max_ttl` has passed since then, every lock that the master may have forgotten, or that another server granted in
+/// its place, has expired.
 pub(crate) fn guarded_for(left_ms: i64, max_ttl: Duration) -> Duration {
     let Ok(left) = u64::try_from(left_ms) else {
         return Duration::ZERO;
     };
-    // The age is a difference of two times cut to whole milliseconds.
+    // Add a millisecond, because the age is the difference of two times that are each cut to whole milliseconds.
     let age = RESTORED.saturating_sub(Duration::from_millis(left.saturating_add(1)));
     max_ttl.saturating_sub(age)
 }
@@ -50,7 +50,7 @@ mod tests {
             (lifetime - 10_001, 20_000),
             (lifetime - 30_001, 0),
             (5, 0),
-            // The clock of the master was set back.
+            // The master's clock was set back, so the expiry is larger than it can be.
             (i64::MAX, 30_000),
         ] {
             let guarded = Duration::from_millis(guarded);
@@ -64,7 +64,8 @@ mod tests {
         let max_ttl = Duration::from_secs(30);
         for (uptime, left) in [
             (0, Some(30)),
-            // It may have started a moment ago: from 0.999 s to 2.001 s shows as 1 s.
+            // The server may have started a moment ago: any uptime from just above 0 s to below 2 s can be reported as
+            // 1 s.
             (1, Some(30)),
             (2, Some(29)),
             (30, Some(1)),

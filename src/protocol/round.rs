@@ -1,4 +1,4 @@
-//! One round of an acquire: the votes of all masters, the verdict, and which masters need a release.
+//! One round of an acquire: the votes of all masters, the verdict, and which masters must be sent a release.
 
 use super::fencing::{Agreement, agree};
 use super::finding::Finding;
@@ -7,13 +7,13 @@ use super::quorum::{Quorum, Reason, Tally, Verdict};
 /// One master's answer to an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vote {
-    /// Granted, with the fencing counter if there is one.
+    /// The master granted the lock, and returned its fencing counter if it has one.
     Granted(Option<u64>),
-    /// Certainly refused: no key of this attempt is on that master.
+    /// The master refused, so no key of this attempt is on it.
     Refused,
-    /// A fault. `sent` is true if the master may still execute the request.
+    /// The master failed. `sent` is true if it may still execute the request.
     Fault { sent: bool },
-    /// Not sent, because the round had been given up. Neither a vote nor a fault of the master.
+    /// The request was not sent, because the round had been given up. This is neither a vote nor a fault of the master.
     Withdrawn,
 }
 
@@ -41,7 +41,7 @@ impl Round {
             match vote {
                 Vote::Granted(_) => self.tally.yes(node),
                 Vote::Refused => self.tally.no(node),
-                // No vote will come after a withdrawal either.
+                // A withdrawn request will never be answered, so it counts as a fault here.
                 Vote::Fault { .. } | Vote::Withdrawn => self.tally.fault(node),
             }
         }
@@ -57,12 +57,13 @@ impl Round {
         self.tally.reason()
     }
 
-    /// Whether the round is lost but the reason is open: it depends on the missing answers whether a majority answers.
+    /// Whether the round is lost while the reason is still open, because the missing answers decide whether a majority
+    /// answers at all.
     pub(crate) fn is_lost_early(&self) -> bool {
         self.verdict() == Verdict::Lost && self.reason().is_none()
     }
 
-    /// The finding that the votes of a lost round prove.
+    /// The finding that follows with certainty from the votes of a lost round.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let mut votes = Tally::new(self.quorum);
         for (node, vote) in self.votes.iter().enumerate() {
@@ -84,7 +85,7 @@ impl Round {
             .map(|(node, _)| node)
     }
 
-    /// The masters that granted.
+    /// The masters that granted the lock.
     pub(crate) fn granted(&self) -> impl Iterator<Item = usize> {
         let votes = self.votes.iter().enumerate();
         votes
@@ -92,7 +93,7 @@ impl Round {
             .map(|(node, _)| node)
     }
 
-    /// The agreement on the fencing number of a won round.
+    /// Whether the masters of a won round agree on the fencing token.
     pub(crate) fn agreement(&self) -> Agreement {
         let votes = self.votes.iter().enumerate();
         let granted = votes.filter_map(|(node, vote)| match vote {
@@ -102,8 +103,8 @@ impl Round {
         agree(self.quorum, granted)
     }
 
-    /// Whether `node` needs a release: it may have a key of this attempt, or may still create one. That is every master
-    /// that neither certainly refused nor was certainly not asked, including the silent ones.
+    /// Whether `node` must be sent a release, because it may have a key of this attempt or may still create one. This
+    /// includes silent masters. It excludes masters that certainly refused or certainly got no request.
     pub(crate) fn must_undo(&self, node: usize) -> bool {
         !matches!(
             self.votes.get(node),
@@ -197,7 +198,7 @@ mod tests {
             }
             early
         };
-        // With an odd number of masters, the masters that decide are a majority.
+        // With an odd number of masters, the refusals that decide the round are themselves a majority of answers.
         assert_eq!(refused_by(Quorum::of(3), &[0, 1, 2]), [false; 3]);
         assert_eq!(refused_by(Quorum::of(2), &[0, 1]), [true, false]);
         assert_eq!(refused_by(Quorum::of(4), &[0, 1, 2]), [false, true, false]);
@@ -205,7 +206,7 @@ mod tests {
         let joint = Quorum::joint(sets[0], sets[1]);
         let early = [false, true, true, false];
         assert_eq!(refused_by(joint, &[0, 1, 3, 4]), early);
-        // A refusal and a fault decide as well, while the third master may still answer.
+        // A refusal and a fault decide the round as well, while the third master may still answer.
         let mut round = Round::open(Quorum::of(3));
         round.record(0, Vote::Refused);
         assert!(!round.is_lost_early());

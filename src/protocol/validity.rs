@@ -7,8 +7,8 @@ use super::instant::Instant;
 /// The allowance for clocks that run at different speeds during a lease: a share of the ttl, plus a fixed part for
 /// timer granularity.
 ///
-/// Default: 1 % of the ttl plus 2 ms, the values of the Redlock description. Raise the share only for machines whose
-/// clocks are known to be inaccurate.
+/// Default: 1 % of the ttl plus 2 ms, as in the description of Redlock. Raise the share only for machines whose clocks
+/// are known to be inaccurate.
 ///
 /// ```
 /// use std::time::Duration;
@@ -18,9 +18,9 @@ use super::instant::Instant;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drift {
-    /// The share of the ttl, from 0 to below 1. Default: 0.01.
+    /// The share of the ttl, at least 0 and below 1. Default: 0.01.
     pub factor: f64,
-    /// The fixed part. Default: 2 ms.
+    /// The fixed part of the allowance, independent of the ttl. Default: 2 ms.
     pub floor: Duration,
 }
 
@@ -34,15 +34,15 @@ impl Default for Drift {
 }
 
 impl Drift {
-    /// The allowance for a lease of `ttl`.
+    /// The clock drift allowance for a lease of `ttl`.
     pub fn of(self, ttl: Duration) -> Duration {
         ttl.mul_f64(self.factor.clamp(0.0, 1.0))
             .saturating_add(self.floor)
     }
 }
 
-/// The end of a lease whose first message was sent at `started`: `started + ttl - drift`. Counted from before the send,
-/// because a master may have started the ttl as early as that.
+/// When a lease ends whose first request was sent at `started`: `started + ttl - drift`. The time counts from before
+/// the send, because a master may have started the ttl as early as that.
 pub(crate) fn valid_until(started: Instant, ttl: Duration, drift: Drift) -> Instant {
     started + ttl.saturating_sub(drift.of(ttl))
 }

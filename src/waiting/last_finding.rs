@@ -1,4 +1,4 @@
-//! The knowledge that one waiter passes on to the waiters behind it.
+//! The last finding of one waiter, which waiters behind it in the local queue may use.
 
 use std::sync::Arc;
 
@@ -6,26 +6,26 @@ use crate::protocol::finding::Finding;
 use crate::rounds::acquire::AcquireRound;
 use crate::rounds::wanted::Wanted;
 
-/// Why a lock is not available, according to the last round that proved something.
+/// Why a lock is not available, according to the last conclusive round.
 #[derive(Clone)]
 pub(crate) struct LastFinding {
     pub(crate) finding: Finding,
-    /// `None` if the lock is held in this process.
+    /// The conclusive round; `None` if the lock is held in this process.
     pub(crate) round: Option<Arc<AcquireRound>>,
-    /// Whether the holder that the round names blocks this waiter, too. False if another waiter asked for several
-    /// resources: ours may be free.
+    /// Whether the holder that the round names also blocks the waiter that uses this finding. False if the round was
+    /// for several resources, because the waiter's own resource may be free.
     pub(crate) names_holder: bool,
 }
 
 impl LastFinding {
-    /// A task of this process holds the lock, or held it last.
+    /// The finding while a task of this process holds the lock, or was the last to hold it.
     pub(super) const HERE: Self = Self {
         finding: Finding::Held,
         round: None,
         names_holder: false,
     };
 
-    /// The same for the waiters behind a waiter for these keys.
+    /// This finding for waiters behind a waiter for `wanted`.
     pub(crate) fn left_by(self, wanted: &Wanted) -> Self {
         let names_holder = self.names_holder && wanted.keys().count() == 1;
         Self {
@@ -34,7 +34,7 @@ impl LastFinding {
         }
     }
 
-    /// Adds the result of another round.
+    /// Replaces the finding by that of a later round, if the later finding counts.
     pub(crate) fn add(
         last_finding: &mut Option<Self>,
         finding: Option<Finding>,

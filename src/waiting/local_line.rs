@@ -1,10 +1,10 @@
-//! The local queue of each resource, and the wake-ups of the masters.
+//! The local queue of each resource, and the wake-ups from the masters.
 //!
-//! Within one process the waiters for one resource queue here, and only the first asks the masters: a thousand waiters
-//! cost no more messages than one. The first keeps its turn while it holds the lock. The next waiter's requests
-//! therefore follow its releases on the same connections, without waiting for a reply in between.
+//! Within one process the waiters for one resource queue here, and only the first waiter, the front, asks the masters:
+//! a thousand waiters cost no more messages than one. The front keeps its turn while it holds the lock. The next
+//! waiter's requests therefore follow its releases on the same connections, without waiting for a reply in between.
 //!
-//! Nothing is decided here: the turn says only which waiter may ask the masters.
+//! The local queue only decides which waiter may ask the masters. The masters grant the locks.
 
 mod line;
 pub(crate) mod place;
@@ -18,24 +18,24 @@ use super::watchers::Watchers;
 use crate::node::{Permit, WakeSink};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
-/// The queues of all resources of one process.
+/// The local queues of all resources of one process.
 pub(crate) struct LocalLines {
     map: Mutex<HashMap<Arc<[u8]>, LocalLine>>,
-    /// The locks that are held without a place in a queue, and the slots that are asked for.
+    /// The locks that are held outside of the local queues, and the slots of semaphores that waiters ask for.
     own: Arc<OwnLocks>,
-    /// The waiters that have left the queue of their semaphore to ask for a slot, by number. Lock order: after `map`, and
-    /// together with it, because which waiter is the first depends on both.
+    /// The waiters that have left the queue of their semaphore to ask for a slot, by arrival number. Lock order: this
+    /// mutex is taken after `map`. Deciding which waiter is the first needs both.
     aside: Mutex<Aside>,
-    /// The number of waiters that have come so far.
+    /// The number of waiters that have arrived so far.
     came: AtomicU64,
-    /// The waiters that ask for a key without a place in its queue: readers, whose neighbours may ask as well, and
-    /// owners, which need not queue.
+    /// The waiters that ask for a key outside of its queue: readers, whose neighbours may ask as well, and owners,
+    /// which need not queue.
     beside: Mutex<Beside>,
     /// The tasks that watch for new leaders.
     pub(crate) watchers: Watchers,
 }
 
-/// The waiters that ask for each key without a place in its queue.
+/// The waiters that ask for each key outside of its queue.
 type Beside = HashMap<Arc<[u8]>, Vec<Arc<Turn>>>;
 
 /// The waiters that ask for a slot, by the key of the semaphore's queue.
@@ -63,7 +63,7 @@ impl LocalLines {
         queued || self.own.is_held(key)
     }
 
-    /// Records a lock that is held without a place in a queue, until [`let_go`](Self::let_go).
+    /// Records a lock that is held outside of the local queues, until [`let_go`](Self::let_go).
     pub(crate) fn hold<'a>(
         self: &Arc<Self>,
         keys: impl Iterator<Item = &'a Arc<[u8]>>,
@@ -72,8 +72,8 @@ impl LocalLines {
         self.clone()
     }
 
-    /// Records that a lock from [`hold`](Self::hold) has ended. Must be called once for each. If the lock was a slot,
-    /// the front of the semaphore's queue is woken, because it may take the slot at once.
+    /// Records that a lock recorded by [`hold`](Self::hold) has ended. Must be called once for each lock. If the lock
+    /// was a slot, the front of the semaphore's queue is woken, because it may take the slot at once.
     pub(crate) fn let_go(&self, key: &[u8], permit: Option<&Permit>) {
         self.own.let_go(key);
         let Some(permit) = permit else {
@@ -89,8 +89,8 @@ impl LocalLines {
         self.map().get(key).and_then(|line| line.front.clone())
     }
 
-    /// The slots of a semaphore that this process holds, and those that its other waiters ask for: see
-    /// [`OwnLocks::slots`].
+    /// The slots of a semaphore that this process holds, and the slots that its waiters other than `except` ask for, as
+    /// bit masks: see [`OwnLocks::slots`].
     pub(crate) fn own_slots(&self, permit: &Permit, except: Option<&Asked>) -> (u64, u64) {
         self.own.slots(permit, except)
     }
@@ -103,8 +103,8 @@ impl LocalLines {
         self.beside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes the turn on when the holder releases the lock: the next waiter becomes the front. Must be called once by
-    /// each holder, which is always the front.
+    /// Makes the next waiter the front when the holder releases the lock. Each holder is the front of the queue and
+    /// must call this once.
     pub(crate) fn pass_on(&self, key: &[u8]) {
         let next = {
             let mut map = self.map();

@@ -1,4 +1,4 @@
-//! Waiting: what a waiter can observe, and the local queue of each resource.
+//! Waiting: the state that a waiter's observer sees, and the local queue of each resource.
 
 pub(crate) mod last_finding;
 pub(crate) mod local_line;
@@ -10,23 +10,22 @@ use std::time::Duration;
 use crate::node::Note;
 use crate::report::NodeReport;
 
-/// What a waiter observes while it waits; see [`LockRequest::waiting`](crate::LockRequest::waiting).
+/// The state of a waiter while it waits for a lock; see [`LockRequest::waiting`](crate::LockRequest::waiting).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiting {
-    /// The number of waiters before this one, in this process or at the masters; `None` if unknown.
+    /// The number of waiters ahead of this one, in this process or on the masters; `None` if unknown.
     pub ahead: Option<u64>,
-    /// The value of the lock key: the holder's token.
+    /// The value of the lock key, which is the holder's token; `None` if unknown.
     pub holder: Option<Vec<u8>>,
-    /// The holder's note, if it has one.
+    /// The note of the lock's holder, if the holder has written one.
     pub note: Option<Note>,
-    /// How long the holder's key lives on without a renewal.
+    /// How long the masters keep the holder's key if it is not renewed; `None` if unknown.
     pub ttl_left: Option<Duration>,
     /// How many masters count as answering: all except those in `trouble`. A master whose answer was not needed,
-    /// because the others had decided, counts as answering.
+    /// because the others had decided the attempt, counts as answering.
     pub answering: usize,
-    /// The masters whose vote was missing in the last attempt because they failed, with the fault; the most informative
-    /// fault first.
+    /// The masters that failed in the last attempt, with the fault; the most informative fault first.
     pub trouble: Vec<NodeReport>,
     /// Whether this very [`Redlock`](crate::Redlock) holds the lock. Locks are not re-entrant: a task that waits for
     /// its own lock waits until the lock is released.

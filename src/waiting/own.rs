@@ -1,7 +1,7 @@
-//! The locks that this process holds without a place in a local queue, and the slots of semaphores that it asks for.
-//! With this record, tasks of one process do not ask for the same slot.
+//! The locks that this process holds outside of its local queues, and the slots of semaphores that it asks for. With
+//! this record, tasks of one process do not ask for the same slot.
 //!
-//! It decides nothing: the masters grant slots.
+//! The record decides nothing: the masters grant the slots.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -9,15 +9,15 @@ use std::sync::{Arc, PoisonError};
 use crate::node::Permit;
 use crate::sync::{Mutex, MutexGuard};
 
-/// The locks and slots of one process.
+/// The locks that one process holds outside of its local queues, and the slots that it asks for.
 #[derive(Default)]
 pub(crate) struct OwnLocks(Mutex<Counts>);
 
 #[derive(Default)]
 struct Counts {
-    /// The number of locks of each key that are held without a place in its queue: those of unordered clients.
+    /// For each key, the number of locks that are held outside of its queue, for example by unordered clients.
     held: HashMap<Arc<[u8]>, u32>,
-    /// The number of tasks that ask for each slot.
+    /// For each slot, by its key, the number of tasks that ask for it.
     asked: HashMap<Arc<[u8]>, u32>,
 }
 
@@ -39,7 +39,7 @@ impl OwnLocks {
         self.counts().held.contains_key(key)
     }
 
-    /// Records a lock, until [`let_go`](Self::let_go).
+    /// Records a lock on these keys, until [`let_go`](Self::let_go).
     pub(super) fn hold<'a>(&self, keys: impl Iterator<Item = &'a Arc<[u8]>>) {
         let mut counts = self.counts();
         for key in keys {
@@ -47,14 +47,14 @@ impl OwnLocks {
         }
     }
 
-    /// Records that such a lock has ended.
+    /// Records that a lock recorded by [`hold`](Self::hold) has ended.
     pub(super) fn let_go(&self, key: &[u8]) {
         count_off(&mut self.counts().held, key);
     }
 
-    /// Chooses and records the slot of a semaphore to ask for: the first one, from that of `permit` on, that is most
-    /// likely free. Slots in the bit mask `elsewhere` are held by other processes, as far as this one knows. If
-    /// `passes` is true, slots that other tasks of this process ask for are not avoided.
+    /// Chooses and reserves the slot of a semaphore to ask for: the one that is most likely free, the first of them
+    /// from the slot of `permit` on. `elsewhere` is a bit mask of the slots that other processes hold, as far as this
+    /// one knows. If `passes` is true, slots that other tasks of this process ask for are not avoided.
     pub(super) fn ask(self: &Arc<Self>, permit: &Permit, elsewhere: u64, passes: bool) -> Asked {
         let (first, permits) = (permit.slot(), permit.permits().max(1));
         let slots = (0..permits).map(|step| (first % permits + step) % permits);
@@ -89,8 +89,8 @@ impl OwnLocks {
         }
     }
 
-    /// Bit masks of the slots of a semaphore: those that this process holds, and those that its tasks, without
-    /// `except`, ask for.
+    /// Bit masks of the slots of a semaphore: first the slots that this process holds, then the slots that its tasks
+    /// other than `except` ask for.
     pub(super) fn slots(&self, permit: &Permit, except: Option<&Asked>) -> (u64, u64) {
         let counts = self.counts();
         let (mut held, mut asked) = (0, 0);
@@ -111,25 +111,26 @@ impl OwnLocks {
     }
 }
 
-/// How likely a slot is to be granted, in rising order.
+/// How likely a slot is to be granted, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hope {
-    /// This process holds all slots.
+    /// This process holds the slot.
     Held,
-    /// Another task of this process asks for it.
+    /// Another task of this process asks for the slot.
     Asked,
-    /// Another process held it.
+    /// Another process held the slot when the masters were last asked.
     Elsewhere,
     Free,
 }
 
-/// A slot that a task of this process asks for, until this is dropped. By then the slot is held or given up.
+/// A reserved slot that a task of this process asks for. The reservation ends when this is dropped, when the slot is
+/// held or given up.
 pub(crate) struct Asked {
     own: Arc<OwnLocks>,
     key: Arc<[u8]>,
-    /// The slot, with its semaphore.
+    /// The reserved slot, with its semaphore.
     pub(crate) permit: Permit,
-    /// Whether nothing is known to block the slot.
+    /// Whether the slot seemed free: no task of this process asks for it, and no other process is known to hold it.
     pub(crate) alone: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The observers of new leaders in this process.
+//! The observers in this process that wait for announcements of new leaders.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -7,7 +7,7 @@ use crate::sync::{Mutex, MutexGuard, Notify};
 
 type Watching = HashMap<Arc<[u8]>, Vec<Arc<Notify>>>;
 
-/// The observers of one process, by lock key.
+/// The observers of elections in one process, by lock key.
 #[derive(Default)]
 pub(crate) struct Watchers(Mutex<Watching>);
 
@@ -16,7 +16,7 @@ impl Watchers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notifies the observer at each announcement from now on, until [`end`](Self::end).
+    /// Registers an observer. It is notified of each announcement of a new leader, until [`end`](Self::end).
     pub(crate) fn begin(&self, key: &Arc<[u8]>) -> Arc<Notify> {
         let called = Arc::new(Notify::new());
         let mut map = self.map();
@@ -38,7 +38,7 @@ impl Watchers {
         last
     }
 
-    /// A master announced a new leader.
+    /// Notifies the observers of this key, because a master announced a new leader.
     pub(super) fn call(&self, key: &[u8]) {
         for called in self.map().get(key).into_iter().flatten() {
             called.notify_one();

@@ -6,10 +6,10 @@ use std::sync::{Arc, PoisonError};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
 use crate::waiting::last_finding::LastFinding;
 
-/// The queue of one resource. Most queues have a front only, so the rest is boxed: ten thousand held locks are ten
-/// thousand queues.
+/// The local queue of one resource. Most queues have a front only, so the waiters behind it are boxed: ten thousand
+/// held locks are ten thousand queues.
 pub(super) struct LocalLine {
-    /// The waiter that may ask the masters. `None` as soon as the front holds the lock.
+    /// The first waiter, which may ask the masters. `None` as soon as the front holds the lock.
     pub(super) front: Option<Arc<Turn>>,
     #[expect(
         clippy::box_collection,
@@ -26,7 +26,7 @@ impl LocalLine {
         }
     }
 
-    /// Inserts a waiter before all that came later. A holder keeps its place at the front.
+    /// Inserts a waiter before all waiters that arrived later. A holder keeps its place at the front.
     pub(super) fn insert(&mut self, turn: &Arc<Turn>) {
         let behind = self.behind.get_or_insert_default();
         match &mut self.front {
@@ -46,7 +46,7 @@ impl LocalLine {
             .is_some_and(|front| Arc::ptr_eq(front, turn))
     }
 
-    /// The front's knowledge of the masters' answers.
+    /// The last finding of the front: why the lock is not available.
     pub(super) fn shared_finding(&self) -> Option<LastFinding> {
         match &self.front {
             None => Some(LastFinding::HERE),
@@ -54,8 +54,8 @@ impl LocalLine {
         }
     }
 
-    /// The front leaves, and the next waiter becomes the front and takes over what the old one knew. Returns `None` if
-    /// no waiter is left.
+    /// Removes the front. The next waiter becomes the front, and takes over the last finding of the old front. Returns
+    /// the new front; `None` if no waiter is left.
     pub(super) fn advance(&mut self) -> Option<Arc<Turn>> {
         let behind = self.behind.as_mut()?;
         let next = behind.pop_front()?;
@@ -73,19 +73,19 @@ impl LocalLine {
 
 /// One waiter in a queue.
 pub(super) struct Turn {
-    /// The order of arrival: an earlier waiter has a smaller number.
+    /// The order of arrival: a waiter that arrived earlier has a smaller number.
     pub(super) number: u64,
-    /// The masters that have reported since the last attempt that the lock may be free, as bits.
+    /// The masters that have woken this waiter since its last attempt, as bits: the lock may be free there.
     pub(super) woken: AtomicU64,
     /// Notified when the waiter becomes the front, or when a master wakes it.
     pub(super) called: Notify,
-    /// The waiter's knowledge of the masters' answers, once it is the front.
+    /// The waiter's last finding, once it is the front.
     pub(super) last_finding: Mutex<Option<LastFinding>>,
-    /// The slots of a semaphore that other processes held when the waiter last looked, as bits.
+    /// The slots of a semaphore that other processes held at the waiter's last attempt, as bits.
     pub(super) elsewhere: AtomicU64,
 }
 
-/// The value of `woken` if something has changed in this process itself, which counts as a wake-up from all masters.
+/// The value of `woken` after a change in this process itself, which counts as a wake-up from all masters.
 pub(super) const EVERYWHERE: u64 = u64::MAX;
 
 impl Turn {
@@ -97,7 +97,7 @@ impl Turn {
         self.elsewhere.store(elsewhere, Ordering::Release);
     }
 
-    /// Lock order: this lock is taken after that of the map, never before.
+    /// Lock order: this mutex is taken after that of the map, never before.
     pub(super) fn last_finding(&self) -> MutexGuard<'_, Option<LastFinding>> {
         self.last_finding
             .lock()

@@ -1,4 +1,4 @@
-//! Loom models: the promises of the local queue in every interleaving of threads.
+//! Loom models: the guarantees of the local queue in every interleaving of threads.
 
 use loom::future::block_on;
 use loom::thread;
@@ -49,7 +49,7 @@ fn no_interleaving_loses_the_turn_of_a_holder() {
         let [second, third] = [(); 2].map(|()| lines.enter(&job()));
         let ends = [
             does(move || holder.pass_on(&key())),
-            // It leaves at the moment when it is notified.
+            // The second waiter leaves at the moment when it is notified.
             does(move || drop(second)),
         ];
         block_on(third.front());
@@ -83,7 +83,7 @@ fn no_interleaving_leaves_a_waiter_waiting_to_be_first() {
         let lines = LocalLines::new();
         let [mut first, second] = [(); 2].map(|()| lines.enter(&slot()));
         first.step_aside();
-        // It asks without success, returns, and leaves.
+        // The first waiter asks for a slot without success, returns to the queue, and leaves it.
         let ends = does(move || {
             first.step_back();
             assert!(first.is_first());
@@ -125,7 +125,7 @@ fn no_interleaving_misses_a_local_release() {
         let held = lines.clone();
         let ends = does(move || held.let_go(&key, Some(&permit())));
         place.forget_wakes();
-        // A slot that is free by now is seen, and a slot that becomes free later wakes the waiter.
+        // Either the slot is already free, and this check sees that, or it becomes free later and wakes the waiter.
         if lines.own_slots(&permit(), None).0 != 0 {
             block_on(place.woken(&Still, MasterSet::default(), Quorum::of(3), Instant::NEVER));
         }
@@ -133,7 +133,7 @@ fn no_interleaving_misses_a_local_release() {
     });
 }
 
-/// A clock that does not move.
+/// A runtime whose clock does not move.
 struct Still;
 
 impl Runtime for Still {
@@ -178,7 +178,7 @@ fn no_interleaving_sends_a_wake_up_to_a_former_front() {
         let [first, second] = [(); 2].map(|()| lines.enter(&job()));
         let leaves = does(move || drop(first));
         block_on(second.front());
-        // A wake-up from now on is for the second waiter.
+        // From now on a wake-up is for the second waiter.
         let wakes = lines.clone();
         let wakes = does(move || wakes.woken(1, &key()));
         block_on(second.woken(&Still, MasterSet::first(1), Quorum::of(3), Instant::NEVER));

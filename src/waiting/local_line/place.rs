@@ -16,12 +16,12 @@ use crate::sync::{AtomicU64, Mutex, Notify, Ordering};
 use crate::waiting::last_finding::LastFinding;
 use crate::waiting::own::Asked;
 
-/// How long the first wake-up waits for those of the other masters, because a release reaches all masters within
-/// about one round trip.
+/// After the first wake-up, how long a waiter waits for the wake-ups of the other masters. A release reaches all
+/// masters within about one round trip.
 const GRACE: Duration = Duration::from_millis(2);
 
-/// A waiter's place in the local queues of all keys of a lock. Dropping it calls the next waiter in each queue, unless
-/// the place has become that of a holder.
+/// A waiter's place in the local queues of all keys of a lock. Dropping it notifies the next waiter in each queue,
+/// unless the waiter has become the holder.
 pub(crate) struct Place {
     lines: Arc<LocalLines>,
     keys: Keys,
@@ -29,17 +29,17 @@ pub(crate) struct Place {
     stands: Stands,
 }
 
-/// Whether a place is in its queues.
+/// Whether a waiter is in its local queues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stands {
     InLine,
-    /// The waiter has left the queues and asks together with others of its class.
+    /// The waiter has left the queues, and asks the masters together with others of its class (readers or an owner).
     Beside,
-    /// The waiter has left the queue for as long as it asks for a slot of a semaphore.
+    /// The waiter has left the queue while it asks for a slot of a semaphore.
     Aside,
 }
 
-/// The keys of a place. Most places have one.
+/// The keys that a waiter waits for. Most waiters have a single key.
 enum Keys {
     One(Arc<[u8]>),
     Several(Box<[Arc<[u8]>]>),
@@ -68,11 +68,11 @@ impl LocalLines {
         self.own.ask(permit, elsewhere, passes)
     }
 
-    /// Takes a place at the end of the queue of each key. All queues are entered under one lock, so that no two
-    /// waiters wait for each other.
+    /// Adds a waiter at the end of the queue of each key. All queues are entered under one mutex, so that two waiters
+    /// for several keys cannot wait for each other.
     pub(crate) fn enter(self: &Arc<Self>, wanted: &Wanted) -> Place {
         let mut map = self.map();
-        // Under the lock, so that numbers are in the order of entry.
+        // The number is drawn under the mutex, so that numbers follow the order of entry.
         let place = self.place(wanted);
         for key in place.keys.all() {
             match map.entry(key.clone()) {
@@ -104,16 +104,16 @@ impl LocalLines {
         }
     }
 
-    /// For a waiter that need not queue in this process: it has no place in a queue, but is woken by the masters.
+    /// The place of a waiter that need not queue in this process: it is in no queue, but is woken by the masters.
     pub(crate) fn ask_beside(self: &Arc<Self>, wanted: &Wanted) -> Place {
         let mut place = self.place(wanted);
         place.leave_queues();
         place
     }
 
-    /// For a single attempt, which does not wait. Returns a place if the queues are empty, and what the front knows if
-    /// another waiter queues here already. Returns `None` if there is a front only, or if the front knows nothing yet:
-    /// the masters have to be asked then.
+    /// Enters the queues for a single attempt, which does not wait. Returns a place if the queues are empty. If other
+    /// waiters queue behind the front already, returns the front's last finding as the error. Returns `None` if only a
+    /// front exists, or if it has no finding yet: the masters have to be asked then.
     pub(crate) fn enter_if_free(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -125,8 +125,8 @@ impl LocalLines {
                 Some(line) => return line.shared_finding().map_or(Ok(None), Err),
             }
         }
-        // Another waiter may have entered since the check above. This place is not the front then, and a single
-        // attempt does not wait.
+        // Another waiter may have entered since the check above. Then this place is not the front, and a single attempt
+        // does not wait.
         let place = self.enter(wanted);
         if place.is_front() {
             Ok(Some(place))
@@ -137,7 +137,7 @@ impl LocalLines {
 }
 
 impl Place {
-    /// Leaves the queues, so that the waiters behind may ask as well, and is still woken by the masters.
+    /// Leaves the queues, so that the waiters behind may ask as well. The masters still wake this waiter.
     pub(crate) fn leave_queues(&mut self) {
         let mut beside = self.lines.beside();
         for key in self.keys.all() {
@@ -151,7 +151,7 @@ impl Place {
         self.stands = Stands::Beside;
     }
 
-    /// Leaves the queue for as long as the waiter asks for a slot, so that the next waiter may ask for another slot.
+    /// Leaves the queue while the waiter asks for a slot, so that the next waiter may ask for another slot.
     pub(crate) fn step_aside(&mut self) {
         if self.stands != Stands::InLine {
             return;
@@ -166,7 +166,8 @@ impl Place {
         self.stands = Stands::Aside;
     }
 
-    /// Returns to the queue, before all waiters that came later. A front that came later waits behind it from now on.
+    /// Returns to the queue, before all waiters that arrived later. If the front arrived later, it now waits behind
+    /// this waiter.
     pub(crate) fn step_back(&mut self) {
         if self.stands != Stands::Aside {
             return;
@@ -196,8 +197,8 @@ impl Place {
         }
     }
 
-    /// Whether every waiter that came earlier has its lock. If so, this waiter may queue on the masters on behalf of
-    /// the others.
+    /// Whether no earlier waiter is still waiting or asking for a slot. If so, this waiter may queue on the masters on
+    /// behalf of the others.
     pub(crate) fn is_first(&self) -> bool {
         let map = self.lines.map();
         let aside = self.lines.aside();
@@ -209,7 +210,7 @@ impl Place {
         self.stands == Stands::Beside || self.keys.all().iter().all(first)
     }
 
-    /// Waits until this waiter is the first, or until a lock of this process has ended since
+    /// Waits until this waiter is the first, or until a lock of this process has ended since the last call of
     /// [`forget_wakes`](Self::forget_wakes).
     pub(crate) async fn first(&self) {
         let turn = &self.turn;
@@ -218,17 +219,17 @@ impl Place {
         }
     }
 
-    /// Records which slots of the semaphore other processes hold, as bits.
+    /// Records which slots of the semaphore other processes hold, as a bit mask.
     pub(crate) fn learn(&self, elsewhere: u64) {
         self.turn.learn(elsewhere);
     }
 
-    /// Records that this waiter has acquired a slot, so that no other process holds it.
+    /// Records that this waiter has acquired a slot, so that no other process holds that slot.
     pub(crate) fn got(&self, slot: u8) {
         self.learn(self.turn.elsewhere() & !(1 << slot));
     }
 
-    /// Whether the place is in its queues.
+    /// Whether the waiter is in its queues.
     pub(crate) fn is_queued(&self) -> bool {
         self.stands == Stands::InLine
     }
@@ -242,7 +243,7 @@ impl Place {
         self.keys.all().iter().all(front)
     }
 
-    /// How many waiters of this process are ahead of it, the holder included.
+    /// How many waiters of this process are ahead of this one, including the holder.
     pub(crate) fn ahead(&self) -> u64 {
         let turn = &self.turn;
         let map = self.lines.map();
@@ -260,12 +261,13 @@ impl Place {
     /// Waits until this waiter is the front of all its queues.
     pub(crate) async fn front(&self) {
         while !self.is_front() {
-            // A notification between the check and this line is kept by `Notify`.
+            // `Notify` keeps a notification that comes between the check and this line.
             self.turn.called.notified().await;
         }
     }
 
-    /// The front holds the lock now. It keeps its place until [`LocalLines::pass_on`], and is not woken any more.
+    /// Makes the front the holder of the lock. It keeps its place until [`LocalLines::pass_on`], and is not woken any
+    /// more.
     pub(crate) fn hold(self) -> Arc<LocalLines> {
         let mut map = self.lines.map();
         for key in self.keys.all() {
@@ -274,16 +276,16 @@ impl Place {
             }
         }
         drop(map);
-        // This place is not the front any more, so dropping it calls no waiter.
+        // This place is no longer the front, so dropping it notifies no waiter.
         self.lines.clone()
     }
 
-    /// Records what this waiter knows, for the waiters behind it.
+    /// Records this waiter's last finding, for the waiters behind it.
     pub(crate) fn share_finding(&self, last_finding: Option<LastFinding>) {
         *self.turn.last_finding() = last_finding;
     }
 
-    /// The knowledge of the front of this waiter's queue.
+    /// The last finding of the front of this waiter's queue, or its own finding if it is the front.
     pub(crate) fn shared_finding(&self) -> Option<LastFinding> {
         let map = self.lines.map();
         let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
@@ -294,15 +296,15 @@ impl Place {
         }
     }
 
-    /// Forgets the wake-ups so far. To be called right before an attempt is sent, because the attempt sees every change
-    /// that they announced.
+    /// Forgets the wake-ups so far. Must be called right before an attempt is sent, because the attempt sees every
+    /// change that they announced.
     pub(crate) fn forget_wakes(&self) {
         self.turn.woken.store(0, Ordering::Release);
     }
 
-    /// Waits until a majority of `quorum` is possible, counting the masters that woke the waiter and those that were
-    /// `free` at the last attempt. With fewer wake-ups it returns [`GRACE`] after the first, and at `at` at the
-    /// latest.
+    /// Waits until a majority of `quorum` may be free, counting the masters that woke the waiter and those that were
+    /// `free` at the last attempt. With fewer wake-ups it returns [`GRACE`] after the first wake-up. It returns at `at`
+    /// at the latest.
     pub(crate) async fn woken(
         &self,
         runtime: &dyn Runtime,
@@ -333,7 +335,7 @@ impl Place {
 }
 
 impl Place {
-    /// Leaves each queue, and calls the next waiter there.
+    /// Leaves each queue, and notifies the next waiter there if it has become the front.
     fn leave(&self) {
         let turn = &self.turn;
         for key in self.keys.all() {
@@ -368,7 +370,7 @@ impl Drop for Place {
             Stands::Beside => self.is_not_beside(),
             Stands::Aside => {
                 self.is_not_aside();
-                // Another waiter may be the first now.
+                // Another waiter may have become the first by this.
                 let fronts = self
                     .keys
                     .all()

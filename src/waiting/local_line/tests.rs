@@ -1,4 +1,4 @@
-//! The local queues, stepped by hand: no task, and a clock that moves only when the test sets it.
+//! Tests of the local queues, stepped by hand: no task runs, and the clock moves only when the test sets it.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -55,7 +55,7 @@ fn knows(place: &Place) -> Option<Finding> {
         .map(|last_finding| last_finding.finding)
 }
 
-/// A clock that the test sets.
+/// A runtime whose clock is set by the test.
 #[derive(Clone, Default)]
 struct Hand(Arc<Nanos>);
 
@@ -133,7 +133,7 @@ fn holder_is_known_until_it_passes_its_turn_on() {
         assert!(!lines.is_held(b"job"));
         assert_eq!(poll(front.as_mut()), Some(()));
     }
-    // It knows that the lock was last held in this process.
+    // The next waiter knows that the lock was last held in this process.
     assert_eq!(knows(&next), Some(Finding::Held));
     let holder = next.hold();
     holder.pass_on(b"job");
@@ -153,7 +153,7 @@ fn locks_held_without_a_place_are_counted() {
     lines.let_go(b"other", None);
     assert!(!lines.is_held(b"job") && !lines.is_held(b"other"));
     assert!(lines.own.is_empty());
-    // A lock that was never counted takes nothing away.
+    // Ending a lock that was never recorded has no effect.
     lines.let_go(b"job", None);
     assert!(!lines.is_held(b"job"));
 }
@@ -188,7 +188,8 @@ fn try_enters_an_empty_queue_and_does_not_wait_behind_others() {
     };
     let first = tries().expect("free").expect("a place");
     assert!(first.is_front());
-    // The masters decide, even if a front with others behind it knows nothing yet.
+    // While the front has no finding, a single attempt must ask the masters, even if other waiters are behind the
+    // front.
     assert!(matches!(tries(), Ok(None)));
     let behind = lines.enter(&job());
     assert!(matches!(tries(), Ok(None)));
@@ -243,7 +244,7 @@ fn reader_outside_the_queue_lets_others_in_and_is_woken() {
     lines.woken(3, b"job");
     assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
     assert_eq!(writer.turn.woken.load(Ordering::Relaxed), 1 << 3);
-    // It reports what it found itself, not what its queue knows.
+    // A waiter outside of the queues uses its own finding, not that of the queue.
     writer.share_finding(Some(outage()));
     assert_eq!(knows(&reader), None);
     let owner = lines.ask_beside(&job());
@@ -303,12 +304,12 @@ fn waiter_that_asks_for_a_slot_blocks_only_later_waiters() {
     second.step_aside();
     first.step_back();
     assert!(first.is_first(), "the second waiter came later");
-    // A waiter of another semaphore has no effect here.
+    // Waiters of another semaphore have no effect on this one.
     let other = Wanted::slot(Permit::new(key("other"), 0, 4));
     let mut other = [(); 2].map(|()| lines.enter(&other));
     other[0].step_aside();
     assert!(!other[1].is_first() && first.is_first());
-    // A second call changes nothing.
+    // A second `step_back` changes nothing.
     first.step_back();
     drop(first);
     second.step_aside();
@@ -389,7 +390,7 @@ fn wake_ups_of_a_majority_end_a_wait_at_once_and_fewer_a_moment_later() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());
-    // Masters 0 and 1 must send a wake-up: none was free before.
+    // No master was free at the last attempt, so masters 0 and 1 must both send a wake-up.
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
     lines.woken(0, b"other");
@@ -399,7 +400,7 @@ fn wake_ups_of_a_majority_end_a_wait_at_once_and_fewer_a_moment_later() {
     assert_eq!(poll(wait.as_mut()), None, "two wake-ups of the same master");
     lines.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
-    // One of them was free at the last attempt: then one wake-up is enough.
+    // Master 2 was free at the last attempt, so the wake-up of one other master is enough.
     place.forget_wakes();
     let mut wait = pin!(place.woken(&clock, MasterSet::one(2), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
@@ -411,7 +412,7 @@ fn wake_ups_of_a_majority_end_a_wait_at_once_and_fewer_a_moment_later() {
     );
     lines.woken(0, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
-    // No other one comes: a moment after the first.
+    // If no other wake-up follows the first one, the wait ends `GRACE` after it.
     place.forget_wakes();
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     clock.set(10);
@@ -428,13 +429,13 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());
-    // No wake-up has come, however many masters were free.
+    // Without a wake-up the wait lasts until its deadline, however many masters were free.
     let mut wait = pin!(place.woken(&clock, MasterSet::first(3), two(), Hand::at(50)));
     clock.set(49);
     assert_eq!(poll(wait.as_mut()), None);
     clock.set(50);
     assert_eq!(poll(wait.as_mut()), Some(()));
-    // It does not wait longer for the wake-ups of a majority.
+    // After a single wake-up the wait still ends at its deadline.
     clock.set(99);
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(100)));
     lines.woken(1, b"job");
