@@ -11,7 +11,7 @@ use crate::settings::RestartGuard;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Context {
-    /// Clocks, timers and tasks.
+    /// Provides clocks, timers and tasks.
     pub runtime: Arc<dyn Runtime>,
     /// The longest TTL that any client of these masters uses.
     pub max_ttl: Duration,

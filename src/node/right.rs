@@ -31,7 +31,7 @@ pub enum Purpose {
     Groups,
     /// Values stored under a lock: quotas, and tasks that run once a period.
     Values,
-    /// Semaphores.
+    /// Taking and releasing slots of semaphores.
     Semaphores,
     /// Writing and reading the note that names the holder of a lock.
     Notes,

@@ -105,7 +105,7 @@ pub(super) enum Step {
 }
 
 impl Handshake {
-    /// Writes the first message.
+    /// Writes the first message of the handshake.
     pub(super) fn begin(shared: &Shared, out: &mut Vec<u8>) -> Self {
         hello(shared, out);
         let mut asked = VecDeque::from([Asked::Hello]);

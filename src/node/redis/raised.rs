@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn denied_call_of_a_script_is_named_for_every_server_version() {
         for (reply, named) in [
-            // Redis 6.2
+            // Error replies of Redis 6.2
             (
                 "ERR Error running script (call to f_ab028c18): @user_script:4: @user_script: 4: The user executing the script can't run this command or subcommand",
                 "run TIME ",
@@ -110,7 +110,7 @@ mod tests {
                 "@user_script: 4: The user executing the script can't run this command or subcommand",
                 "run TIME ",
             ),
-            // Redis 7.0
+            // Error replies of Redis 7.0
             (
                 "ERR The user executing the script can't run this command or subcommand script: ab028c18, on @user_script:4.",
                 "run TIME ",
@@ -123,7 +123,7 @@ mod tests {
                 "ERR The user executing the script can't run this command or subcommand",
                 "run a command ",
             ),
-            // Later versions of Redis, and Valkey
+            // Error replies of later versions of Redis, and of Valkey
             (
                 "ERR ACL failure in script: User u has no permissions to run the 'zadd' command script: ab028c18, on @user_script:4.",
                 "run ZADD ",

@@ -2,7 +2,7 @@
 //!
 //! Only requests that are queued already are combined; none waits for others. Requests for the same lock keep their
 //! order, whatever they are. Requests for different locks may overtake each other. So queued releases are sent before
-//! queued acquires. A request that must come after some of them, and before others, ends both runs.
+//! queued acquires. If this would change the order of the requests for one lock, both runs end.
 
 use std::time::Duration;
 

@@ -50,7 +50,7 @@ pub(super) enum Set {
 #[cfg_attr(not(test), allow(dead_code, reason = "tests compare the words"))]
 pub(super) enum Keys {
     One(&'static str),
-    /// Any number of keys.
+    /// The script takes any number of keys; this is the name of them all.
     Many(&'static str),
 }
 

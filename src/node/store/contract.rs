@@ -190,7 +190,7 @@ pub trait Session: Send + 'static {
 /// An answer of the server, and the time on the server's clock.
 #[derive(Clone, Debug)]
 pub struct Clocked<T> {
-    /// The answer.
+    /// The content of the answer.
     pub what: T,
     /// The time on the server's clock at some moment between request and answer, in microseconds since 1970. A store
     /// without its own clock always returns `None`. Then a client considers a lease expired after it has seen the lease

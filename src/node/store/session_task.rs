@@ -69,7 +69,7 @@ struct SessionTask<S: Store> {
     /// Why there is no session at the moment.
     fault: Fault,
     closed_at: Option<Instant>,
-    /// The jobs in progress.
+    /// The jobs that are being executed.
     jobs: Vec<Job>,
     /// The records of the changes that were sent to the session and are not answered yet.
     risky: Vec<Name>,
