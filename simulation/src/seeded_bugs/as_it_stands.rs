@@ -1,4 +1,4 @@
-//! The hold of a client that keeps believing in it without asking the library.
+//! The hold of a client that keeps believing that it holds a lock, without asking the library.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use quorate::runtime::BoxFuture;
 
 use crate::locker::Hold;
 
-/// The last state that a hold reported.
+/// A hold that always reports the state that another hold had at one moment.
 pub(crate) struct AsItStands {
     value: Token,
     fencing: Option<u64>,

@@ -1,5 +1,5 @@
-//! A seeded bug: the process of an owner counts its holds. A further acquire succeeds at once, whatever has happened to
-//! the hold on the masters.
+//! A seeded bug: the process of an owner counts its holds. A further acquire of the owner succeeds at once, even if the
+//! masters have lost the hold.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,13 +11,13 @@ use quorate::runtime::BoxFuture;
 
 use crate::locker::Hold;
 
-/// An owner and a resource.
+/// The number of an owner, and of a resource.
 type Place = (u8, u8);
 
-/// The number of clones of a hold, and the hold.
+/// The number of clones of a hold, and the hold itself.
 type Clones = (u32, Arc<dyn Hold>);
 
-/// The holds of a process.
+/// The holds of the owners of one process.
 #[derive(Clone, Default)]
 pub(crate) struct CountedHolds(Arc<Mutex<HashMap<Place, Clones>>>);
 
@@ -26,7 +26,7 @@ impl CountedHolds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A clone of a hold that is counted already.
+    /// Returns a further clone of the owner's hold, if the process has one.
     pub(crate) fn join(&self, place: Place) -> Option<Arc<dyn Hold>> {
         let mut holds = self.holds();
         let (count, hold) = holds.get_mut(&place)?;
@@ -36,7 +36,7 @@ impl CountedHolds {
         Some(self.clone_of(place, hold))
     }
 
-    /// Adds the first hold of a place.
+    /// Adds the first hold of an owner on a resource, and returns its first clone.
     pub(crate) fn first(&self, place: Place, hold: Arc<dyn Hold>) -> Arc<dyn Hold> {
         self.holds().insert(place, (1, hold.clone()));
         self.clone_of(place, hold)
@@ -48,7 +48,8 @@ impl CountedHolds {
     }
 }
 
-/// One clone. A release decreases the count; after a loss there is nothing to release.
+/// One clone of a hold. Dropping the clone decreases the count; the last clone drops the hold. A lost hold stays
+/// counted.
 struct Counted {
     all: CountedHolds,
     place: Place,

@@ -1,7 +1,7 @@
-//! A small Redlock client on the same nodes, with one flaw.
+//! A small Redlock client that uses the same nodes as the library and has one flaw.
 //!
-//! It shares no decision with the library. It never waits in order, retries without wake-ups, and renews one lock at a
-//! time.
+//! It shares no decision with the library. It never waits in order, retries without wake-ups, and renews each lock by
+//! itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,11 +28,11 @@ struct Core {
     process: Arc<Process>,
     nodes: Vec<Arc<dyn Node>>,
     settings: Settings,
-    /// A lock is being renewed, or was.
+    /// Whether this client renews a lock, or has renewed one.
     renews: AtomicBool,
 }
 
-/// The numbers of positive answers, negative answers and faults.
+/// Counts the positive answers, the negative answers and the faults.
 fn counts(answers: &Answers, yes: impl Fn(&Answer) -> bool) -> (usize, usize, usize) {
     let mut counts = (0, 0, 0);
     for answer in answers.iter().flatten() {
@@ -85,7 +85,7 @@ impl Core {
         bytes
     }
 
-    /// Whether a majority agreed; `None` while that is open.
+    /// Whether a majority of the masters agreed; `None` while the outcome is still open.
     fn verdict(&self, answers: &Answers, yes: impl Fn(&Answer) -> bool) -> Option<bool> {
         let n = self.nodes.len();
         let (yes, no, faults) = counts(answers, yes);
@@ -170,7 +170,8 @@ impl Core {
         }
     }
 
-    /// The fencing token; `None` if it could not be confirmed.
+    /// Agrees on the fencing token. The outer `None` means that no majority confirmed it; the inner `None` means a lock
+    /// without a fencing token.
     async fn agree(&self, claim: &Arc<Claim>, votes: &Votes) -> Option<Option<u64>> {
         if !claim.fenced() {
             return Some(None);
@@ -202,7 +203,7 @@ impl Core {
     }
 }
 
-/// Releases an attempt when its future is dropped.
+/// Releases the keys of an attempt if the future of the attempt is dropped.
 struct Undo<'a> {
     core: &'a Core,
     claim: Option<Arc<Claim>>,
@@ -298,7 +299,7 @@ struct Lease {
     fencing: Option<u64>,
     until: AtomicU64,
     released: AtomicBool,
-    /// A majority has replied that the lock is not ours.
+    /// Whether a majority has replied that this client does not hold the lock.
     taken: AtomicBool,
     notified: AtomicWaker,
 }

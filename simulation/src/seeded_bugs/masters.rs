@@ -1,5 +1,5 @@
-//! Seeded bugs of replacing masters: clients that count votes wrongly, masters that refuse wrongly, operators that take
-//! wrong steps.
+//! Seeded bugs of replacing masters: clients that count votes wrongly, masters that admit or refuse wrongly, and
+//! operators that take wrong steps.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::Flaw;
 use crate::change_plan::{ChangePlan, Named};
 
 impl Flaw {
-    /// The seeded bugs of replacing masters, for scenarios that replace them.
+    /// The seeded bugs of replacing masters. Only scenarios in which masters are replaced show them.
     pub const OF_CHANGES: [Self; 22] = [
         Self::JointUnion,
         Self::JointOldOnly,
@@ -36,7 +36,7 @@ impl Flaw {
         Self::CarryOneShown,
     ];
 
-    /// Whether the bug is in replacing masters.
+    /// Whether the bug is one of replacing masters.
     pub fn is_of_changes(self) -> bool {
         Self::OF_CHANGES.contains(&self)
     }
@@ -74,13 +74,13 @@ impl Flaw {
         matches!(self, Self::ValuesLeftBehind | Self::CarryOneShown)
     }
 
-    /// Whether masters are replaced without a change.
+    /// Whether the bug replaces masters by reconfiguring the clients, without the steps of an operator.
     pub(crate) fn replaces(self) -> bool {
         matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
     }
 
-    /// The settings of a client with these masters, and its nodes. Differs from the correct settings only for bugs that
-    /// count in one set.
+    /// Returns the settings of a client with these masters and nodes. They are correct, except for bugs that count the
+    /// votes of both sets in one set.
     pub(crate) fn counted_by(
         self,
         named: &Named,
@@ -103,7 +103,8 @@ impl Flaw {
         settings.nodes(counts.map(|(_, node)| node.clone()).collect())
     }
 
-    /// Changes the answer of a master that is in the next set only to a client of both sets.
+    /// Falsifies the answer of a master that this client uses only as a new master. The client also uses the old
+    /// masters.
     pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
         match (self, request, answer) {
             (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {
@@ -122,13 +123,13 @@ impl Flaw {
 }
 
 impl ChangePlan {
-    /// The masters of a client if masters are replaced without a change: the first or the second set, as if there had
-    /// never been another.
+    /// Returns the masters of a client for the bugs that replace masters without an operator: the first set at step 0,
+    /// else the second set. It is configured as if masters had never been replaced.
     pub(crate) fn replaced(&self, step: u8) -> Named {
         Named::unmarked(self.sets[usize::from(step > 0)])
     }
 
-    /// The master that is replaced by another one, if it is only one.
+    /// Returns the replaced master if exactly one of at least three masters is replaced by another master.
     pub(crate) fn one_replaced(&self) -> Option<usize> {
         let [old, next] = [self.sets[0], self.sets[1]];
         let (left, new) = (old & !next, next & !old);

@@ -1,5 +1,5 @@
-//! A seeded bug: the master reads all lock keys at once, as MGET does. A key of another type then looks free and is
-//! overwritten.
+//! A seeded bug: the master reads all lock keys at once, as MGET does. A key of another type then looks like a free
+//! lock, and the lock overwrites it.
 
 use quorate::node::{Answer, Fault, Request};
 

@@ -1,8 +1,8 @@
-//! Seeded bugs that the checkers must catch: a checker that lets one through is broken.
+//! Seeded bugs that the checkers must catch. If a bug is not caught, a checker is wrong.
 //!
 //! Faulty scripts run under the real library: only the simulated masters, or the connection, behave wrongly. Faulty
-//! clients are variants of one small locker of this package, [`WrongLocker`]. Its correct variant must pass, so that
-//! only the flaw is caught.
+//! clients are variants of one small client of this package, [`WrongLocker`]. Its correct variant must break no rule,
+//! so that only the flaw is caught.
 
 mod as_it_stands;
 mod counted;
@@ -29,198 +29,198 @@ pub(crate) use permits::counted_place;
 pub(crate) use register::{WrongRegister, wrong_value};
 pub(crate) use scripts::WrongScripts;
 
-/// A seeded bug.
+/// A seeded bug. The comment of each variant says what the faulty client or master does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// No flaw in the small locker: the control.
+    /// The small client has no flaw. This is the control.
     Sound,
-    /// N / 2 votes are taken for a majority.
+    /// Half of the masters are taken for a majority.
     HalfQuorum,
     /// A majority of the masters that answered is taken for a majority of all.
     ReachableQuorum,
-    /// The validity is counted from the last reply.
+    /// The validity of a lock is counted from the last reply instead of from the send.
     ValidityAfterReplies,
-    /// Nothing is subtracted for drift.
+    /// Nothing is subtracted from the validity for clock drift.
     NoDrift,
     /// All attempts of one acquire use the same value.
     ReusedValue,
-    /// The fencing token is the largest counter granted, without a confirmation.
+    /// The fencing token is the largest counter that any master granted, and is not confirmed by a majority.
     LargestCounter,
-    /// An extension is counted whenever its votes arrive.
+    /// An extension is counted even if its votes arrive after the old validity has ended.
     LateExtension,
-    /// The validity of an extension is counted from its replies.
+    /// The validity of an extension is counted from its replies instead of from the send.
     ExtensionAfterReplies,
-    /// The holder is notified of a loss only when the next renewal is due.
+    /// The holder is notified of a loss only when the next renewal would be due.
     LossAtTick,
-    /// The release deletes the key whatever its value.
+    /// A release deletes the lock key even if it holds another value.
     UnconditionalDelete,
-    /// A counter above the token confirms the token.
+    /// A master confirms a fencing token even if its counter is above the token.
     ConfirmAtLeast,
-    /// An extension sets the expiry even if it is later already.
+    /// An extension sets the expiry of the key even if this shortens the lease.
     ShorteningExtend,
-    /// Restarted masters vote at once.
+    /// Restarted masters vote at once, because the restart guard is off.
     GuardOff,
     /// The uptime that the restart guard uses is two seconds too high.
     UptimeAhead,
-    /// Only the share of the TTL is subtracted for drift, and nothing for whole milliseconds.
+    /// Only a share of the TTL is subtracted for clock drift, and not the fixed amount for rounding to milliseconds.
     NoFixedDrift,
-    /// The validity is counted from a clock reading after the send.
+    /// The validity is counted from a clock reading after the send instead of before it.
     ClockAfterSend,
-    /// Dropping a lock or an acquire releases nothing.
+    /// Dropping a lock or an acquire future releases nothing.
     DropsWithoutRelease,
-    /// The release is sent to a majority of the masters only.
+    /// A release is sent to only a majority of the masters.
     ReleasesMajority,
     /// Only the first lock of a process is renewed.
     RenewsOnlyFirst,
-    /// The holder of a lock that was taken away is notified only at the end of its validity.
+    /// The holder of a lock that was taken away is notified only when the validity ends.
     LossAtDeadline,
     /// An acquire waits for twice as long as requested.
     OverstaysWait,
     /// Masters send no wake-up when a lock becomes free.
     NobodyWoken,
-    /// Masters report a largest ticket that is one too small.
+    /// Masters report a largest ticket that is too small by one.
     TicketNotRaised,
-    /// Holds of a class are counted and not identified.
+    /// Masters count the holds of a class instead of identifying them by their values.
     CountedHolds,
-    /// The marker of a class lives as long as its newest hold.
+    /// The marker of a class expires with its newest hold, even if an older hold lives longer.
     NewestExpiry,
-    /// Readers leave no marker in the lock key.
+    /// Readers leave no class marker in the lock key.
     MarkerlessReaders,
-    /// The first reader does not raise the counter.
+    /// The first reader does not raise the fencing counter.
     ReaderNoRaise,
-    /// A counter above a reader's number confirms it as well.
+    /// A counter above a reader's fencing token confirms the token as well.
     ReaderAtLeast,
-    /// Restoring a reader does not raise a counter that has passed it.
+    /// Restoring a reader does not raise a counter that is above the reader's fencing token.
     KeepNoRaise,
-    /// An owner is restored although others have held the lock since.
+    /// A lost hold of an owner is restored although other clients have held the lock since.
     LateKeep,
-    /// A downgrade does not raise the counter.
+    /// A downgrade does not raise the fencing counter.
     DowngradeNoRaise,
-    /// A writer that downgrades keeps writing until it is confirmed.
+    /// A writer that downgrades keeps writing until the downgrade is confirmed.
     DowngradeWritesOn,
-    /// Readers pass waiting writers.
+    /// Readers overtake waiting writers.
     ReadersPassWriters,
-    /// Writers pass waiting readers.
+    /// Writers overtake waiting readers.
     WritersFirst,
-    /// A client that takes one resource passes a client that waits for several.
+    /// A client that wants one resource overtakes a client that waits for several.
     SinglePassesMulti,
-    /// Each of several resources uses its own counter.
+    /// Each resource of a lock on several resources keeps its own counter.
     MultiOwnCounter,
-    /// One of several resources is enough to confirm the token.
+    /// One of several resources is enough to confirm the fencing token.
     ConfirmAnyKey,
     /// A master that grants only some of several resources counts as a vote.
     PartialGrantCounts,
-    /// A further hold of an owner waits in the queue.
+    /// A further hold of an owner waits in the queue behind other clients.
     OwnerInLine,
-    /// A further hold of an owner confirms a fencing token of its own.
+    /// A further hold of an owner confirms a fencing token of its own, although the owner has another token already.
     OwnerWritesBack,
-    /// A hold of an owner counts whatever fencing token the master shows.
+    /// A hold of an owner is counted whatever fencing token the master shows.
     OwnerAnyNumber,
-    /// A further hold of an owner is taken from a local count, whether the lock is held or not.
+    /// A further hold of an owner succeeds by a local count, even if the masters have lost the owner's lock.
     LocalCountAnswers,
-    /// A late client writes its note next to the lock of another.
+    /// A client that is late writes its note next to the lock of another client.
     NoteOfAnybody,
-    /// A release does not remove its note.
+    /// A release leaves the note of the released lock.
     NoteLeft,
-    /// A refusal returns any note next to the lock as that of its holder.
+    /// A refusal returns whatever note is next to the lock, even if it is not the holder's.
     NoteOfLast,
-    /// An observer of an election believes one master, and another one at the next read, so terms fall.
+    /// An observer of an election believes one master at each read, and a different one each time, so the terms fall.
     TermOfOne,
-    /// No flaw in the small client of values: the control.
+    /// The small client of values has no flaw. This is the control.
     SoundRegister,
-    /// A write ignores the counter.
+    /// A master accepts a write of a value although its counter is above the writer's fencing token.
     BlindWrite,
-    /// Masters report that they have removed a value, and keep it.
+    /// Masters report that they have removed a value, but keep it.
     RemovedNowhere,
-    /// A read does not raise the counter.
+    /// A read of a value does not raise the fencing counter.
     ReadNoRaise,
-    /// A read returns the value with the smallest fencing token.
+    /// A read returns the value with the smallest fencing token instead of the largest.
     SmallerNumberRead,
-    /// A master without a value is counted as having the initial one.
+    /// A master without a value is counted as if it had the initial value.
     MissingIsInitial,
-    /// Values that another run of a server wrote are counted.
+    /// Values that were written in an earlier run of a server are counted.
     NoRunStamp,
-    /// A write is sent whenever a connection is made, to any run of a server, and is counted there.
+    /// A write is sent whenever a connection is made, even if the server has restarted since the read, and is counted.
     LateRefill,
-    /// A write is counted on masters that were not read.
+    /// A write is counted even on masters that were not read before.
     WriteElsewhere,
-    /// Each of several resources has a ticket of its own.
+    /// Each resource of a lock on several resources has a ticket of its own.
     TicketPerResource,
     /// A master overwrites foreign keys of another type.
     MgetWrongtype,
-    /// Permits are counted and not identified.
+    /// Masters count the permits instead of identifying them by their slots.
     CountToK,
-    /// A master offers its own lowest free slot.
+    /// Each master offers only its own lowest free slot.
     MasterPicksSlot,
     /// Semaphores have no queue.
     NoSemaphoreLine,
-    /// The versions of a record repeat after a few changes.
+    /// The version numbers of a record repeat after a few changes.
     VersionsAgain,
     /// A store removes what a session wrote when that session ends.
     SessionIsLease,
-    /// A client of a store without a clock does not wait for the end of a lease.
+    /// A client of a store without a clock does not wait until a lease has certainly ended.
     EarlyEnd,
-    /// Outstanding commits of a lost session are not made ineffective.
+    /// Commits of a lost session that are still outstanding can take effect later.
     Unsoiled,
     /// Masters that are stores vote at once after a restart.
     StoreGuardOff,
-    /// Leases are written by the time that the server's clock has certainly reached, instead of the latest it may have
-    /// reached.
+    /// A lease is written with the time that the server's clock has certainly reached, instead of the latest time that
+    /// it may have reached.
     NoSlack,
-    /// A session that was given up is used again: each reply is read as that of the next question.
+    /// A session that was given up is used again: each reply is taken for the reply to the next request.
     KeptSession,
-    /// Clients of two sets need a majority of all masters together.
+    /// Clients of both sets need a majority of all masters together, instead of a majority of each set.
     JointUnion,
-    /// Clients of two sets need a majority of the old masters only.
+    /// Clients of both sets need only a majority of the old masters.
     JointOldOnly,
-    /// Clients of two sets need a majority of the next masters only.
+    /// Clients of both sets need only a majority of the new masters.
     JointNextOnly,
-    /// Masters refuse no client.
+    /// Masters refuse no client, whatever their generation marker is.
     NextBesideOld,
-    /// The operator waits only if it sees processes with the old masters.
+    /// The operator waits before it opens the new masters only if it sees clients that use only the old masters.
     LeftoverLock,
-    /// The fencing token is agreed on the old masters only.
+    /// The fencing token is agreed on by the old masters only.
     FenceOneSet,
-    /// A counter above the fencing token confirms it.
+    /// A counter above the fencing token confirms the token while masters are replaced.
     ConfirmAtLeastJoint,
-    /// Counters are not carried over.
+    /// Counters are not carried over to the new masters.
     NoCarry,
-    /// Counters are read before the old masters are closed.
+    /// Counters are read for the new masters before the old masters are closed.
     CarryBeforeClose,
-    /// Counters are read on one master.
+    /// Counters are read for the new masters on only one old master.
     CarryMinority,
-    /// Tickets are drawn from the old masters only.
+    /// Tickets are drawn on the old masters only.
     TicketOneSet,
-    /// Only one old master is closed.
+    /// Only one old master is closed, and the operator takes the other masters for closed.
     CloseMinority,
-    /// The next masters are opened at once.
+    /// The operator opens the new masters at once, without waiting until old leases have ended.
     OpenWithoutWait,
-    /// A closed master admits clients of the next masters.
+    /// A closed master already admits clients of the new masters.
     ClosingOpens,
-    /// A client that is shut out may extend its locks.
+    /// A client that a master no longer admits may still extend its locks there.
     ExtendUnrefused,
-    /// Connections of clients that are shut out are not closed.
+    /// Connections of clients that a master no longer admits are not closed.
     MarkWithoutKill,
     /// Masters that are no longer used are restarted instead of stopped for good. They lose their generation markers,
-    /// and no client restores these.
+    /// and no client restores the markers.
     MarkLostOnRestart,
-    /// A dead master is replaced at once, by configuring another one.
+    /// A dead master is replaced at once by reconfiguring the clients with another master.
     ReplaceDeadAtOnce,
-    /// A master that was replaced in this way comes back.
+    /// A dead master was replaced by reconfiguring the clients, and then comes back.
     DeadComesBack,
-    /// Another server that has been up for long is taken for the previous one.
+    /// A restarted master reports its old run id and uptime, so clients do not notice the restart.
     WarmSpare,
-    /// Values are not carried over: clients of the next masters find none.
+    /// Values are not carried over: clients of the new masters find no values.
     ValuesLeftBehind,
-    /// The operator takes a value that one master shows for that of a majority.
+    /// The operator takes a value that one master shows for the value of a majority.
     CarryOneShown,
-    /// A counter is kept for a day, even if it is ahead of the clock.
+    /// A counter is kept for only a day, even if it is ahead of the clock.
     CounterForADay,
 }
 
 impl Flaw {
-    /// Every seeded bug that drawn scenarios can show. `Sound` is not among them. Neither is `ConfirmAnyKey`: it shows
-    /// only if one of several resources is lost during a confirmation, and has scenarios of its own.
+    /// Every seeded bug that drawn scenarios can show. `Sound` is no bug. `ConfirmAnyKey` shows only if one of several
+    /// resources is lost during a confirmation, so hand-written scenarios show it.
     pub const ALL: [Self; 57] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
@@ -281,7 +281,7 @@ impl Flaw {
         Self::CounterForADay,
     ];
 
-    /// The seeded bugs of stores, for scenarios with stores.
+    /// The seeded bugs of stores. Only scenarios with stores show them.
     pub const OF_STORES: [Self; 7] = [
         Self::VersionsAgain,
         Self::SessionIsLease,
@@ -292,12 +292,12 @@ impl Flaw {
         Self::KeptSession,
     ];
 
-    /// Whether the bug is about stores.
+    /// Whether the bug is one of stores.
     pub fn is_of_stores(self) -> bool {
         Self::OF_STORES.contains(&self)
     }
 
-    /// The flaw in the driver for stores.
+    /// The flaw that the driver for stores simulates for this bug; `None` if the driver is not involved.
     pub(crate) fn of_driver(self) -> Option<StoreFlaw> {
         match self {
             Self::EarlyEnd => Some(StoreFlaw::EarlyEnd),
@@ -307,7 +307,7 @@ impl Flaw {
         }
     }
 
-    /// The name, for commands and tables.
+    /// The name of the bug, for commands and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sound => "sound",
@@ -377,7 +377,7 @@ impl Flaw {
         }
     }
 
-    /// The names of the bugs of stores.
+    /// The name of a bug of stores.
     fn name_at_stores(self) -> &'static str {
         match self {
             Self::VersionsAgain => "versions-again",
@@ -390,7 +390,7 @@ impl Flaw {
         }
     }
 
-    /// The seeded bug of that name.
+    /// Returns the seeded bug with this name.
     pub fn by_name(name: &str) -> Option<Self> {
         let all = Self::ALL.into_iter().chain(Self::OF_STORES);
         let all = all.chain(Self::OF_CHANGES).chain([
@@ -403,7 +403,7 @@ impl Flaw {
         all.into_iter().find(|flaw| flaw.name() == name)
     }
 
-    /// Whether the small locker replaces the library.
+    /// Whether the bug is one of the small client, which then replaces the library.
     pub(crate) fn is_locker(self) -> bool {
         !self.is_of_kinds()
             && !self.is_of_values()
@@ -424,7 +424,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether the bug is about values under locks: it shows only in scenarios with values.
+    /// Whether the bug is one of values under locks. Only scenarios with values show it.
     pub fn is_of_values(self) -> bool {
         matches!(
             self,
@@ -442,7 +442,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether the bug is about notes.
+    /// Whether the bug is one of notes. Only scenarios with notes show it.
     pub fn is_of_notes(self) -> bool {
         matches!(
             self,
@@ -452,7 +452,8 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether the bug is about several resources, readers, owners or semaphores: it shows only in scenarios with them.
+    /// Whether the bug is one of several resources, readers, owners or semaphores. Only scenarios with such locks show
+    /// it.
     pub fn is_of_kinds(self) -> bool {
         matches!(
             self,
@@ -485,7 +486,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether the bug is about semaphores.
+    /// Whether the bug is one of semaphores.
     pub(crate) fn is_of_permits(self) -> bool {
         matches!(
             self,

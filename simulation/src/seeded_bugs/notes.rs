@@ -9,7 +9,7 @@ use quorate::node::{Answer, Claim, Request};
 use super::Flaw;
 use super::turn::Outcome;
 
-/// The reply of a faulty master to a request about notes; `None` if it is the correct one.
+/// Returns the reply of a faulty master to a request about notes; `None` if the correct master shall reply.
 pub(crate) fn wrong_note(
     flaw: Flaw,
     memory: &mut Master,

@@ -1,4 +1,5 @@
-//! Seeded bugs of semaphores: a master that only counts permits, one that picks the slot itself, one without a queue.
+//! Seeded bugs of semaphores: a master that only counts permits, a master that picks the slot itself, and a master
+//! without a queue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,11 +13,11 @@ use crate::facts::Believer;
 use crate::kind::Kind;
 use crate::locker::{PERMITS, RESOURCES};
 
-/// The slot of each value, regardless of the slot it asked for.
+/// The slot that a faulty master has given to each lock value, whatever slot the client asked for.
 #[derive(Default)]
 pub(super) struct SlotsTaken(HashMap<[u8; 32], Permit>);
 
-/// The same claim for another slot.
+/// Returns the same claim, but for another slot.
 fn moved(claim: &Claim, permit: &Permit) -> Arc<Claim> {
     let same = Claim::new("", &permit.key(), claim.token(), true)
         .with_permit(permit.clone())
@@ -27,13 +28,14 @@ fn moved(claim: &Claim, permit: &Permit) -> Arc<Claim> {
     Arc::new(same)
 }
 
-/// All slots of a semaphore.
+/// Returns all slots of a semaphore.
 fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
     let permit = permit.clone();
     (0..permit.permits()).map(move |slot| permit.at(slot))
 }
 
-/// The place of a counted permit: a slot that no client believes to have, if there is one.
+/// Returns the place under which the checkers see a counted permit: a slot that no client believes to hold, or `place`
+/// if there is none.
 pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8 {
     let Kind::Permit(permits) = kind else {
         return place;
@@ -47,7 +49,7 @@ pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8
 }
 
 impl SlotsTaken {
-    /// The reply of a master with such a flaw; `None` if it is the correct one.
+    /// Returns the reply of a master with this flaw; `None` if the correct master shall reply.
     pub(super) fn execute(&mut self, flaw: Flaw, turn: &mut Turn<'_>) -> Option<Outcome> {
         match (flaw, turn.request) {
             (
@@ -88,7 +90,7 @@ impl SlotsTaken {
         }
     }
 
-    /// Grants as long as fewer permits are held than configured, of whatever slots. One counter serves all slots.
+    /// Grants a permit while fewer permits are held than configured, in any free slot. All slots have one counter.
     fn counted(
         &mut self,
         turn: &mut Turn<'_>,
@@ -124,7 +126,7 @@ impl SlotsTaken {
         Some(Ok(Answer::Granted { counter }))
     }
 
-    /// Applies a request about a value to the slot that the value has.
+    /// Applies a request to the slot that this master has given to the request's lock value.
     fn of_taken(&self, turn: &mut Turn<'_>, request: &Request) -> Option<Outcome> {
         let of = |claim: &Arc<Claim>| match self.0.get(&claim.token().to_hex()) {
             Some(slot) => moved(claim, slot),
@@ -154,7 +156,7 @@ impl SlotsTaken {
     }
 }
 
-/// Offers its lowest free slot, and no other.
+/// Offers only the lowest free slot of this master.
 fn picked(turn: &mut Turn<'_>, claim: &Claim, (ttl, proposal): (Duration, u64)) -> Option<Outcome> {
     let permit = claim.permit()?;
     let free = |slot: &Permit| turn.holder(&slot.key()).is_none();

@@ -1,5 +1,5 @@
-//! Seeded bugs of values under locks: masters that read and write them wrongly, and a small client that counts their
-//! replies wrongly. The correct variant of the client must pass.
+//! Seeded bugs of values under locks: masters that read and write values wrongly, and a small client that counts the
+//! masters' replies wrongly. The correct variant of the client must break no rule.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::turn::Outcome;
 use super::votes::{Answers, Votes};
 use crate::locker::name;
 
-/// The content of a record if no period is done.
+/// The content of the record before any period is done.
 const NEVER: &[u8] = b"once never";
 
-/// The reply of a faulty master to a request about a value; `None` if it is the correct one.
+/// Returns the reply of a faulty master to a request about a value; `None` if the correct master shall reply.
 pub(crate) fn wrong_value(
     flaw: Flaw,
     memory: &mut Master,
@@ -61,13 +61,13 @@ pub(crate) fn wrong_value(
     }
 }
 
-/// Reads and writes the record under a lock that the library holds.
+/// A small client that reads and writes the once-per-period record under a lock that the library holds.
 pub(crate) struct WrongRegister {
     flaw: Flaw,
     nodes: Vec<Arc<dyn Node>>,
 }
 
-/// The reply of one master about a value.
+/// The value that one master has, and the fencing token under which it was written.
 struct Vote {
     number: u64,
     bytes: Vec<u8>,
@@ -113,7 +113,7 @@ impl WrongRegister {
         said.filter_map(|answer| self.vote(answer))
     }
 
-    /// The content of the record according to a majority that has one.
+    /// Reads the record. Returns the newest content if a majority of the masters has a value that counts.
     pub(crate) async fn read<'a>(&'a self, resource: u8, guard: &LockGuard) -> Option<Known<'a>> {
         let token = guard.fencing_token()?;
         let claim = Claim::new("", name(resource).as_bytes(), guard.token(), true);
@@ -147,7 +147,7 @@ impl WrongRegister {
     }
 }
 
-/// A record that has been read.
+/// A record that has been read and may be written.
 pub(crate) struct Known<'a> {
     register: &'a WrongRegister,
     claim: Arc<Claim>,
@@ -158,8 +158,8 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Records that the period that began at this time, in microseconds, is done. Returns `None` if it was done before,
-    /// and true if the record is certain.
+    /// Records that the period which began at this time (microseconds) is done. Returns `None` if it was done before,
+    /// and `Some(true)` if a majority has written the record.
     pub(crate) async fn record(self, began_us: u64) -> Option<bool> {
         let began = began_us / 1_000;
         let last = self.bytes.strip_prefix(b"once ")?;
@@ -194,7 +194,7 @@ impl Known<'_> {
         Some(votes.until(written).await)
     }
 
-    /// The run of the server in which this master was read.
+    /// Returns the run of the server in which this master was read.
     fn run(&self, node: usize) -> Option<ServerRun> {
         match &self.read[node] {
             Some(Ok(Answer::Value { run, .. })) => Some(run.clone()),
@@ -202,7 +202,7 @@ impl Known<'_> {
         }
     }
 
-    /// Whether a write in this run of a server is counted.
+    /// Whether a write is counted that a master executed in this run of its server.
     fn counts(&self, node: usize, run: &ServerRun) -> bool {
         if matches!(self.register.flaw, Flaw::WriteElsewhere | Flaw::LateRefill) {
             return true;

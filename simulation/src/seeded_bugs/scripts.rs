@@ -16,20 +16,20 @@ use super::turn::{Outcome, Turn, ticket};
 /// The largest difference between a proposal and a master's clock, in microseconds.
 const SLACK_US: u64 = 1_000_000;
 
-/// The state of a faulty master in addition to its keys.
+/// The state that a faulty master has in addition to its keys.
 #[derive(Default)]
 pub(crate) struct WrongScripts {
-    /// The number of holds counted under each key.
+    /// The number of holds of a class that the master has counted under each lock key.
     counted: HashMap<Vec<u8>, i64>,
-    /// The waiters for several resources.
+    /// The waiters that want several resources.
     several: HashSet<Arc<str>>,
-    /// The slot of a semaphore that each value has.
+    /// The slots of semaphores that the master has given to lock values.
     slots: SlotsTaken,
-    /// The tickets of each resource.
+    /// The tickets that the master has drawn for each resource.
     tickets: Tickets,
 }
 
-/// The class of a claim on one key.
+/// Returns the class of a claim on one key; `None` for an exclusive claim.
 fn class(claim: &Claim) -> Option<&Class> {
     match &claim.group()?.parts().first()?.mode {
         Mode::Class(class) => Some(class),
@@ -37,7 +37,7 @@ fn class(claim: &Claim) -> Option<&Class> {
     }
 }
 
-/// Whether it claims one resource exclusively.
+/// Whether the claim is an exclusive one on one resource.
 fn is_plain(claim: &Claim) -> bool {
     claim.group().is_none() && claim.permit().is_none()
 }
@@ -62,7 +62,7 @@ fn keys_of(claim: &Claim) -> Vec<Vec<u8>> {
     claim.keys().map(|key| key.to_vec()).collect()
 }
 
-/// The same hold with another fencing token.
+/// Returns the same claim, but with another fencing token.
 fn renumbered(claim: &Claim, number: u64) -> Arc<Claim> {
     let parts = claim
         .group()
@@ -87,7 +87,7 @@ impl Turn<'_> {
         members.iter().any(|(member, _)| *member == value)
     }
 
-    /// The waiters ahead of a claim.
+    /// Returns the waiters ahead of the claim in the queue.
     fn before(&mut self, claim: &Claim) -> Vec<String> {
         let key: Arc<[u8]> = claim.key().into();
         let Ok(Answer::State(state)) = self.memory.apply(self.now, &Request::Look { key }) else {
@@ -98,7 +98,7 @@ impl Turn<'_> {
         ids.take_while(|id| me.as_ref() != Some(id)).collect()
     }
 
-    /// Takes one key exclusively, ignoring the queue.
+    /// Grants one key exclusively, ignoring the queue.
     fn take(&mut self, claim: &Claim, ttl: Duration) -> Answer {
         let number = self.counter(claim.key()) + 1;
         self.set_counter(claim.key(), number);
@@ -107,7 +107,7 @@ impl Turn<'_> {
         Answer::Granted { counter }
     }
 
-    /// Restores the previous counter.
+    /// Restores the counter that the key had before the grant.
     fn unraised(&mut self, key: &[u8], before: u64, answer: Outcome) -> Outcome {
         if !matches!(answer, Ok(Answer::Granted { .. })) || before == 0 {
             return answer;
@@ -119,7 +119,7 @@ impl Turn<'_> {
 }
 
 impl WrongScripts {
-    /// The reply of a master with such a flaw; `None` if it is the correct one.
+    /// Returns the reply of a master with this flaw; `None` if the correct master shall reply.
     pub(crate) fn execute(
         &mut self,
         flaw: Flaw,
@@ -229,7 +229,7 @@ impl WrongScripts {
         })
     }
 
-    /// The same for requests of waiters.
+    /// Returns the reply to an acquire for the flaws of queues; `None` if the correct master shall reply.
     fn in_line(
         &self,
         flaw: Flaw,
@@ -289,7 +289,8 @@ impl WrongScripts {
     }
 }
 
-/// The same for requests of several resources.
+/// Returns the reply to an acquire for the flaws of locks on several resources; `None` if the correct master shall
+/// reply.
 fn of_several(
     flaw: Flaw,
     mut turn: Turn<'_>,

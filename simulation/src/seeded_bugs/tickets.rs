@@ -1,5 +1,5 @@
-//! A seeded bug of several resources: each resource has a ticket of its own in its queue. Two clients that wait for the
-//! same resources may then each be ahead of the other.
+//! A seeded bug of locks on several resources: each resource draws a ticket of its own. Two clients that wait for the
+//! same resources may then each be ahead of the other in one queue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use quorate::node::{Answer, Claim, Fairness, QueueInfo, Request, Ticket};
 
 use super::turn::{Outcome, Turn, ticket};
 
-/// The number of bits of the ticket of one resource. As many stay free below all, because the client adds to the ticket
-/// that it receives.
+/// The number of bits of one resource's ticket in the packed number. `BELOW` lower bits stay free, because the client
+/// adds to the ticket that it receives.
 const BITS: u32 = 11;
 const BELOW: u32 = 4;
 
-/// The largest ticket of each queue.
+/// The largest ticket of each queue, by lock key.
 #[derive(Default)]
 pub(super) struct Tickets(HashMap<Vec<u8>, u64>);
 
@@ -32,13 +32,13 @@ impl Tickets {
         *largest = (*largest).max(ticket);
     }
 
-    /// The largest tickets of all queues of a claim, packed into one number.
+    /// Returns the largest tickets of all queues of a claim, packed into one number.
     fn packed(&self, claim: &Claim) -> u64 {
         let one = |(index, key): (usize, &Arc<[u8]>)| self.largest(key) << shift(index);
         claim.keys().enumerate().map(one).sum()
     }
 
-    /// A request for one resource.
+    /// Handles an acquire of one resource: notes its ticket. The correct master replies.
     pub(super) fn alone(&mut self, claim: &Claim) -> Option<Outcome> {
         if let Some(ticket) = ticket(claim) {
             self.drawn(claim.key(), ticket.number);
@@ -46,7 +46,7 @@ impl Tickets {
         None
     }
 
-    /// A request for several resources.
+    /// Replies to an acquire of several resources, with a ticket for each resource.
     pub(super) fn several(
         &mut self,
         turn: &mut Turn<'_>,

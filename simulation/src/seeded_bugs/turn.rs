@@ -1,16 +1,16 @@
-//! One request at one master, for the seeded bugs that answer it.
+//! One request to one master, as the seeded bugs that answer it see it.
 
 use std::time::Duration;
 
 use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, Fairness, Fault, Request, Ticket};
 
-/// How long a counter is kept.
+/// How long a master keeps a fencing counter.
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) type Outcome = Result<Answer, Fault>;
 
-/// One request at one master.
+/// One request to one master, with the memory and the time of the master.
 pub(super) struct Turn<'a> {
     pub(super) memory: &'a mut Master,
     pub(super) now: u64,
@@ -48,7 +48,7 @@ impl Turn<'_> {
         self.memory.put_text(self.now, key, value, Some(ttl));
     }
 
-    /// Removes the lock under the key.
+    /// Removes the lock under this key.
     pub(super) fn free(&mut self, key: &[u8]) {
         self.put(key, b"", Duration::ZERO);
     }

@@ -1,4 +1,4 @@
-//! One question to all masters, and their answers.
+//! One request to all masters, and their answers.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -8,14 +8,14 @@ use quorate::node::{Answer, Fault, Node, Phase, Reply, ReplySink, Request};
 
 pub(super) type Answers = Vec<Option<Result<Answer, Fault>>>;
 
-/// The answers to one round.
+/// The answers of all masters to one request.
 pub(super) struct Votes {
     answers: Mutex<Answers>,
     waker: AtomicWaker,
 }
 
 impl Votes {
-    /// Before any master has been asked.
+    /// Creates the votes before any master has been asked.
     pub(super) fn of(nodes: usize) -> Arc<Self> {
         Arc::new(Self {
             answers: Mutex::new(vec![None; nodes]),
@@ -23,7 +23,7 @@ impl Votes {
         })
     }
 
-    /// Asks all masters.
+    /// Sends `request` to every master.
     pub(super) fn ask(
         nodes: &[Arc<dyn Node>],
         phase: Phase,

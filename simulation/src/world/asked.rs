@@ -1,4 +1,4 @@
-//! The commands of the driver, decoded into the requests that they carry.
+//! Decodes the commands of the driver into the requests that they carry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(super) enum Asked {
     Many(Vec<Request>),
 }
 
-/// The requests that a command carries; `None` if it is no command of the driver.
+/// Returns the requests that a command carries; `None` if the driver never sends such a command.
 pub(super) fn asked(words: &[&[u8]]) -> Option<Asked> {
     match words {
         [b"SET", key, value, b"NX", b"PX", ttl] => classic(key, &[value, ttl]).map(Asked::One),
@@ -29,7 +29,7 @@ pub(super) fn asked(words: &[&[u8]]) -> Option<Asked> {
     }
 }
 
-/// The script that a simulated server runs under this name.
+/// Returns the script that a simulated server runs under this name.
 pub(super) fn script_of(sha: &[u8]) -> Option<Script> {
     let script = number(sha.last_chunk::<2>()?) as usize;
     Script::ALL.get(script).copied()
@@ -45,7 +45,7 @@ fn scripted(script: Script, keys: &[&[u8]], args: &[&[u8]]) -> Option<Asked> {
         Script::Release => release(key, args),
         Script::ReleaseFair => release_fair(key, args),
         Script::Extend => extend(keys, args),
-        // No simulated client looks at the slot of a semaphore, or breaks a lock.
+        // No simulated client sends LOOK for a slot of a semaphore, or force-releases a lock with a command.
         Script::Look => args.is_empty().then(|| notes::looked(key)),
         Script::Break => None,
         Script::Note => notes::noted(keys, args),
@@ -69,12 +69,12 @@ fn claim(key: &[u8], value: &[u8], fenced: bool, fairness: Fairness) -> Option<A
     ))
 }
 
-/// A claim on one key, outside of any queue.
+/// Returns a claim on one key, without a place in a queue.
 fn alone(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
     claim(key, value, true, Fairness::Unordered)
 }
 
-/// The same claim, with a note if `noted`.
+/// Returns the same claim, with a note if `noted`.
 fn with_note(claim: Arc<Claim>, noted: bool) -> Arc<Claim> {
     if noted {
         claim.take_note();

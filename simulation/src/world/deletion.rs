@@ -1,4 +1,4 @@
-//! Servers with a command that compares and deletes: which masters have it, and which connections may use it.
+//! Servers with a command that compares and deletes a key: which masters have it, and which connections may use it.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use quorate::node::{Claim, Request};
 use super::World;
 use super::words::token;
 
-/// The additional line in the version report of such a server.
+/// The additional line in the version report of a server that has the command.
 const VERSION: &str = "valkey_version:9.0.0\r\n";
 
-/// The error replies for a user without the right, and for a client behind a proxy that does not know the command.
+/// The error reply to a user without the permission, and the one of a proxy that does not know the command.
 const REFUSALS: [&str; 2] = [
     "-NOPERM User u has no permissions to run the 'delifeq' command\r\n",
     "-ERR unknown command 'DELIFEQ'\r\n",
 ];
 
-/// The release that the command stands for.
+/// Returns the release that the command `DELIFEQ` carries; `None` for other commands.
 pub(super) fn release(words: &[&[u8]]) -> Option<Request> {
     let [b"DELIFEQ", key, value] = words else {
         return None;
@@ -26,14 +26,14 @@ pub(super) fn release(words: &[&[u8]]) -> Option<Request> {
 }
 
 impl World {
-    /// The version that a master reports. Every second master has the command, without drawing a random number, so that
-    /// seeds keep their meaning.
+    /// Returns the additional version line of a master. Every second master has the command. No random number is drawn
+    /// for this, so old seeds still draw the same scenarios.
     pub(super) fn version_with_deletion(&self, master: usize) -> &'static str {
         let has = (self.scenario.seed + master as u64).is_multiple_of(2);
         if has { VERSION } else { "" }
     }
 
-    /// The refusal for a connection that may not use the command: every third.
+    /// Returns the error reply if the connection may not use the command. Every third connection may not.
     pub(super) fn refused_deletion(
         &mut self,
         conn: usize,

@@ -1,5 +1,5 @@
-//! Foreign keys: foreign clients store values of another type under the keys of locks. No client may hold these locks
-//! meanwhile, or change the values.
+//! Foreign keys: other programs store values of another type under the keys of locks. While such a value is there, no
+//! client may hold the lock or change the value.
 
 use quorate::node::{Fault, Request};
 
@@ -9,7 +9,7 @@ use crate::facts::Fact;
 use crate::locker::{RESOURCES, name};
 
 impl SimMaster {
-    /// Whether a value of another type is there.
+    /// Whether a foreign value is under the lock key of this resource.
     fn is_foreign(&mut self, now: u64, resource: usize) -> bool {
         let key = name(resource as u8).as_bytes().into();
         let now_us = self.micros(now);
@@ -25,7 +25,7 @@ impl SimMaster {
         }
     }
 
-    /// The server has restarted: foreign clients do not expect their values any more.
+    /// Called when the server has restarted: the other programs no longer expect their values to be there.
     pub(super) fn forget_foreign_keys(&mut self, now: u64) {
         for resource in 0..RESOURCES {
             self.end(now, resource);
@@ -59,7 +59,7 @@ impl World {
         self.masters[usize::from(index)].end(now, resource);
     }
 
-    /// Checks that a foreign value is still there.
+    /// Reports to the checkers whether a foreign value is still there.
     pub(super) fn check_foreign_key(&mut self, index: usize, resource: usize) {
         let (now, master) = (self.now, &mut self.masters[index]);
         if master.foreign_keys == 0 || master.foreign_keys >> resource & 1 == 0 {

@@ -9,7 +9,7 @@ use quorate::node::{
 
 use super::words::{millis, number, text, token};
 
-/// The prefix of the key of an owner.
+/// The prefix of the class marker of an owner.
 const OWNER: &[u8] = b"quorate:owner:";
 
 fn mode(word: &[u8]) -> Mode {
@@ -46,7 +46,7 @@ fn place(waiter: &[u8], ticket: u64, heartbeat: Duration) -> Fairness {
     Fairness::Fair(ticket)
 }
 
-/// Decodes CLAIM.
+/// Decodes the arguments of CLAIM.
 pub(super) fn claimed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let [
         value,
@@ -73,7 +73,7 @@ pub(super) fn claimed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes CONFIRM of a group.
+/// Decodes the arguments of CONFIRM for a group.
 pub(super) fn confirmed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let [value, agreed, modes @ ..] = args else {
         return None;
@@ -85,7 +85,7 @@ pub(super) fn confirmed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes UNCLAIM.
+/// Decodes the arguments of UNCLAIM.
 pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let [value, waiter, leave, modes @ ..] = args else {
         return None;
@@ -103,7 +103,7 @@ pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes KEEP. Adjacent keys with one value belong to one lock.
+/// Decodes the arguments of KEEP. Adjacent keys with the same value belong to one lock.
 pub(super) fn kept(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let (args, []) = args.as_chunks::<4>() else {
         return None;

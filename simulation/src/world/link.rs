@@ -1,8 +1,8 @@
 //! One client's link to one master: the library's own driver, stepped by the world.
 //!
-//! The driver decides what is sent, what is late, and when to reconnect. This file has only what the actor does around
-//! it: a message in the mailbox triggers a turn, an alarm fires, a connection is made. The driver is never called while
-//! the world is locked, because it answers callers.
+//! The driver decides what is sent, what is late, and when to reconnect. This file does only what the actor around the
+//! driver does: a request in the mailbox triggers a turn, an alarm fires, a connection is made. The driver is never
+//! called while the world is locked, because it answers callers, which lock the world.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -19,19 +19,19 @@ pub(crate) struct Link {
     pub(crate) client: usize,
     pub(super) master: usize,
     pub(super) driver: Arc<Driver>,
-    /// The process is dead: nothing that it sends reaches a master.
+    /// Whether the client process is dead. Then nothing that it sends reaches a master.
     pub(super) dead: bool,
-    /// The connection that the driver has, or waits for.
+    /// The connection that the driver has or waits for.
     pub(super) conn: Option<usize>,
-    /// Its actor has been woken and has not run yet.
+    /// Whether the link's actor has been woken and has not run yet.
     ringing: bool,
-    /// The true time of the alarm, and its number. Alarms with an older number are void.
+    /// The true time of the alarm, and the number of the alarm. An alarm event with an older number is ignored.
     armed: Option<(u64, u32)>,
     laps: u32,
     pub(super) rng: Rng,
 }
 
-/// A call of the driver, to be made with the world unlocked.
+/// A call of the driver, which must be made while the world is unlocked.
 pub(super) enum Call {
     Turn,
     Tick,
@@ -57,7 +57,7 @@ impl Link {
 }
 
 impl Shared {
-    /// Sends a request to a node: the request waits in the mailbox, and the actor is woken.
+    /// Sends a request to a node: puts it into the mailbox and wakes the actor.
     pub(crate) fn send(&self, index: usize, request: Request, reply: Reply) {
         let driver = {
             let mut world = self.world();
@@ -71,7 +71,7 @@ impl Shared {
         driver.send(request, reply);
     }
 
-    /// Steps a driver and carries out what it wants.
+    /// Calls the driver of a link, and then does what the driver wants.
     pub(super) fn step_link(&self, world: MutexGuard<'_, World>, index: usize, call: Call) {
         let link = &world.links[index];
         if link.dead {
@@ -101,7 +101,7 @@ impl Shared {
 }
 
 impl World {
-    /// Runs the actor of a link after all tasks that are ready now.
+    /// Schedules the actor of a link to run after all tasks that are ready now.
     fn ring(&mut self, index: usize) {
         if !std::mem::replace(&mut self.links[index].ringing, true) {
             let link = index as u32;
@@ -123,7 +123,7 @@ impl World {
         Some(Call::Tick)
     }
 
-    /// Reports an attempt to the checkers when its first message is queued, and every write of a value.
+    /// Reports to the checkers every write of a value, and every attempt when its first request is queued.
     pub(super) fn started(&mut self, index: usize, request: &Request) {
         let (client, task) = (self.links[index].client, self.task);
         if let Request::Write { claim, token, .. } = request {
@@ -151,7 +151,7 @@ impl World {
         self.watch.fact(self.now, &fact);
     }
 
-    /// Carries out what a driver wants after a step: a connection, bytes to send, an alarm.
+    /// Does what a driver wants after a call: makes a connection, sends bytes, or sets an alarm.
     fn sync(&mut self, index: usize, stage: Stage, bytes: Vec<u8>, alarm: Option<Instant>) {
         match stage {
             Stage::Dial => {
@@ -178,7 +178,7 @@ impl World {
         let Some(at) = clock.when(alarm.as_nanos()) else {
             return;
         };
-        // An earlier alarm stays, as in the actor.
+        // If an earlier alarm is set, it is kept, as in the actor.
         let at = at.max(self.now);
         if link.armed.is_none_or(|(armed, _)| armed > at) {
             let link = &mut self.links[index];
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// A process is killed: its connections end. Bytes in flight may still arrive.
+    /// Closes all connections of a process that is killed. Bytes in flight may still arrive.
     pub(crate) fn kill_links(&mut self, client: usize) {
         for index in 0..self.links.len() {
             if self.links[index].client == client && !self.links[index].dead {

@@ -1,4 +1,4 @@
-//! Decodes the scripts for many requests, as the driver writes them, and encodes their replies.
+//! Decodes the scripts that carry many requests, as the driver writes them, and encodes their replies.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn claim(key: &[u8], value: &[u8], lines: bool) -> Option<Arc<Claim>> {
     Some(Arc::new(claim.with_fairness(fairness)))
 }
 
-/// Decodes ACQUIRE of many.
+/// Decodes the arguments of ACQUIRE for many claims.
 pub(super) fn asked(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     let [ttl, lines, pairs @ ..] = args else {
         return None;
@@ -34,7 +34,7 @@ pub(super) fn asked(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     keys.iter().zip(pairs.chunks_exact(2)).map(one).collect()
 }
 
-/// Decodes RELEASE of many.
+/// Decodes the arguments of RELEASE for many claims.
 pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     let lines = args.len() > keys.len();
     let one = |(key, value): (&&[u8], &&[u8])| {
@@ -46,7 +46,7 @@ pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     keys.iter().zip(args).map(one).collect()
 }
 
-/// The reply of the script, made of the replies that each request would get by itself.
+/// Writes the script's reply, composed of the replies that the requests would get one by one.
 pub(super) fn reply(requests: &[Request], each: &[String], out: &mut String) {
     let releases = matches!(requests.first(), Some(Request::Release { .. }));
     if releases {

@@ -1,4 +1,4 @@
-//! Generation markers: which marker each master has, which clients it admits, and what a restart does to it.
+//! Generation markers: which marker each master has, which clients the marker admits, and what a restart does to it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,23 +17,23 @@ use crate::seeded_bugs::Flaw;
 /// The key of the generation marker.
 const MASTERS: &[u8] = b"quorate:masters";
 
-/// The TTL of a generation marker that was lost and restored.
+/// The TTL of a generation marker that a client has restored after its loss: ten years.
 pub(super) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// How often an administrator checks for masters that have lost their generation markers.
+/// How often the administrator checks for masters that have lost their generation markers, in nanoseconds: 500 ms.
 const LOOKED_AFTER: u64 = 500 * MS;
 
-/// The check that a script makes before it votes.
+/// The check of the generation marker that a script makes before it votes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Looks {
-    /// Whether there must be a generation marker.
+    /// Whether the script refuses a master without a generation marker.
     needed: bool,
-    /// The generation markers that admit its client.
+    /// The generation markers with which the script votes.
     marks: Vec<String>,
 }
 
 impl Looks {
-    /// Reads the first line of a script; `None` if it checks nothing.
+    /// Reads the check in the first line of a script; `None` if the script checks no generation marker.
     fn read(line: &str) -> Option<Self> {
         let wrong = line.strip_prefix("local mark = redis.call('GET', 'quorate:masters') if ")?;
         let (wrong, _) = wrong.split_once(" then ")?;
@@ -60,7 +60,7 @@ impl Looks {
 }
 
 impl Looks {
-    /// For a seeded bug: treats a marker that closes masters like the next one.
+    /// For a seeded bug: whether the marker closes the masters and the check admits the marker that comes after it.
     fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
         let number = number_of(mark);
         let next = |ours: &String| number_of(Some(ours)) == number + 1;
@@ -68,19 +68,19 @@ impl Looks {
     }
 }
 
-/// The check that the name of a script stands for.
+/// Returns the number of the check that is encoded in the name of a script.
 pub(super) fn looks_in(sha: &[u8]) -> usize {
     sha.first_chunk::<38>()
         .map_or(0, |looks| number(looks) as usize)
 }
 
-/// The number of a generation marker; zero without one.
+/// Returns the number in a generation marker; zero without a marker.
 pub(crate) fn number_of(mark: Option<&str>) -> u64 {
     mark.and_then(|mark| mark.split(' ').next()?.parse().ok())
         .unwrap_or(0)
 }
 
-/// The lock key to which a counter belongs.
+/// Returns the lock key to which a counter key belongs.
 fn lock_of(counter: &[u8]) -> &[u8] {
     counter.strip_prefix(b"quorate:fence:").unwrap_or(counter)
 }
@@ -94,13 +94,13 @@ impl SimMaster {
         (self.memory).put_text(now_us, MASTERS, mark.as_bytes(), lifetime);
     }
 
-    /// The remaining life of a restored generation marker; `None` without an expiry.
+    /// The remaining life of the generation marker; `None` if it does not expire. Only restored markers expire.
     pub(super) fn mark_left(&self, now_us: u64) -> Option<Duration> {
         let expires = self.memory.peek(now_us, MASTERS).expires?;
         Some(Duration::from_micros(expires.saturating_sub(now_us)))
     }
 
-    /// The master has loaded a script with this check.
+    /// Records that the master has loaded this script with this check.
     pub(super) fn learn(&mut self, looks: usize, script: usize) {
         if self.scripts.len() <= looks {
             self.scripts.resize(looks + 1, 0);
@@ -114,7 +114,7 @@ impl SimMaster {
             .is_some_and(|all| all >> script & 1 == 1)
     }
 
-    /// The marker of the owner that holds a lock whose counter is not above this number.
+    /// Returns the class marker of the owner that holds the lock, if the lock's counter is not above `number`.
     pub(super) fn owner_below(&self, now_us: u64, key: &[u8], number: u64) -> Option<Vec<u8>> {
         let peek = self.memory.peek(now_us, lock_of(key));
         let holder = peek.holder?;
@@ -122,21 +122,21 @@ impl SimMaster {
         (owned && peek.counter.unwrap_or(0) <= number).then(|| holder.to_vec())
     }
 
-    /// Raises the counter of a lock and never lowers it. Returns true if it was below.
+    /// Raises the counter of a lock to `number`, and never lowers it. Returns true if it was raised.
     pub(super) fn raise_counter(&mut self, now_us: u64, key: &[u8], number: u64) -> bool {
         self.memory.carry(now_us, lock_of(key), number)
     }
 }
 
 impl World {
-    /// The masters with which a client is configured in the life that it begins now.
+    /// Starts a life of a client, and returns the masters with which it is configured.
     pub(crate) fn named(&mut self, client: usize) -> Named {
         let process = &mut self.processes[client];
         process.step_now = process.next_step;
         self.named_at(self.processes[client].step_now)
     }
 
-    /// A client uses the masters of this step from now on.
+    /// Sets the step of a client in the replacement of masters.
     pub(crate) fn set_step(&mut self, client: usize, step: u8) {
         let process = &mut self.processes[client];
         (process.next_step, process.step_now) = (step, step);
@@ -149,14 +149,14 @@ impl World {
         }
     }
 
-    /// For a seeded bug: whether masters are replaced without a change.
+    /// For a seeded bug: whether masters are replaced by reconfiguring the clients, without an operator.
     fn is_replacing(&self) -> bool {
         let plan = self.scenario.change.as_ref();
         self.flaw.is_some_and(Flaw::replaces)
             && plan.is_some_and(|plan| plan.one_replaced().is_some())
     }
 
-    /// For a seeded bug: removes all counters from all masters, even if they are ahead of the clock.
+    /// For a seeded bug: removes the counters from all masters, even counters that are ahead of the clock.
     pub(super) fn forget_counters(&mut self) {
         for master in &mut self.masters {
             let now_us = master.micros(self.now);
@@ -170,7 +170,7 @@ impl World {
         }
     }
 
-    /// The step of a client.
+    /// The step of a client in the replacement of masters.
     pub(crate) fn step_of(&self, client: usize) -> u8 {
         self.processes[client].step_now
     }
@@ -184,7 +184,8 @@ impl World {
         self.named_at(step).sets()
     }
 
-    /// A client is to be reconfigured. For a seeded bug, the replaced master dies at that moment and may come back.
+    /// Reconfigures a client with the masters of this step. For seeded bugs, the replaced master dies at the first
+    /// reconfiguration, and may come back.
     pub(super) fn tell_masters(&mut self, fault: u32, (client, step): (u8, u8), down: u64) {
         let (now, plan) = (self.now, self.scenario.change.as_ref());
         if self.is_replacing()
@@ -209,14 +210,14 @@ impl World {
         self.kill_process(client, down);
     }
 
-    /// Whether this server treats a message as one of a client that knows this master only as a next one.
+    /// Whether the client of a connection uses this master only as a new master.
     pub(super) fn is_next_of(&self, conn: usize) -> bool {
         let conn = &self.conns[conn];
         let step = self.processes[self.links[conn.link].client].step_now;
         step % 2 == 1 && self.named_at(step).sets()[0] >> conn.master & 1 == 0
     }
 
-    /// For a seeded bug: a client that is shut out is refused everything but extensions.
+    /// For a seeded bug: refuses a client that the master no longer admits, but not its extensions.
     pub(super) fn refusal_but_of_extensions(
         &self,
         conn: usize,
@@ -231,7 +232,8 @@ impl World {
         refused.then(|| format!("-ERR quorate: masters {mark}\r\n"))
     }
 
-    /// Whether a client has its last masters, once the operators are done. Otherwise it will be reconfigured.
+    /// Whether the operators are done and this client has its final masters. If only the operators are done, the client
+    /// is reconfigured.
     pub(crate) fn may_lock(&mut self, client: usize) -> bool {
         let Some(plan) = &self.scenario.change else {
             return true;
@@ -244,8 +246,8 @@ impl World {
         self.arrived && may
     }
 
-    /// An administrator checks the masters from time to time once the faults have healed, including masters that come
-    /// back later.
+    /// The administrator's check: restores lost generation markers. It is repeated from the healing on, because masters
+    /// may come back later.
     pub(super) fn look_after(&mut self) {
         let clients = self.processes.iter().enumerate();
         let clients = clients
@@ -260,8 +262,8 @@ impl World {
         self.at(self.now + LOOKED_AFTER, Event::LookedAfter);
     }
 
-    /// If a majority has lost its generation markers, later masters admit no client, and no client restores the
-    /// markers: an administrator writes them.
+    /// Restores the generation markers by hand if a majority of the masters has lost them. Otherwise these masters
+    /// would admit no client, and no client could restore the markers.
     fn mend_marks(&mut self, step: u8) {
         let marked =
             |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
@@ -292,7 +294,7 @@ impl World {
         }
     }
 
-    /// Writes the generation markers and counters of the beginning.
+    /// Writes the generation markers and counters that the masters have at the beginning of the run.
     pub(super) fn begin_change(&mut self) {
         let Some(plan) = self.scenario.change.clone() else {
             return;
@@ -325,12 +327,12 @@ impl World {
         }
     }
 
-    /// An operator has reached the goal.
+    /// Called when an operator has reached the goal of the plan.
     pub(crate) fn change_done(&mut self) {
         self.arrived = true;
     }
 
-    /// A client is configured with its last masters, and restarted.
+    /// Configures a client with the masters of its last step, and restarts it.
     pub(super) fn configure_last(&mut self, client: usize) {
         let steps = self.scenario.change.as_ref();
         let Some((_, last)) = steps.and_then(|plan| plan.steps.get(client).copied()) else {
@@ -341,7 +343,7 @@ impl World {
         self.kill_process(client as u8, 0);
     }
 
-    /// The number of the check in the first line of a script.
+    /// Returns the number of the check in the first line of a script; zero if it checks nothing.
     pub(super) fn looks_of(&mut self, line: &[u8]) -> usize {
         let Some(looks) = Looks::read(text(line)) else {
             return 0;
@@ -353,7 +355,7 @@ impl World {
         self.looks.len() - 1
     }
 
-    /// The refusal of a script that checks the generation marker, if its client is not admitted.
+    /// Returns the error reply of a script that does not admit its client; `None` if it votes.
     pub(super) fn refusal_by_mark(&self, conn: usize, looks: usize) -> Option<String> {
         if looks == 0 || self.flaw == Some(Flaw::NextBesideOld) {
             return None;
@@ -366,7 +368,7 @@ impl World {
         refused.then(|| format!("-ERR quorate: masters {}\r\n", mark.unwrap_or("-")))
     }
 
-    /// Replies with the generation marker to a client that connects.
+    /// Writes the generation marker as the reply to a client that connects.
     pub(super) fn tell_mark(&self, conn: usize, out: &mut String) {
         let master = &self.masters[self.conns[conn].master];
         let silent = match self.flaw {
@@ -381,7 +383,7 @@ impl World {
         .expect("writing to a string cannot fail");
     }
 
-    /// Replies to `PTTL` of the generation marker.
+    /// Writes the reply to `PTTL` of the generation marker.
     pub(super) fn tell_mark_left(&self, conn: usize, out: &mut String) {
         let master = &self.masters[self.conns[conn].master];
         let now_us = master.micros(self.now);
@@ -393,7 +395,7 @@ impl World {
         write!(out, ":{left}\r\n").expect("writing to a string cannot fail");
     }
 
-    /// A client restores a lost generation marker, if there is none.
+    /// Handles a client's request to restore a lost generation marker. It succeeds only if there is no marker.
     pub(super) fn take_mark(
         &mut self,
         conn: usize,
@@ -420,14 +422,14 @@ impl World {
         number_of(master.mark(master.micros(self.now)))
     }
 
-    /// The generation marker of a master has been raised.
+    /// Called when the generation marker of a master has been raised.
     pub(super) fn raised(&mut self, master: usize) {
         let number = self.mark_number(master);
         self.fallen[master] = self.fallen[master].filter(|(was, _)| *was > number);
         self.judge_marks();
     }
 
-    /// A master is back whose generation marker had this number.
+    /// Called when a master is back. `was` is the number of the generation marker that it had before.
     pub(super) fn look_at_fallen(&mut self, master: usize, was: u64) {
         if self.flaw == Some(Flaw::MarkLostOnRestart) {
             let now_us = self.masters[master].micros(self.now);
@@ -442,14 +444,16 @@ impl World {
         }
         self.watch.coverage.fallen += 1;
         let most = self.fallen[master].map_or(was, |(most, _)| most.max(was));
-        // Clocks may differ by 1 % in rate while the time is measured, as in all rules.
+        // The clock on which `max_ttl` is measured may run up to 1 % fast or slow, as in all rules.
         let until = self.now + self.scenario.settings.max_ttl / 100 * 99;
         self.fallen[master] = Some((most, until));
         self.at(until, Event::Unguarded);
     }
 
-    /// Everything depends on masters that keep their generation markers, or that get them back before they vote again.
-    /// If a majority admits clients again that were shut out, nothing is promised any more.
+    /// Drops the promises if too many masters have lost their generation markers.
+    ///
+    /// Masters must keep their markers, or get them back before they vote again. If a majority admits clients again
+    /// that it had shut out, nothing is promised any more.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;
@@ -483,7 +487,7 @@ impl World {
         }
     }
 
-    /// Stops a master that is no longer used for good.
+    /// Stops a master for good that is no longer used.
     pub(crate) fn retire(&mut self, index: usize) {
         if std::mem::replace(&mut self.masters[index].retired, true) {
             return;

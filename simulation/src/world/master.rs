@@ -1,5 +1,5 @@
 //! One simulated master: the library's in-memory master, which has the semantics of the scripts, with a clock, a disk
-//! and a process around it.
+//! and a server process around it.
 
 use std::sync::Arc;
 
@@ -15,26 +15,26 @@ use crate::seeded_bugs::{Flaw, WrongScripts, wrong_note, wrong_value};
 
 pub(crate) struct SimMaster {
     pub(super) memory: Master,
-    /// The memory that a stale disk restores.
+    /// The memory that a restart restores if the disk is stale.
     disk: Master,
-    /// Its wall clock, in nanoseconds since 1970.
+    /// The master's wall clock, in nanoseconds since 1970.
     pub(crate) clock: Clock,
     keeps: Disk,
-    /// The number of restarts. It makes the run id.
+    /// The number of restarts, from which the run id is made.
     pub(crate) run: u32,
     pub(crate) up: bool,
-    /// The reading of its clock at its start, in microseconds.
+    /// The reading of the master's clock when the server started, in microseconds.
     started_us: u64,
     pub(crate) stalled_until: u64,
-    /// The refusal of all lock requests, and until when.
+    /// How the master refuses all lock requests, and the true time until which it does.
     pub(crate) refusing: Option<(u64, Refusal)>,
-    /// The scripts that it has loaded, as bits: first those without a check, then those of each check of the generation
-    /// marker.
+    /// The loaded scripts (bit n is script n), by the number of the check of the generation marker that they contain.
+    /// Number 0 is for scripts without a check.
     pub(crate) scripts: Vec<u32>,
-    /// It is no longer used, and has been stopped for good.
+    /// Whether the master is no longer used and has been stopped for good.
     pub(super) retired: bool,
     wrong: WrongScripts,
-    /// The keys that hold foreign values, as bits.
+    /// The resources whose lock keys hold foreign values (bit n is resource n).
     pub(super) foreign_keys: u32,
     /// The state of each lock after the last message about it.
     seen: [Seen; PLACES],
@@ -50,7 +50,7 @@ impl SimMaster {
             keeps: plan.disk,
             run: 0,
             up: true,
-            // At the beginning it has been running for a day.
+            // At the beginning of a run the server has been running for a day.
             started_us: begins / 1_000 - 86_400_000_000,
             stalled_until: 0,
             refusing: None,
@@ -62,12 +62,14 @@ impl SimMaster {
         }
     }
 
-    /// The reading of its clock in microseconds, cut to whole milliseconds, by which keys live and expire.
+    /// The reading of the master's clock in microseconds, rounded down to whole milliseconds. Keys expire by this
+    /// reading.
     pub(crate) fn micros(&self, now: u64) -> u64 {
         self.clock.read(now) / 1_000_000 * 1_000
     }
 
-    /// `uptime_in_seconds` as a server reports it: both ends are cut to whole seconds.
+    /// The `uptime_in_seconds` that the server reports. As in a real server, both times are rounded down to seconds
+    /// first.
     pub(crate) fn uptime(&self, now: u64) -> u64 {
         (self.micros(now) / 1_000_000).saturating_sub(self.started_us / 1_000_000)
     }
@@ -78,14 +80,14 @@ impl SimMaster {
         }
     }
 
-    /// The note next to a lock, and its expiry on the master's clock in microseconds.
+    /// Returns the note next to a lock, and when it expires in microseconds on the master's clock.
     pub(super) fn note(&self, now_us: u64, key: &[u8]) -> Option<(Vec<u8>, u64)> {
         let key = [b"quorate:note:", key].concat();
         let peek = self.memory.peek(now_us, &key);
         Some((peek.holder?.to_vec(), peek.expires.unwrap_or(u64::MAX)))
     }
 
-    /// The value of a lock key.
+    /// Returns the value of a lock key.
     pub(super) fn holder(&self, now_us: u64, key: &[u8]) -> Option<&[u8]> {
         self.memory.peek(now_us, key).holder
     }
@@ -94,7 +96,7 @@ impl SimMaster {
         self.memory.take_announced()
     }
 
-    /// Records the state of a lock after a message that may concern other locks as well.
+    /// Records the state of one lock after a message that may concern several locks.
     pub(super) fn look_again(&mut self, now_us: u64, key: &[u8]) -> Seen {
         let seen = self.look(now_us, key);
         self.seen[resource_of(key)] = seen;
@@ -120,7 +122,7 @@ impl SimMaster {
         }
     }
 
-    /// The shared holds under a key.
+    /// Returns the holds of a class under a lock key.
     fn members(&self, key: &[u8]) -> Vec<Member> {
         let member = |(value, until_ms): &([u8; 32], u64)| Member {
             value: *value,
@@ -190,25 +192,25 @@ impl SimMaster {
     }
 }
 
-/// The memory of a server in this run.
+/// Returns the memory of a server for this run.
 fn started(index: usize, run: u32, mut memory: Master) -> Master {
     memory.set_run(ServerRun::new(run_id(index, run)));
     memory
 }
 
-/// The name of a run of a server.
+/// Returns the run id of a server, made from the master's number and its number of restarts.
 pub(super) fn run_id(index: usize, run: u32) -> String {
     format!("{index}.{run}")
 }
 
-/// A value, or a marker padded with zeros.
+/// Returns a lock value, or a class marker padded with zeros to 32 bytes.
 fn padded(holder: &[u8]) -> Option<[u8; 32]> {
     let mut whole = [0; 32];
     whole.get_mut(..holder.len())?.copy_from_slice(holder);
     Some(whole)
 }
 
-/// The holder in a lock key, for traces.
+/// Formats the value in a lock key for traces.
 fn stands_as(holder: &[u8; 32]) -> String {
     let end = holder.iter().position(|byte| *byte == 0);
     match end {
@@ -217,7 +219,7 @@ fn stands_as(holder: &[u8; 32]) -> String {
     }
 }
 
-/// A short form of an answer.
+/// Formats an answer briefly for traces.
 fn plain(answer: &Result<Answer, Fault>) -> String {
     match answer {
         Ok(Answer::Granted { .. }) => "granted".to_owned(),
@@ -229,7 +231,7 @@ fn plain(answer: &Result<Answer, Fault>) -> String {
     }
 }
 
-/// Each key of a lock.
+/// Returns each key of the lock that an item extends.
 fn keys_of(item: &ExtendItem) -> impl Iterator<Item = (&Arc<Claim>, &Arc<[u8]>)> {
     item.claim.keys().map(|key| (&item.claim, key))
 }
@@ -305,7 +307,7 @@ impl World {
         answer
     }
 
-    /// The same for several keys or shared holds.
+    /// Lets a master execute a request about several keys or shared holds, and reports each lock to the checkers.
     fn apply_group(
         &mut self,
         index: usize,
@@ -328,7 +330,7 @@ impl World {
         answer
     }
 
-    /// The consequences of a message: a waiter has left the queue, others are woken.
+    /// Handles what follows from a request: reports a waiter that has left its queue, and sends wake-ups.
     fn behind(&mut self, index: usize, request: &Request) {
         let now = self.now;
         let published = self.masters[index].memory.take_published();
@@ -397,7 +399,7 @@ impl World {
         self.show_note(master, key);
     }
 
-    /// Force-releases a lock on all masters that are up.
+    /// Force-releases a lock on all Redis masters that are up.
     pub(super) fn break_lock(&mut self, resource: u8) {
         self.watch.coverage.breaks += 1;
         let key: Arc<[u8]> = name(resource).as_bytes().into();
@@ -418,7 +420,7 @@ impl World {
         }
     }
 
-    /// The uptime that a master reports.
+    /// Returns the uptime that a master reports.
     pub(super) fn uptime(&self, index: usize) -> u64 {
         let ahead = if self.flaw == Some(Flaw::UptimeAhead) {
             2
@@ -476,7 +478,7 @@ impl World {
         }
         let kept = master.keeps;
         self.say(|| format!("master {index} is back, disk: {kept:?}"));
-        // A full disk keeps the counters, so `forgot` is false. Checkers see a restart all the same.
+        // A full disk keeps the counters, so nothing was forgotten. The checkers must see the restart anyway.
         let forgot = kept != Disk::Always;
         self.watch.fact(
             now,

@@ -1,6 +1,6 @@
-//! The simulated world: one queue of events, masters, connections and client processes.
+//! The simulated world: one queue of events, the masters, the connections and the client processes.
 //!
-//! The scenario and its seed decide everything. The world calls the library only while it is unlocked.
+//! The scenario and its seed decide everything. The world must be unlocked whenever the library is called.
 
 mod asked;
 mod deletion;
@@ -55,11 +55,11 @@ use crate::seeded_bugs::Flaw;
 
 /// The state that all tasks and nodes of a run share.
 pub(crate) struct Shared {
-    /// The true time. It moves from event to event, and by a little with each reading of a clock.
+    /// The true time in nanoseconds. It goes from event to event, and a little further with each reading of a clock.
     now: AtomicU64,
-    /// A task is being polled, so it may be preempted between two readings of the clock.
+    /// Whether a task is being polled. Only then may it be preempted at a reading of a clock.
     polled: AtomicBool,
-    /// Tasks that have been woken. Outside of the world, so that waking needs no other lock.
+    /// The tasks that have been woken. They are outside of the world, so that a wake-up needs no lock of the world.
     pub(crate) ready: Arc<Mutex<VecDeque<usize>>>,
     world: Mutex<World>,
 }
@@ -74,7 +74,7 @@ impl Shared {
         })
     }
 
-    /// The true time.
+    /// Returns the true time, in nanoseconds.
     pub(crate) fn now(&self) -> u64 {
         self.now.load(Ordering::Relaxed)
     }
@@ -90,25 +90,25 @@ impl Shared {
         self.polled.swap(polls, Ordering::Relaxed)
     }
 
-    /// Reads the state of the holds in a process.
+    /// Updates the checkers' view of all holds of a process.
     pub(crate) fn after(&self, client: usize) {
         let mut world = self.world();
         let now = world.now;
         world.watch.after(now, Some(client));
     }
 
-    /// A clock is read, which takes a moment.
+    /// Advances the time by `moment`, because reading a clock takes time. Returns the new true time.
     pub(crate) fn look(&self, moment: u64) -> u64 {
-        // One thread plays a run, so a load and a store are enough, here and below.
+        // One thread plays a run, so a load and a store need not be one atomic operation, here and below.
         let now = self.now() + moment;
         self.now.store(now, Ordering::Relaxed);
         now
     }
 
-    /// Preempts the task that is being polled: masters, network and drivers go on, other tasks wait. Ends early at an
-    /// event that concerns all tasks.
+    /// Preempts the task that is being polled for `lasts` nanoseconds. Meanwhile masters, network and drivers continue,
+    /// and other tasks wait. The preemption ends early at an event that the executor must handle.
     pub(crate) fn preempt(&self, lasts: u64) {
-        // Answers are delivered within an event, in which no task may be preempted.
+        // Drivers deliver answers within an event, in which no task may be preempted.
         if !self.polled.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -143,20 +143,20 @@ impl Shared {
         self.polled.store(true, Ordering::Relaxed);
     }
 
-    /// Moves the time to the next event, handles it, and runs the checkers. Calls of the library are made with the
-    /// world unlocked. Returns `None` at the end of time.
+    /// Handles the next event at its time, and runs the checkers. Unlocks the world to call the library. Returns `None`
+    /// if no event is left until `deadline`.
     pub(crate) fn happen(&self, mut world: MutexGuard<'_, World>, deadline: u64) -> Option<Event> {
         let Reverse(next) = world.events.pop()?;
         if next.at > deadline {
             return None;
         }
-        // An event that is due while a clock is read happens a moment later.
+        // An event that became due while a clock was read happens a little late.
         world.now = next.at.max(self.now());
         self.now.store(world.now, Ordering::Relaxed);
         let todo = world.happen(next.event);
         let now = world.now;
         match todo {
-            // The checkers look at the woken process after it has run.
+            // The checkers look at the woken process after its task has run.
             Some(Todo::Wake(waker)) => {
                 drop(world);
                 waker.wake();
@@ -171,7 +171,7 @@ impl Shared {
         Some(next.event)
     }
 
-    /// Takes the world apart, to break reference cycles.
+    /// Takes the contents out of the world at the end of a run, to break reference cycles.
     pub(crate) fn demolish(&self) {
         let mut world = self.world();
         let links = std::mem::take(&mut world.links);
@@ -188,7 +188,7 @@ impl Shared {
     }
 }
 
-/// An action that requires the world to be unlocked.
+/// An action that an event requires and that must be done while the world is unlocked.
 enum Todo {
     Wake(Waker),
     Step(usize, Call),
@@ -198,13 +198,13 @@ enum Todo {
 /// A scheduled event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A timer fires.
+    /// A timer of a process fires.
     Timer {
         client: u8,
         slot: u32,
         lap: u32,
     },
-    /// The actor of a link has its turn.
+    /// The actor of a link runs.
     Turn {
         link: u32,
     },
@@ -217,69 +217,69 @@ pub(crate) enum Event {
     Accept {
         conn: u32,
     },
-    /// The acceptance reaches the client.
+    /// The master's acceptance of a connection reaches the client.
     Dialed {
         conn: u32,
     },
-    /// The oldest piece in flight reaches the master.
+    /// The oldest bytes in flight to the master reach it.
     Arrive {
         conn: u32,
     },
-    /// The oldest piece in flight reaches the client.
+    /// The oldest bytes in flight to the client reach it.
     Receive {
         conn: u32,
     },
-    /// The client learns that its connection has ended.
+    /// The client is notified that its connection has ended.
     Closed {
         conn: u32,
     },
-    /// A question reaches a store (`Reach`), or its answer the client (`Tell`).
+    /// A request reaches a store (`Reach`), or its answer reaches the client (`Tell`).
     Reach {
         asked: u32,
     },
     Tell {
         asked: u32,
     },
-    /// A session of a store has ended (`Lost`), or a message reaches a listener (`Word`).
+    /// A client is notified that its store session has ended (`Lost`), or a wake-up message reaches it (`Word`).
     Lost {
         session: u32,
     },
     Word {
         session: u32,
     },
-    /// A message is executed a second time.
+    /// A message to a master is executed a second time.
     Stray(u32),
-    /// A paused task may go on.
+    /// A task that was delayed at an await becomes ready.
     Wake(u32),
     /// A fault of the scenario.
     Fault(u32),
-    /// A master that had crashed is back.
+    /// A master that has crashed restarts.
     Restart(u8),
     /// The state that a stale disk will restore is saved.
     Snapshot(u8),
-    /// A foreign client removes its value from a master.
+    /// The other program removes its foreign value from a master.
     ForeignKeyGoes {
         master: u8,
         resource: u8,
     },
     /// A paused process resumes.
     Resume(u8),
-    /// A killed process restarts; for the executor.
+    /// A killed process restarts. The executor does this.
     Boot(u8),
-    /// A client is configured with its last masters.
+    /// A client is configured with the masters of its last step.
     Reconfigured(u8),
-    /// An order of an operator reaches a master (`Ordered`), or its reply the operator (`Obeyed`).
+    /// An order of an operator reaches a master (`Ordered`), or its reply reaches the operator (`Obeyed`).
     Ordered {
         order: u32,
     },
     Obeyed {
         order: u32,
     },
-    /// The restart guard ends for a master that came back with an older generation marker.
+    /// The restart guard ends on a master that came back with an older generation marker.
     Unguarded,
-    /// An administrator checks for masters that have lost their generation markers.
+    /// The administrator checks for masters that have lost their generation markers.
     LookedAfter,
-    /// The masters have been unused for the time that a fault states.
+    /// The clocks jump, as if the masters had been unused for the time that a fault states.
     Skipped(u32),
 }
 
@@ -313,24 +313,24 @@ impl Ord for Scheduled {
 pub(crate) struct Process {
     pub(crate) clock: Clock,
     pub(crate) wall_us: i64,
-    /// The number of restarts.
+    /// The number of starts of the process.
     pub(crate) life: u32,
     pub(crate) paused_until: u64,
-    /// Events that arrived while it was paused.
+    /// The events that arrived while the process was paused.
     parked: Vec<Event>,
-    /// Tasks that were woken while it was paused.
+    /// The tasks that were woken while the process was paused.
     pub(crate) parked_tasks: Vec<usize>,
-    /// The next step of its plan.
+    /// The index of the process's next step in its plan.
     pub(crate) step: usize,
-    /// The number of its tasks that are still running.
+    /// The number of tasks of the process that are still running.
     pub(crate) tasks: u8,
     pub(crate) done: bool,
     pub(crate) killed: bool,
-    /// The attempt that began last.
+    /// The attempt of the process that began last.
     attempt: Option<Arc<Claim>>,
-    /// The step with which it will be configured at its next start.
+    /// The step in the replacement of masters that the process will have after its next start.
     next_step: u8,
-    /// The step of its current life.
+    /// The step in the replacement of masters that the process has now.
     step_now: u8,
 }
 
@@ -340,38 +340,38 @@ pub(crate) struct TimerSlot {
     pub(crate) waker: Option<Waker>,
 }
 
-/// A message in flight outside of any connection.
+/// The second copy of a message, which arrives outside of any connection.
 struct Stray {
     master: usize,
     run: u32,
-    /// The connection on which it was sent first.
+    /// The connection on which the message was sent first.
     conn: usize,
     looks: usize,
     request: Request,
 }
 
-/// The world.
+/// Everything that is simulated, except the library and the tasks.
 pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) scenario: Arc<Scenario>,
     pub(crate) flaw: Option<Flaw>,
-    /// The task that is being polled.
+    /// The index of the task that is being polled.
     pub(crate) task: usize,
     events: BinaryHeap<Reverse<Scheduled>>,
     seq: u64,
     pub(crate) rng: Rng,
     masters: Vec<SimMaster>,
-    /// The contents of the masters that are stores, and what their disks would restore.
+    /// The contents of the masters that are stores. `store_disks` is what their disks would restore.
     stores: Vec<Records>,
     store_disks: Vec<Records>,
     sessions: Vec<Session>,
     asked: Vec<Option<Asked>>,
-    /// For a seeded bug: sessions that were given up and are used again.
+    /// For a seeded bug: the sessions that were given up and will be used again.
     pool: Vec<usize>,
-    /// The values that a store has reported as released, and the waiters that have left its queues.
+    /// The lock values that a store has reported as released. `left`: the waiters that have left its queues.
     released: HashSet<(usize, [u8; 32])>,
     left: HashSet<(usize, Arc<str>)>,
-    /// The nodes of stores, by client and master.
+    /// The nodes of stores through which a lock can be force-released, by client and master.
     breakers: Vec<Breaker>,
     pub(crate) links: Vec<Link>,
     conns: Vec<Conn>,
@@ -379,18 +379,19 @@ pub(crate) struct World {
     pub(crate) timers: Vec<TimerSlot>,
     pub(crate) free_timers: Vec<u32>,
     strays: Vec<Option<Stray>>,
-    /// The orders of operators, and how many operators have reached their goal.
+    /// The orders of operators. `arrived`: whether an operator has reached the goal.
     orders: Vec<Order>,
     arrived: bool,
-    /// The checks of scripts before they vote, as loaded.
+    /// The checks of generation markers that scripts contain, by number.
     looks: Vec<Looks>,
-    /// The generation markers that masters had before they came back with older ones, and until when each of these
-    /// masters is guarded.
+    /// For each master that came back with an older generation marker: the number of the marker that it had before, and
+    /// the true time until which the restart guard keeps it from voting.
     fallen: Vec<Option<(u64, u64)>>,
-    /// For seeded bugs: when a master died that is replaced without a change, and counters that were read too early.
+    /// For seeded bugs: when the master died that is replaced without an operator. `counted`: the counters that were
+    /// read too early.
     died: Option<u64>,
     counted: Vec<Option<Vec<orders::Counter>>>,
-    /// Spawned tasks that the executor has not yet taken.
+    /// The spawned tasks that the executor has not taken yet.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
     pub(crate) watch: Watch,
 }
@@ -470,18 +471,18 @@ impl World {
         self.events.push(Reverse(Scheduled { at, seq, event }));
     }
 
-    /// Whether the faults are over.
+    /// Whether the faults have healed.
     pub(crate) fn healed(&self) -> bool {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
-    /// Whether threads are no longer preempted. The driver of a store reads the clock again and again, so this ends at
-    /// the healing.
+    /// Whether threads are no longer preempted. With stores this ends at the healing, because the driver of a store
+    /// reads the clock very often.
     fn is_rested(&self) -> bool {
         self.healed() && self.scenario.stores() != 0
     }
 
-    /// The client to whose process an event belongs: the event is delivered only while the process runs.
+    /// Returns the client whose process must run for an event to be delivered; `None` for other events.
     fn owner(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Timer { client, .. } => Some(usize::from(*client)),
@@ -574,7 +575,7 @@ impl World {
                 self.watch.coverage.jumps += 1;
                 self.jump(master.into(), by_us * 1_000);
             }
-            // Partitions are in the scenario: every message checks them.
+            // Every message looks into the scenario for partitions, so nothing is to be done here.
             FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,
             FaultKind::Reset { master } => {
                 self.cut_all(master.into(), true);
@@ -621,7 +622,7 @@ impl World {
         None
     }
 
-    /// All processes end for a while. When all their locks have ended, the clocks jump.
+    /// Kills all processes until `down` has passed, and lets the clocks jump at once.
     fn leave_alone(&mut self, fault: usize, down: u64) {
         for client in 0..self.processes.len() {
             self.kill_process(client as u8, down);
@@ -629,7 +630,7 @@ impl World {
         self.at(self.now, Event::Skipped(fault as u32));
     }
 
-    /// All clocks jump by the time of a fault.
+    /// Lets all clocks jump by the time of a `Skip` fault.
     fn skip(&mut self, fault: usize) {
         let FaultKind::Skip { by, .. } = self.scenario.faults[fault].kind else {
             return;
@@ -653,7 +654,7 @@ impl World {
         self.happened(Happening::Unused);
     }
 
-    /// Moves the clock of a master by `by` nanoseconds.
+    /// Moves the clock of a master by `by` nanoseconds, and reports the jump to the checkers.
     fn jump(&mut self, index: usize, by: i64) {
         let now = self.now;
         let fact = Fact::ClockJumps {
@@ -666,7 +667,7 @@ impl World {
         master.look_at_all(now);
     }
 
-    /// Reports a happening that concerns all clients and resources.
+    /// Reports to the checkers a happening that concerns all clients and resources.
     fn happened(&mut self, what: Happening) {
         self.tell_happened(what, None, None);
     }
@@ -710,7 +711,7 @@ impl World {
         self.say(|| format!("client {client} resumes"));
     }
 
-    /// Adds a line to the trace, if there is one.
+    /// Adds a line to the trace, if a trace is wanted.
     pub(crate) fn say(&mut self, line: impl FnOnce() -> String) {
         let now = self.now;
         self.watch.say(now, line);

@@ -12,33 +12,34 @@ use crate::scenario::{FaultKind, Scenario};
 pub(super) struct Conn {
     pub(super) link: usize,
     pub(super) master: usize,
-    /// The run of the server that accepted it.
+    /// The run of the server that accepted the connection.
     pub(super) run: u32,
     state: State,
-    /// The client still has it.
+    /// Whether the client still has the connection.
     client: bool,
-    /// The server still has it.
+    /// Whether the server still has the connection.
     pub(super) server: bool,
-    /// Broken on the way: what the client writes from now on is lost.
+    /// Whether the connection is broken on the way. Then bytes that the client writes from now on are lost.
     broken: bool,
-    /// Bytes in flight. Each arrival takes the first piece, so the order is kept.
+    /// The bytes in flight to the server. Each arrival takes the first piece, so the order is kept. `from`: the bytes
+    /// in flight to the client.
     to: VecDeque<Vec<u8>>,
     from: VecDeque<Vec<u8>>,
     last_to: u64,
     last_from: u64,
-    /// Bytes that the server has read and not yet understood.
+    /// The bytes that the server has read, but that are not a complete command yet.
     pub(super) unread: Vec<u8>,
-    /// The process that receives wake-ups here.
+    /// The id of the process that receives wake-ups on this connection.
     pub(super) subscriber: Option<String>,
-    /// The channels of elections to which it is subscribed.
+    /// The channels of elections to which the connection is subscribed.
     pub(super) watches: Vec<Vec<u8>>,
-    /// The number of commands executed since the handshake.
+    /// The number of commands that were executed since the handshake.
     pub(super) served: u64,
-    /// The next reply of the server is malformed.
+    /// Whether the next reply of the server is malformed.
     pub(super) garbled: bool,
-    /// The name of the connection.
+    /// The name that the client has given to the connection.
     pub(super) name: String,
-    /// An operator has closed it at the server: no command of it is executed later.
+    /// Whether an operator has closed the connection at the server. No command of it is executed later.
     pub(super) ended: bool,
 }
 
@@ -55,17 +56,17 @@ pub(super) enum Way {
     From,
 }
 
-/// The transfer of one packet.
+/// The journey of one packet.
 pub(super) struct Trip {
     pub(super) client: usize,
     pub(super) master: usize,
     pub(super) way: Way,
-    /// The longest duration once the faults have healed.
+    /// The longest duration after the faults have healed, in nanoseconds.
     pub(super) healed_within: u64,
 }
 
 impl Trip {
-    /// The time of arrival. Lost packets are sent again; packets that meet a partition arrive after it.
+    /// Draws the time of arrival. A lost packet is sent again; a packet that meets a partition arrives after its end.
     pub(super) fn ends(&self, scenario: &Scenario, now: u64, rng: &mut Rng, lost: &mut u64) -> u64 {
         let net = scenario.net;
         let takes = net.delay + rng.below(net.jitter + 1);
@@ -83,7 +84,7 @@ impl Trip {
         at
     }
 
-    /// The end of the partition that it meets, if any.
+    /// Returns the end of the partition that the packet meets; `None` if it meets none.
     fn cut_until(&self, scenario: &Scenario, now: u64, at: u64) -> Option<u64> {
         scenario.faults.iter().find_map(|fault| match fault.kind {
             FaultKind::Partition {
@@ -111,14 +112,14 @@ impl Conn {
 }
 
 impl World {
-    /// The arrival time of a packet that is sent now.
+    /// Draws the arrival time of a packet that is sent now, never before that of earlier packets.
     fn travel(&mut self, conn: usize, way: Way) -> u64 {
         let (link, master) = (self.conns[conn].link, self.conns[conn].master);
         let trip = Trip {
             client: self.links[link].client,
             master,
             way,
-            // After the healing a round trip fits into the node timeout.
+            // Once the faults have healed, a round trip fits into the node timeout.
             healed_within: self.scenario.settings.node_timeout / 3,
         };
         let (rng, lost) = (
@@ -168,7 +169,7 @@ impl World {
         self.conns[conn].state == State::Dialing
     }
 
-    /// The first packet reaches the master. The kernel accepts, even if the server stalls.
+    /// The first packet of a connection reaches the master. The kernel accepts it even if the server stalls.
     pub(super) fn accept(&mut self, conn: usize) {
         let master = &self.masters[self.conns[conn].master];
         let (up, run) = (master.up, master.run);
@@ -180,7 +181,7 @@ impl World {
         self.at(at, Event::Dialed { conn });
     }
 
-    /// The acceptance reaches the client.
+    /// The acceptance of a connection reaches the client.
     pub(super) fn dialed(&mut self, conn: usize) -> Option<Call> {
         let dialed = &mut self.conns[conn];
         if !dialed.client {
@@ -212,8 +213,8 @@ impl World {
         }
     }
 
-    /// Sends bytes to the client. Nothing is sent on a broken connection, because the bytes lost with it would be
-    /// missing in between.
+    /// Sends bytes to the client. Nothing is sent on a broken connection, because earlier bytes were lost with it and
+    /// the client would read a gap.
     pub(super) fn say_to_client(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
         while !rest.is_empty() && self.conns[conn].is_heard() && !self.conns[conn].broken {
@@ -230,7 +231,7 @@ impl World {
         &mut self.links[self.conns[conn].link].rng
     }
 
-    /// The number of bytes in the next packet.
+    /// Draws the number of bytes in the next packet.
     fn piece(&mut self, conn: usize, len: usize) -> usize {
         let cut_ppm = self.scenario.net.cut_ppm;
         let rng = self.rng_of(conn);
@@ -241,7 +242,7 @@ impl World {
         }
     }
 
-    /// The first piece in flight reaches the server.
+    /// The first bytes in flight reach the server.
     pub(super) fn arrive(&mut self, conn: usize) {
         let stalled_until = self.masters[self.conns[conn].master].stalled_until;
         if stalled_until > self.now && self.conns[conn].server {
@@ -255,21 +256,21 @@ impl World {
             open.unread.extend_from_slice(&piece);
             self.serve(conn);
         }
-        // The server has read what the client sent before it closed the connection.
+        // If the client has closed the connection and the server has read all bytes, the server closes it too.
         let open = &mut self.conns[conn];
         if !open.client && open.to.is_empty() {
             open.server = false;
         }
     }
 
-    /// The first piece in flight reaches the client.
+    /// The first bytes in flight reach the client.
     pub(super) fn receive(&mut self, conn: usize) -> Option<(usize, Call)> {
         let open = &mut self.conns[conn];
         let piece = open.from.pop_front()?;
         open.client.then_some((open.link, Call::Hear(piece)))
     }
 
-    /// The client learns that its connection has ended.
+    /// The client is notified that its connection has ended.
     pub(super) fn closed(&mut self, conn: usize) -> Option<(usize, Call)> {
         let ended = &self.conns[conn];
         ended
@@ -277,7 +278,7 @@ impl World {
             .then_some((ended.link, Call::Cut("connection closed")))
     }
 
-    /// The client closes its connection. The server may still read a first part of what was sent.
+    /// The client closes its connection. The server may still read the first part of the bytes in flight.
     pub(super) fn close(&mut self, index: usize) {
         let Some(conn) = self.links[index].conn.take() else {
             return;
@@ -289,7 +290,7 @@ impl World {
         self.strand(conn);
     }
 
-    /// Drops the bytes in flight to the server, except perhaps a first part.
+    /// Drops the bytes in flight to the server; sometimes the first part still arrives.
     fn strand(&mut self, conn: usize) {
         let ppm = self.scenario.net.leftover_ppm;
         let under_way = self.conns[conn].to.len();
@@ -307,8 +308,8 @@ impl World {
         }
     }
 
-    /// Breaks a connection on the way, in the middle of any transfer. If the server is alive, it may still read what
-    /// was in flight to it.
+    /// Breaks a connection on the way, in the middle of any transfer. If the server is `alive`, it may still read the
+    /// first part of the bytes in flight.
     pub(super) fn cut(&mut self, conn: usize, alive: bool) {
         if !self.conns[conn].is_heard() || self.conns[conn].broken {
             return;
@@ -346,7 +347,7 @@ impl World {
         }
     }
 
-    /// The server closes a connection: what is in flight to it is never read.
+    /// The server closes a connection, and never reads the bytes in flight to it.
     pub(super) fn hang_up(&mut self, conn: usize) {
         let heard = self.conns[conn].is_heard();
         let open = &mut self.conns[conn];
@@ -360,7 +361,7 @@ impl World {
         }
     }
 
-    /// A server, or a device on the way, forgets its connections without notifying the clients.
+    /// A server, or a device on the way, forgets all connections of a master without notifying the clients.
     pub(super) fn forget(&mut self, master: usize) {
         for conn in &mut self.conns {
             if conn.master == master {

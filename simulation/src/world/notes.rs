@@ -12,10 +12,10 @@ use crate::facts::Fact;
 use crate::locker::resource_of;
 use crate::seeded_bugs::Flaw;
 
-/// The prefix of the channel of a lock's leaders.
+/// The prefix of the channel on which the leaders of a lock are announced.
 const LEADER: &str = "quorate:leader:";
 
-/// Decodes NOTE.
+/// Decodes the arguments of NOTE.
 pub(super) fn noted(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let (args, []) = args.as_chunks::<3>() else {
         return None;
@@ -40,12 +40,12 @@ pub(super) fn noted(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes LOOK.
+/// Decodes the arguments of LOOK.
 pub(super) fn looked(key: &[u8]) -> Request {
     Request::Look { key: key.into() }
 }
 
-/// The reply to NOTE.
+/// Writes the reply to NOTE.
 pub(super) fn written(each: &[bool], out: &mut String) -> std::fmt::Result {
     let digit = |written: &bool| if *written { '1' } else { '0' };
     let digits: String = each.iter().map(digit).collect();
@@ -59,7 +59,7 @@ pub(super) fn bulk(words: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
     }
 }
 
-/// The reply to LOOK, with the current note.
+/// Writes the reply to LOOK, with the current note.
 fn state(state: &KeyState, note: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
     let words = 5 + usize::from(note.is_some());
     write!(out, "*{words}\r\n")?;
@@ -79,7 +79,7 @@ fn state(state: &KeyState, note: Option<&[u8]>, out: &mut String) -> std::fmt::R
     note.map_or(Ok(()), |note| bulk(Some(note), out))
 }
 
-/// The reply to a subscription or its end.
+/// Writes the reply to a subscription, or to its end.
 pub(super) fn subscribed(on: bool, channel: &[u8], out: &mut String) {
     let kind = if on { "subscribe" } else { "unsubscribe" };
     let (channel, len) = (text(channel), channel.len());
@@ -91,7 +91,7 @@ pub(super) fn subscribed(on: bool, channel: &[u8], out: &mut String) {
     .expect("writing to a string cannot fail");
 }
 
-/// Whether a channel announces leaders.
+/// Whether leaders are announced on this channel.
 pub(super) fn is_of_leaders(channel: &[u8]) -> bool {
     channel.starts_with(LEADER.as_bytes())
 }
@@ -123,7 +123,7 @@ impl World {
         answer
     }
 
-    /// Replies to LOOK.
+    /// Writes the reply to LOOK.
     pub(super) fn look_at(&mut self, index: usize, request: &Request, out: &mut String) {
         let Request::Look { key } = request else {
             return;
@@ -140,7 +140,7 @@ impl World {
         state(&found, note.as_deref(), out).expect("writing to a string cannot fail");
     }
 
-    /// The note that a refusal returns: the current note of the holder.
+    /// Returns the current note of the holder, which a refusal contains.
     pub(super) fn note_of_refusal(
         &self,
         index: usize,
@@ -188,7 +188,7 @@ impl World {
         self.watch.fact(now, &fact);
     }
 
-    /// A master announces a new leader to its subscribers.
+    /// Announces a new leader to the subscribers of a master.
     fn announce(&mut self, master: usize, key: &[u8]) {
         let channel = [LEADER.as_bytes(), key].concat();
         let hears = |conn: &super::Conn| {

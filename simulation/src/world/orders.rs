@@ -1,5 +1,5 @@
-//! Orders of operators to masters, in flight to a master and back: late, lost, or executed when the operator waits no
-//! longer.
+//! Orders of operators to masters, in flight to a master and back. They may be late or lost, or executed after the
+//! operator has stopped waiting.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -17,46 +17,47 @@ use crate::locker::{PLACES, name};
 use crate::scenario::Refusal;
 use crate::seeded_bugs::Flaw;
 
-/// A fencing counter: its key and its number.
+/// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// The TTL of a counter that is not ahead.
+/// The TTL of a counter that is not ahead of the clock.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order of an operator to a master.
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// Raise the generation marker if it is lower. The flag says whether a master without a marker has lost it.
+    /// Raise the generation marker if it is lower. The flag says whether a master without a marker is known to have
+    /// lost it.
     Raise(u64, Arc<str>, bool),
-    /// List the connections.
+    /// List the connections of clients.
     Clients,
-    /// Close this connection.
+    /// Close the connection with this id.
     Kill(u64),
-    /// List the counters that are behind the clock by at most this much.
+    /// List the counters that are at most this far behind the clock.
     Counters(Duration),
-    /// List the locks with values.
+    /// List the locks that have values.
     Values,
-    /// Raise these counters if they are lower and no owner holds the lock.
+    /// Raise these counters if they are lower, except those of locks that an owner holds.
     Carry(Arc<[Counter]>),
-    /// Report the state.
+    /// Report the state of the master.
     Look,
 }
 
-/// The reply of the master.
+/// The reply of a master to an order.
 #[derive(Debug)]
 pub(crate) enum Heard {
     Done,
     Clients(String),
     Killed(bool),
     Counters(Vec<Counter>),
-    /// The locks with values.
+    /// The locks that have values.
     Values(Vec<Vec<u8>>),
-    /// The counters that may not be raised because of an owner's hold, with the owner's marker.
+    /// The counters that were not raised because an owner holds the lock, each with the owner's class marker.
     Owned(Vec<(Vec<u8>, Vec<u8>)>),
-    /// The state, and the connections.
+    /// The state of the master, and its list of connections.
     Seen(Box<ChangeSeen>, String),
     Refused(Refusal),
-    /// The connection has ended.
+    /// The operator's connection has ended.
     Gone,
 }
 
@@ -64,7 +65,7 @@ pub(crate) enum Heard {
 pub(super) struct Order {
     pub(super) client: usize,
     master: usize,
-    /// The run of the server to which the connection was made.
+    /// The run of the server to which the operator's connection was made; `None` for a new connection.
     run: Option<u32>,
     word: Word,
     heard: Option<(Heard, u32)>,
@@ -73,7 +74,7 @@ pub(super) struct Order {
 }
 
 impl Shared {
-    /// Sends an order to a master, over a connection to this run of it.
+    /// Sends an order to a master over a connection to this run of the server, and waits for the reply.
     pub(crate) async fn say_order(
         &self,
         client: usize,
@@ -130,7 +131,7 @@ impl World {
         trip.ends(&self.scenario, self.now, &mut self.rng, lost)
     }
 
-    /// An order reaches its master.
+    /// An order reaches its master, which executes it.
     pub(super) fn ordered(&mut self, index: usize) {
         let Order {
             client,
@@ -156,7 +157,7 @@ impl World {
         self.at(at, Event::Obeyed { order });
     }
 
-    /// The reply reaches the operator.
+    /// The reply to an order reaches the operator.
     pub(super) fn obeyed(&mut self, index: usize) -> Option<Waker> {
         let order = &mut self.orders[index];
         order.obeyed = true;
@@ -239,8 +240,8 @@ impl World {
         }
     }
 
-    /// For a seeded bug: masters that are no longer used are restarted without their generation markers, and not
-    /// stopped.
+    /// For a seeded bug: restarts masters that are no longer used, without their generation markers, instead of
+    /// stopping them.
     fn restart_left_over(&mut self, change: u64) {
         let plan = self.scenario.change.as_ref();
         let sets = plan.map(|plan| plan.named(2 * change as u8 + 1).sets());
@@ -250,7 +251,7 @@ impl World {
         }
     }
 
-    /// The list of connections as a server reports it.
+    /// Returns the list of connections as a server reports it.
     fn client_list(&self, master: usize) -> String {
         let run = self.masters[master].run;
         let here = self.conns.iter().enumerate();
@@ -279,7 +280,8 @@ impl World {
         (0..PLACES).filter_map(counter).collect()
     }
 
-    /// For a seeded bug: whether this is the one old master whose counters are read. It has the smallest ones.
+    /// For a seeded bug: whether the operator reads the counters of this old master only. It is the one with the
+    /// smallest counters.
     fn has_least(&self, master: usize) -> bool {
         let sum = |master: usize| {
             let counters = self.counters_of(master, DAY);
@@ -289,7 +291,7 @@ impl World {
         old.into_iter().min_by_key(|master| sum(*master)) == Some(master)
     }
 
-    /// The locks with values on a master.
+    /// Returns the locks that have values on a master.
     fn values_of(&self, master: usize) -> Vec<Vec<u8>> {
         let master = &self.masters[master];
         let now_us = master.micros(self.now);
@@ -301,7 +303,7 @@ impl World {
         names.map(|place| name(place as u8).into()).collect()
     }
 
-    /// Raises counters. Returns those that may not be raised because of an owner's hold.
+    /// Raises counters. Returns those that were not raised because an owner holds the lock.
     fn carry_to(&mut self, index: usize, counters: &[Counter]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let master = &mut self.masters[index];
         let now_us = master.micros(self.now);

@@ -1,4 +1,4 @@
-//! The contents of a simulated store: records whose versions never repeat.
+//! The contents of a simulated store: records whose version numbers never repeat.
 
 use std::collections::BTreeMap;
 
@@ -6,32 +6,32 @@ use quorate::node::store::{Commit, Committed, NamedRecord, Record};
 
 use crate::seeded_bugs::Flaw;
 
-/// The number of states of a record by which a follower may lag.
+/// How many states of each record are kept, so that a follower may lag by so much at most.
 const KEPT: usize = 4;
 
-/// For a seeded bug: the number of versions, which repeat.
+/// For a seeded bug: the number of different versions, after which they repeat.
 const AGAIN: u64 = 4;
 
-/// One state of a record.
+/// One state of a record, after one change.
 #[derive(Clone)]
 struct State {
-    /// The number of the change.
+    /// The number of the change that made this state.
     number: u64,
     record: Record,
-    /// The session that wrote it.
+    /// The session that wrote this state.
     writer: usize,
 }
 
-/// The states of a record. The last one is current.
+/// The last states of a record. The last one in the list is current.
 #[derive(Clone, Default)]
 struct Past {
     states: Vec<State>,
-    /// There were earlier states.
+    /// Whether there were earlier states that are no longer kept.
     cut: bool,
 }
 
 impl Past {
-    /// The state after that change.
+    /// Returns the state after the change with this number.
     fn at(&self, number: u64) -> Option<&State> {
         let found = self.states.iter().rev().find(|one| one.number <= number);
         found.or_else(|| self.states.first().filter(|_| self.cut))
@@ -46,7 +46,7 @@ impl Past {
 #[derive(Clone, Default)]
 pub(super) struct Records {
     all: BTreeMap<Vec<u8>, Past>,
-    /// The number of the last change. Restarts do not reset it.
+    /// The number of the last change of any record. A restart does not reset it.
     last: u64,
 }
 
@@ -55,12 +55,12 @@ impl Records {
         self.last
     }
 
-    /// The current record of a name.
+    /// Returns the current state of the record with this name.
     pub(super) fn get(&self, name: &[u8]) -> Record {
         self.all.get(name).map(Past::last).unwrap_or_default()
     }
 
-    /// The record at that change, and the number of the change that wrote it.
+    /// Returns the state of the record after the change `number`, and the number of the change that made this state.
     pub(super) fn get_at(&self, name: &[u8], number: u64) -> (Record, u64) {
         let state = self.all.get(name).and_then(|past| past.at(number));
         state.map_or((Record::default(), 0), |one| {
@@ -68,7 +68,7 @@ impl Records {
         })
     }
 
-    /// A page of the records in order of their names.
+    /// Returns a page of the records, in the order of their names.
     pub(super) fn page(&self, from: u64, count: u32) -> Vec<NamedRecord> {
         let named = |(name, past): (&Vec<u8>, &Past)| (name.clone(), past.last());
         let all = self.all.iter().map(named);
@@ -76,7 +76,7 @@ impl Records {
         there.skip(from as usize).take(count as usize).collect()
     }
 
-    /// Commits all changes, or none.
+    /// Makes all changes of a commit, or none.
     pub(super) fn commit(
         &mut self,
         commit: &Commit,
@@ -130,14 +130,14 @@ impl Records {
         });
     }
 
-    /// Forgets every change since `disk`. The numbers of changes go on.
+    /// Forgets every change since the state `disk`. The numbers of changes continue.
     pub(super) fn fall_back_to(&mut self, disk: Self) {
         let last = self.last;
         *self = disk;
         self.last = last;
     }
 
-    /// For a seeded bug: removes what a session wrote last.
+    /// For a seeded bug: removes the records that a session wrote last.
     pub(super) fn remove_of(&mut self, writer: usize) {
         let of = |past: &Past| past.states.last().is_some_and(|one| one.writer == writer);
         let names = self.all.iter().filter(|(_, past)| of(past));

@@ -11,14 +11,14 @@ use super::words::{number, text, token};
 use crate::facts::Fact;
 use crate::locker::resource_of;
 
-/// The scripts receive no lock value of the writer, only a fencing token: this value stands for all writers.
+/// The lock value of every writer of a value: the scripts receive only the fencing token and no lock value.
 const NOBODY: [u8; 32] = [b'0'; 32];
 
 fn claim(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
     Some(Arc::new(Claim::new("", key, token(value)?, true)))
 }
 
-/// Decodes READ.
+/// Decodes the arguments of READ.
 pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [value, agreed] = args else {
         return None;
@@ -29,7 +29,7 @@ pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes WRITE. The master knows its run.
+/// Decodes the arguments of WRITE. The server itself adds its run.
 pub(super) fn write(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [agreed, run, bytes @ ..] = args else {
         return None;
@@ -45,7 +45,7 @@ pub(super) fn write(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// The reply to READ if the value is one of ours.
+/// Writes the reply to READ if the stored value is one that the library wrote.
 pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Answer::Value { run, stored } = answer else {
         return Ok(());
@@ -53,7 +53,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Some(stored) = stored else {
         return write!(out, "*1\r\n_\r\n");
     };
-    // Nobody asks which other run it was.
+    // No client asks in which other run the value was written, so any other run will do.
     let run = if stored.vouched {
         run.as_str()
     } else {
@@ -91,7 +91,7 @@ impl World {
         answer
     }
 
-    /// For a seeded bug: the oldest value that another master has.
+    /// For a seeded bug: returns the oldest value that another master has.
     pub(super) fn shown_elsewhere(&self, key: &[u8]) -> Option<StoredValue> {
         let key = [b"quorate:value:", key].concat();
         let shown = |master: &super::SimMaster| {

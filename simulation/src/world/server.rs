@@ -14,7 +14,7 @@ use super::{Event, Stray, World, many, marks, notes, register};
 use crate::scenario::Refusal;
 use crate::seeded_bugs::Flaw;
 
-/// One command, as a list of words, and the number of its bytes.
+/// Parses one command into its words, and returns them with the number of bytes of the command.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     let number = |at: usize| -> Option<(usize, usize)> {
         let line = bytes.get(at + 1..)?;
@@ -32,13 +32,13 @@ fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     (at <= bytes.len()).then_some((words, at))
 }
 
-/// The free slots among `permits`: one digit for each.
+/// Formats the free slots among `permits`, as one digit for each slot.
 fn slots(free: u64, permits: u8) -> String {
     let digit = |slot| if free >> slot & 1 == 1 { '1' } else { '0' };
     (0..permits).map(digit).collect()
 }
 
-/// The reply to a request. A refusal contains the current note of the holder.
+/// Writes the reply to a request. A refusal contains the current note of the holder.
 fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>, out: &mut String) {
     let left = |ttl: Option<Duration>| ttl.map_or(-1, |ttl| ttl.as_millis() as i64);
     let written = match (request, answer) {
@@ -61,7 +61,7 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
                     let holder = line.holder.as_deref().unwrap_or_default();
                     let (holder, len) = (text(holder), holder.len());
                     let (ahead, ticket) = (line.ahead, line.ticket);
-                    // The reply to a group names the key that is in the way, which no client reads.
+                    // The reply to a group also names the key that is not free, but no client reads that name.
                     let (words, way) = match claim.group() {
                         Some(_) => (5, ":1\r\n"),
                         None => (4, ""),
@@ -154,7 +154,8 @@ impl World {
                     .expect("writing to a string cannot fail");
             }
             [b"SCRIPT", b"LOAD", source] => {
-                // The first line has the deployment's constants, and the check of the generation marker.
+                // The first line of a script contains the deployment's constants and the check of the generation
+                // marker.
                 let line = source.iter().position(|byte| *byte == b'\n').unwrap_or(0);
                 let (line, source) = source.split_at(line);
                 let script = Script::of_source(source.get(1..).unwrap_or_default());
@@ -234,7 +235,7 @@ impl World {
         self.one((conn, looks), &request, out);
     }
 
-    /// Executes many requests of one command.
+    /// Executes the requests of one command that carries many.
     fn many(&mut self, at: (usize, usize), requests: &[Request], out: &mut String) {
         let count = requests.len() as u64;
         match requests.first() {
@@ -250,7 +251,7 @@ impl World {
         many::reply(requests, &each, out);
     }
 
-    /// Executes one request, alone or of a batch.
+    /// Executes one request, which came alone or as part of a command that carries many.
     fn one(&mut self, (conn, looks): (usize, usize), request: &Request, out: &mut String) {
         let (master, now) = (self.conns[conn].master, self.now);
         let first = self.conns[conn].served == 0;
@@ -282,8 +283,8 @@ impl World {
         reply(request, &answer, note.as_deref(), out);
     }
 
-    /// The check in the first line of a script. Returns the error reply if the script is not loaded, or if its client
-    /// is not admitted.
+    /// Returns the number of the check in a script. Returns the error reply if the script is not loaded or does not
+    /// admit its client.
     fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let looks = marks::looks_in(sha);
         let master = &self.masters[self.conns[conn].master];
@@ -303,7 +304,8 @@ impl World {
         Err(refusal)
     }
 
-    /// The answer to a request. A seeded bug may change it for a client of both sets, on a master of the next set.
+    /// Executes a request and returns the answer. For a seeded bug, falsifies the answer of a new master to a client of
+    /// both sets.
     fn answer_to(&mut self, conn: usize, request: &Request) -> Result<Answer, Fault> {
         let wrong = self.flaw.filter(|flaw| flaw.is_of_changes());
         let wrong = wrong.filter(|_| self.is_next_of(conn));
@@ -341,7 +343,8 @@ impl World {
         there
     }
 
-    /// A master sends a wake-up to a process, if the process is subscribed: on its connection, after earlier replies.
+    /// Sends a wake-up from a master to a process, if the process is subscribed. It goes over the subscriber's
+    /// connection, after earlier replies.
     pub(super) fn publish(&mut self, master: usize, process: &str, key: &[u8]) {
         if self.flaw == Some(Flaw::NobodyWoken) {
             return;
@@ -375,7 +378,7 @@ impl World {
         self.at(at, Event::Stray(index));
     }
 
-    /// A message is executed a second time.
+    /// Executes the second copy of a message.
     pub(super) fn stray(&mut self, index: usize) {
         let Some(stray) = &self.strays[index] else {
             return;
@@ -386,7 +389,7 @@ impl World {
             self.at(at, Event::Stray(index as u32));
             return;
         }
-        // A message does not outlive the server process that was to read it.
+        // The copy is lost if the server process that was to read it has ended.
         let readable = master.up && master.run == stray.run && !self.conns[stray.conn].ended;
         let looks = stray.request.is_vote() || matches!(stray.request, Request::Write { .. });
         let refused = looks && self.refusal_by_mark(stray.conn, stray.looks).is_some();

@@ -1,5 +1,5 @@
-//! Sessions of stores: one question at a time, in flight to the server, at the server, and back. A question that was
-//! given up may still be executed, long after later ones.
+//! Sessions of stores. Each request is in flight to the server, at the server, or on its way back. A request that the
+//! client has given up may still be executed, long after later requests.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::rng::Rng;
 use crate::scenario::Refusal;
 use crate::seeded_bugs::Flaw;
 
-/// A question to a session.
+/// A request that a client makes in a session.
 pub(crate) enum Question {
     Hello,
-    /// Subscribes to the messages for this process.
+    /// Subscribes to the wake-up messages for this process.
     Listen(Arc<str>),
     Load(Vec<Arc<[u8]>>),
     Commit(Vec<Commit>),
@@ -27,7 +27,7 @@ pub(crate) enum Question {
     Remove(Vec<(Arc<[u8]>, u64)>),
 }
 
-/// The answer of a session.
+/// The answer to a request in a session.
 #[derive(Clone)]
 pub(crate) enum Said {
     Hello(Greeting),
@@ -38,47 +38,48 @@ pub(crate) enum Said {
     Removed,
 }
 
-/// A question in flight.
+/// A request in flight, with its answer.
 pub(crate) struct Asked {
     session: usize,
     question: Question,
-    /// It never arrives.
+    /// Whether the request is lost on the way to the server.
     void: bool,
     reached: bool,
-    /// It has waited at the server for others; and the reading of the server's clock before that, if it has one.
+    /// Whether the request has waited at the server for other commits. `showed`: the reading of the server's clock
+    /// before that wait, if it has a clock.
     waited: bool,
     showed: Option<u64>,
-    /// The number of its changes that are executed.
+    /// How many commits of the request are executed.
     upto: usize,
     answer: Option<Result<Said, Fault>>,
-    /// The answer has arrived.
+    /// Whether the answer has arrived at the client.
     answered: bool,
 }
 
-/// A connection to a store.
+/// A session: a connection of a client to a store.
 pub(crate) struct Session {
     pub(super) client: usize,
     master: usize,
-    /// The run of the server that accepted it.
+    /// The run of the server that accepted the session.
     run: u32,
-    /// The client still has it.
+    /// Whether the client still has the session.
     open: bool,
-    /// The server still has it.
+    /// Whether the server still has the session.
     server: bool,
-    /// The client has been notified that it is over.
+    /// Whether the client has been notified that the session has ended.
     lost: bool,
-    /// The next answer of the server is malformed.
+    /// Whether the next answer of the server is malformed.
     garbled: bool,
     last_to: u64,
     last_from: u64,
-    /// The last change that it has seen.
+    /// The number of the last change that the session has seen.
     seen: u64,
-    /// Questions whose answers have not been read.
+    /// The requests whose answers the client has not read.
     unread: VecDeque<usize>,
     waker: Option<Waker>,
-    /// The process whose messages it receives.
+    /// The process whose wake-up messages this session receives.
     process: Option<Arc<str>>,
-    /// Messages in flight, and messages that have arrived.
+    /// The wake-up messages in flight. `words`: the messages that have arrived.
     coming: VecDeque<Vec<Vec<u8>>>,
     words: VecDeque<Vec<Vec<u8>>>,
     rng: Rng,
@@ -88,9 +89,9 @@ fn gone() -> Fault {
     Fault::Disconnected("the session is gone".into())
 }
 
-/// The client side, called while a task is polled.
+/// The client side of sessions, which is called while a task is polled.
 impl World {
-    /// Opens a session. A seeded bug may take an old one from a pool.
+    /// Opens a session.
     pub(crate) fn open_session(&mut self, client: usize, master: usize) -> usize {
         let session = self.sessions.len();
         let salt = 5 << 48 | session as u64;
@@ -115,7 +116,7 @@ impl World {
         session
     }
 
-    /// For a seeded bug: a session that was given up with an outstanding answer.
+    /// For a seeded bug: takes a session from the pool that was given up with an outstanding answer.
     pub(crate) fn take_pooled(
         &mut self,
         client: usize,
@@ -157,7 +158,7 @@ impl World {
         }
     }
 
-    /// The answer to the oldest question that has not been read.
+    /// Returns the answer to the oldest request that the client has not read.
     pub(crate) fn answer(&mut self, session: usize, waker: &Waker) -> Poll<Result<Said, Fault>> {
         let one = &mut self.sessions[session];
         if one.lost {
@@ -175,7 +176,7 @@ impl World {
         Poll::Pending
     }
 
-    /// The next messages for the process.
+    /// Returns the next wake-up messages for the process.
     pub(crate) fn words(
         &mut self,
         session: usize,
@@ -192,7 +193,8 @@ impl World {
         Poll::Pending
     }
 
-    /// The client drops the session. Questions in flight may still arrive.
+    /// The client drops the session. Requests in flight may still arrive. A seeded bug puts the session into a pool
+    /// instead.
     pub(crate) fn close_session(&mut self, session: usize) {
         let one = &mut self.sessions[session];
         one.waker = None;
@@ -208,12 +210,12 @@ impl World {
     }
 }
 
-/// The network and the server side.
+/// The network and the server side of sessions.
 impl World {
     fn session_trip(&mut self, session: usize, way: Way) -> u64 {
         let one = &mut self.sessions[session];
         let plan = self.scenario.masters[one.master].store;
-        // A change of a lock may need four questions within the timeout, and others are in flight as well.
+        // A change of a lock may need four requests within the timeout, while other requests are in flight as well.
         let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
         let trip = Trip {
             client: one.client,
@@ -231,7 +233,7 @@ impl World {
         *last
     }
 
-    /// Questions in flight to the server never arrive, arrive later, or are executed in part.
+    /// Decides the fate of the requests in flight to the server: each is lost, or arrives and may be executed in part.
     fn strand_session(&mut self, session: usize) {
         let net = self.scenario.net;
         let one = &mut self.sessions[session];
@@ -249,7 +251,7 @@ impl World {
         }
     }
 
-    /// The session breaks on the way. The server may still have it.
+    /// Breaks a session on the way. The server keeps the session if it is `alive`.
     fn cut_session(&mut self, session: usize, alive: bool) {
         if !self.sessions[session].open || self.sessions[session].lost {
             return;
@@ -290,7 +292,7 @@ impl World {
         }
     }
 
-    /// For a seeded bug: what a session wrote is removed with it.
+    /// For a seeded bug: removes the records that a session wrote when the session ends.
     fn lease_ends(&mut self, session: usize) {
         if self.flaw == Some(Flaw::SessionIsLease) {
             let master = self.sessions[session].master;
@@ -298,7 +300,7 @@ impl World {
         }
     }
 
-    /// The client learns that the session is over.
+    /// Notifies the client that the session has ended.
     pub(super) fn lost_session(&mut self, session: usize) -> Option<Todo> {
         let one = &mut self.sessions[session];
         if !one.open || std::mem::replace(&mut one.lost, true) {
@@ -307,7 +309,7 @@ impl World {
         one.waker.take().map(Todo::Wake)
     }
 
-    /// A question reaches the server.
+    /// A request reaches the server.
     pub(super) fn reach(&mut self, index: usize) {
         let Some(asked) = self.asked[index].as_ref().filter(|asked| !asked.void) else {
             return;
@@ -340,7 +342,7 @@ impl World {
         asked.reached = true;
         asked.answer = Some(answer);
         if !self.sessions[session].open {
-            // The client does not wait for it any more.
+            // The client has dropped the session and does not wait for the answer any more.
             self.asked[index] = None;
             return;
         }
@@ -349,7 +351,7 @@ impl World {
         self.at(at, Event::Tell { asked });
     }
 
-    /// A commit may wait at the server, as for a row lock.
+    /// Sometimes lets a commit wait at the server, as if for a row lock. Returns true if it waits.
     fn gets_stuck(&mut self, index: usize) -> bool {
         let healed = self.healed();
         let Some(asked) = self.asked[index].as_mut() else {
@@ -372,7 +374,7 @@ impl World {
         true
     }
 
-    /// The server executes a question.
+    /// The server executes a request.
     fn carry_out(&mut self, index: usize) -> Result<Said, Fault> {
         let Some(mut asked) = self.asked[index].take() else {
             return Err(gone());
@@ -382,7 +384,7 @@ impl World {
         let refusing = self.masters[master]
             .refusing
             .filter(|(until, _)| self.now < *until);
-        // Only requests are refused: the client could connect before.
+        // The server refuses only lock requests; a client can still connect.
         let greets = matches!(asked.question, Question::Hello | Question::Listen(_));
         let answer = match refusing {
             Some((_, how)) if !greets => {
@@ -420,7 +422,7 @@ impl World {
         };
         self.watch.coverage.messages += 1;
         let shows = self.masters[master].clock.read(self.now) / 1_000;
-        // The clock is read at some moment between question and answer, possibly before the row lock was free.
+        // The server reads its clock at some moment between request and answer, perhaps before the row lock was free.
         let shows = plan.clocked.then_some(shows);
         let clock = asked.showed.or(shows);
         let Asked { question, upto, .. } = asked;
@@ -455,7 +457,7 @@ impl World {
         })
     }
 
-    /// The date at the store of a session. Half of the stores without a clock for leases date their changes.
+    /// Returns the date of a store that dates its changes. Half of the stores without a clock for leases do.
     pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
         let master = self.sessions[session].master;
         let plan = self.scenario.masters[master].store?;
@@ -475,7 +477,7 @@ impl World {
         greeting.uptime(Duration::from_secs(self.uptime(master)))
     }
 
-    /// Reads records, perhaps from a follower that lags, but never older than what the session has seen.
+    /// Reads records. A follower that lags may answer, but never with a state older than the session has seen.
     fn load(&mut self, session: usize, names: &[Arc<[u8]>], lag_ppm: u32) -> Vec<Record> {
         let healed = self.healed();
         let one = &mut self.sessions[session];
@@ -524,7 +526,7 @@ impl World {
         done
     }
 
-    /// Sends a message to a process over all its sessions that listen to this store.
+    /// Sends a wake-up message to a process, over all its sessions that listen to this store.
     fn tell_process(&mut self, master: usize, process: &str, word: &[u8]) {
         let hears = |one: &Session| {
             let server = one.master == master && one.server && one.open;
@@ -562,7 +564,7 @@ impl World {
         }
     }
 
-    /// A message reaches its process.
+    /// A wake-up message reaches its process.
     pub(super) fn word(&mut self, session: usize) -> Option<Todo> {
         let one = &mut self.sessions[session];
         let words = one.coming.pop_front()?;

@@ -1,4 +1,4 @@
-//! Masters that are stores: reports the requests of clients and the answers to the checkers.
+//! Masters that are stores: reports the clients' requests and the stores' answers to the checkers.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::{Shared, World};
 use crate::facts::{Fact, short};
 use crate::locker::{name, resource_of};
 
-/// The node of one client and one master, with their numbers.
+/// The number of a client, the number of a master, and the client's node for this master.
 pub(crate) type Breaker = (usize, usize, Arc<dyn Node>);
 
-/// A force-release at the stores, through the nodes of one process.
+/// A force-release at all stores, through the nodes of one process.
 pub(super) struct Breaks {
     nodes: Vec<Arc<dyn Node>>,
     key: Arc<[u8]>,
@@ -27,7 +27,7 @@ impl Breaks {
 }
 
 impl Shared {
-    /// A client sends a request to a store. Returns false if its process is dead.
+    /// Reports a request of a client to a store. Returns false if the client's process is dead.
     pub(crate) fn asks_store(&self, link: usize, master: usize, request: &Request) -> bool {
         let mut world = self.world();
         if world.links[link].dead {
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// A client receives an answer of a store.
+    /// Reports an answer of a store that a client receives.
     pub(crate) fn hears_store(
         &mut self,
         master: usize,
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Sets the nodes of a process, and returns the previous ones to be dropped with the world unlocked.
+    /// Sets the store nodes of a process. The caller drops the previous ones while the world is unlocked.
     pub(crate) fn replace_breakers(&mut self, client: usize, new: Vec<Breaker>) -> Vec<Breaker> {
         let of = |breaker: &mut Breaker| breaker.0 == client;
         let old = self.breakers.extract_if(.., of).collect();
@@ -126,7 +126,8 @@ impl World {
         });
     }
 
-    /// A record of a store has a new state: reports values that were reported as released.
+    /// Called when a record of a store has a new state: reports lock values that are there again after the store had
+    /// reported them as released.
     pub(super) fn written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
         let of = |state: &[u8]| -> Vec<[u8; 32]> {
             let windows = state.windows(32);
@@ -143,7 +144,7 @@ impl World {
         }
     }
 
-    /// Force-releases a lock at all stores, through the first process that is alive.
+    /// Prepares a force-release at all stores, through the first process that is running.
     pub(super) fn breaks_at_stores(&self, resource: u8) -> Breaks {
         let alive = |(client, ..): &&Breaker| {
             !self.processes[*client].killed && self.processes[*client].paused_until <= self.now

@@ -1,4 +1,4 @@
-//! The beliefs of clients, and everything that observes the run: checkers, coverage and trace.
+//! The beliefs of clients, and everything that observes a run: checkers, coverage and trace.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ pub(crate) struct Watch {
     pub(crate) awake_since: Vec<u64>,
     pub(crate) coverage: Coverage,
     pub(crate) event: u64,
-    /// The lines of the trace, if it is wanted.
+    /// The lines of the trace; `None` if no trace is wanted.
     pub(crate) trace: Option<Vec<String>>,
     promises: Promises,
-    /// The scenario has notes or leaders.
+    /// Whether the scenario has notes or leaders.
     pub(crate) has_notes: bool,
     last_holder: [Option<usize>; PLACES],
     holds: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(scenario: &Scenario, play: Play) -> Self {
         let promises = scenario.promises();
-        // The small locker never waits in order.
+        // The small client of the seeded bugs never waits in order.
         let in_order = !play.flaw.is_some_and(Flaw::is_locker);
         Self {
             checkers: Checkers::new(scenario, play.harm),
@@ -66,7 +66,7 @@ impl Watch {
         self.watched.see(&moment, fact);
     }
 
-    /// The assumptions are violated: the promises that depend on them are dropped.
+    /// Drops the promises of exclusion, fencing tokens and values, because the scenario violates their assumptions.
     pub(crate) fn lose_promises(&mut self) {
         self.coverage.split += u64::from(self.promises.exclusion);
         self.promises = Promises {
@@ -77,7 +77,7 @@ impl Watch {
         };
     }
 
-    /// Checks everything after an event, and reads the state of the holds in the process that has just run, if one has.
+    /// Runs the checkers after an event. If the process of a client has just run, first reads the state of its holds.
     pub(crate) fn after(&mut self, now: u64, client: Option<usize>) {
         for index in 0..self.believers.len() {
             let believer = &mut self.believers[index];
@@ -120,7 +120,7 @@ impl Watch {
         self.checkers.after(&moment);
     }
 
-    /// Reports a fact about one of the believers to the checkers.
+    /// Reports a fact about one hold to the checkers.
     fn show(&mut self, now: u64, index: usize, fact: impl FnOnce(&Believer) -> Fact<'_>) {
         let moment = Moment {
             now,
@@ -132,7 +132,7 @@ impl Watch {
         self.checkers.see(&moment, &fact(&self.believers[index]));
     }
 
-    /// A client believes from now on that it holds a lock.
+    /// Adds a hold that a client believes in from now on, and returns its id.
     pub(crate) fn obtained(&mut self, now: u64, mut believer: Believer) -> u64 {
         self.coverage.acquired += 1;
         let last = self.last_holder[believer.resource].replace(believer.client);
@@ -177,9 +177,9 @@ impl Watch {
         self.holds
     }
 
-    /// A belief ends. The hold is returned, to be dropped with the world unlocked.
+    /// Ends a belief. The caller drops the returned hold while the world is unlocked.
     pub(crate) fn retire(&mut self, now: u64, id: u64, why: Why) -> Option<Arc<dyn Hold>> {
-        // An extension must be seen before the belief ends.
+        // An extension must be reported before the belief ends.
         let of = |believer: &Believer| believer.id == id;
         let index = self.believers.iter().position(of)?;
         self.after(now, Some(self.believers[index].client));
@@ -200,7 +200,7 @@ impl Watch {
         Some(believer.hold)
     }
 
-    /// A process is killed. Its holds are returned, to be dropped with the world unlocked.
+    /// Ends all beliefs of a killed process. The caller drops the returned holds while the world is unlocked.
     pub(crate) fn kill(&mut self, now: u64, client: usize) -> Vec<Arc<dyn Hold>> {
         let of = self.believers.iter().filter(|one| one.client == client);
         let ids: Vec<u64> = of.map(|one| one.id).collect();

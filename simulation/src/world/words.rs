@@ -1,4 +1,4 @@
-//! The words of a command, parsed.
+//! Parses the words of a command.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ pub(super) fn text(word: &[u8]) -> &str {
     std::str::from_utf8(word).unwrap_or_default()
 }
 
-/// The driver writes the commands, so their numbers are valid.
+/// Parses a number. The driver writes the commands, so the number is valid.
 pub(super) fn number(word: &[u8]) -> u64 {
     let digit = |number, byte: &u8| 10 * number + u64::from(byte - b'0');
     word.iter().fold(0, digit)

@@ -1,4 +1,4 @@
-//! Scenarios in which masters are replaced while clients take locks, and the seeded bugs of that.
+//! Tests scenarios in which masters are replaced while clients take locks, and the seeded bugs of replacing masters.
 //!
 //! `QUORATE_SEEDS` sets another number of seeds.
 
@@ -19,7 +19,7 @@ fn every_nightly_seed_passes_while_masters_are_replaced() {
 fn every_seed_passes(seeds: u64) {
     let summary = sweep(Worlds::Changes, seeds);
     must_pass(&summary, " --changes");
-    // Even in the few seeds of a debug run masters are closed and opened, and clients of all steps hold locks.
+    // Even the few seeds of a debug run must close and open masters, and clients of all steps must hold locks.
     let coverage = &summary.coverage;
     let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
     let held = coverage.joint.min(coverage.later);
@@ -52,9 +52,9 @@ fn same_seed_gives_the_same_run_while_masters_are_replaced() {
 
 const MS: u64 = 1_000_000;
 
-/// Two operators take the same steps. The second reads the old masters for the last time when the first has opened the
-/// next ones and a client of these has taken units already. The second must not write the older number over the later
-/// one.
+/// Two operators take the same steps. The second operator reads the old masters for the last time after the first has
+/// opened the new masters and a client of the new masters has taken units. The second operator must not write the old
+/// number of units over the new one.
 #[test]
 fn second_operator_carries_no_older_value_over_a_later_one() {
     let of = |think, verb| Step {
@@ -90,7 +90,7 @@ fn second_operator_carries_no_older_value_over_a_later_one() {
     assert!(taken > 500, "{taken}");
 }
 
-/// The number of seeds within which each seeded bug must be caught.
+/// How many seeds are enough to catch each seeded bug.
 const SEEDED_BUGS: [(Flaw, u64); 22] = [
     (Flaw::JointUnion, 10),
     (Flaw::JointOldOnly, 10),
@@ -122,7 +122,7 @@ fn every_seeded_bug_of_changes_is_caught_within_its_seeds() {
     for flaw in Flaw::OF_CHANGES {
         assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
     }
-    // Without optimizations there are too few seeds for the rare ones.
+    // Without optimizations too few seeds are played for the rare bugs.
     let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
     all_are_caught(|within| is_short(within) && within <= most);
 }

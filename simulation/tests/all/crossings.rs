@@ -1,12 +1,12 @@
-//! Every kind of lock and every value under a lock meets every happening while a rule could complain, for every kind of
-//! masters. Otherwise `NEVER` states the reason.
+//! Checks that every kind of lock and of value meets every happening while a rule is checked, for every kind of
+//! masters. `NEVER` lists the exceptions with their reasons.
 //!
 //! `QUORATE_SEEDS` sets another number of seeds.
 
 use crate::support::{CROSSINGS, sweep};
 use quorate_simulation::{Crossings, HELD, Happening, Masters, Worlds};
 
-/// Cells that stay empty: the masters, the rows (none stands for all), the column, and the reason.
+/// The cells that stay empty: the masters, the rows (an empty list means all rows), the column, and the reason.
 const NEVER: [(Masters, &[&str], Happening, &str); 2] = [
     (
         Masters::Clocked,

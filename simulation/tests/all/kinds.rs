@@ -1,4 +1,4 @@
-//! Several resources, readers, owners and semaphores in hand-written scenarios, which drawn scenarios reach too rarely.
+//! Tests several resources, readers, owners and semaphores in hand-written scenarios, which are rarely drawn.
 
 use quorate_simulation::{
     Fault, FaultKind, Flaw, Kind, Outcome, Play, Refusal, Scenario, Step, Violation,
@@ -27,8 +27,8 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// One lock on two resources, one of which is force-released. The scenarios differ by a tenth of a millisecond and
-/// cover the round in which the token is confirmed.
+/// A client takes one lock on two resources, one of which is force-released. The scenarios force-release it a tenth of
+/// a millisecond later each, so some of them hit the round in which the fencing token is confirmed.
 fn one_of_two_is_broken() -> impl Iterator<Item = Scenario> {
     (0..400).map(|tenth| {
         let mut scenario = apart(tenth, 1);
@@ -68,14 +68,15 @@ fn holds_of_every_kind_share_one_resource() {
         let outcome = play(&scenario, None);
         assert_eq!(outcome.violation, None, "seed {seed}: {scenario}");
         let seen = outcome.coverage;
-        // Six steps of each process and its last lock. A client that downgrades has two holds.
+        // Each of the six clients takes six locks and its last lock. A client that downgrades obtains one more hold
+        // each time.
         assert_eq!((seen.acquired, seen.downgraded), (7 * 6 + 6, 6), "{seed}");
         assert_eq!((seen.several, seen.lost), (7, 0), "{seed}");
     }
 }
 
-/// If the counters differ, two first holds of one owner that arrive together cannot agree on a token, because neither
-/// is alone. They used to retry at once, and one of them was always in the way of the other.
+/// If the masters' counters differ, two first holds of one owner that arrive together cannot agree on a fencing token.
+/// Both used to retry at once, so that one was always in the way of the other.
 #[test]
 fn first_holds_of_one_owner_that_collide_are_both_granted() {
     for seed in 0..40 {
@@ -88,12 +89,12 @@ fn first_holds_of_one_owner_that_collide_are_both_granted() {
         }
         let outcome = play(&scenario, None);
         assert_eq!(outcome.violation, None, "seed {seed}: {scenario}");
-        // Acquires of the steps count, too.
+        // Four clients with three steps each acquire at least twelve locks, the last lock included.
         assert!(outcome.coverage.acquired >= 12, "seed {seed}");
     }
 }
 
-/// The result of a flaw according to the rules whose breach does harm by itself.
+/// Plays a scenario with a flaw, and checks only the rules whose breach does harm to users.
 fn harm(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     let play = Play {
         flaw,
@@ -103,7 +104,8 @@ fn harm(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// The first violation of such a rule by a flaw in some scenarios.
+/// Returns the first violation of `rule` in these scenarios with a flaw. Only rules whose breach does harm to users are
+/// checked.
 fn harms(worlds: impl Fn(u64) -> Scenario, flaw: Option<Flaw>, rule: &str) -> Option<Violation> {
     let violation = |seed| harm(&worlds(seed), flaw).violation;
     let mut broken = (0..40).filter_map(violation);
@@ -129,7 +131,8 @@ fn masters_that_only_count_permits_grant_three_permits_of_two() {
     assert!(three.is_some());
 }
 
-/// One client has a permit on two of three masters, one of which dies. The two that are left show different slots.
+/// One client has a permit on two of three masters, one of which dies. The two masters that are left show different
+/// free slots.
 fn one_slot_on_two_masters(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 2);
     let takes = |think, wait, hold| Step {
@@ -164,7 +167,7 @@ fn permit_picked_by_each_master_cannot_be_taken_while_one_is_down() {
     }
 }
 
-/// Clients that want one of two resources, and clients that want both, in different orders.
+/// Some clients want one of two resources, and some want both, in different orders.
 fn one_or_both(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 8);
     (scenario.net.delay, scenario.net.jitter) = (MS, 8 * MS);
@@ -191,7 +194,7 @@ fn separate_tickets_for_several_resources_deadlock() {
     assert!(stuck.is_some());
 }
 
-/// A foreign client stores a value under one of two keys that a client wants.
+/// Another program stores a value under one of two lock keys that a client wants.
 #[test]
 fn masters_that_read_all_keys_with_mget_overwrite_a_foreign_key() {
     let mut scenario = Scenario::quiet(1, 3, 1);

@@ -24,7 +24,7 @@ fn every_seed_passes(seeds: u64) {
     println!("the latest call: {:?}", summary.worst);
     println!("{seeds} seeds in {:.1} s", summary.took.as_secs_f64());
     must_pass(&summary, "");
-    // Rules that judge calm scenarios only must have judged some, even in the few seeds of a debug run.
+    // Even in the few seeds of a debug run, the rules for calm scenarios must have judged some cases.
     assert_eq!(summary.idle_rules(), Vec::<&str>::new(), "judged nothing");
     if seeds >= 2_000 {
         assert_eq!(
@@ -63,7 +63,7 @@ fn traced_run_equals_the_untraced_run() {
     }
 }
 
-/// The number of seeds within which each seeded bug must be caught.
+/// How many seeds are enough to catch each seeded bug.
 const SEEDED_BUGS: [(Flaw, u64); 57] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
@@ -142,7 +142,7 @@ fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
         .filter(|(_, within)| is_played(*within))
     {
         let within = within.min(seeds);
-        // Without optimizations the rare ones are left to the release run.
+        // Without optimizations, bugs that need more seeds than are played are left to the release run.
         let is_left = cfg!(debug_assertions) && within == seeds;
         let caught = is_caught(flaw, within);
         assert!(
@@ -152,7 +152,7 @@ fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
     }
 }
 
-/// The small locker, and the small client of values, without a flaw.
+/// Checks that the small client of locks and the small client of values, both without a flaw, break no rule.
 fn sound_ones_pass(seeds: u64) {
     let caught = first_caught(Flaw::Sound, false, seeds / 10, threads());
     assert_eq!(caught, None);

@@ -1,4 +1,4 @@
-//! Scenarios in which some masters, or all, are stores that compare and set, and the seeded bugs of stores.
+//! Tests scenarios in which some or all masters are stores, and the seeded bugs of stores.
 //!
 //! `QUORATE_SEEDS` sets another number of seeds.
 
@@ -38,7 +38,7 @@ fn same_seed_gives_the_same_run_with_stores() {
     }
 }
 
-/// The number of seeds within which each seeded bug must be caught.
+/// How many seeds are enough to catch each seeded bug.
 const SEEDED_BUGS: [(Flaw, u64); 7] = [
     (Flaw::VersionsAgain, 200),
     (Flaw::SessionIsLease, 200),
@@ -65,7 +65,7 @@ fn every_rare_seeded_bug_of_stores_is_caught_within_its_seeds() {
 }
 
 fn all_are_caught(is_played: impl Fn(u64) -> bool) {
-    // Without optimizations the seeds are too few.
+    // Without optimizations too few seeds are played to catch the bugs.
     if cfg!(debug_assertions) {
         return;
     }

@@ -1,7 +1,7 @@
-//! The real Redis driver over a simulated TCP: partitions, resets in the middle of a reply, half-open connections, slow
-//! handshakes.
+//! Tests the real Redis driver over a simulated TCP: partitions, resets in the middle of a reply, half-open
+//! connections, slow handshakes.
 //!
-//! The server speaks just enough RESP for a lock, and misbehaves as the test tells it.
+//! The server speaks just enough RESP for a lock, and misbehaves as the test asks.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,16 +23,16 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The behaviour of the server, which tests change while it runs, and what it has received.
+/// The behaviour of the server, which tests change while it runs, and the commands that it has received.
 #[derive(Default)]
 struct Script {
-    /// It accepts and reads, and never replies.
+    /// Whether the server accepts and reads, but never replies.
     mute: bool,
-    /// The delay before each part of a handshake.
+    /// The delay before each reply of the handshake.
     slow: Duration,
-    /// It answers the next SET with half a reply and closes the connection.
+    /// Whether the server answers the next SET with half a reply and closes the connection.
     cut_next: bool,
-    /// The keys, and every command after the handshake.
+    /// The keys of the server. `commands`: every command after the handshake.
     keys: HashMap<Vec<u8>, Vec<u8>>,
     commands: Vec<String>,
     connections: usize,
@@ -121,7 +121,7 @@ fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     Some((command, at))
 }
 
-/// The reply, and whether the connection ends after it.
+/// Returns the reply to a command, and whether the server closes the connection after it.
 fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
     let mut script = shared.lock().expect("no test has panicked here");
     let reply: &[u8] = match verb {
@@ -142,7 +142,7 @@ fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
                 b"+OK\r\n"
             }
         }
-        // The only script of an unordered claim without a fencing token: compare and delete.
+        // Without order and fencing tokens the client uses only one script: compare and delete.
         "EVALSHA" => {
             script.commands.push("release".to_owned());
             if script.keys.get(&command[3]) == Some(&command[4]) {
@@ -185,7 +185,7 @@ impl ReplySink for Once {
     }
 }
 
-/// Sends a request and waits. Returns how long it took in simulated time.
+/// Sends a request and waits for the answer. Returns it with the simulated time that it took.
 async fn ask(node: &Arc<dyn Node>, request: Request) -> (Result<Answer, Fault>, Duration) {
     let (sender, answer) = oneshot::channel();
     let began = turmoil::elapsed();
@@ -324,7 +324,7 @@ fn silent_connection_is_replaced() {
         let (answer, took) = ask(&node, release(&first)).await;
         assert!(matches!(answer, Err(Fault::Timeout(_))), "{answer:?}");
         assert!(took <= NODE_TIMEOUT + ms(50), "{took:?}");
-        // The old connection stays open and silent. Only a new one is served again.
+        // The old connection stays open and silent. The server replies only on a new connection.
         change(&shared, |script| script.mute = false);
         sleep(Duration::from_secs(4)).await;
         assert_eq!(ask(&node, acquire(&claim(2))).await.0, GRANTED);

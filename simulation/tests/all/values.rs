@@ -1,4 +1,4 @@
-//! Values under locks in hand-written scenarios, which drawn scenarios reach too rarely, and their results.
+//! Tests values under locks in hand-written scenarios, which are rarely drawn.
 
 use quorate_simulation::{
     Fault, FaultKind, Flaw, Kind, Outcome, Play, Refusal, Scenario, Step, ValueStep,
@@ -27,7 +27,8 @@ fn refuses(master: u8, from: u64, to: u64) -> Fault {
     at(from, FaultKind::Refuse { master, how, lasts })
 }
 
-/// A partition between one client and some masters. Messages sent meanwhile arrive right after it.
+/// A partition between one client and some masters (bit n is master n), in milliseconds. Messages that are sent
+/// meanwhile arrive right after it.
 fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     let kind = FaultKind::Partition {
         clients: 1 << client,
@@ -39,8 +40,8 @@ fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     at(from, kind)
 }
 
-/// Client 0 creates the record. Client 1 takes the lock at `think`, reads after half of `hold`, and writes at its end,
-/// with a lease that is not renewed.
+/// Client 0 creates the record. Client 1 takes the lock at `think` (milliseconds), reads after half of `hold`, and
+/// writes at the end of `hold`, with a lease that is not renewed.
 fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
     let mut scenario = Scenario::quiet(1, masters, 3);
     scenario.settings.node_timeout = 250 * MS;
@@ -55,7 +56,7 @@ fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
     scenario
 }
 
-/// Plays the scenario with only the rules whose breach does harm by itself.
+/// Plays the scenario, and checks only the rules whose breach does harm to users.
 fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     let play = Play {
         flaw,
@@ -65,8 +66,8 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// Checks that the library and the correct small client pass the scenario, and that a period is done twice with the
-/// flaw.
+/// Checks that the library and the correct small client break no rule in the scenario, and that a period is done twice
+/// with the flaw.
 fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     for sound in [None, Some(Flaw::SoundRegister)] {
         let outcome = play(scenario, sound);
@@ -83,8 +84,9 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     assert_eq!(violation.rule, "stock", "{violation}\n{trace}");
 }
 
-/// The lock is force-released while the write of its holder is in flight to one master. On that master the next
-/// holder's key is restored and not granted, which raises no counter: only the read keeps the late write out.
+/// The lock is force-released while the holder's write is in flight to one master. On that master the next holder's key
+/// is restored by an extension instead of granted, which raises no counter. So only the next holder's read, which
+/// raises the counter, keeps the late write out.
 #[test]
 fn read_of_a_value_keeps_out_late_writes() {
     let mut scenario = recorded(3, 100, 200);
@@ -104,8 +106,8 @@ fn read_of_a_value_keeps_out_late_writes() {
     only_the_flaw_is_caught(&scenario, Flaw::ReadNoRaise);
 }
 
-/// The lock is force-released, and three of five masters grant it to another client, which does the period. One of them
-/// forgets it. Together with the two masters that know nothing, it is a majority for the first holder.
+/// The lock is force-released, three of five masters grant it to another client, and that client does the period. Then
+/// one of the three masters loses its memory. This master and the two others are a majority for the first holder.
 fn one_master_forgets() -> Scenario {
     let mut scenario = recorded(5, 50, 300);
     scenario.clients[2].steps = vec![Step {
@@ -157,7 +159,8 @@ fn quota_is_handed_out_to_the_last_unit() {
         let seen = play(&scenario, None);
         assert_eq!(seen.violation, None, "{scenario}");
         let seen = seen.coverage;
-        // Sixteen clients take two units each. Then each client reads what is left.
+        // Sixteen calls ask for two of 21 units each: ten calls get two units, and six find too few left. Then each of
+        // the four clients reads how many are left.
         assert_eq!(
             (seen.created, seen.taken, seen.units_left),
             (1, 20, 6 + 4),
@@ -166,8 +169,8 @@ fn quota_is_handed_out_to_the_last_unit() {
     }
 }
 
-/// Without faults, `at_least_once` does the work once. A record that an operator removed is missing for every client
-/// until it is created again.
+/// Without faults, `at_least_once` does the work of a period once. After an operator has removed the record, every
+/// client finds no record until it is created again.
 #[test]
 fn removed_record_is_missing_until_created_again_and_at_least_once_is_recorded() {
     for seed in 0..10 {
@@ -185,7 +188,7 @@ fn removed_record_is_missing_until_created_again_and_at_least_once_is_recorded()
             client.steps = vec![at(400, ValueStep::AtLeast); 4];
             client.steps[3].think = 5 * MS;
         }
-        // The last steps come after it is created again.
+        // The last two steps of these clients come after the record is created again.
         for client in &mut scenario.clients[1..] {
             client.steps[2].think = 800 * MS;
         }
@@ -198,7 +201,8 @@ fn removed_record_is_missing_until_created_again_and_at_least_once_is_recorded()
         );
         let seen = seen.coverage;
         assert_eq!((seen.created, seen.removed), (2, 1), "{seed}");
-        // Done once before the removal and once after the new creation. One call of each client found no record.
+        // The work was done once before the removal and once after the new creation. One call of each client found no
+        // record.
         assert_eq!((seen.done_at_least, seen.values_lost), (2, 2), "{seed}");
         assert_eq!((seen.done_before, seen.not_recorded), (4, 0), "{seed}");
     }

@@ -2,13 +2,13 @@
 
 use quorate_simulation::{Flaw, Summary, Sweep, Worlds, first_caught};
 
-/// How many seeds of some worlds are played.
+/// How many seeds of a family of scenarios are played.
 pub(crate) struct Seeds {
-    /// In every run of the tests.
+    /// The number in every run of the tests.
     short: u64,
-    /// In the nightly run, by tests with `#[ignore = "nightly"]`.
+    /// The number in the nightly run, in tests with `#[ignore = "nightly"]`.
     all: u64,
-    /// At most, without optimizations.
+    /// The largest number in a build without optimizations.
     debug: u64,
 }
 
@@ -23,12 +23,12 @@ impl Seeds {
         Self { short, all, debug }
     }
 
-    /// For every run of the tests, unless `QUORATE_SEEDS` asks for another number.
+    /// Returns the number for every run of the tests; `QUORATE_SEEDS` overrides it.
     pub(crate) fn short(&self) -> u64 {
         self.asked(self.short)
     }
 
-    /// For the nightly run, unless `QUORATE_SEEDS` asks for another number.
+    /// Returns the number for the nightly run; `QUORATE_SEEDS` overrides it.
     pub(crate) fn all(&self) -> u64 {
         self.asked(self.all)
     }
@@ -46,8 +46,8 @@ impl Seeds {
     }
 }
 
-/// Whether a seeded bug that must be caught within `within` seeds is part of every run of the tests. The other ones
-/// are part of the nightly run.
+/// Whether every run of the tests includes a seeded bug that must be caught within `within` seeds. The nightly run
+/// includes the other bugs.
 pub(crate) fn is_short(within: u64) -> bool {
     within < 1_000
 }
@@ -56,7 +56,7 @@ pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Plays the first seeds of a family of scenarios, and prints what happened.
+/// Plays the seeds 0 to `seeds - 1` of a family of scenarios, and prints what happened.
 pub(crate) fn sweep(worlds: Worlds, seeds: u64) -> Summary {
     let sweep = Sweep {
         first: 0,
@@ -69,7 +69,7 @@ pub(crate) fn sweep(worlds: Worlds, seeds: u64) -> Summary {
     summary
 }
 
-/// Fails with the command that replays each failed seed. `worlds` is the option for this family.
+/// Panics if a seed failed, with the command that replays it. `worlds` is the option of that command for this family.
 pub(crate) fn must_pass(summary: &Summary, worlds: &str) {
     let failures: Vec<String> = summary
         .failures
@@ -82,7 +82,7 @@ pub(crate) fn must_pass(summary: &Summary, worlds: &str) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Whether a seeded bug is caught within this many seeds. Prints the seed.
+/// Whether the seeds 0 to `within - 1` catch a seeded bug. Prints the seed that catches it.
 pub(crate) fn is_caught(flaw: Flaw, within: u64) -> bool {
     let caught = first_caught(flaw, false, within, threads());
     if let Some(caught) = &caught {
