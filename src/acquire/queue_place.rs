@@ -18,7 +18,7 @@ const STAGGER: Duration = Duration::from_millis(10);
 const BEATS: u32 = 3;
 
 /// If the holder may not wake anyone, its release is noticed after at most a twentieth of the time for which the holder
-/// has been observed. So long holds are not polled more often than necessary.
+/// has been observed. Long holds are therefore not polled more often than necessary.
 const PATIENCE: u32 = 20;
 
 /// The first pause of a waiter if fewer than a quorum of the masters send wake-ups; later pauses are longer, up to

@@ -16,32 +16,33 @@ use crate::runtime::Runtime;
 use crate::waiting::local_line::LocalLines;
 use crate::waiting::local_line::place::Place;
 
-/// How a lock is to be held.
+/// The parameters with which a lock is held.
 pub(crate) struct Holding {
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
     /// Whether the lock is renewed in the background.
     pub(crate) renews: bool,
-    /// The text of the note; `None` for no note.
+    /// The text of the holder's note; `None` for no note.
     pub(crate) says: Option<Arc<str>>,
 }
 
-/// The note is written when the lock has been held for this long, so that short holds cost nothing.
+/// How long a lock must be held before its note is written, so that short holds cost nothing.
 const NOTED_AFTER: Duration = Duration::from_millis(100);
 
-/// One of this number of renewals renews the note. They take two ttls, half of the note's lifetime.
+/// Every sixth renewal also renews the note. Six renewals take two ttls, half of the note's lifetime.
 const KEPT_EVERY: u8 = 6;
 
-/// One held lock. A process may hold very many, so this is kept small (`held_lock_fits_its_memory_budget`).
+/// One held lock. A process may hold very many locks, so this struct is kept small
+/// (`held_lock_fits_its_memory_budget`).
 pub(crate) struct Held {
     pub(crate) claim: Arc<Claim>,
-    /// The fencing token, never 0: masters count from one.
+    /// The fencing token; `None` in the classic protocol. It is never 0, because masters count from one.
     pub(crate) fencing: Option<NonZero<u64>>,
-    /// Start of the hold.
+    /// When the hold began.
     since: Instant,
-    /// The text of the note; `None` for no note.
+    /// The text of the holder's note; `None` for no note.
     says: Option<Arc<str>>,
-    /// When `max_hold` ends; `NEVER` without a limit.
+    /// When `max_hold` ends the lock; `NEVER` without a limit.
     pub(crate) hold_end: Instant,
     state: Mutex<State>,
     changed: Notify,
@@ -52,18 +53,19 @@ struct State {
     end: Option<LossCause>,
     renews: bool,
     valid_until: Instant,
-    /// In nanoseconds.
+    /// The TTL of the lock, in nanoseconds.
     ttl: u64,
     /// The local queues, which count this lock as held until it ends.
     lines: Option<Arc<LocalLines>>,
-    /// Whether the lock has the local turn, which is passed on at its end.
+    /// Whether the lock is the holder of its local queue; if so, the next waiter becomes the front when the lock ends.
     queued: bool,
-    /// The replies to the acquire, including late ones; after a failed renewal or extension, the replies to that.
+    /// The replies to the acquire, including late ones. After a failed renewal or extension, the replies to that
+    /// request instead.
     replies: Replies,
     phase: Phase,
     /// Whether the note has been written.
     noted: bool,
-    /// The number of renewals since one renewed the note.
+    /// The number of renewals since the note was last renewed.
     unkept: u8,
 }
 
@@ -125,36 +127,36 @@ impl Held {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the replies to a renewal or an extension that the holder should know of.
+    /// Stores the replies to a failed renewal or extension for the holder's report.
     pub(crate) fn record_replies(&self, replies: Replies) {
         let mut state = self.state();
         state.replies = replies;
         state.phase = Phase::Extend;
     }
 
-    /// Whether a renewal has failed.
+    /// Whether a renewal or an extension has failed, so that the report shows its replies.
     pub(crate) fn is_troubled(&self) -> bool {
         self.state().phase == Phase::Extend
     }
 
-    /// The reply of each master to the acquire, or to a renewal that failed since.
+    /// The reply of each master to the acquire or, if a renewal or an extension has failed since, to that request.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         let state = self.state();
         state.replies.reports(names, state.phase)
     }
 
-    /// The replies to a renewal that failed, in one line.
+    /// The replies to a failed renewal or extension, in one line; `None` if none has failed.
     pub(crate) fn trouble<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Option<String> {
         self.is_troubled()
             .then(|| OneLine(&self.reports(names)).to_string())
     }
 
-    /// When the note is due to be written for the first time; `None` if it has been written, or if there is none.
+    /// When the note is to be written for the first time; `None` if it has been written, or if the lock has no note.
     pub(crate) fn note_due(&self) -> Option<Instant> {
         (self.says.is_some() && !self.state().noted).then(|| self.since + NOTED_AFTER)
     }
 
-    /// Records that the note is being written. From now on the renewals keep it alive.
+    /// Records that the note is being written. From now on it is renewed together with the lock.
     pub(crate) fn will_be_noted(&self) {
         self.state().noted = true;
     }
@@ -163,7 +165,7 @@ impl Held {
     pub(crate) fn note(&self, announce: bool, now: Instant, wall_micros: u64) -> Option<NoteItem> {
         let says = self.says.clone()?;
         self.will_be_noted();
-        // Before the note is queued, so that a release that follows it deletes the note.
+        // Claim the note before it is queued, so that a release that follows it deletes the note.
         self.claim.take_note();
         let held_for = now.saturating_since(self.since).as_millis() as u64;
         Some(NoteItem {
@@ -174,17 +176,17 @@ impl Held {
         })
     }
 
-    /// The text of the note, without the time.
+    /// The text of the holder's note, without the time of the acquire; `None` for no note.
     pub(crate) fn says(&self) -> Option<&Arc<str>> {
         self.says.as_ref()
     }
 
-    /// Whether the note has been sent.
+    /// Whether the note has been sent to the masters.
     pub(crate) fn is_noted(&self) -> bool {
         self.claim.is_noted()
     }
 
-    /// Counts a renewal, and returns whether it must renew the note as well.
+    /// Counts a renewal, and returns whether this renewal must renew the note as well.
     pub(crate) fn keeps_note(&self) -> bool {
         if !self.is_noted() {
             return false;
@@ -194,13 +196,13 @@ impl Held {
         state.unkept == 0
     }
 
-    /// Whether a master with this reply has lost a note that was sent.
+    /// Whether a master with this reply has lost a note that was sent to it.
     pub(crate) fn lacks_note(&self, said: &[Extended]) -> bool {
         let lacks = |said: &Extended| matches!(said, Extended::Restored | Extended::Unnoted);
         self.is_noted() && said.iter().any(lacks)
     }
 
-    /// Start of the hold.
+    /// When the hold began.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }
@@ -210,8 +212,8 @@ impl Held {
         self.state().renews
     }
 
-    /// Marks the lock as not held in this process, and passes the local turn on if the lock had it. Called once, and
-    /// never under the mutex of the state.
+    /// Records that this process no longer holds the lock. If the lock was the holder of its local queue, the next
+    /// waiter becomes the front. Must be called once, and never under the mutex of the state.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
         match ended {
             Some((lines, true)) => self.claim.keys().for_each(|key| lines.pass_on(key)),
@@ -227,7 +229,7 @@ impl Held {
         self.state().valid_until
     }
 
-    /// Until when the lock is valid; `None` once it has ended. Changes nothing.
+    /// Until when the lock is valid; `None` once it has ended. Reads no clock and changes nothing.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn look(&self) -> Option<Instant> {
         let state = self.state();
@@ -238,7 +240,7 @@ impl Held {
         Duration::from_nanos(self.state().ttl)
     }
 
-    /// How the lock ended; `None` while it is held. Ends the lock if its deadline has passed.
+    /// Why the lock ended; `None` while it is held. Ends the lock if its validity has ended.
     pub(crate) fn ended(&self, now: Instant) -> Option<LossCause> {
         let (end, lines) = {
             let mut state = self.state();
@@ -266,8 +268,8 @@ impl Held {
         }
     }
 
-    /// Ends the lock unless it has ended already, and passes the local turn on. The releases must have been queued
-    /// before, because the next local waiter sends its requests right behind them.
+    /// Ends the lock unless it has ended already, and lets the next local waiter ask the masters. The releases must
+    /// have been queued before, because the next waiter sends its requests right behind them.
     pub(crate) fn end(&self, cause: LossCause) {
         let (first, lines) = {
             let mut state = self.state();
@@ -282,8 +284,8 @@ impl Held {
         }
     }
 
-    /// Moves the deadline after an extension that a majority confirmed in time. The deadline never moves back or past
-    /// `max_hold`. Returns `false` if the lock has ended.
+    /// Moves the end of the validity after an extension that a majority confirmed in time. The end is never moved back,
+    /// nor beyond `max_hold`. Returns `false` if the lock has ended.
     pub(crate) fn extend_lease(&self, until: Instant, ttl: Duration, now: Instant) -> bool {
         let mut state = self.state();
         if state.end.is_some() || now >= state.valid_until {
@@ -294,12 +296,13 @@ impl Held {
         true
     }
 
-    /// Resolves when the lock has ended. Has its own timer, which fires at the deadline even if a renewal hangs.
+    /// Resolves when the lock has ended. Has its own timer, which fires at the end of the validity even if a renewal
+    /// hangs.
     pub(crate) async fn lost(&self, runtime: &dyn Runtime) -> LossCause {
         loop {
             let changed = self.changed.notified();
             futures::pin_mut!(changed);
-            // Register before the check, so that an end in between is not missed.
+            // Register before the check, so that a lock that ends in between is noticed.
             changed.as_mut().enable();
             if let Some(cause) = self.ended(runtime.now()) {
                 return cause;
@@ -348,8 +351,8 @@ mod tests {
 
     #[test]
     fn held_lock_fits_its_memory_budget() {
-        // For ten thousand held locks, each of these exists ten thousand times, as do the masters' replies and the
-        // local queue of the key. Together they may take at most 600 bytes per lock, including the allocator's
+        // Ten thousand held locks need each of these structs ten thousand times, as well as the masters' replies and
+        // the local queue of the key. Together they may take at most 600 bytes per lock, including the allocator's
         // overhead.
         assert_eq!(size_of::<Held>(), 144);
         assert_eq!(size_of::<Claim>(), 64);

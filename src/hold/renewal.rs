@@ -1,12 +1,13 @@
-//! One task renews all held locks in batches, and ends expired ones. Each lock has its own votes.
+//! One task renews all held locks in batches, and ends expired ones. The votes are counted for each lock by itself.
 //!
 //! The task is only a timer: it sends renewals and never waits for replies. Each batch collects its own replies, so a
-//! slow master does not delay a lock that has its majority. The end of a lease does not depend on the task:
-//! [`Held::lost`] has its own timer.
+//! slow master does not delay a lock that has its majority. Noticing that a lease has expired does not depend on the
+//! task: [`Held::lost`] has its own timer.
 //!
-//! Locks that were taken together become due together. Their batches leave at the pace of the replies. Otherwise all
+//! Locks that were taken together become due together. Their batches are sent at the pace of the replies. Otherwise all
 //! messages of a burst would be in memory at once for every master, and other requests would wait behind them. The pace
-//! has a lower bound, so that distant or silent masters do not stop renewals. Expiries are not subject to this pace.
+//! has a lower bound, so that distant or silent masters do not stop renewals. Ending expired locks is not delayed by
+//! this pace.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,7 @@ use crate::rounds::fan_out::{Collect, FanOut, From};
 use crate::runtime::pause;
 
 /// Schedules renewals of `held`, and starts the task if it is not running. Returns `false` if there is no runtime to
-/// run it on; then the lease simply ends at its deadline.
+/// run the task on; the lock then simply expires.
 pub(crate) fn watch(
     renewal: &Arc<Renewal>,
     coordinator: &Arc<Coordinator>,
@@ -61,8 +62,8 @@ pub(crate) fn watch(
     true
 }
 
-/// Marks the task as ended when it is dropped, so that the next lock starts a new one. This covers a runtime that is
-/// shut down while the task runs, or before the task was polled.
+/// Marks the task as ended when this is dropped, so that the next lock starts a new task. This includes the case that
+/// the runtime is shut down while the task runs, or before the task was polled.
 struct Ends(Weak<Renewal>);
 
 impl Drop for Ends {
@@ -85,12 +86,12 @@ async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Noti
             let mut schedule = owner.schedule();
             let next = schedule.next(now);
             schedule.wakes_at = next.unwrap_or(Instant::NEVER);
-            // Under the mutex, so that no lock is scheduled between this check and the end of the task.
+            // Set under the mutex, so that no lock is scheduled between this check and the end of the task.
             schedule.running = next.is_some();
             next
         };
         let Some(next) = next else {
-            // The next lock may have started another task already. Do not reset its `running` flag.
+            // Another lock may have started a new task already. Do not reset the `running` flag of that task.
             renewal.0 = Weak::new();
             return;
         };
@@ -105,9 +106,9 @@ async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Noti
     }
 }
 
-/// Ends expired locks, sends the others to every node in one batch, and returns at once.
+/// Ends expired locks, sends renewals of the others to every node in at most two batches, and returns at once.
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
-    // Groups use another script, which costs more: keep plain locks in a batch of their own.
+    // Groups are renewed by another script, which costs more, so plain locks have a batch of their own.
     let (mut plain, mut groups) = (Batch::default(), Batch::default());
     let mut notes = Vec::new();
     let wall = coordinator.runtime.wall_micros();
@@ -117,7 +118,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
             continue;
         }
         let keeps = what != What::Note && held.keeps_note();
-        // The renewal of a plain lock also renews its note; that of a group does not.
+        // The renewal of a plain lock can also renew its note; the renewal of a group cannot.
         let with_note = held.claim.shape().renewal_keeps_note();
         if what == What::Note || !held.is_noted() || (keeps && !with_note) {
             notes.extend(held.note(false, now, wall));
@@ -131,11 +132,11 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
     for batch in [plain, groups] {
         batch.send(renewal, coordinator, now);
     }
-    // After the renewals, so that the notes of groups get the new expiry.
+    // Send the notes after the renewals, so that the notes of groups get the new expiry.
     coordinator.note(notes);
 }
 
-/// Locks that are renewed by one message.
+/// Locks that are renewed with one message per master.
 #[derive(Default)]
 struct Batch {
     renewing: Vec<Renewing>,
@@ -183,16 +184,16 @@ impl Batch {
     }
 }
 
-/// The votes on one batch; each lock is decided by itself.
+/// The votes on one batch of renewals; the result is decided for each lock by itself.
 struct RenewAnswers {
     renewing: Vec<Renewing>,
     keys: usize,
     started: Instant,
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
-    /// The reply of each node for every key, in the order of arrival.
+    /// The masters' replies, for every key of the batch, in the order in which they arrived.
     received: Vec<(From, KeysSaid)>,
-    /// Present until a majority or all masters have answered.
+    /// Counts the batch as open; present until a majority or all masters have answered.
     open: Option<Open>,
 }
 
@@ -231,9 +232,9 @@ struct Renewing {
     /// The indices of this lock's keys in the batch.
     keys: Range<usize>,
     votes: Votes,
-    /// Whether the replies to this renewal are stored for the holder.
+    /// Whether the replies to this renewal are stored for the holder's report.
     tells: bool,
-    /// Whether the note was missing on a master and has been sent again.
+    /// Whether the note was missing on a master and was sent again.
     noted: bool,
 }
 
@@ -305,7 +306,7 @@ impl Collect for RenewAnswers {
     }
 }
 
-/// Acts on the result of the votes on one lock.
+/// Acts on the result of the votes on renewing one lock.
 fn conclude(
     renewal: &Renewal,
     coordinator: &Coordinator,
@@ -370,7 +371,7 @@ mod tests {
         ))
     }
 
-    /// How many batches are open after each answer.
+    /// Returns the number of open batches after each answer.
     fn open_after(answers: &[Result<Answer, Fault>]) -> Vec<usize> {
         let (renewal, coordinator) = (Renewal::new(), coordinator());
         let mut batch = RenewAnswers {

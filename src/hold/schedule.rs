@@ -1,4 +1,4 @@
-//! The schedule of held locks: renewals in batches, expiries separately.
+//! The schedule of held locks: renewals are due in batches; the ends of locks are due separately.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,30 +15,31 @@ use crate::protocol::lease::renew_at;
 /// The largest number of locks in one message, so that one script call does not block a master for long.
 const BATCH: usize = 256;
 
-/// The largest number of first notes in one message. They are not urgent, and each is larger than a renewal.
+/// The largest number of notes that are written for the first time in one message. They are not urgent, and each is
+/// larger than a renewal.
 const NOTES: usize = 64;
 
-/// While this number of batches has no majority of replies, the next batch is delayed.
+/// While this many batches still lack the replies of a majority, the next batch is delayed.
 pub(super) const OPEN: usize = 2;
 
-/// The delay. It allows 50,000 locks per second even if replies are late, and five times as many once the renewals
-/// themselves are late.
+/// The delay of a batch of renewals while other batches are open. It allows 50,000 locks per second even if replies are
+/// late, and five times as many once the renewals themselves are late.
 const PACE: Duration = Duration::from_millis(5);
 
-/// A renewal is late if it has waited for more than this fraction of its ttl.
+/// A renewal is late if it has waited for more than a thirtieth of its ttl.
 const LATE: u32 = 30;
 
-/// The largest number of locks that are ended in one pass.
+/// The largest number of expired locks that are ended in one pass.
 const ENDS: usize = 8 * BATCH;
 
-/// The shortest time between two visits of one lock.
+/// The shortest time between two due times of one lock.
 pub(super) const SOON: Duration = Duration::from_millis(1);
 
 /// The schedule of the held locks, and the wake-up of the task that renews them.
 pub(crate) struct Renewal {
     schedule: Mutex<Schedule>,
-    /// Notified when a lock is due before the task's wake-up time, or when the owner is gone. Shared, so that the
-    /// sleeping task does not keep its owner alive.
+    /// Notified when a lock is due before the task's wake-up time, or when this value is dropped. It is shared, so that
+    /// the sleeping task does not keep this value alive.
     pub(super) sooner: Arc<Notify>,
 }
 
@@ -53,7 +54,7 @@ impl ScheduleId {
 }
 
 impl Default for ScheduleId {
-    /// The id of a lock that is not scheduled. Not 0, which is the id of another lock
+    /// The id of a lock that is not scheduled. It is not 0, because 0 is the id of a scheduled lock
     /// (`a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock`).
     fn default() -> Self {
         Self(AtomicU64::new(u64::MAX))
@@ -72,7 +73,7 @@ impl Renewal {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops the renewals of a lock. Renewals that are queued at a node are sent before a later release.
+    /// Stops the renewals of a lock. Renewals that are already queued at a node are sent before a later release.
     pub(crate) fn forget(&self, id: &ScheduleId) {
         self.schedule().remove(id.get());
     }
@@ -80,12 +81,12 @@ impl Renewal {
 
 impl Drop for Renewal {
     fn drop(&mut self) {
-        // The task holds a weak reference: wake it, so that it sees that its owner is gone.
+        // Wake the task, so that it notices that this value is gone and ends. The task holds only a weak reference.
         self.sooner.notify_one();
     }
 }
 
-/// When to visit a lock again: for its note, its renewal, or its end.
+/// When a lock is due again: for its first note, its renewal, or its end.
 pub(super) fn next_due(held: &Held, from: Instant) -> Instant {
     let due = if held.renews() {
         renew_at(from, held.ttl()).min(held.hold_end)
@@ -95,7 +96,7 @@ pub(super) fn next_due(held: &Held, from: Instant) -> Instant {
     held.note_due().map_or(due, |note| note.min(due))
 }
 
-/// A lock that is due.
+/// A lock that is due, and why.
 pub(super) struct Due {
     pub(super) held: Arc<Held>,
     pub(super) id: u64,
@@ -105,7 +106,7 @@ pub(super) struct Due {
 /// Why a lock is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// The first note; later the renewals keep it alive.
+    /// The note must be written for the first time. Later renewals keep it alive.
     Note,
     Renewal,
     End,
@@ -126,24 +127,24 @@ impl What {
     }
 }
 
-/// The scheduled locks, and their due times in order. An entry is freed at once when its lock is released. Its old
-/// times are dropped when they come up, or when they outnumber the entries.
+/// The scheduled locks, and their due times in order. When a lock is released, its entry is freed at once. Its outdated
+/// due times are dropped when they come up, or when outdated times outnumber the entries.
 pub(super) struct Schedule {
     entries: Entries,
-    /// Due times of renewals.
+    /// Times at which renewals are due.
     renewals: Times,
-    /// Due times of ends: separate, so that no end waits behind a burst of renewals.
+    /// Times at which locks end. They are separate, so that no end waits behind a burst of renewals.
     ends: Times,
-    /// Due times of first notes: separate, because renewals go first.
+    /// Times at which notes are to be written for the first time. They are separate, because renewals take precedence.
     notes: Times,
-    /// When notes were last sent.
+    /// When first notes were last sent.
     noted_at: Instant,
     pub(super) running: bool,
     pub(super) wakes_at: Instant,
-    /// The number of batches without a majority of replies, and when the last one was sent.
+    /// The number of batches that still lack the replies of a majority. `sent_at` is when the last batch was sent.
     pub(super) open: usize,
     pub(super) sent_at: Instant,
-    /// Whether a batch is due but delayed by open batches.
+    /// Whether a batch of renewals is due but delayed, because too many batches are open.
     pub(super) held_back: bool,
 }
 
@@ -158,7 +159,7 @@ struct Entries {
 
 struct Entry {
     generation: u32,
-    /// `NEVER` in a free entry.
+    /// When the lock of this entry is due; `NEVER` in a free entry.
     due: Instant,
     held: Option<Arc<Held>>,
 }
@@ -185,7 +186,7 @@ impl Entries {
         (u64::from(entry.generation) == id >> 32 && entry.held.is_some()).then_some(entry)
     }
 
-    /// The lock of an entry if it is due at exactly this time; otherwise the time is outdated.
+    /// The lock with this id if it is due at exactly this time; otherwise the time is outdated.
     fn due(&mut self, due: Instant, id: u64) -> Option<&Arc<Held>> {
         let entry = self.get(id).filter(|entry| entry.due == due)?;
         entry.held.as_ref()
@@ -203,7 +204,7 @@ impl Entries {
         true
     }
 
-    /// The first of `times` that is not outdated; outdated ones before it are dropped.
+    /// The first of `times` that is not outdated. Outdated times before it are dropped.
     fn first(&mut self, times: &mut Times) -> Option<(Instant, u64, &Arc<Held>)> {
         while let Some(&Reverse((due, id))) = times.peek() {
             if self.due(due, id).is_some() {
@@ -257,7 +258,7 @@ impl Schedule {
         }
     }
 
-    /// Drops outdated times.
+    /// Drops all outdated due times.
     fn sweep(&mut self) {
         for times in [&mut self.renewals, &mut self.ends, &mut self.notes] {
             *times = std::mem::take(times)
@@ -267,7 +268,7 @@ impl Schedule {
         }
     }
 
-    /// Makes `id` due at `at` if that is sooner. Returns whether the task must wake up earlier.
+    /// Makes the lock `id` due at `at` if that is sooner than before. Returns whether the task must wake up earlier.
     pub(super) fn hasten(&mut self, id: u64, at: Instant) -> bool {
         let Some(entry) = self.entries.get(id).filter(|entry| at < entry.due) else {
             return false;
@@ -278,7 +279,7 @@ impl Schedule {
         at < self.wakes_at
     }
 
-    /// The time of the next pass; not later than `now` if work is left.
+    /// When the task must make its next pass; not later than `now` if work is left.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         let end = self.entries.first(&mut self.ends).map(|(due, ..)| due);
         let renewal = self.next_batch(now);
@@ -287,7 +288,7 @@ impl Schedule {
         end.into_iter().chain(renewal).chain(note).min()
     }
 
-    /// When the next batch may leave.
+    /// When the next batch of renewals may be sent; `None` if no renewal is scheduled.
     fn next_batch(&mut self, now: Instant) -> Option<Instant> {
         self.held_back = false;
         let (due, _, held) = self.entries.first(&mut self.renewals)?;
@@ -302,8 +303,8 @@ impl Schedule {
         Some(leaves)
     }
 
-    /// Takes the ends that are due, and one batch of renewals and one of first notes if they may leave now. Each lock
-    /// gets its next due time at once, so that its renewals go on even if an answer never comes.
+    /// Takes the locks whose end is due and, if they may be sent now, one batch of renewals and one of first notes.
+    /// Each lock gets its next due time at once, so that its renewals go on even if an answer never comes.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let mut taken = Vec::new();
         while taken.len() < ENDS
@@ -322,10 +323,10 @@ impl Schedule {
         taken
     }
 
-    /// One batch of renewals. It includes locks that are due shortly after, to share the message.
+    /// Takes one batch of renewals. It includes locks that are due shortly after, so that they share the message.
     fn take_renewals(&mut self, taken: &mut Vec<Due>, now: Instant) {
-        // At least one lock is due, or no batch could leave. So a lock is renewed early only together with one that is
-        // due. Ends are never early.
+        // At least one lock is due, because otherwise no batch could be sent. So a lock is renewed early only together
+        // with one that is due. Locks are never ended early.
         let full = taken.len() + BATCH;
         while taken.len() < full
             && let Some((due, id, held)) = self.entries.first(&mut self.renewals)
@@ -336,7 +337,7 @@ impl Schedule {
         }
     }
 
-    /// One batch of first notes. They are not urgent, so they have a pace of their own.
+    /// Takes one batch of first notes. They are not urgent, so they have a pace of their own.
     fn take_notes(&mut self, taken: &mut Vec<Due>, now: Instant) {
         let full = taken.len() + NOTES;
         while taken.len() < full
@@ -348,22 +349,22 @@ impl Schedule {
             self.noted_at = now;
         }
         if self.notes.is_empty() {
-            // Each lock is entered here once, so the memory of a burst is not needed again soon.
+            // Free the memory: each lock needs its first note only once, so a burst of them is not repeated soon.
             self.notes = Times::new();
         }
     }
 
-    /// Enters the next due time of a lock that is due.
+    /// Gives a lock that is due its next due time.
     fn turn(&mut self, id: u64, now: Instant, what: What) -> Option<Due> {
         let entry = self.entries.get(id)?;
         let held = entry.held.clone()?;
-        // A note does not move the next renewal.
+        // Writing the first note does not move the next renewal.
         let from = match what {
             What::Note => held.since(),
             What::Renewal | What::End => now,
         };
         held.will_be_noted();
-        // Always later than now, so that the lock is not taken again in this pass.
+        // The next due time is always later than now, so that the lock is not taken again in this pass.
         let next = next_due(&held, from).max(now + SOON);
         entry.due = next;
         self.enter(next, id, What::of(&held, next));

@@ -8,12 +8,12 @@ use super::quorum::Tally;
 /// The reason why a round was lost, as far as it is certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// So many masters refused that no majority was possible, even if all others had granted. Another client holds the
+    /// The refusals alone made a majority impossible, even if all other masters had granted. Another client holds the
     /// lock or is ahead in its queue.
     Held,
     /// A majority granted an owner's claim, but no majority shows one fencing token that the new hold could share.
     NotJoinable,
-    /// So many masters failed that no majority was possible, no matter which client holds the lock.
+    /// The failures alone made a majority impossible, no matter which client holds the lock.
     Outage,
     /// Refusals and faults together prevented a majority; neither of them did alone.
     Split,

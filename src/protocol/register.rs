@@ -26,7 +26,7 @@ pub(crate) enum ReadVote {
 pub(crate) enum Reading {
     /// The value on the master with this index is the current one.
     Found(usize),
-    /// No master shows a value, and so many masters have none that no majority can have one.
+    /// No master shows a value, and too many masters have none for a value to be on a majority.
     Missing,
     /// Some masters have a value, but too many have lost theirs to decide which value was the last.
     Lost,
@@ -146,7 +146,7 @@ pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Wri
     )
 }
 
-/// What must be done with a value while masters are replaced, decided from the answers of both sets to a read.
+/// The action for a value while masters are replaced, decided from the answers of both sets to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrying {
     /// The value of the master with this index must be written to both sets.

@@ -1,4 +1,5 @@
-//! The answers to an acquire: votes, fencing counters, and what refusing masters report of the holder and the queue.
+//! The answers to an acquire: votes, fencing counters, and the details that refusing masters report about the holder
+//! and the queue.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,29 +22,30 @@ pub(crate) struct AcquireAnswers {
     pub(crate) round: Round,
     quorum: Quorum,
     replies: Replies,
-    /// The held lock, once the round is won. It has taken over the replies, and receives later replies.
+    /// The held lock that was won in this round. It has taken over the replies, and receives later replies. `None`
+    /// before.
     holder: Option<Weak<dyn LateAnswers>>,
     started: Instant,
     decided: bool,
-    /// A future waits for the fencing numbers of all masters.
+    /// Whether a future waits until all masters have returned their fencing counters.
     settling: bool,
     /// The details that refusing masters reported; `None` in most rounds.
     refusals: Option<Box<Refusals>>,
 }
 
-/// The details that refusing masters reported of the holder and the queue.
+/// The details that refusing masters reported about the holder and the queue.
 #[derive(Default)]
 pub(crate) struct Refusals {
-    /// The largest ticket drawn on any master.
+    /// The largest queue ticket drawn on any master.
     pub(crate) ticket: u64,
-    /// The largest number of waiters before us on any master; `None` without a queue.
+    /// The largest number of waiters ahead of this one on any master; `None` if no master reported a queue.
     pub(crate) ahead: Option<u64>,
     pub(crate) holder: Option<Vec<u8>>,
-    /// The free slots of a semaphore as a bit mask, by master.
+    /// For each refusing master, the free slots of the semaphore as a bit mask.
     free_slots: Vec<(usize, u64)>,
-    /// The note of `holder`.
+    /// The note of the client in `holder`.
     note: Option<Note>,
-    /// When the lock may be free, by master.
+    /// For each refusing master, the time until the lock may be free there.
     free_in: Vec<(Option<Duration>, usize)>,
 }
 
@@ -79,7 +81,7 @@ impl AcquireAnswers {
             .max()
     }
 
-    /// Whether refusals alone prove that another client holds the lock.
+    /// Whether the refusals alone show that another client holds the lock or is ahead in its queue.
     pub(crate) fn majority_refused(&self) -> bool {
         self.round.finding() == Some(Finding::Held)
     }
@@ -96,7 +98,7 @@ impl AcquireAnswers {
     }
 
     /// The slot of a semaphore to ask for next, or `None` while that depends on missing answers. It is `Held` if other
-    /// waiters are before us. Slots in the bit mask `taken`, which this process itself uses, are left out.
+    /// waiters are ahead of this one. Slots in the bit mask `taken`, which this process itself uses, are left out.
     pub(crate) fn next_slot(&self, permit: &Permit, taken: u64) -> Option<NextSlot> {
         let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));
         let Some(refusals) = refusals else {
@@ -117,12 +119,13 @@ impl AcquireAnswers {
         (next != NextSlot::Open).then_some(next)
     }
 
-    /// The masters that granted.
+    /// The masters that granted the lock.
     pub(crate) fn free(&self) -> MasterSet {
         self.round.granted().collect()
     }
 
-    /// When a majority may be free: the soonest time at which enough of the answering masters are.
+    /// The time until a majority may be free: until the lock is free on enough of the masters that answered. `None` if
+    /// too few answered.
     pub(crate) fn free_in(&self) -> Option<Duration> {
         let granted = self.round.granted().map(|node| (Duration::ZERO, node));
         let refused = self
@@ -149,8 +152,8 @@ impl AcquireAnswers {
         }
     }
 
-    /// Ends the round at its deadline. A silent master has failed if it had at least `patience` to answer; otherwise
-    /// nothing is known of it.
+    /// Ends the round at its deadline. A silent master counts as failed if it had at least `patience` to answer.
+    /// Otherwise its silence means nothing.
     pub(super) fn give_up(&mut self, now: Instant, patience: Duration) {
         let waited = now.saturating_since(self.started);
         if waited < patience {
@@ -165,13 +168,13 @@ impl AcquireAnswers {
         }
     }
 
-    /// Replaces the vote of this node by a quarantine fault that lasts for `left`.
+    /// Replaces the grant of this master by a quarantine fault that lasts for `left`.
     pub(super) fn doubt(&mut self, node: usize, now: Instant, left: Duration) {
         let fault = Err(Fault::Quarantined(left));
         self.note(From { node, now }, &fault, false);
     }
 
-    /// Ready when a majority agrees on the number, or when all masters have answered.
+    /// Ready when a majority agrees on the fencing token, or when all masters have answered.
     pub(super) fn settled(&mut self) -> Option<()> {
         self.settling = true;
         let agreed = matches!(self.round.agreement(), Agreement::Agreed(_));
@@ -186,13 +189,13 @@ impl AcquireAnswers {
         self.replies.reports(names, Phase::Acquire)
     }
 
-    /// Whether waiting cannot help: too many masters have faults that do not pass by themselves.
+    /// Whether waiting cannot help: no majority is possible without the masters whose faults do not pass by themselves.
     pub(crate) fn is_hopeless(&self) -> bool {
         !self.quorum.possible_without(self.replies.lasting_faults())
     }
 
     /// Hands the replies, including later ones, over to the lock that was won, so that a held lock does not keep its
-    /// round alive. Lock order: the mutex of the answers is always taken before that of the lock.
+    /// round alive. Lock order: the mutex of the answers is always taken before the mutex of the lock.
     pub(crate) fn hand_over(&mut self, holder: &Arc<impl LateAnswers>) {
         holder.take_over(std::mem::take(&mut self.replies));
         let holder: Weak<_> = Arc::downgrade(holder);
@@ -218,7 +221,7 @@ impl Collect for AcquireAnswers {
                 Vote::Refused
             }
             Ok(_) => Vote::Fault { sent: true },
-            // Withdrawn by this client: proves nothing about the master.
+            // This client withdrew the request, so the result says nothing about the master.
             Err(Fault::Withdrawn) => Vote::Withdrawn,
             Err(fault) => Vote::Fault {
                 sent: !fault.left_nothing(),

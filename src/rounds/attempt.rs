@@ -1,5 +1,5 @@
-//! One attempt: sends a request to all masters, counts the votes, agrees on the fencing token, and releases what was
-//! not won. No other code decides that a lock is held.
+//! One attempt to acquire a lock: sends a request to all masters, counts the votes, agrees on the fencing token, and
+//! releases the keys of a lost attempt. No other code decides that a lock is held.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,11 +29,11 @@ pub(crate) struct Won {
     pub(crate) round: Arc<AcquireRound>,
 }
 
-/// A lost attempt; its releases have been sent.
+/// A lost attempt, whose releases have been sent.
 pub(crate) struct FailedAttempt {
-    /// `None` if the deadline came before the reason was certain.
+    /// Why the attempt was lost; `None` if the deadline came before the reason was certain.
     pub(crate) failure: Option<Failure>,
-    /// The reason that the attempt proves to the waiter.
+    /// The finding that follows with certainty from the attempt, for the waiter.
     pub(crate) finding: Option<Finding>,
     pub(crate) round: Arc<AcquireRound>,
     pub(crate) undo: Undoing,
@@ -43,8 +43,8 @@ impl Coordinator {
     /// Makes one attempt: a round of acquires, and confirmations if the counters differ. The attempt ends when it can
     /// no longer be won, or at `until` with the answers received by then.
     ///
-    /// Cancel safety: if the future is dropped at any point, everything that may have been granted is released in the
-    /// background, after its own acquire.
+    /// Cancel safety: if the future is dropped at any point, every key that may have been set is released in the
+    /// background. On each master the release is sent after the acquire.
     pub(crate) async fn attempt(
         &self,
         wanted: &Wanted,
@@ -61,7 +61,7 @@ impl Coordinator {
         let offset = ClockOffset::from_micros(self.offset.load(Ordering::Relaxed));
         let proposal = offset.proposal(wall);
 
-        // The lease starts before the first byte is sent.
+        // The lease starts before the first byte is sent, because a master may start the ttl as early as that.
         let started = self.now();
         let round = FanOut::new(
             self.runtime.clone(),
@@ -88,10 +88,10 @@ impl Coordinator {
                 .wait(self.agree(&round, &claim, offset, wall, ttl))
                 .await;
             match agreed.unwrap_or(Err(Failure::Late)) {
-                // Checked after the last round: meanwhile a master may have been found to have lost its generation
-                // marker.
+                // Check this after the last round, because a master may have been found meanwhile to have lost its
+                // generation marker.
                 Ok(_) if self.doubts(&round) => Some(Failure::Outage),
-                // The clock is read after the last round, so that its time is deducted.
+                // Read the clock after the last round, so that the time of the round is deducted from the validity.
                 Ok(fencing) if self.now() < most => {
                     cleanup.armed = false;
                     claim.agreed(fencing);
@@ -113,8 +113,9 @@ impl Coordinator {
         Err(self.missed(failure, cleanup, limit).await)
     }
 
-    /// Whether a master that granted has since been found to have lost its generation marker (docs/protocol.md,
-    /// "Generation markers"). The next attempt goes without its vote.
+    /// Whether a master that granted the lock has since been found to have lost its generation marker
+    /// (docs/protocol.md, "Generation markers"). If so, its grant is withdrawn, and its vote does not count in the next
+    /// attempt.
     fn doubts(&self, round: &AcquireRound) -> bool {
         let now = self.now();
         let doubted = |(node, master): (usize, &Arc<dyn Node>)| {
@@ -132,8 +133,8 @@ impl Coordinator {
         doubts
     }
 
-    /// Releases a lost attempt, and finds out what it proves. If the verdict is certain but its reason is not, waits
-    /// for more answers until the deadline.
+    /// Releases a lost attempt, and finds out why it was lost. If the attempt is certainly lost but the reason is not
+    /// certain, waits for more answers until the deadline.
     async fn missed(
         &self,
         failure: Option<Failure>,
@@ -141,10 +142,11 @@ impl Coordinator {
         mut limit: Limit<'_>,
     ) -> FailedAttempt {
         let round = cleanup.round.clone();
-        // Masters that were not asked would count as silent, and the waiter would leave its place in the queue.
+        // Keep asking all masters if the reason depends on the missing answers. If the requests were withdrawn, these
+        // masters would count as silent, and the waiter would leave its place in the queue.
         let asks_all = failure.is_none() && round.answers().round.is_lost_early();
         let undo = if asks_all {
-            // Release at once what was granted. Stay armed, because more may be granted.
+            // Release at once the keys that were granted. Stay armed, because more keys may be granted.
             cleanup.undo()
         } else {
             cleanup.end()
@@ -155,10 +157,10 @@ impl Coordinator {
             Some(Failure::Contention) => (failure, Some(Finding::Held)),
             Some(Failure::NotJoinable) => (failure, Some(Finding::NotJoinable)),
             None => {
-                // Each node answers within its own timeout.
+                // This wait ends, because each node answers within its own timeout.
                 let certain = round.until(|answers| answers.round.reason());
                 if limit.wait(certain).await.is_none() {
-                    // Read the clock before taking the mutex of the answers: other threads wait for that mutex.
+                    // Read the clock before taking the mutex of the answers, because other threads wait for that mutex.
                     let now = self.now();
                     round.answers().give_up(now, self.patience.answer);
                 }
@@ -167,7 +169,8 @@ impl Coordinator {
                 (reason.map(Failure::from), answers.round.finding())
             }
         };
-        // A request that was sent again may have been granted after its own release. From here on no request is sent.
+        // An acquire that was sent again may have been granted after its own release, so withdraw and release once
+        // more. From here on only releases are sent.
         let undo = if asks_all { cleanup.end() } else { undo };
         if failure.is_some() {
             metrics::round(failure);
@@ -181,7 +184,7 @@ impl Coordinator {
     }
 }
 
-/// Releases an attempt that was not won, also when its future is dropped.
+/// Releases an attempt that was not won, even if the future of the attempt is dropped.
 struct Cleanup<'a> {
     coordinator: &'a Coordinator,
     round: Arc<AcquireRound>,
@@ -190,10 +193,10 @@ struct Cleanup<'a> {
 }
 
 impl Cleanup<'_> {
-    /// Withdraws the claim and releases everything.
+    /// Withdraws the claim, and releases every key that was granted or may still be granted.
     fn end(&mut self) -> Undoing {
         self.armed = false;
-        // Before the releases: from here on no node sends anything but releases for this claim.
+        // Withdraw before releasing: from here on no node sends anything but releases for this claim.
         self.claim.withdraw();
         self.undo()
     }
@@ -212,7 +215,8 @@ impl Cleanup<'_> {
         for node in undo {
             let reply = Reply::new(fan_out.clone(), node, Phase::Release);
             coordinator.nodes[node].send(
-                // The place in the queue is kept: only the attempt was lost.
+                // The release leaves the queue entry in place, because only this attempt was lost and the waiter goes
+                // on waiting.
                 Request::Release {
                     claim: self.claim.clone(),
                     leave: false,

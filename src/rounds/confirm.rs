@@ -14,12 +14,12 @@ use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset, agree};
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 
-/// How often the fencing number may be raised within one acquire. A raise is needed only if a master granted late and
+/// How often the fencing token may be raised within one acquire. Raising is needed only if a master granted late and
 /// had a larger counter.
 const CONFIRM_ROUNDS: usize = 3;
 
 impl Coordinator {
-    /// Agrees on the fencing token of a won round, by a second round if the counters differ.
+    /// Agrees on the fencing token of a won round, with a second round if the counters differ.
     pub(super) async fn agree(
         &self,
         round: &AcquireRound,
@@ -46,7 +46,7 @@ impl Coordinator {
         self.learn(numbering, offset, wall, token);
         metrics::confirmation();
         for _ in 0..CONFIRM_ROUNDS {
-            // New answers for each number: confirmations of another number do not count.
+            // Count new answers for each number, because confirmations of another number do not count.
             let confirm = FanOut::new(self.runtime.clone(), ConfirmAnswers::open(self.quorum));
             self.ask_all(&confirm, Phase::Confirm, || Request::Confirm {
                 claim: claim.clone(),
@@ -69,19 +69,20 @@ impl Coordinator {
         Err(Failure::Contention)
     }
 
-    /// The agreement of a majority, or of all masters that answer. Used for owners, to see the number of the owner's
-    /// other holds before any number is written.
+    /// The agreement of a majority or, if there is none, of all masters that answer. Used for owners, to see the
+    /// fencing token of the owner's other holds before any number is written.
     async fn agreement_of_all(&self, round: &AcquireRound) -> Agreement {
         let mut limit = Limit::new(&*self.runtime, self.answered_by());
         limit.wait(round.until(AcquireAnswers::settled)).await;
         round.answers().round.agreement()
     }
 
-    /// The number of an owner's other holds: the masters return it when they are asked again (docs/protocol.md,
-    /// "Several resources, readers, owners, semaphores"). Without a majority for one number there is nothing to join.
+    /// The fencing token of an owner's other holds, which the masters return when they are asked again
+    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If no majority returns one token, the hold
+    /// cannot join.
     ///
-    /// A number below `confirmed` cannot be joined either. The confirmation of `confirmed` may be executed late, after
-    /// the other holds have ended. It would raise the counter while our hold has the smaller number, and a further hold
+    /// A token below `confirmed` cannot be joined either. The confirmation of `confirmed` may be executed late, after
+    /// the other holds have ended. It would raise the counter while our hold has the smaller token, and a further hold
     /// would get the larger one.
     async fn number_of_owner(
         &self,
@@ -93,13 +94,13 @@ impl Coordinator {
         let mut delays = self.delays();
         for asked in 0..CONFIRM_ROUNDS {
             if asked > 0 {
-                // Give the other holds time to finish what they are doing. Keep the pause short, because our own grants
+                // Give the other holds time to finish their requests. Keep the pause short, because our own grants
                 // block them meanwhile.
                 let pause = delays.next().unwrap_or_default();
                 let again = self.now() + pause.min(self.patience.answer);
                 self.runtime.sleep_until(again).await;
             }
-            // Ask only masters that granted: a grant of another master would never be released.
+            // Ask only masters that granted, because a new grant of any other master would never be released.
             let granted: Vec<usize> = round.answers().round.granted().collect();
             let answers = OwnerAnswers {
                 quorum: self.quorum,
@@ -133,8 +134,8 @@ impl Coordinator {
     }
 
     /// Updates the estimate of the masters' clocks. A hold that joins others gets their older number, which says
-    /// nothing about clocks. Taken for a number that the masters had lowered, it would move all proposals a second
-    /// back.
+    /// nothing about clocks, so it is left out. It would look like a number that the masters had lowered, and would
+    /// move all proposals back by a second.
     fn learn(&self, numbering: Numbering, offset: ClockOffset, wall: u64, granted: u64) {
         if numbering != Numbering::Raised && granted < offset.proposal(wall) {
             return;
@@ -146,7 +147,7 @@ impl Coordinator {
     }
 }
 
-/// The numbers that masters return to a further hold of an owner.
+/// The fencing counters that masters return to a further hold of an owner.
 struct OwnerAnswers {
     quorum: Quorum,
     numbers: Vec<(usize, u64)>,
@@ -158,7 +159,7 @@ impl OwnerAnswers {
         agree(self.quorum, self.numbers.iter().copied())
     }
 
-    /// Ready when a majority returns one number, or when all masters have answered.
+    /// Ready when a majority returns the same number, or when all masters have answered.
     fn decided(&mut self) -> Option<Agreement> {
         let agreement = self.agreement();
         let agreed = matches!(agreement, Agreement::Agreed(_));
@@ -179,12 +180,12 @@ impl Collect for OwnerAnswers {
     }
 }
 
-/// The votes on one fencing number.
+/// The votes on confirming one number as the fencing token.
 struct ConfirmAnswers {
     tally: Tally,
-    /// The largest counter above the number.
+    /// The largest counter that a master reported instead of a confirmation, because its counter is above the number.
     above: Option<u64>,
-    /// The same owner has other holds on a master.
+    /// Whether some master reported other holds of the same owner.
     crowded: bool,
 }
 

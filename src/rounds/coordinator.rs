@@ -1,4 +1,4 @@
-//! All masters, and the settings that every round needs.
+//! The coordinator: all masters, and the settings that every round of requests needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -13,18 +13,18 @@ use crate::protocol::validity::Drift;
 use crate::retry::Retry;
 use crate::runtime::Runtime;
 
-/// How much longer than its timeout a caller waits for a node that breaks its contract. A node that keeps the contract
-/// answers within its timeout, and reads pending input before it reports a timeout. Without this margin, a process that
-/// gets too little CPU time would stop waiting although the answers have arrived.
+/// How long after a node's timeout a caller still waits, in case the node breaks its contract. A node that keeps the
+/// contract answers within its timeout, and reads pending input before it reports a timeout. Without this margin, a
+/// process that gets too little CPU time would stop waiting although the answers have arrived.
 const BACKSTOP: Duration = Duration::from_secs(1);
 
-/// All masters, and the settings that every round needs.
+/// All masters, and the settings that every round of requests needs.
 pub(crate) struct Coordinator {
     pub(super) nodes: Box<[Arc<dyn Node>]>,
     pub(crate) quorum: Quorum,
-    /// The configuration of the masters; `None` if they store no generation marker.
+    /// The masters that this client is configured with; `None` if the masters store no generation marker.
     pub(crate) configuration: Option<Configuration>,
-    /// Whether a quorum of the masters sends wake-ups.
+    /// Whether a quorum of the masters can send wake-ups.
     pub(crate) wakes: bool,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) drift: Drift,
@@ -33,13 +33,14 @@ pub(crate) struct Coordinator {
     pub(crate) patience: Patience,
     /// The pauses between two rounds of one attempt.
     pub(super) retry: Retry,
-    /// Whether the masters have been asked before: if so, no further time is granted for the first connection.
+    /// Whether the masters have been asked before. If so, no further time is granted for the first connection.
     pub(super) met: AtomicBool,
-    /// The learned difference of the masters' clocks to our wall clock in microseconds, for proposals.
+    /// The learned difference between the masters' clocks and our wall clock in microseconds, for proposing fencing
+    /// tokens.
     pub(super) offset: AtomicI64,
 }
 
-/// The masters, and which of them make a majority.
+/// The masters, and the rule for which of them make a majority.
 pub(crate) struct Members {
     pub(crate) nodes: Vec<Arc<dyn Node>>,
     pub(crate) quorum: Quorum,
@@ -47,7 +48,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// A single set that is not being replaced.
+    /// A single set of masters that is not being replaced.
     pub(crate) fn of(nodes: Vec<Arc<dyn Node>>) -> Self {
         Self {
             quorum: Quorum::of(nodes.len()),
@@ -60,9 +61,9 @@ impl Members {
 /// How long a node may take to answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
-    /// Time for any request.
+    /// How long a node may take to answer any request.
     pub(crate) answer: Duration,
-    /// Additional time for the very first request, which waits for its connection.
+    /// The additional time for the very first request, which waits for its connection.
     pub(crate) connect: Duration,
 }
 
@@ -119,8 +120,8 @@ impl Coordinator {
         [self.prefix.as_bytes(), resource].concat().into()
     }
 
-    /// A claim on a lock key. Its resource is the key without this coordinator's prefix, or the whole key if the key
-    /// has another prefix.
+    /// A claim on a lock key. The claim's resource is the key without this coordinator's prefix, or the whole key if
+    /// the key has another prefix.
     pub(crate) fn claim(&self, key: &Arc<[u8]>, token: Token) -> Claim {
         let ours = key.starts_with(self.prefix.as_bytes());
         let prefix = if ours { self.prefix.len() } else { 0 };
@@ -142,7 +143,7 @@ impl Coordinator {
         self.answered_by() + BACKSTOP
     }
 
-    /// Sends one request to every node, without awaiting in between.
+    /// Sends the same request to every node, without awaiting in between.
     pub(crate) fn ask_all<B: Collect>(
         &self,
         sink: &Arc<FanOut<B>>,

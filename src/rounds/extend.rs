@@ -1,4 +1,4 @@
-//! The replies of masters to an extension of many locks, and their meaning for each lock.
+//! The replies of masters to an extension of many locks, and the result for each lock.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Kept, Terms};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// The reply of one master for each key of an extension.
+/// The reply of one master to an extension, for each key in order; or the fault of the master.
 pub(crate) type KeysSaid = Result<Vec<Extended>, Fault>;
 
-/// The reply of one master for one lock, for a report; `keys` are the indices of the lock's keys.
+/// The part of a master's reply that concerns one lock, for a report; `keys` are the indices of the lock's keys.
 pub(crate) fn said_of_lock(said: &KeysSaid, keys: &Range<usize>) -> Result<Answer, Fault> {
     let said = said.as_ref().map_err(Clone::clone)?;
     let said = said.get(keys.clone());
@@ -27,7 +27,7 @@ pub(crate) fn said_of_lock(said: &KeysSaid, keys: &Range<usize>) -> Result<Answe
     }
 }
 
-/// A master has extended a lock if it has extended all keys of the lock.
+/// The vote of one master on one lock: extended only if the master has extended all keys of the lock.
 fn kept(keys: &[Extended]) -> Kept {
     if keys.contains(&Extended::Withdrawn) || keys.is_empty() {
         Kept::Unknown
@@ -40,7 +40,7 @@ fn kept(keys: &[Extended]) -> Kept {
     }
 }
 
-/// Checks that an answer is an extension of this number of keys.
+/// Checks that an answer is an extension of exactly `keys` keys.
 pub(crate) fn extended(answer: Result<Answer, Fault>, keys: usize) -> KeysSaid {
     match answer? {
         Answer::Extended(said) if said.len() == keys => Ok(said),
@@ -48,16 +48,17 @@ pub(crate) fn extended(answer: Result<Answer, Fault>, keys: usize) -> KeysSaid {
     }
 }
 
-/// The votes on the extension of one lock.
+/// The votes of all masters on the extension of one lock.
 pub(crate) struct Votes {
     ballot: Ballot,
     quorum: Quorum,
-    /// For each key of a lock with several keys: the masters that reported it as not ours.
+    /// For each key, the masters that reported that this client does not hold the key. Empty for a lock with a single
+    /// key.
     denied: Box<[MasterSet]>,
 }
 
 impl Votes {
-    /// The votes on a lock with this number of keys.
+    /// No votes yet, for a lock with this number of keys.
     pub(crate) fn new(quorum: Quorum, keys: usize) -> Self {
         let denied = if keys > 1 {
             vec![MasterSet::default(); keys]
@@ -71,7 +72,7 @@ impl Votes {
         }
     }
 
-    /// Counts the reply of one master. A lock of several keys is lost if a majority denies one and the same key
+    /// Counts the reply of one master. A lock of several keys is lost if a majority denies the same key
     /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). Denials of different keys do not add up.
     pub(crate) fn record(
         &mut self,
@@ -130,7 +131,7 @@ mod tests {
         assert!(matches!(both(&kept), Some(Extension::Renewed(_))));
         let one = votes(&[&[Held, NotOurs], &[Held, NotOurs]]);
         assert_eq!(both(&one), Some(Extension::Lost));
-        // Each master denies a different key: no majority for either.
+        // Each master denies a different key, so no key is denied by a majority.
         let mixed = votes(&[&[Held, NotOurs], &[NotOurs, Held], &[Held, Withdrawn]]);
         assert_eq!(both(&mixed), Some(Extension::Unknown));
     }
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(strange.last(), Some(&Extension::Unknown));
         let most = votes(&[&[full()], &[Held], &[Restored]]);
         assert!(matches!(most.last(), Some(Extension::Renewed(_))));
-        // A denial of another key of the same lock counts.
+        // A master that failed for one key can still deny another key of the same lock.
         let denied = votes(&[&[full(), NotOurs], &[Held, NotOurs]]);
         assert_eq!(denied.last(), Some(&Extension::Lost));
         let said = said_of_lock(&Ok(vec![Held, full()]), &(0..2));

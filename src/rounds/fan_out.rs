@@ -1,4 +1,5 @@
-//! Collects the answers of one fan-out, with a single wake-up for all of them.
+//! Collects the answers to requests that were sent to several masters at once (a fan-out), with a single wake-up for
+//! all of them.
 //!
 //! There is no task and no channel per message: nodes deliver their answers under a short mutex, and the waiting future
 //! is woken once, when the result is decided.
@@ -13,21 +14,21 @@ use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
 /// Counts the answers of one fan-out.
 pub(crate) trait Collect: Send + 'static {
-    /// Counts one answer; `true` if the waiting future should check the answers.
+    /// Counts one answer. Returns `true` if the waiting future should check whether the result is decided.
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool;
 
-    /// Records an answer that came after its timeout had been counted.
+    /// Records an answer that arrived after its timeout had been counted.
     fn late(&mut self, _from: From, _answer: &Result<Answer, Fault>) {}
 }
 
-/// The node of an answer, and when the answer came.
+/// The node that answered, and when its answer arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct From {
     pub(crate) node: usize,
     pub(crate) now: Instant,
 }
 
-/// The answers so far, behind a mutex, and the one future that waits for them.
+/// The answers received so far, behind a mutex, and the one future that waits for them.
 pub(crate) struct FanOut<B> {
     runtime: Arc<dyn Runtime>,
     answers: Mutex<B>,
@@ -43,7 +44,7 @@ impl<B: Collect> FanOut<B> {
         })
     }
 
-    /// The answers so far. The mutex is never held across an await.
+    /// The answers received so far. The mutex is never held across an await.
     pub(crate) fn answers(&self) -> MutexGuard<'_, B> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,7 +56,8 @@ impl<B: Collect> FanOut<B> {
                 return Poll::Ready(found);
             }
             self.waker.register(cx.waker());
-            // Check again: an answer between the first check and the registration would not wake this future.
+            // Check again after the registration: an answer that arrived between the first check and the registration
+            // would not wake this future.
             decided(&mut self.answers()).map_or(Poll::Pending, Poll::Ready)
         })
         .await
@@ -91,7 +93,7 @@ mod models {
     use super::*;
     use crate::runtime::Tokio;
 
-    /// Decided once all answers have arrived.
+    /// A collector that is decided once all answers have arrived.
     struct All {
         answers: usize,
         wanted: usize,

@@ -10,21 +10,22 @@ use crate::limit::Limit;
 use crate::node::{Answer, Fault, Page, Phase, Reply, Request};
 use crate::protocol::instant::Instant;
 
-/// About how many keys a master scans for one page, which takes it a fraction of a millisecond.
+/// About how many keys a master scans for one page. Scanning this many takes a fraction of a millisecond.
 const PAGE: u32 = 1000;
 
-/// Whether a key that matches the pattern is wanted.
+/// Decides whether a key that matches the pattern is wanted in the list.
 pub(crate) type IsWanted<'a> = &'a (dyn Fn(&[u8]) -> bool + Sync);
 
 /// The keys that one master listed.
 pub(crate) struct Named {
     pub(crate) keys: BTreeSet<Vec<u8>>,
-    /// Whether the list is complete.
+    /// Whether the master listed all its matching keys.
     pub(crate) complete: bool,
 }
 
 impl Coordinator {
-    /// The keys that match `pattern` and `is_wanted`, for each master; at most `most`, and at the latest at `until`.
+    /// Lists for each master the keys that match `pattern` and `is_wanted`: at most `most` keys, and at the latest
+    /// until `until`.
     pub(crate) async fn list(
         &self,
         pattern: &[u8],

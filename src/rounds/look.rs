@@ -1,4 +1,4 @@
-//! Reads a lock on every master, or breaks it.
+//! Reads or force-releases a lock on every master.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::node::{Answer, Fault, KeyState, Phase, Request};
 use crate::protocol::instant::Instant;
 
 impl Coordinator {
-    /// Reads or breaks a lock on every master, and waits for all of them.
+    /// Sends a request that reads or force-releases a lock to every master, and waits for all answers.
     pub(crate) async fn look(&self, request: Request) -> Vec<(Result<KeyState, Fault>, Duration)> {
         let started = self.now();
         let answers = LookAnswers {
@@ -18,7 +18,7 @@ impl Coordinator {
         };
         let fan_out = FanOut::new(self.runtime.clone(), answers);
         self.ask_all(&fan_out, Phase::Look, || request.clone());
-        // Twice the time that a node may take, for a node that never answers.
+        // Allow twice the node timeout, in case a node never answers.
         let most = self.answered_by() + self.patience.answer;
         let mut limit = Limit::new(&*self.runtime, most);
         if let Some(answers) = limit.wait(fan_out.until(LookAnswers::complete)).await {
@@ -44,7 +44,7 @@ impl LookAnswers {
         self.answers.iter().cloned().collect()
     }
 
-    /// The answers so far, with a timeout for every silent node.
+    /// The answers received so far, with a timeout for every silent node.
     fn cut_off(&self, now: Instant) -> Vec<(Result<KeyState, Fault>, Duration)> {
         let waited = now.saturating_since(self.started);
         let silent = || (Err(timeout(waited)), waited);

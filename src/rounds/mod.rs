@@ -1,4 +1,4 @@
-//! Requests to all masters at once: the fan-out, and one file per verb.
+//! Requests to all masters at once: the fan-out, and one file per kind of request.
 //!
 //! [`attempt`] is the only place that decides that a lock is held.
 

@@ -1,4 +1,4 @@
-//! Writes the notes of held locks to every master. Notes are informative only, so nobody waits for the replies.
+//! Writes the notes of held locks to every master. Notes are only informative, so nobody waits for the replies.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Reads and writes the value under a lock on all masters.
+//! Reads and writes the value under a lock (quota or once-per-period record) on all masters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::report::{NodeOutcome, NodeReport};
 use crate::runtime::pause;
 
 impl Coordinator {
-    /// Reads the value on every master until the answers are enough for `decided`. Later answers are available from the
-    /// returned handle.
+    /// Reads the value on every master until `decided` returns true for the answers. Later answers are available from
+    /// the returned handle.
     pub(crate) async fn read_value(
         &self,
         claim: &Arc<Claim>,
@@ -29,8 +29,8 @@ impl Coordinator {
         };
         let asked = self.ask_for_value(read);
         let answers = self.answers(&asked, decided).await;
-        // The other masters usually answer at the same moment. A master whose run is known can be written to without
-        // waiting for the release.
+        // Yield a few times, because the other masters usually answer at the same moment. If every master has named its
+        // server run, the release can be sent right behind the write.
         for _ in 0..STRAGGLE {
             if asked.0.answers().complete() {
                 break;
@@ -41,8 +41,8 @@ impl Coordinator {
         (answers, asked)
     }
 
-    /// Writes or removes the value on every master; the messages are queued when this function returns. If a master's
-    /// answer is in `read`, the write is accepted only in the same run of the server. Nothing is sent from `until` on.
+    /// Writes or removes the value on every master; the requests are queued when this function returns. If a master's
+    /// answer is in `read`, the master accepts the write only in the same server run. Nothing is sent after `until`.
     pub(crate) fn write_value(
         &self,
         claim: &Arc<Claim>,
@@ -70,7 +70,7 @@ impl Coordinator {
         AskedForValue(fan_out, self.given_up_by())
     }
 
-    /// Waits for answers until they are enough for `decided`.
+    /// Waits for answers until `decided` returns true for them.
     pub(crate) async fn answers(
         &self,
         asked: &AskedForValue,
@@ -86,26 +86,26 @@ impl Coordinator {
     }
 }
 
-/// A pending request about a value, and until when to wait for it.
+/// A request about a value that was sent to all masters, and until when to wait for its answers.
 pub(crate) struct AskedForValue(Arc<FanOut<ValueAnswers>>, Instant);
 
 impl AskedForValue {
-    /// The given answers, plus those that have arrived since.
+    /// The answers in `before`, completed by those that have arrived since.
     pub(crate) fn with_later(&self, before: ValueAnswers) -> ValueAnswers {
         self.0.answers().later_than(before)
     }
 }
 
-/// How many bytes of a value are shown to an operator.
+/// How many bytes of a stored value are shown to an operator.
 const SHOWN: usize = 40;
 
-/// How often a read yields to other tasks when a majority has answered but not all masters have.
+/// After a majority has answered a read, how often the read yields to other tasks to let the other answers arrive.
 const STRAGGLE: u32 = 3;
 
-/// One master's answer, and how long it took.
+/// One master's answer, and how long the answer took.
 type Timed = (Result<Answer, Fault>, Duration);
 
-/// The answers so far to one request about a value.
+/// The answers received so far to one request about a value.
 #[derive(Clone)]
 pub(crate) struct ValueAnswers {
     quorum: Quorum,
@@ -126,7 +126,7 @@ impl ValueAnswers {
         }
     }
 
-    /// The same answers, with a timeout for every silent master.
+    /// These answers, with a timeout for every silent master.
     fn cut_off(&self, now: Instant) -> Self {
         let waited = now.saturating_since(self.started);
         let mut all = self.clone();
@@ -136,7 +136,7 @@ impl ValueAnswers {
         all
     }
 
-    /// Adds answers that are missing in `before`; existing ones, including timeouts, stay.
+    /// Completes `before` with answers that are missing there. Answers in `before`, including timeouts, stay.
     fn later_than(&self, mut before: Self) -> Self {
         for (before, said) in before.said.iter_mut().zip(&self.said) {
             *before = before.take().or_else(|| said.clone());
@@ -144,7 +144,7 @@ impl ValueAnswers {
         before
     }
 
-    /// Whether every master has returned its run and its value, if any.
+    /// Whether every master has answered the read, so that its server run is known.
     pub(crate) fn all_read(&self) -> bool {
         (0..self.said.len()).all(|node| self.run(node).is_some())
     }
@@ -183,7 +183,7 @@ impl ValueAnswers {
         register::vacancy(&self.read_votes())
     }
 
-    /// The value on this master, whether it is trusted or not.
+    /// The bytes of the value on this master, whether it is trusted or not.
     pub(crate) fn bytes(&self, node: usize) -> Option<&[u8]> {
         match self.said.get(node)? {
             Some((Ok(Answer::Value { stored, .. }), _)) => {
@@ -193,12 +193,12 @@ impl ValueAnswers {
         }
     }
 
-    /// The values on all masters.
+    /// The bytes of the values on all masters that have one.
     pub(crate) fn all_bytes(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.said.len()).filter_map(|node| self.bytes(node))
     }
 
-    /// The server run that answered the read, with or without a value.
+    /// The server run of this master that answered the read, with or without a value.
     fn run(&self, node: usize) -> Option<&ServerRun> {
         match self.said.get(node)?.as_ref()? {
             (Ok(Answer::Value { run, .. }), _) => Some(run),
@@ -206,14 +206,16 @@ impl ValueAnswers {
         }
     }
 
-    /// Whether a master that was read needs the value again, because it has none or an old one.
+    /// Whether some master that answered the read needs the value again, because it has none or one from before its
+    /// restart.
     pub(crate) fn has_gaps(&self) -> bool {
         let gap = |vote: &Option<ReadVote>| matches!(vote, Some(ReadVote::Nothing | ReadVote::Old));
         self.read_votes().iter().any(gap)
     }
 
-    /// The result of a write that followed this `read`. It counts on masters that showed a trusted value, in the same
-    /// server run. If no master had a value, it counts on those that reported so.
+    /// The result of a write that followed this `read`; `None` while answers are missing. The write counts on masters
+    /// that showed a trusted value, in the same server run. If no master had a value, it counts on the masters that
+    /// reported so.
     pub(crate) fn writing(&self, read: &Self) -> Option<Writing> {
         let vacant = read.vacancy() == Some(Vacancy::Vacant);
         let votes = read.read_votes();
@@ -237,18 +239,18 @@ impl ValueAnswers {
         register::written(self.quorum, &votes)
     }
 
-    /// The read votes once every master has answered or failed.
+    /// The votes of all masters on the read; a missing answer counts as a fault.
     fn all_votes(&self) -> Vec<ReadVote> {
         let votes = self.read_votes().into_iter();
         votes.map(|vote| vote.unwrap_or(ReadVote::Fault)).collect()
     }
 
-    /// The fate of the value when the masters are replaced.
+    /// The action for the value while the masters are replaced.
     pub(crate) fn carrying(&self) -> Carrying {
         register::carry(self.quorum, &self.all_votes())
     }
 
-    /// The masters that wrote in the same server run that answered this `read`.
+    /// The masters that executed the write in the same server run that answered this `read`.
     fn written_as_read(&self, read: &Self) -> MasterSet {
         let answers = self.answers().enumerate();
         let written = answers.filter(|(node, answer)| {
@@ -257,14 +259,14 @@ impl ValueAnswers {
         written.map(|(node, _)| node).collect()
     }
 
-    /// Whether a write that followed this `read` has carried the value to both sets; `open` are the next masters that
-    /// are open already.
+    /// Whether a write that followed this `read` has carried the value to both sets of masters; `open` are the next
+    /// masters that are open already.
     pub(crate) fn has_carried(&self, read: &Self, open: MasterSet) -> bool {
         let written = self.written_as_read(read);
         register::carried(self.quorum, &read.all_votes(), written, open)
     }
 
-    /// Whether a removal that followed this `read` has removed the value everywhere.
+    /// Whether a removal that followed this `read` has removed the value from all masters that count.
     pub(crate) fn has_removed(&self, read: &Self) -> bool {
         let written = self.written_as_read(read);
         register::removed(self.quorum, &read.all_votes(), written)
@@ -276,7 +278,7 @@ impl ValueAnswers {
         answers.all(|answer| matches!(answer, Some(Ok(Answer::Written { .. }))))
     }
 
-    /// The value or the reply of each master, in one line.
+    /// The stored value or the reply of each master, in one line.
     pub(crate) fn shown<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> String {
         let shown = |(node, report): (usize, NodeReport)| match self.bytes(node) {
             Some(bytes) => {
@@ -294,7 +296,7 @@ impl ValueAnswers {
         shown.join("; ")
     }
 
-    /// Converts to public reports; `names` are the masters' names in order.
+    /// Converts the answers to public reports; `names` are the masters' names in order.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         let report = |(name, said): (&NodeName, &Option<Timed>)| {
             let outcome = match said.as_ref().map(|(answer, _)| answer) {

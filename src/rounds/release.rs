@@ -1,4 +1,4 @@
-//! Releases a lock, the keys of a lost attempt, or a place in the queue.
+//! Releases a lock, the keys of a lost attempt, or a queue entry.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::report::{NodeReport, Replies};
 
 impl Coordinator {
-    /// Deletes the keys of `claim` on every master, and returns the answers to wait for.
+    /// Deletes the keys of `claim` on every master. Returns the answers, which a caller may wait for.
     pub(crate) fn release(&self, claim: &Arc<Claim>) -> Arc<FanOut<ReleaseAnswers>> {
         claim.withdraw();
         let answers = ReleaseAnswers::open(self.quorum, self.quorum.nodes(), self.now());
@@ -23,7 +23,7 @@ impl Coordinator {
         fan_out
     }
 
-    /// Deletes the keys of `claim` on every master in the background.
+    /// Deletes the keys of `claim` on every master, and does not wait for the answers.
     pub(crate) fn release_in_background(&self, claim: &Arc<Claim>) {
         claim.withdraw();
         for node in &self.nodes {
@@ -37,7 +37,7 @@ impl Coordinator {
         }
     }
 
-    /// Gives up a place in the queue on every master.
+    /// Removes a queue entry from every master.
     pub(crate) fn leave(&self, claim: &Arc<Claim>) -> Undoing {
         let answers = ReleaseAnswers::open(self.quorum, self.quorum.nodes(), self.now());
         let fan_out = FanOut::new(self.runtime.clone(), answers);
@@ -49,12 +49,12 @@ impl Coordinator {
     }
 }
 
-/// Pending releases. They go on if this is dropped.
+/// Releases that have been queued or sent. They go on if this value is dropped.
 pub(crate) struct Undoing(pub(super) Arc<FanOut<ReleaseAnswers>>);
 
 impl Undoing {
-    /// Waits until every node has acknowledged or failed. Otherwise the next attempt of the same waiter could meet its
-    /// own keys, and three waiters could block each other forever.
+    /// Waits until every node has acknowledged the release or failed. Otherwise the next attempt of the same waiter
+    /// could meet its own keys, and three waiters could block each other forever.
     pub(crate) fn done(&self) -> impl Future<Output = ()> + Send + use<> {
         let fan_out = self.0.clone();
         async move {
@@ -74,7 +74,7 @@ pub(crate) struct ReleaseAnswers {
     deleted: usize,
     gone: usize,
     faults: usize,
-    /// The masters on which the lock is free now.
+    /// The masters on which the lock is free after the release.
     free: MasterSet,
 }
 
@@ -92,7 +92,7 @@ impl ReleaseAnswers {
         }
     }
 
-    /// How many masters have deleted the key, had no such key, and failed.
+    /// How many masters have deleted the key, how many had no such key, and how many failed.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         (self.deleted, self.gone, self.faults)
     }
@@ -105,7 +105,8 @@ impl ReleaseAnswers {
         self.answers() >= self.asked
     }
 
-    /// Whether a majority has released the lock, so that the next holder can take it, or no further answer will come.
+    /// Whether a majority has released the lock, so that the next client can acquire it; or whether no further answer
+    /// will come.
     pub(crate) fn settled(&self) -> bool {
         self.quorum.is_met_by(self.free) || self.complete()
     }

@@ -1,4 +1,4 @@
-//! The results of one fan-out, answer by answer.
+//! Tests of the results of one fan-out, answer by answer.
 #![expect(
     clippy::unnecessary_wraps,
     reason = "all helpers return the type of an answer, whether it can be a fault or not"
@@ -75,7 +75,7 @@ fn waiting_future_is_woken_by_the_verdict_and_by_its_reason() {
         !won.count(from(3, 1), granted()),
         "the waiter is woken once"
     );
-    // Two refusals and a fault: lost, but the reason needs another answer.
+    // With two refusals and a fault the round is lost, but the reason depends on another answer.
     let mut lost = opened(5);
     assert!(!lost.count(from(0, 1), plainly_refused()));
     assert!(!lost.count(from(1, 1), plainly_refused()));
@@ -100,13 +100,13 @@ fn refused_round_reports_holder_and_queue() {
     assert_eq!(answers.free_in(), None, "two of five are no majority");
     answers.count(from(4, 1), refused(40, 3, 6, Some("b")));
     answers.count(from(2, 1), refused(60, 1, 9, None));
-    // The third soonest of 0, 40, 60 and 90.
+    // The majority is free when the third of 0, 40, 60 and 90 ms has passed.
     assert_eq!(answers.free_in(), Some(ms(60)));
     assert_eq!(answers.ttl_left(), Some(ms(90)));
     let refusals = answers.refusals().expect("three");
     assert_eq!((refusals.ticket, refusals.ahead), (9, Some(3)));
     assert_eq!(refusals.holder.as_deref(), Some(&b"a"[..]));
-    // A refusal without information on the queue does not mean that there is no queue.
+    // A refusal without details about the queue does not mean that there is no queue.
     let mut plain = opened(3);
     plain.count(from(0, 1), plainly_refused());
     let refusals = plain.refusals().expect("one");
@@ -139,7 +139,7 @@ fn round_given_up_counts_masters_silent_for_the_timeout_as_failed() {
     late.give_up(BEGAN + ms(50), ms(50));
     assert_eq!(late.round.silent().count(), 0);
     assert_eq!(late.round.reason(), Some(Reason::Outage));
-    // They may still execute the request.
+    // The silent masters may still execute the request, so they need a release.
     assert!(late.round.must_undo(1) && late.round.must_undo(2) && !late.round.must_undo(0));
     let names = names(3);
     let reports = late.reports(names.iter());
@@ -214,7 +214,7 @@ fn release_is_settled_by_a_majority_and_complete_with_the_last_answer() {
         !more.count(from(3, 1), released(true)),
         "later answers do not wake the waiter"
     );
-    // If fewer than a majority were asked, wait for all of those.
+    // If less than a majority was asked, the release waits for all masters that were asked.
     let mut few = ReleaseAnswers::open(Quorum::of(5), 2, BEGAN);
     assert!(!few.count(from(0, 1), down()) && !few.settled());
     assert!(few.count(from(1, 1), down()) && few.settled());

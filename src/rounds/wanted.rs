@@ -1,37 +1,37 @@
-//! The keys that an acquire asks for, and in which mode each.
+//! The keys that an acquire asks for, and the mode in which it asks for each key.
 
 use std::sync::Arc;
 
 use super::coordinator::Coordinator;
 use crate::node::{Claim, Class, Group, Mode, Part, Permit, Shape, Token};
 
-/// The keys that an acquire asks for, with their modes.
+/// The keys that an acquire asks for, and their modes.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     /// The key for which waiters queue in this process: the lock key, or the first of several; for a semaphore, the
     /// name of its queue.
     key: Arc<[u8]>,
-    /// The keys or the slot that are asked for in addition.
+    /// The kind of claim: the keys with their modes if there are several, or the slot of a semaphore.
     shape: Shape,
 }
 
 impl Wanted {
-    /// One key, held exclusively.
+    /// A request for one key, held exclusively.
     pub(crate) fn exclusive(key: Arc<[u8]>) -> Self {
         let shape = Shape::Plain;
         Self { key, shape }
     }
 
-    /// A slot of a semaphore.
+    /// A request for one slot of a semaphore.
     pub(crate) fn slot(permit: Permit) -> Self {
         Self {
-            // Waiters queue for the semaphore, in this process and on the masters.
+            // Waiters queue for the semaphore as a whole, in this process and on the masters, not for a slot.
             key: permit.line(),
             shape: Shape::Permit(permit),
         }
     }
 
-    /// Several keys, each held exclusively, all or nothing.
+    /// A request for several keys, each held exclusively, all or nothing.
     pub(crate) fn several(keys: Vec<Arc<[u8]>>) -> Self {
         let mode = Mode::Exclusive;
         let part = |key| Part {
@@ -41,13 +41,13 @@ impl Wanted {
         Self::group(keys.into_iter().map(part).collect())
     }
 
-    /// One key, shared with others of this class.
+    /// A request for one key, shared with other holds of this class (readers or an owner).
     pub(crate) fn of_class(key: Arc<[u8]>, class: Class) -> Self {
         let mode = Mode::Class(class);
         Self::group(vec![Part { key, mode }])
     }
 
-    /// These keys in these modes, all or nothing.
+    /// A request for these keys in these modes, all or nothing.
     pub(crate) fn group(parts: Vec<Part>) -> Self {
         let first = parts.first().map(|part| part.key.clone());
         let key = first.unwrap_or_default();
@@ -59,8 +59,8 @@ impl Wanted {
         Self { key, shape }
     }
 
-    /// The key of this claim for a reader, as a replacement for the claim. `None` if the claim is not on a plain lock: a
-    /// writer alone can become a reader.
+    /// A request that replaces this claim by a reader's hold on the same key. `None` if the claim is not on a plain
+    /// lock, because only a writer of a single resource can become a reader.
     pub(crate) fn readers_instead_of(claim: &Claim) -> Option<Self> {
         let key = claim
             .shape()
@@ -81,12 +81,12 @@ impl Wanted {
         &self.key
     }
 
-    /// The keys or the slot that are asked for in addition to the key.
+    /// The kind of claim: the keys with their modes if there are several, or the slot of a semaphore.
     pub(crate) fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// All keys for which waiters queue in this process.
+    /// All keys for which the waiter queues in this process.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
         let parts = self.shape.parts();
         let alone = parts.is_empty().then_some(&self.key);
@@ -98,19 +98,19 @@ impl Wanted {
         let token = Token::from_bytes([0; 16]);
         let claim = coordinator.claim(&self.key, token);
         match &self.shape {
-            // A semaphore's queue is left as that of a plain lock of its name.
+            // A semaphore's queue entry is removed in the same way as that of a plain lock.
             Shape::Plain | Shape::Permit(_) => claim,
             Shape::Group(_) => claim.with_shape(&self.shape),
         }
     }
 
-    /// A claim with this token.
+    /// The claim for this request, with this token as the lock's value.
     pub(crate) fn claim(&self, coordinator: &Coordinator, token: Token) -> Claim {
         let claim = match &self.shape {
             Shape::Plain | Shape::Group(_) => coordinator.claim(&self.key, token),
             Shape::Permit(permit) => {
                 let key = permit.key();
-                // The resource is the semaphore's name.
+                // The claim's resource is the semaphore's name, without the slot's prefix.
                 let before = key.len() - permit.name().len() + coordinator.prefix.len();
                 Claim::on(key, before, token, coordinator.fencing)
             }

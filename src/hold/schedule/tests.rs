@@ -45,7 +45,7 @@ fn burst(count: usize) -> Schedule {
     schedule
 }
 
-/// Takes due locks and counts them as one open batch.
+/// Takes the locks that are due, and counts them as one open batch.
 fn take(schedule: &mut Schedule, now: Instant) -> usize {
     let taken = schedule.take_due(now).len();
     if taken > 0 {
@@ -66,10 +66,10 @@ fn burst_of_renewals_is_sent_batch_by_batch_at_the_pace_of_the_replies() {
     assert_eq!(take(&mut schedule, at(3_000)), 0);
     assert_eq!(schedule.next(at(3_000)), Some(at(3_000) + PACE));
     assert!(schedule.held_back);
-    // A reply lets the next batch go at once.
+    // A majority of replies to one batch lets the next batch go at once.
     schedule.open -= 1;
     assert_eq!(take(&mut schedule, at(3_001)), BATCH);
-    // Without replies the next batch goes after the delay, and sooner once it is late.
+    // Without replies the next batch is sent after `PACE`, and sooner once its renewals are late.
     assert_eq!(take(&mut schedule, at(3_001) + PACE / 2), 0);
     assert_eq!(take(&mut schedule, at(3_001) + PACE), BATCH);
     assert_eq!(take(&mut schedule, at(3_400)), BATCH);
@@ -118,30 +118,30 @@ fn ids(due: &[Due]) -> Vec<u64> {
 fn renewal_due_soon_shares_the_message_of_one_that_is_due() {
     let mut schedule = Schedule::default();
     let first = schedule.insert(held(None, true), at(3_000));
-    // A sixtieth of the ttl is 150 ms.
+    // This lock is due in 150 ms, which is within a sixtieth of the ttl, so it shares the batch.
     let soon = schedule.insert(held(None, true), at(3_150));
     let later = schedule.insert(held(None, true), at(3_151));
     let fixed = schedule.insert(held(None, false), at(3_001));
     assert_eq!(ids(&schedule.take_due(at(2_999))), []);
     assert_eq!(ids(&schedule.take_due(at(3_000))), [first, soon]);
-    // Ends are never early, and do not make renewals early.
+    // A lock is never ended early, and its end does not make renewals early.
     assert_eq!(ids(&schedule.take_due(at(3_001))), [fixed]);
     assert_eq!(ids(&schedule.take_due(at(3_151))), [later]);
-    // Each lock has its next due time.
+    // Each renewed lock already has its next due time.
     assert_eq!(schedule.next_batch(at(3_151)), Some(at(6_000)));
 }
 
 #[test]
 fn lock_is_taken_once_for_each_due_time() {
     let mut schedule = Schedule::default();
-    // An end that is due is due again, a moment later each time, until the lock is removed.
+    // A lock whose end is due becomes due again, each time a moment later, until it is removed.
     let fixed = schedule.insert(held(None, false), at(9_000));
     assert_eq!(ids(&schedule.take_due(at(9_000))), [fixed]);
     assert_eq!(ids(&schedule.take_due(at(9_000))), []);
     assert_eq!(schedule.next(at(9_000)), Some(at(9_000) + SOON));
     schedule.remove(fixed);
     assert_eq!(schedule.next(at(9_000)), None);
-    // If max_hold ends before the next renewal, that is the next due time, and an end.
+    // If `max_hold` ends before the next renewal, the lock is next due at that time, for its end.
     let bounded = held(Some(Duration::from_secs(4)), true);
     let bounded = schedule.insert(bounded, at(3_000));
     assert_eq!(ids(&schedule.take_due(at(3_000))), [bounded]);
@@ -158,7 +158,7 @@ fn reused_schedule_entry_has_another_id() {
     let new = schedule.insert(held(None, true), at(3_000));
     assert_ne!(old, new);
     assert_eq!(schedule.entries.states.len(), 1);
-    // An outdated id refers to no lock.
+    // After the entry was reused, the old id refers to no lock.
     schedule.remove(old);
     assert!(!schedule.hasten(old, at(1)));
     assert!(!schedule.hasten(ScheduleId::default().get(), at(1)));
@@ -179,12 +179,12 @@ fn due_time_can_be_moved_earlier_but_not_later() {
     assert!(!schedule.hasten(id, at(3_000)));
     assert!(!schedule.hasten(id, at(3_500)));
     assert_eq!(schedule.renewals.len(), 1);
-    // Whether the task has to wake up earlier.
+    // `hasten` returns whether the task has to wake up earlier.
     assert!(!schedule.hasten(id, at(2_500)));
     assert!(schedule.hasten(id, at(2_499)));
     assert_eq!(schedule.next(at(0)), Some(at(2_499)));
     assert_eq!(ids(&schedule.take_due(at(2_499))), [id]);
-    // The earlier due times are outdated.
+    // The due times before the lock was hastened are outdated.
     assert_eq!(ids(&schedule.take_due(at(3_000))), []);
     let bounded = held(Some(Duration::from_millis(2_700)), true);
     let bounded = schedule.insert(bounded, at(2_800));
@@ -199,7 +199,7 @@ fn extended_lock_stays_within_max_hold_and_is_renewed_by_its_new_ttl() {
     assert!(held.extend_lease(at(10_000), 2 * TTL, at(1)));
     assert_eq!((held.valid_until(), held.ttl()), (at(10_000), 2 * TTL));
     assert_eq!(next_due(&held, at(1)), renew_at(at(1), 2 * TTL));
-    // Never back, never past max_hold, never for a lock that has ended.
+    // The validity never moves back, never beyond `max_hold`, and never for a lock that has ended.
     assert!(held.extend_lease(at(9_500), TTL, at(2)));
     assert_eq!((held.valid_until(), held.ttl()), (at(10_000), TTL));
     assert!(held.extend_lease(at(20_000), TTL, at(9_999)));
@@ -229,7 +229,7 @@ fn renewal_is_late_after_a_thirtieth_of_its_ttl() {
     assert!(schedule.held_back);
     let late = at(3_300) + Duration::from_nanos(1);
     assert_eq!(schedule.next_batch(late), Some(at(3_300) + SOON));
-    // A renewal whose delay has passed is not delayed.
+    // A renewal is not held back once its delay has passed.
     schedule.sent_at = BEGAN;
     assert_eq!(schedule.next_batch(at(3_000)), Some(at(3_000)));
     assert!(!schedule.held_back);
@@ -245,7 +245,7 @@ fn outdated_due_times_of_renewals_are_dropped() {
     assert!(schedule.renewals.len() < 2_000);
     assert_eq!(schedule.entries.states.len(), 1);
     assert_eq!(schedule.next(BEGAN), None);
-    // Valid times of both kinds are kept.
+    // The sweep keeps due times of both kinds that are not outdated.
     let renewed = schedule.insert(held(None, true), at(3_000));
     let fixed = schedule.insert(held(None, false), at(3_000));
     for _ in 0..10_000 {
@@ -254,7 +254,7 @@ fn outdated_due_times_of_renewals_are_dropped() {
     }
     assert!(schedule.ends.len() < 2_000);
     assert_eq!(ids(&schedule.take_due(at(3_000))), [fixed, renewed]);
-    // One sweep is enough for a long while: its cost is proportional to the number of times.
+    // One sweep is enough for a long time: its cost is proportional to the number of due times.
     schedule.sweep();
     assert_eq!(schedule.ends.len() + schedule.renewals.len(), 2);
 }
