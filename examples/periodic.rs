@@ -12,7 +12,7 @@ use quorate::testing::Masters;
 use quorate::{AcquireError, Leadership, Redlock};
 use tokio::time::MissedTickBehavior;
 
-/// One round of the job.
+/// Does one round of the job.
 fn round(machine: &str, term: u64, number: u32) {
     println!("{machine}, term {term}: round {number}");
 }

@@ -9,7 +9,7 @@ const DEEPEST: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: u32,
-    /// Start time, in clock ticks since the machine booted.
+    /// Time when the process started, in clock ticks since the machine booted.
     began: u64,
 }
 

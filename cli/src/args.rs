@@ -1,4 +1,4 @@
-//! The command line: all commands and their help.
+//! The command line of quorate: all commands and their help texts.
 
 use std::ffi::{OsStr, OsString};
 

@@ -1,7 +1,7 @@
-//! `quorate break`: deletes a lock on all masters, whoever holds it, and prints its state before the break.
+//! `quorate break`: deletes a lock on all masters, whoever holds it, and prints the state of the lock before that.
 //!
-//! It is the operator's last resort, so it requires `--yes`. The JSON form is one object of `status`, with the state
-//! before the break.
+//! It is the operator's last resort, so it requires `--yes`. The JSON form is one object as of `quorate status`, with
+//! the state before the break.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -30,7 +30,7 @@ Examples:
 
 JSON fields (stable): those of one element of resources[] of status --json, as it was before the break.";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate break`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
     ("0", "a majority of masters was reached"),
     (

@@ -48,7 +48,7 @@ Examples:
     quorate masters status --masters redis://a,redis://b,redis://c --next-masters redis://a,redis://b,redis://d
     quorate masters open --max-ttl 30s";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate masters`, with their meanings.
 pub(crate) const CODES: [Meaning; 5] = [
     ("0", "the step is done (status: the state was printed)"),
     (

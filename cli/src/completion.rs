@@ -55,7 +55,7 @@ pub(crate) struct CompletionArgs {
     shell: Shell,
 }
 
-/// Prints a completion script.
+/// Prints the completion script for the given shell.
 pub(crate) fn run(args: &CompletionArgs, mut commands: clap::Command) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut commands, "quorate", &mut script);

@@ -89,7 +89,7 @@ impl MasterOptions {
         self.settings().node_timeout.unwrap_or(DEFAULT_NODE_TIMEOUT)
     }
 
-    /// How long to wait for releases at the end of the command.
+    /// How long the end of the command may wait for releases: the node timeout and [`PARTING`].
     pub(crate) fn parting(&self) -> Duration {
         self.node_timeout() + PARTING
     }

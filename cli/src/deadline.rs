@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// The next action of the supervisor.
+/// What the supervisor must do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// The lock is valid for long enough: decide again after at most this time.

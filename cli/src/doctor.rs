@@ -50,7 +50,7 @@ run_id, uptime_s, votes_in_s (restart guard), marked, clock_offset_ms (from the 
 appendfsync, snapshots, maxmemory_policy, wake_ups, denied[], grant[] (the rules for ACL
 SETUSER), settings (of databases and ZooKeeper, by their own names), unseen[]. Absent values are null.";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate doctor`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
     ("0", "no errors or warnings"),
     ("1", "errors or warnings were found"),
@@ -69,7 +69,7 @@ pub(crate) struct DoctorArgs {
     masters: MasterOptions,
 }
 
-/// One master in the JSON form.
+/// One master in the JSON form of `doctor`.
 #[derive(Debug, Serialize)]
 struct MasterReport {
     master: String,
@@ -103,7 +103,7 @@ struct MasterReport {
 #[derive(Debug, Clone, Copy)]
 enum State {
     Up,
-    /// The master replies, but refuses to serve this client.
+    /// The master replies, but refuses to serve locks for this client.
     Refuses,
     Down,
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use nix::sys::signal::Signal;
 
-/// Success.
+/// The command succeeded.
 pub(crate) const OK: u8 = 0;
 /// `doctor` found a problem, a step of `masters` was refused, or a quota has fewer units than requested.
 pub(crate) const FINDINGS: u8 = 1;
@@ -14,15 +14,15 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// An internal failure: a process could not be started, or a result could not be written.
 pub(crate) const SOFTWARE: u8 = 70;
-/// The lock was lost while the command ran.
+/// The lock was lost while the command ran under it.
 pub(crate) const LOST: u8 = 74;
 /// Another client held the lock for the whole time that this command waited for it.
 pub(crate) const HELD: u8 = 75;
 /// The masters have been replaced, and the configuration of this client still names the old masters.
 pub(crate) const CONFIG: u8 = 78;
-/// The command was found, but could not be executed.
+/// The command to run was found, but could not be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// The command was not found.
+/// The command to run was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
 /// An exit code as help texts show it, and its meaning.
@@ -82,7 +82,7 @@ pub(crate) fn signalled(n: i32) -> u8 {
     u8::try_from(128 + n).unwrap_or(u8::MAX)
 }
 
-/// A failure for `main`: the exit code and the message.
+/// A failure that `main` reports: the exit code and the message.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
@@ -113,7 +113,7 @@ impl Failure {
         Self::new(USAGE, line)
     }
 
-    /// This failure with `more` appended to the message.
+    /// Appends `more` to the message of this failure.
     pub(crate) fn with(mut self, more: &str) -> Self {
         self.line.push_str(more);
         self

@@ -18,7 +18,7 @@ use crate::output;
 /// metrics are written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Options for the metrics of a run.
+/// The options for the metrics of a `quorate run`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ExporterArgs {
     /// Write metrics of the run to this file, for Prometheus
@@ -44,7 +44,7 @@ pub(crate) struct Exporter {
 /// The channels to the thread that writes the metrics.
 struct Handed {
     metrics: Sender<RunMetrics>,
-    /// Closed once all metrics have been written.
+    /// This channel is closed once all metrics have been written.
     done: Receiver<()>,
 }
 
@@ -85,7 +85,7 @@ impl Exporter {
         self.metrics.number = number;
     }
 
-    /// Records that the command starts.
+    /// Records that the command starts to run under the lock.
     pub(crate) fn running(&mut self) {
         self.metrics.is_running = true;
         self.hand_over();

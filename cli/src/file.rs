@@ -1,4 +1,4 @@
-//! The TOML file with settings.
+//! Reads the TOML file with settings.
 
 use std::fmt;
 use std::fs::File;
@@ -17,7 +17,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
 
 use crate::exit::Failure;
 
-/// The settings that the TOML file gives.
+/// The contents of the TOML file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FileOptions {
     pub(crate) settings: Settings,

@@ -20,14 +20,14 @@ pub(crate) enum Severity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) severity: Severity,
-    /// The name of the check; stable across versions.
+    /// The name of the check, which is stable across versions.
     pub(crate) check: &'static str,
     /// The master that the finding is about; `None` if it is about all masters.
     pub(crate) master: Option<String>,
     /// The observation, without the name of the master.
     #[serde(rename = "finding")]
     pub(crate) what: String,
-    /// The recommended change.
+    /// The change that is recommended to the user.
     pub(crate) advice: String,
 }
 

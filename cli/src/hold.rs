@@ -37,7 +37,7 @@ Examples:
     eval \"exec ${COPROC[1]}>&-\"
         Releases the lock earlier.";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate hold`, with their meanings.
 pub(crate) const CODES: [Meaning; 7] = [
     ("0", "standard input ended, and the lock was released"),
     ("64", "wrong usage; nothing was locked"),

@@ -41,7 +41,7 @@ pub(crate) struct KindArgs {
     reenter: bool,
 }
 
-/// The kind of lock.
+/// The kind of lock that `run` takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Exclusive,
@@ -320,7 +320,7 @@ impl Hold<'_> {
         String::from_utf8(unprintable(id)?).ok()
     }
 
-    /// Whether the slot is less than `permits`, or unknown.
+    /// Whether the slot is one of the slots 0 to `permits` - 1, or unknown.
     fn may_be_below(&self, permits: usize) -> bool {
         let slot = self
             .which

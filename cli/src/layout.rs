@@ -17,7 +17,7 @@ const NARROWEST: usize = 32;
 /// A no-break space: lines are never broken at it.
 const HARD: char = '\u{a0}';
 
-/// The text between two empty lines.
+/// A paragraph, or a heading with its lines: the text between two empty lines of a help page.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     /// The text of a paragraph, or the heading of `lines`.
@@ -25,14 +25,14 @@ pub(crate) struct Block {
     pub(crate) lines: Vec<Line>,
 }
 
-/// One line of a block.
+/// One indented line of a block.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// A line with two columns.
     Pair(String, String),
     /// A command that users can copy.
     Command(String),
-    /// A description of the command above.
+    /// A description of the command in the line above.
     Words(String),
 }
 
@@ -112,7 +112,7 @@ fn broken(words: &str, width: usize) -> String {
     if visible(&whole) <= width {
         return whole;
     }
-    // Text in quotes counts as one word.
+    // Text in quotes counts as one word, and is not broken.
     let mut quote = None;
     let whole = whole.chars().map(|letter| match (quote, letter) {
         (None, '\'' | '"') => {

@@ -42,7 +42,7 @@ Examples:
     quorate lead scheduler --note \"$(hostname):9000\" -- ./scheduler
     quorate watch scheduler --json | jq .note.text";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate lead`, with their meanings.
 pub(crate) const CODES: [Meaning; 9] = [
     (
         "0",
@@ -105,7 +105,7 @@ pub(crate) struct LeadArgs {
 }
 
 impl LeadArgs {
-    /// The words of the command, as the user typed them.
+    /// The words of the command to run, as the user typed them.
     pub(crate) fn command(&self) -> &[OsString] {
         &self.command
     }
@@ -137,7 +137,7 @@ enum WayOut {
     Signal(Signal),
 }
 
-/// The result of one term.
+/// The result of one term of leadership.
 enum Term {
     /// This was the last term: `lead` ends now.
     Last(WayOut),

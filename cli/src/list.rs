@@ -24,7 +24,7 @@ Examples:
 
 JSON fields (stable): locks[], each as in status --json, and for a permit its slot; complete; not_asked[] (master, error, error_kind).";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate list`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
     ("0", "a majority of masters answered"),
     ("64", ""),

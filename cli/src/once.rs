@@ -37,7 +37,7 @@ Examples:
     quorate once --per 24h nightly-report -- ./report.sh
     quorate once --per 1h --at-least --try sync:users -- ./sync.sh";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate once`, with their meanings.
 pub(crate) const CODES: [Meaning; 9] = [
     (
         "n",
@@ -97,7 +97,7 @@ impl OnceArgs {
         &mut self.run
     }
 
-    /// The words of the command, as the user typed them.
+    /// The words of the command to run, as the user typed them.
     pub(crate) fn command(&self) -> &[OsString] {
         self.run.command()
     }

@@ -106,7 +106,7 @@ mod tests {
         let mut signals = Signals::receive().expect("received");
         let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         assert!(quiet.is_ok(), "{quiet:?}");
-        // No other test in this process handles SIGALRM.
+        // Raising SIGALRM is safe here, because no other test in this process handles it.
         raise(Signal::SIGALRM).expect("raised");
         let seen = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         let failure = seen.expect_err("seen");

@@ -21,7 +21,7 @@ Examples:
     quorate prepare mysql://admin:secret@db1.example/locks
     quorate prepare zk://h1:2181+h2+h3/locks";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate prepare`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
     ("0", "the server is prepared"),
     ("64", ""),

@@ -35,7 +35,7 @@ Examples:
 
 take and left print how many units are left. JSON fields (stable): quota, taken, left.";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate quota`, with their meanings.
 pub(crate) const CODES: [Meaning; 8] = [
     (
         "0",

@@ -58,7 +58,7 @@ Examples:
     quorate run db:migrate --shell './migrate | tee log'
     quorate run --quiet --try --conflict-exit-code 0 cron:mail ./mail.sh";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate run`, with their meanings.
 pub(crate) const CODES: [Meaning; 9] = [
     ("n", "the command's own exit code"),
     ("64", "wrong usage; nothing was locked"),
@@ -126,7 +126,7 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// The words of the command, as the user typed them.
+    /// The words of the command to run, as the user typed them.
     pub(crate) fn command(&self) -> &[OsString] {
         &self.command
     }

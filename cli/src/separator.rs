@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::output;
 
-/// The separator before the command.
+/// The word that separates the options of quorate from the command to run.
 const SEPARATOR: &str = "--";
 
 /// Checks that the command which the parser found is the only possible reading of the command line.

@@ -41,7 +41,7 @@ Only if there are any: holds[] (token, ttl_left_ms, note) of readers and owners;
 that name, each with slot and the fields of a resource; permit_line[] (master, waiting[]), the clients that wait
 for a permit; permits_error, why the semaphore could not be read on a majority.";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate status`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
     (
         "0",
@@ -101,7 +101,7 @@ pub(crate) struct ResourceStatus {
     pub(crate) quorum: usize,
     /// The number of masters that replied.
     pub(crate) answered: usize,
-    /// The state on each master.
+    /// The state of the lock on each master.
     pub(crate) masters: Vec<MasterStatus>,
 }
 
@@ -162,7 +162,7 @@ impl NoteStatus {
 /// One of several holds of a lock in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct HoldStatus {
-    /// The token of the hold.
+    /// The token of this hold.
     pub(crate) token: String,
     /// Time until the hold expires without a renewal, in milliseconds.
     pub(crate) ttl_left_ms: u64,
@@ -180,17 +180,17 @@ impl HoldStatus {
     }
 }
 
-/// One waiter in the JSON form.
+/// One waiter of a queue in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct WaiterStatus {
-    /// The id of the waiter, the same on every master.
+    /// The id of the waiter, which is the same on every master.
     pub(crate) id: String,
     /// How long its place in the queue is kept without another heartbeat, in milliseconds.
     pub(crate) lives_ms: u64,
 }
 
 impl WaiterStatus {
-    /// The waiters on the master with this state.
+    /// The clients that wait for the lock on one master, whose `state` this is.
     fn line(state: &KeyState) -> Vec<Self> {
         let waiter = |waiter: &Waiter| Self {
             id: output::bytes(waiter.id.as_bytes()),
@@ -252,7 +252,7 @@ async fn look(redlock: &Redlock, names: &[OsString]) -> Result<Vec<ResourceStatu
     Ok(statuses)
 }
 
-/// The failure for a name that cannot be locked.
+/// The failure for a name that cannot be the name of a lock, because of `why`.
 pub(crate) fn wrong_name(name: &OsString, why: impl std::fmt::Display) -> Failure {
     let mut shown = output::bytes(name.as_bytes());
     if shown.chars().count() > 40 {
@@ -303,7 +303,7 @@ impl ResourceStatus {
         }
     }
 
-    /// Adds the state of the semaphore of the same name.
+    /// Adds the state of the semaphore that has the same name as this resource.
     fn add_semaphore(&mut self, semaphore: &SemaphoreStatus) {
         let permits = semaphore.permits.iter();
         self.permits = permits.map(Self::of_listed).collect();

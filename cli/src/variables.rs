@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::output;
 
-/// The prefix of all variables of quorate.
+/// The prefix of the names of all variables that quorate reads.
 const OURS: &str = "QUORATE_";
 
 /// The variables that a command gets when it runs under a lock or leads, with their meanings. A nested quorate sees
@@ -47,7 +47,7 @@ const TOOLS: [&str; 11] = [
 pub(crate) fn warn_of_unknown(commands: &clap::Command) {
     let mut known: BTreeSet<String> = of_options(commands);
     known.extend(SERVERS.map(str::to_owned));
-    // An empty variable counts as unset.
+    // An empty variable counts as unset, so there is no warning about it.
     let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
     let names = set.filter_map(|(name, _)| name.into_string().ok());
     for name in names.filter(|name| is_unknown(name, &known)) {
@@ -84,7 +84,7 @@ fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     near.min().map(|(_, other)| &**other)
 }
 
-/// The Levenshtein distance of two words.
+/// The Levenshtein distance of two words: the number of letters to insert, delete or replace.
 fn edits(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -19,7 +19,7 @@ const CHANGE: Duration = Duration::from_secs(2);
 /// Maximum time between two lines without a terminal.
 const STILL: Duration = Duration::from_secs(30);
 
-/// The spinner on the terminal, while a wait is shown.
+/// The spinner that is shown on the terminal, while there is one.
 static MOVING: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Runs `write` so that its output appears above the spinner, if there is one.
@@ -37,7 +37,7 @@ pub(crate) fn above(write: impl FnOnce()) {
 /// Shows one wait for a lock, until the value is dropped.
 pub(crate) struct WaitDisplay {
     resource: String,
-    /// The token of the lock under which this process runs, if an ancestor is a `quorate run`.
+    /// The token of the lock under which this process runs, if an ancestor is `quorate run` or `quorate lead`.
     ours: Option<OsString>,
     bar: Option<ProgressBar>,
     /// The last line that was printed: when (time since the start of the wait), and the state that it showed.

@@ -23,7 +23,7 @@ Examples:
 JSON fields (stable), one object a line: election, leader (whether one is known), term, note (host, pid,
 process, since, text). Absent values are null.";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate watch`, with their meanings.
 pub(crate) const CODES: [Meaning; 3] = [
     ("0", "the reader of its output has gone away"),
     ("64", ""),

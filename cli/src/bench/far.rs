@@ -41,7 +41,7 @@ impl Place {
             proxies.push(proxy);
         }
         let mut options = ground.options.clone();
-        // Distant masters need more than the default timeouts.
+        // Replies of distant masters take longer than the default timeouts allow.
         let settings = options.settings_mut();
         settings.node_timeout = Some(Duration::from_millis(500));
         settings.connect_timeout = Some(Duration::from_secs(5));

@@ -166,7 +166,7 @@ impl Ground {
 
     /// Waits until the releases of all clients have been sent, but at most for [`MasterOptions::parting`].
     pub(super) async fn clear(&self) {
-        // Tasks that were dropped end only when the runtime runs again.
+        // Give the runtime time to end tasks that were dropped.
         tokio::time::sleep(Duration::from_millis(10)).await;
         let clients = self.clients.take();
         let flushed = futures::future::join_all(clients.iter().map(Redlock::flush));

@@ -61,7 +61,7 @@ rounds_us (the median cycle of the rounds: least, most, share), cycles_per_s, cl
 failed; wide (null with one master, and if kinds are compared): round_trips_ms[], simulated, sizes[]: masters, theory_ms,
 measured[]: setting, acquire_ms.";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate bench`, with their meanings.
 pub(crate) const CODES: [Meaning; 5] = [
     ("0", "measured"),
     ("64", ""),
@@ -140,7 +140,8 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         ));
     }
     if let Some(dir) = &args.out {
-        // Check before the measurement, which takes half a minute.
+        // Create the directory before the measurement, which takes half a minute, so that an unwritable path is
+        // reported at once.
         std::fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
     }
     let Measured {
@@ -245,7 +246,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     })
 }
 
-/// Writes the report, its plots and the JSON file.
+/// Writes the report, its plots and `result.json` to the directory of `--out`.
 fn write(dir: &Path, results: &Results) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(results).map_err(Failure::internal)?;
     let mut files = vec![("report.html".to_owned(), report::html(results))];

@@ -1,4 +1,4 @@
-//! Detects other load on the machine during the measurement.
+//! Detects whether other processes used the machine during the benchmark.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ const OTHERS: f64 = 0.1;
 /// The relative difference between the rounds of one setting, in the median of all settings, up to which there is no
 /// warning.
 const APART: f64 = 0.25;
-/// The unit of the processor times in `/proc/stat`.
+/// The unit of the processor times in `/proc/stat`, on common kernels.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The processor times used up to one moment.
+/// The processor times that were used until a moment; two of them are compared.
 pub(super) struct Look {
     /// Busy time and total time of all processors together, in ticks.
     machine: Option<(u64, u64)>,
@@ -62,7 +62,7 @@ pub(super) struct Noise {
     others: Option<f64>,
     /// The relative difference between the rounds of one setting, in the median of all settings.
     apart: f64,
-    /// Whether `others` or `apart` exceeds its limit.
+    /// Whether `others` exceeds [`OTHERS`] or `apart` exceeds [`APART`].
     noisy: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A quorum that is measured, and its label in tables.
+//! A quorum that the benchmark measures, and its label in tables.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::masters::{Scheme, scheme};
 
-/// A quorum to measure.
+/// A quorum that the benchmark measures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Party {
     pub(super) urls: Vec<String>,

@@ -13,24 +13,24 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 46.0;
 
-/// One line of a plot, or one colour of bars.
+/// The values of one line of a plot, or of the bars of one colour.
 pub(super) struct Series {
-    /// The name in the legend.
+    /// The name of the series in the legend.
     pub(super) name: &'static str,
     /// The CSS class that gives the colour: `s0`, `s1`, ..
     pub(super) class: &'static str,
-    /// One value per place on the x axis.
+    /// The values, one for each place on the x axis.
     pub(super) values: Vec<f64>,
-    /// The upper edge of the band above the line.
+    /// The upper edge of the band above the line, one value for each place on the x axis.
     pub(super) upper: Option<Vec<f64>>,
 }
 
 /// How the y axis maps values to heights.
 #[derive(Clone, Copy)]
 pub(super) enum Scale {
-    /// Linear, from zero.
+    /// Linear scale, which starts at zero.
     Linear,
-    /// Logarithmic.
+    /// Logarithmic scale.
     Log,
 }
 
@@ -291,7 +291,7 @@ pub(super) fn bars(
     frame(&axis, places, x_title, y_title, &marks, what)
 }
 
-/// The legend of the colours.
+/// The legend of a plot: the name and the colour of each series.
 pub(super) fn legend(series: &[Series]) -> String {
     let keys: Vec<String> = series
         .iter()

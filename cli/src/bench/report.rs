@@ -4,7 +4,7 @@ use super::plot::{Scale, Series, bars, legend, lines, standalone, trim};
 use super::results::{Results, Row};
 use super::setting::Setting;
 
-/// Styles for light mode, dark mode and print.
+/// CSS of the report, for light mode, dark mode and print.
 const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --grid: #dfe4ea; --page: #ffffff;
   --c0: #1f6fc4; --c1: #d97706; --c2: #0f8a6a; --c3: #8e44ad; --c4: #6b7280; --c5: #a3402b; --rule: #b3261e; }
@@ -40,7 +40,7 @@ td:nth-child(2), th:nth-child(2) { text-align: left; } tr.first td { border-top:
 
 const CLASSES: [&str; 6] = ["s0", "s1", "s2", "s3", "s4", "s5"];
 
-/// The whole page.
+/// The whole page `report.html`.
 pub(super) fn html(results: &Results) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -72,7 +72,7 @@ pub(super) fn html(results: &Results) -> String {
             with the settings of default.</p>\n</body>\n</html>\n"
 }
 
-/// One plot with its texts.
+/// One plot of the report, with its title and texts.
 struct Figure {
     file: &'static str,
     title: &'static str,

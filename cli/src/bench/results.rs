@@ -34,7 +34,7 @@ pub(super) struct Row {
     pub(super) failed: u64,
 }
 
-/// The range of one figure over several rounds.
+/// The smallest and the largest value of a measurement over several rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Apart {
     pub(super) least: f64,
@@ -86,7 +86,7 @@ pub(super) struct WideTime {
     pub(super) acquire_ms: f64,
 }
 
-/// Everything that was measured.
+/// All results of one benchmark, which `result.json` contains.
 #[derive(Debug, Serialize)]
 pub(super) struct Results {
     pub(super) version: &'static str,
@@ -161,7 +161,7 @@ const COLUMNS: [Column; 18] = [
 ];
 
 impl Results {
-    /// Whether kinds of masters are compared instead of sizes.
+    /// Whether kinds of masters are compared in this benchmark instead of sizes.
     pub(super) fn is_by_kind(&self) -> bool {
         self.sizes.iter().any(|row| row.kinds.is_some())
     }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// A setting of the plain lock, or another kind of lock.
+/// A setting of the plain lock, or another kind of lock, which the benchmark measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Setting {

@@ -39,7 +39,7 @@ JSON fields (stable): masters (redis-server, valkey-server, mariadbd, zookeeper 
 separated by commas if they differ), prizes_sold, acquisitions, overlaps, stale_writes_refused,
 fencing_tokens[], tokens_rising, longest_gap_ms, took_ms.";
 
-/// Exit codes of this command.
+/// The exit codes of `quorate demo`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [
     (
         "0",
@@ -113,7 +113,7 @@ struct Sale {
     at: Duration,
 }
 
-/// Runs the demo.
+/// Runs the demo, and prints its result.
 pub(crate) fn run(args: DemoArgs) -> Outcome {
     let stage = Arc::new(Stage::set(args.nodes.as_deref())?);
     output::say(format!(
@@ -148,7 +148,7 @@ async fn sell_out(stage: &Arc<Stage>, progress: &Arc<Progress>) -> Result<Summar
     let shop = Arc::new(Shop::open());
     let mut workers = tokio::task::JoinSet::new();
     for worker in 1..=WORKERS {
-        // Each worker is a client of its own, as on eight machines.
+        // Each worker is a separate client, as if it ran on a machine of its own.
         let redlock = stage.redlock()?;
         let (shop, progress) = (shop.clone(), progress.clone());
         workers.spawn(async move { work(worker, &redlock, &shop, &progress).await });
@@ -196,7 +196,7 @@ async fn trouble(
 ) -> Result<(), Failure> {
     for &event in stage.events() {
         while shop.sales.lock().await.len() < event.sold {
-            // The timeout is a safety net for missed notifications.
+            // Check again after 20 ms at the latest, in case a notification was missed.
             let notice = shop.sold_one.notified();
             let _ = tokio::time::timeout(Duration::from_millis(20), notice).await;
         }

@@ -71,7 +71,7 @@ impl Guard {
         if self.send(&order).is_ok() {
             return Ok(());
         }
-        // The guard was killed or stopped: start a new one.
+        // An error means that the guard was killed or stopped: start a new one.
         let (group, acted) = (self.group, self.acted());
         *self = Self::start()?;
         self.acted = acted;

@@ -221,7 +221,7 @@ struct Watch {
     received: SigSet,
     /// Whether the message was printed that this process may not signal the command.
     denied: bool,
-    /// Whether nothing is left that must be stopped.
+    /// Whether the group needs no stop any more, because the command has ended or was killed.
     over: bool,
     /// Signals to forward to the command after the next check of the lock.
     pending: Vec<Signal>,

@@ -32,7 +32,7 @@ pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
     /// Whether children that have ended are reaped while no command runs.
     reaps: bool,
-    /// The first signal that asked this process to end.
+    /// The first signal received that asked this process to end.
     end: Option<Signal>,
 }
 

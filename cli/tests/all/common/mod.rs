@@ -60,7 +60,7 @@ pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Comm
     quorate
 }
 
-/// Output and exit status of a process.
+/// The output and the exit status of a process that has ended.
 #[derive(Debug)]
 pub(crate) struct Done {
     /// The exit code as a shell shows it: 128 + n if signal n ended the process.
