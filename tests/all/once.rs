@@ -1,4 +1,4 @@
-//! Once per period over all machines: at most once, or at least once.
+//! Jobs that run once per period over all machines: at most once, or at least once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use quorate::node::memory::{Condition, Master};
 use quorate::{AcquireError, Due, Once, OnceOutcome, Redlock, ValueError, Wait};
 use quorate_testbed::{Fault, Proxy, Way};
 
-/// A period that does not end during a test: the next begins in years.
+/// A period of ten years, which does not end during a test.
 const PERIOD: Duration = secs(10 * 365 * 24 * 3600);
 
 async fn nightly(redlock: &Redlock) -> Once {
@@ -65,7 +65,7 @@ async fn next_period_is_due_when_one_is_over() {
         Ok(OnceOutcome::Done(1))
     );
     assert!(is_done(&long.at_most_once(async |_| 2).await));
-    // On a finer grid, the next period has begun since the long one did.
+    // With hourly periods, a new period has begun since the run that the long period counted.
     let short = redlock.once("nightly", secs(3600));
     assert_eq!(
         short.at_most_once(async |_| 3).await,
@@ -109,7 +109,7 @@ async fn at_least_once_repeats_after_an_error_a_drop_or_a_failed_record() {
         Ok(OnceOutcome::NotRecorded(Ok(7), ValueError::Unknown(_))) => {}
         other => panic!("{other:?}"),
     }
-    // The master that stored it is away, and no other knows of it.
+    // Only one master has stored the record, and this master is away now.
     for node in &nodes {
         node.change(|_| Treatment::Honest);
     }
@@ -222,7 +222,7 @@ async fn holder_of_the_lock_can_check_and_record_a_period() {
     }
     let again = nightly.due(&guard).await.expect("all are there");
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
-    // One write per number: a late copy of the first write would undo a second one.
+    // A lock writes only once per fencing number, because a late copy of its first write would undo a second one.
     let hourly = redlock.once("nightly", secs(3600));
     let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
         panic!("it is due on a finer grid");
@@ -241,7 +241,7 @@ async fn a_lock_that_finds_its_period_done_records_the_next_one() {
     let last = |command| ask_server(&masters[2], &[command, "quorate:value:nightly"]).int();
     eventually("all have it", || last("EXISTS") == Some(1)).await;
     assert_eq!(last("DEL"), Some(1));
-    // On a finer grid, the next period has begun since the long one did.
+    // With hourly periods, a new period has begun since the run that the long period counted.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");
@@ -344,7 +344,7 @@ async fn once_job_survives_the_loss_of_one_master_of_three() {
         let redlock = settings(urls).build().expect("good settings");
         let once = nightly(&redlock).await;
         let outcome = once.at_least_once(async |_| {
-            // All have answered the read by now.
+            // All masters have answered the read by now.
             tokio::time::sleep(ms(300)).await;
             masters[victim].kill().expect("killed");
             Ok::<_, ()>(())

@@ -83,7 +83,7 @@ async fn clones_of_an_owner_share_one_local_hold() {
     assert_eq!(members(), 1, "no message was sent");
     assert!(first.release().await.is_none(), "another clone is left");
     assert!(second.is_valid());
-    // The lock is deleted: every clone reports it, and the local count does not hide it.
+    // The lock key is overwritten. Every clone reports the loss, although the local count of clones is not zero.
     let third = second.clone();
     for master in &masters {
         ask_server(master, &["SET", "stock", "a foreign value", "PX", "1000"]);
@@ -114,7 +114,7 @@ async fn invalid_owner_id_is_refused() {
     assert!(redlock.owner("0123456789abcdef").is_ok());
 }
 
-/// As after a crash: a hold of the owner `o` on `stock`, with a different number on each master.
+/// Leaves the keys of a crashed process: a hold of the owner `o` on `stock`, with a different number on each master.
 fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
     for (at, master) in masters.iter().enumerate() {
         let counter = format!("{}", 1_000 + at);
@@ -148,11 +148,11 @@ async fn owner_that_cannot_join_now_is_not_reported_as_held_by_another() {
         matches!(waits, Err(AcquireError::NotJoinable(_))),
         "{waits:?}"
     );
-    // Another owner sees it as an ordinary foreign hold.
+    // Another owner is refused as by any other holder.
     let other = redlock.owner("p").expect("an id");
     let other = other.lock("stock").try_acquire().await.expect("an answer");
     assert!(matches!(other, TryAcquire::Held(_)));
-    // None of our keys remains next to the crashed hold.
+    // The refused attempts leave no hold next to the crashed one.
     let count = |master| ask_server(master, &["ZCARD", "quorate:holds:stock"]).int();
     eventually("the attempts are undone", || {
         masters.iter().all(|master| count(master) == Some(1))
@@ -176,6 +176,6 @@ async fn failed_agreement_pauses_before_the_next_attempt() {
         matches!(error, Err(AcquireError::NotJoinable(_))),
         "{error:?}"
     );
-    // Twice between half of the step and all of it.
+    // There are two pauses, each between half of the retry delay and all of it.
     assert!(began.elapsed() >= ms(200), "{:?}", began.elapsed());
 }

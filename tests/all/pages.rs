@@ -8,7 +8,7 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The rows of the first table of a page, cell by cell, without its head.
+/// The rows of the first table of a page, cell by cell, without its header.
 fn table(text: &str) -> Vec<Vec<String>> {
     let rows = text.lines().skip_while(|line| !line.starts_with('|'));
     let rows = rows.take_while(|line| line.starts_with('|')).skip(2);
@@ -22,8 +22,8 @@ fn table(text: &str) -> Vec<Vec<String>> {
 mod quorum_size {
     use super::{page, table};
 
-    /// The time per year in which fewer than a majority of `n` masters are up, if each is up for this share of the
-    /// time.
+    /// The seconds per year in which fewer than a majority of `n` masters are up, if each is up for the share `up` of
+    /// the time.
     fn without_quorum(n: u32, up: f64) -> f64 {
         let majority = n / 2 + 1;
         let ways = |k: u32| (0..k).fold(1.0, |ways, i| ways * f64::from(n - i) / f64::from(i + 1));
@@ -31,7 +31,7 @@ mod quorum_size {
         (0..majority).map(of).sum::<f64>() * 365.0 * 24.0 * 3600.0
     }
 
-    /// Three digits and a unit.
+    /// A duration as text, with three digits and a unit.
     fn text(seconds: f64) -> String {
         let units = [
             (3600.0, "h"),
@@ -160,7 +160,7 @@ mod benchmarks {
 mod track_record {
     use super::page;
 
-    /// The rows of all tables with this many columns, without heads.
+    /// The rows of all tables with this many columns, without headers.
     fn rows(text: &str, columns: usize) -> Vec<Vec<&str>> {
         let rows = text.lines().filter(|line| line.starts_with('|'));
         let rows = rows.map(|row| {
@@ -340,7 +340,7 @@ fn paths_and_tests_on_the_pages_for_contributors_exist() {
     }
 }
 
-/// What a page's code of this file is compared by: everything but white space.
+/// What is compared when a page quotes the code of this file: everything but white space.
 fn dense(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
@@ -366,7 +366,7 @@ fn code_of_the_pages_is_compiled_word_for_word() {
     }
 }
 
-/// The code of `README.md`: compiled, and not run.
+/// The code of `README.md`. It is compiled, but does not run.
 #[allow(unused, clippy::pedantic)]
 #[rustfmt::skip]
 mod readme {
@@ -420,7 +420,7 @@ mod readme {
     }
 }
 
-/// The code of `docs/kinds.md`: compiled, and not run.
+/// The code of `docs/kinds.md`. It is compiled, but does not run.
 #[allow(unused, clippy::pedantic)]
 #[rustfmt::skip]
 mod kinds {

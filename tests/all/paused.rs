@@ -1,4 +1,4 @@
-//! Masters in memory follow tokio's clock: where a test pauses it, hours pass instantly.
+//! Masters in memory follow tokio's clock. If a test pauses that clock, hours pass instantly.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ async fn advancing_the_paused_clock_acts_like_a_process_pause() {
     assert!(redlock.acquire("r").await.is_ok(), "and the masters know");
 }
 
-/// Blocks for longer than the lease, and continues first: as in a process that is stopped.
+/// Advances the clock beyond the lease and then continues before any other task, as a process does that was paused.
 async fn stand_still() {
     let (wake, woken) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
@@ -81,7 +81,7 @@ async fn scope_whose_lock_ended_before_its_body_is_lost_and_keeps_the_value() {
         let (cause, value) = (LossCause::Expired, Some(42));
         assert_eq!(ended, Err(ScopeError::Lost { cause, value }));
     }
-    // A body that ends in time, and one that is dropped.
+    // One body ends in time, and one is dropped because the lock expires.
     assert_eq!(here.scope("r", async |_| 42).await, Ok(42));
     let brief = here.lock("r").renewal(false);
     let dropped = brief.scope(async |_| std::future::pending::<()>().await);

@@ -1,4 +1,4 @@
-//! The tasks of one process that want permits of one semaphore. They request different slots at the same time, are
+//! Tasks of one process that want permits of the same semaphore. They request different slots at the same time, are
 //! served in the order of their arrival, and leave no record of requests that they gave up.
 
 use std::future::Future;
@@ -17,13 +17,13 @@ use quorate::node::{Answer, Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::BoxFuture;
 use quorate::{LockGuard, Redlock, RedlockBuilder, Retry, Wait};
 
-/// Longer than any of these tests waits.
+/// Longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
 /// The one-way delay to distant masters.
 const WAY: Duration = ms(3);
 
-/// A master that counts the requests for a slot, and can suppress its wake-ups.
+/// A master that counts acquires, and can suppress its wake-ups.
 struct Counting {
     node: Arc<dyn Node>,
     asked: Arc<AtomicUsize>,
@@ -53,20 +53,20 @@ impl Node for Counting {
     }
 }
 
-/// Three masters, and the number of this process's requests.
+/// Three masters, and the number of acquires that the counted process has sent to them.
 struct World {
     masters: Vec<Arc<dyn Node>>,
     asked: Arc<AtomicUsize>,
 }
 
 impl World {
-    /// They answer at once.
+    /// Three masters that answer at once.
     fn near() -> Self {
         let master = |name| Arc::new(MemoryNode::new(name)) as Arc<dyn Node>;
         Self::of(["a", "b", "c"].map(master).into())
     }
 
-    /// They have this delay.
+    /// Three masters whose requests and replies are delayed by `way` each.
     fn far(way: Duration) -> Self {
         let master = |name| SlowNode::new(name, way, way) as Arc<dyn Node>;
         Self::of(["a", "b", "c"].map(master).into())
@@ -103,18 +103,18 @@ impl World {
         }
     }
 
-    /// The process whose requests are counted.
+    /// The client whose acquires are counted, as in one process.
     fn process(&self) -> Redlock {
         self.counted(true, true).build().expect("good settings")
     }
 
-    /// Another process.
+    /// A client whose acquires are not counted, as in another process.
     fn other(&self) -> Redlock {
         let settings = Self::settings(self.masters.clone());
         settings.build().expect("good settings")
     }
 
-    /// The number of queued waiters on a master.
+    /// The number of waiters that are queued on the first master.
     async fn lined(&self) -> usize {
         let look = look(b"quorate:slot:line:api");
         match ask(&*self.masters[0], look).await {
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// The number of attempts.
+    /// The number of attempts of the counted process.
     fn attempts(&self) -> usize {
         self.asked.load(Ordering::Relaxed) / self.masters.len()
     }
@@ -142,7 +142,7 @@ async fn all_permits(redlock: &Redlock, permits: usize) -> Vec<LockGuard> {
     all
 }
 
-/// A waiter that has looked once: it is queued, locally or at the masters.
+/// Starts a waiter and waits until it has looked once. Then it is queued, in this process or at the masters.
 async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
     let looks = Arc::<AtomicUsize>::default();
     let seen = looks.clone();
@@ -180,7 +180,8 @@ async fn process_requests_as_many_slots_at_once_as_there_are_permits() {
     }
 }
 
-/// One permit is released at a time, and its next holder keeps it.
+/// Checks that waiters get permits in the order of their arrival. One permit is released at a time, and its next holder
+/// keeps it.
 async fn are_served_in_order(ours: &Redlock, mut held: Vec<LockGuard>) {
     let permits = held.len();
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -218,7 +219,7 @@ async fn permits_released_elsewhere_go_to_local_tasks_in_order() {
     are_served_in_order(&redlock, all_permits(&world.other(), 3).await).await;
 }
 
-/// All of them ask at the same time, and none gets one.
+/// All six tasks send their requests at the same time, and none gets a permit.
 #[tokio::test]
 async fn concurrently_refused_tasks_are_served_in_order() {
     let world = World::far(WAY);
@@ -234,7 +235,7 @@ async fn concurrently_refused_tasks_are_served_in_order() {
             permit.release().await;
         }));
     }
-    // However many of them have asked by now, none has a permit.
+    // It does not matter how many tasks have asked by now, because no permit is free.
     eventually("they ask", || world.attempts() >= 4).await;
     tokio::time::sleep(40 * WAY).await;
     assert_eq!(world.lined().await, 1, "one waits at the masters, for all");
@@ -267,7 +268,7 @@ async fn local_waiter_notices_a_local_release_without_the_masters() {
     }
 }
 
-/// When another process releases a permit, not every waiter here asks for it.
+/// A permit that another process releases must not make every local waiter send a request.
 #[tokio::test]
 async fn permit_released_elsewhere_makes_one_local_waiter_ask() {
     let world = World::far(WAY);
@@ -284,7 +285,7 @@ async fn permit_released_elsewhere_makes_one_local_waiter_ask() {
         let before = world.attempts();
         held.pop().expect("one of eight").release().await;
         ours.push(gets_it(waiters.next().expect("one of twenty")).await);
-        // The next one is queued at the masters.
+        // The next waiter is queued at the masters by now.
         tokio::time::sleep(40 * WAY).await;
         let attempts = world.attempts() - before;
         assert!(
@@ -294,7 +295,8 @@ async fn permit_released_elsewhere_makes_one_local_waiter_ask() {
     }
 }
 
-/// Polls a future `polls` times, when it is woken, and then drops it. Returns whether it had completed.
+/// Polls a future up to `polls` times, each time it is woken, and then drops it. Returns whether the future had
+/// completed.
 async fn polled<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     let mut left = polls;
@@ -312,7 +314,8 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// Whichever of two slots another process holds, a try finds the other one: no slot is recorded as requested.
+/// Checks that no slot is still recorded as requested: whichever of two slots another process holds, a try gets the
+/// other slot.
 async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     redlock.flush().await;
     for slot in 0..2 {
@@ -333,7 +336,7 @@ async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     }
 }
 
-/// Both processes, and the permits that the other one holds, of two.
+/// Two processes, and the permits that the second one holds, out of two.
 struct Both {
     redlock: Redlock,
     other: Redlock,
@@ -379,7 +382,7 @@ async fn task_dropped_at_any_await_point_leaves_no_requested_slot() {
     ] {
         for polls in 1.. {
             let both = Both::new(fair, taken).await;
-            // Another task of its process continues in the meantime.
+            // Another task of the same process asks for a permit in the meantime.
             let cut_off = polled(both.ask(tries), polls);
             let (done, ()) = futures::future::join(cut_off, both.ask(tries)).await;
             for permit in both.held {
@@ -396,7 +399,7 @@ async fn task_dropped_at_any_await_point_leaves_no_requested_slot() {
     }
 }
 
-/// On a runtime with threads, with tasks that arrive, leave and are dropped at any moment.
+/// The runtime has several threads, and tasks arrive, leave and are dropped at any moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_tasks_that_come_and_go_return_all_permits() {
     let world = World::near();
@@ -408,7 +411,7 @@ async fn concurrent_tasks_that_come_and_go_return_all_permits() {
             let brief = Duration::from_micros(number * 37 % 500);
             let semaphore = redlock.semaphore("api", 2);
             match number % 3 {
-                // Dropped at some point.
+                // This task's request is dropped at some await point.
                 0 => drop(tokio::time::timeout(brief, semaphore.acquire()).await),
                 1 => drop(semaphore.try_acquire().await),
                 _ => {

@@ -1,4 +1,4 @@
-//! Reports to a waiter while it waits, and the error afterwards.
+//! The progress that is reported to a waiter, and its error at the end.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn fails(fault: Fault) -> impl FnMut(&Request) -> Treatment + Send {
     }
 }
 
-/// Waits without success; returns the progress reports and the error.
+/// Waits for a lock without success. Returns the progress reports and the error.
 async fn in_vain(redlock: &Redlock) -> (Vec<Waiting>, AcquireError) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let notes = seen.clone();
@@ -95,7 +95,7 @@ async fn permanent_refusal_by_a_majority_ends_a_wait_after_one_look() {
             };
             assert_eq!(missed.attempts, 1);
             assert!(!missed.passes_by_itself());
-            // Once it is corrected, the next attempt succeeds.
+            // Once the fault is corrected on one master, the next attempt succeeds.
             nodes[0].change(|_| Honest);
             let guard = redlock.acquire("x").await.expect("put right");
             guard.release().await;
@@ -169,7 +169,7 @@ async fn error_says_that_this_process_holds_the_lock() {
             panic!("it is held");
         };
         assert!(refusal.held_here);
-        // Another resource is unaffected, and so is the same one after its release.
+        // Another resource is not affected, nor is this resource after its release.
         redlock.acquire("y").await.expect("free").release().await;
         guard.release().await;
         redlock
@@ -204,7 +204,7 @@ async fn lock_of_another_process_is_not_reported_as_held_here() {
     }
 }
 
-/// The trace output in its usual form: one line per event, after the fields of its span.
+/// Collects the trace output in its usual form: one line per event, after the fields of its span.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -219,8 +219,8 @@ impl std::io::Write for Lines {
     }
 }
 
-/// Recording a field of a span again adds a value instead of replacing the old one: a waiter's span grew with every
-/// attempt.
+/// Recording a field of a span again adds a value instead of replacing the old one. So a span must record each field
+/// once, or it would grow with every attempt of a waiter.
 #[tokio::test]
 async fn span_of_a_waiter_records_each_field_once() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
@@ -247,7 +247,7 @@ async fn span_of_a_waiter_records_each_field_once() {
         let mut missed = lines.lines().filter(|line| line.contains("attempt missed"));
         assert!(missed.clone().count() > 3, "{lines}");
         let last = missed.next_back().expect("one of them");
-        // In the span, and in the event itself.
+        // Each field occurs once in the span and once in the event itself.
         let queued = if unordered { 0 } else { 2 };
         assert_eq!(last.matches("answering=").count(), 2, "{last}");
         assert_eq!(last.matches("ahead=").count(), queued, "{last}");
@@ -284,7 +284,8 @@ async fn waiter_behind_a_lock_on_several_does_not_report_an_unrelated_holder() {
     let waiting = tokio::time::timeout(PATIENCE, sees.recv()).await;
     let waiting = waiting.expect("an attempt").expect("it waits");
     assert!(waiting.note.is_some(), "{waiting:?}");
-    // Nobody holds it: the blocking caller is in this process, and has no note.
+    // Nobody holds the lock `a`: a waiter in this process has the place before this caller, and that waiter has no
+    // note.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
     let error = error.map(drop).expect_err("the other stands before it");
     let AcquireError::HeldByOther(missed) = &error else {

@@ -1,5 +1,5 @@
-//! The numbers that a process proposes to the masters: close to their own clocks, or its locks need a second round
-//! each.
+//! The fencing numbers that a process proposes to the masters. They must be close to the masters' clocks, or each of
+//! its locks needs a second round.
 
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,8 +15,8 @@ fn wall_micros() -> u64 {
     since.expect("after 1970").as_micros() as u64
 }
 
-/// Another client's clock is ahead, by less than a master rejects. Then all masters agree on its number, or a second
-/// round does.
+/// The counters were set by a client whose clock is ahead by less than a master rejects. All masters then agree on a
+/// number at once, or in a second round.
 #[tokio::test]
 async fn process_adopts_granted_numbers_ahead_of_its_proposals() {
     const AHEAD: u64 = 400_000;
@@ -47,12 +47,12 @@ async fn process_adopts_granted_numbers_ahead_of_its_proposals() {
         let proposed = proposed.lock().expect("no panic").clone();
         let (before, after) = proposed.split_at(3);
         assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
-        // Some of it has passed since.
+        // The clock has reached some of the difference since then.
         assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
     }
 }
 
-/// Another client was granted a number in between: the token must exceed it.
+/// Another client is granted a number during the confirmation, so the token must exceed that number.
 #[tokio::test]
 async fn number_outrun_by_another_client_is_raised_before_it_becomes_a_token() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -84,7 +84,7 @@ async fn number_outrun_by_another_client_is_raised_before_it_becomes_a_token() {
     guard.release().await;
 }
 
-/// The previous number of other clients says nothing about the masters' clocks.
+/// The number that a hold joins was granted at an earlier time, so it is no evidence about the masters' clocks.
 #[tokio::test]
 async fn joining_client_continues_to_propose_its_own_time() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
@@ -113,6 +113,6 @@ async fn joining_client_continues_to_propose_its_own_time() {
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // The error was a second; the time until a request arrives is shorter.
+    // If the process adopted the joined number, its proposals would be a second behind. A request arrives in less time.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

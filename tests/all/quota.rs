@@ -1,4 +1,4 @@
-//! Units under a lock: never more than there are, whatever happens to masters and callers.
+//! Quotas: never more units are taken than were created, whatever happens to masters and callers.
 
 use std::future::Future;
 use std::pin::pin;
@@ -65,7 +65,7 @@ async fn a_quota_is_created_once_and_only_where_all_masters_have_none() {
     let error = quota.create(10).await.expect_err("there is one");
     assert!(matches!(error, ValueError::Exists(_)), "{error}");
     assert!(error.to_string().contains("m0"), "{error}");
-    // Also if only one master still has it.
+    // The quota cannot be created again while even one master still has it.
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
     nodes[0].forget();
     nodes[2].forget();
@@ -117,7 +117,7 @@ async fn quota_lost_by_a_majority_at_once_hands_out_nothing() {
         let none = said.filter(|said| said.outcome == NodeOutcome::NoValue);
         assert_eq!(none.count(), 3, "{error}");
     }
-    // Only an operator can resolve it.
+    // Only an operator can decide what happens to a lost quota.
     quota.drop_quota().await.expect("all are there");
     quota.create(9).await.expect("none is left");
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 8 }));
@@ -153,7 +153,7 @@ async fn quota_works_without_a_minority_but_not_without_a_majority() {
     );
 }
 
-/// Treats writes in this way, and all other requests normally.
+/// A rule that treats writes in this way, and all other requests normally.
 fn writes(treatment: Treatment) -> impl FnMut(&Request) -> Treatment + Send + 'static {
     move |request| match request {
         Request::Write { .. } => treatment.clone(),
@@ -174,7 +174,7 @@ async fn quota_write_that_too_few_masters_confirm_is_unknown_and_hands_out_nothi
         for node in &nodes[..2] {
             node.change(writes(treatment.clone()));
         }
-        // The third may or may not have it, and is not asked the next time.
+        // The third master may or may not have the value, and its vote is not needed the next time.
         nodes[2].change(writes(cut()));
         let error = quota.take(1).await.expect_err("unknown");
         assert!(matches!(error, ValueError::Unknown(_)), "{error}");
@@ -190,7 +190,7 @@ async fn quota_write_that_too_few_masters_confirm_is_unknown_and_hands_out_nothi
 async fn quota_write_counts_only_on_masters_that_were_read() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
-    // The second is read and not written, the third written and not read.
+    // The second master is read and not written. The third master is written and not read.
     nodes[1].change(writes(Treatment::Fails(lost_on_the_way(), ms(0))));
     nodes[2].change(|request| match request {
         Request::Read { .. } => Treatment::Fails(lost_on_the_way(), ms(0)),
@@ -208,7 +208,7 @@ async fn quota_write_counts_only_in_the_server_run_that_was_read() {
         let master = node.master.clone();
         node.change(move |request| {
             if matches!(request, Request::Write { .. }) {
-                // Restarted between read and write: empty, or with all its data.
+                // The master restarts between read and write, either empty or with all its data.
                 if n == 0 {
                     master.forget();
                 } else {
@@ -241,7 +241,8 @@ async fn quota_is_not_written_if_its_lock_ends_between_read_and_write() {
     assert_eq!(quota.left().await, Ok(10));
 }
 
-/// Polls a future `polls` times, when it is woken, and then drops it. Returns its result if it has ended.
+/// Polls a future up to `polls` times, each time it is woken, and then drops it. Returns its result if it has
+/// completed.
 async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -321,7 +322,7 @@ async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
                 Err(error @ (ValueError::Lost(_) | ValueError::Missing(_))) => {
                     panic!("{n}: {error}")
                 }
-                // A connection that has just failed.
+                // The call failed because a connection was lost just now.
                 Err(_) => {}
             }
             if successes > 0 && has_key(master, "quorate:value:prizes") {
@@ -336,7 +337,7 @@ async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
         }
     };
     assert!(taken + left <= PIECES, "{taken} taken, {left} left");
-    // And all but one at the same time: none is left to report it.
+    // At last, all masters but one restart empty at the same time, so no majority has the value.
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
     let asked = Instant::now();
@@ -385,7 +386,7 @@ async fn quota_of_an_earlier_server_run_does_not_vote() {
     let redlock = guarded.build().expect("good settings");
     let quota = quota(&redlock, 10).await;
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
-    // As after a restart from disk: written in an earlier run.
+    // The value was written in an earlier server run, as after a restart from disk.
     for master in masters.iter().take(2) {
         let text = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = text.text().expect("a value").into_owned();
@@ -396,7 +397,7 @@ async fn quota_of_an_earlier_server_run_does_not_vote() {
     }
     let error = quota.take(1).await.expect_err("two may be old");
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
-    // A client that declares the masters durable takes the largest number.
+    // A client that declares the masters durable takes the value with the largest number.
     let unguarded = settings(masters.urls()).restart_guard(RestartGuard::Off);
     let unguarded = unguarded.build().expect("good settings").quota("prizes");
     let left = unguarded.left().await.expect("three have one");
@@ -410,7 +411,7 @@ async fn quota_written_by_a_clock_ahead_works_at_the_second_attempt() {
     let quota = quota(&redlock, 10).await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let ahead = (now.expect("after 1970") + secs(86_400)).as_micros();
-    // The state after a master's clock was a day ahead, a day after the last call: the counter has expired.
+    // A day ago a clock was a day ahead when the quota was written. The counter has expired since.
     for master in &masters {
         let text = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = text.text().expect("a value").into_owned();
@@ -521,7 +522,7 @@ async fn quota_waits_for_its_lock_up_to_its_limit() {
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 2 }));
 }
 
-/// A master in memory that executes a write, and answers it when a release follows.
+/// A master in memory that executes and answers a write only when a release follows.
 struct AnswersLate {
     node: MemoryNode,
     writes: Mutex<Vec<(Request, Reply)>>,
@@ -551,7 +552,7 @@ impl Node for AnswersLate {
     }
 }
 
-/// Five masters that answer a write only when the release is there, on which `quota` has been created.
+/// Five masters that execute and answer a write only when a release follows, and a quota of 10 on them.
 async fn answering_late() -> (Vec<MemoryNode>, Quota) {
     let (nodes, plain) = memory(5);
     quota(&plain, 10).await;
@@ -578,7 +579,7 @@ async fn lock_of_a_quota_is_released_right_after_the_write() {
 async fn lock_of_a_quota_is_kept_until_the_write_is_answered_if_a_master_was_not_read() {
     let (nodes, quota) = answering_late().await;
     nodes[4].set_condition(Condition::Down);
-    // No master answers before the release, which waits for the answers.
+    // No master answers the write before the release, and the release waits for the answers.
     let error = quota.take(1).await.expect_err("no answer in time");
     assert!(matches!(error, ValueError::Unknown(_)), "{error}");
     nodes[4].set_condition(Condition::Up);

@@ -1,7 +1,8 @@
-//! A quota under every kind of fault, drawn from one seed per run: messages that are lost, delayed and repeated,
-//! answers that never come, callers that are dropped, and masters that lose their data or return with old data.
+//! A quota under every kind of injected fault, drawn from one seed per run of the test: messages that are lost, delayed
+//! and repeated, answers that never come, callers that are dropped, and masters that lose their data or return with old
+//! data.
 //!
-//! The time is tokio's, which advances only when nothing can run: a run of a minute takes milliseconds.
+//! The time is tokio's, which advances only when nothing can run: a simulated minute takes milliseconds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,10 +17,11 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const NODE_TIMEOUT: Duration = ms(50);
 const TTL: Duration = secs(1);
-/// More than twice the allowed error of a proposal, so that numbers rise even over a loss of data.
+/// The longest TTL. It is more than twice the error of a proposed number that masters accept, so numbers rise even if
+/// all data is lost.
 const MAX_TTL: Duration = secs(4);
 
-/// A simple generator: a run follows from one seed.
+/// A simple random generator. One seed determines the whole run of the test.
 #[derive(Clone)]
 struct Dice(Arc<AtomicU64>);
 
@@ -49,7 +51,7 @@ impl Dice {
     }
 }
 
-/// The environment of the library, in tokio's time.
+/// The clock, timers and random numbers of the library, in tokio's time.
 #[derive(Clone)]
 struct World {
     began: tokio::time::Instant,
@@ -73,7 +75,7 @@ impl Runtime for World {
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
         let left = at.saturating_since(self.now());
-        // A timer that is far away would end the run there.
+        // A timer that is far away must not make tokio's clock jump that far, so it ends after an hour.
         let at = tokio::time::Instant::now() + left.min(secs(3600));
         Box::pin(tokio::time::sleep_until(at))
     }
@@ -88,7 +90,7 @@ impl Runtime for World {
     }
 }
 
-/// A server: its data, its run id, and until when it does not vote.
+/// A simulated server: its data, its run id, and the time until which it does not vote.
 struct Server {
     master: Master,
     run: u64,
@@ -111,10 +113,10 @@ impl Server {
     }
 }
 
-/// Until when a client cannot reach a server.
+/// The time until which a client cannot reach a server.
 type Away = Arc<Mutex<Duration>>;
 
-/// One client's link to a server. Requests are executed in order, in the run of the server that they were sent to.
+/// One client's link to a server. Requests are executed in order, and only in the server run that they were sent to.
 struct Line {
     name: NodeName,
     post: UnboundedSender<(Request, Reply)>,
@@ -154,7 +156,8 @@ impl Node for Line {
     }
 }
 
-/// Executes one request, or not, once or more often, and answers, or not. `rough` says how often all goes well.
+/// Delivers one request with random faults: it may be executed not at all, once or twice, and may get no answer. Each
+/// fault occurs once in `rough` times.
 async fn deliver(
     server: &Arc<Mutex<Server>>,
     world: &World,
@@ -164,7 +167,7 @@ async fn deliver(
 ) {
     let dice = &world.dice;
     let cut = || Err(Fault::Disconnected("cut".into()));
-    // Checked by the driver itself before it sends.
+    // A driver checks this itself before it sends a request.
     let run = {
         let server = server.lock().expect("no panic");
         let now = world.elapsed();
@@ -182,7 +185,7 @@ async fn deliver(
         move |request: &Request| {
             let mut server = server.lock().expect("no panic");
             let wall = world.wall_micros();
-            // A connection does not outlive the run of the server.
+            // A connection does not outlive the run of the server, so its later requests are not executed.
             (server.run == run).then(|| server.master.apply(wall, request))
         }
     };
@@ -198,7 +201,7 @@ async fn deliver(
         })
     };
     if dice.once_in(rough) {
-        // Executed much later.
+        // The request is executed up to three seconds later, after its timeout.
         again(secs(3));
         tokio::time::sleep(NODE_TIMEOUT).await;
         return reply.time_out(Fault::Timeout(NODE_TIMEOUT));
@@ -214,10 +217,10 @@ async fn deliver(
     reply.answer(said.unwrap_or_else(cut));
 }
 
-/// The events of a run, to check that there was something to test.
+/// The events of one run of the test, to check that enough happened in it.
 #[derive(Debug, Default)]
 struct Seen {
-    /// The number left after each unit that was taken. Each number occurs once, because each unit is handed out once.
+    /// The units left after each unit that was taken. Each number occurs once, because each unit is handed out once.
     left: Vec<u64>,
     unknown: u64,
     dropped: u64,
@@ -228,7 +231,7 @@ struct Seen {
 
 const PIECES: u64 = 30;
 
-/// A random fault of a link or a server. Returns whether a server was restarted.
+/// Injects a random fault into a link or a server. Returns whether a server was restarted.
 fn change(world: &World, servers: &[Arc<Mutex<Server>>], ways: &[Away]) -> bool {
     let (dice, now) = (&world.dice, world.elapsed());
     let any = |count: usize| dice.below(count as u64) as usize;
@@ -304,7 +307,7 @@ async fn one_run(seed: u64) -> Seen {
             ))
         })
         .collect();
-    // The interval of faults: long enough for a write in between, or not.
+    // The interval between injected faults. It may or may not be long enough for a write in between.
     let pace = secs(1 + dice.below(8));
     let mut restarts = 0;
     while !callers.iter().all(tokio::task::JoinHandle::is_finished) {
@@ -321,7 +324,7 @@ async fn one_run(seed: u64) -> Seen {
 }
 
 impl Seen {
-    /// No unit is taken twice, and no unit that did not exist.
+    /// Checks that no unit was taken twice, and none that did not exist.
     fn is_right(&self, seed: u64) {
         let mut each = self.left.clone();
         each.sort_unstable();
@@ -337,7 +340,7 @@ impl Seen {
     }
 }
 
-/// Takes units until there are none, the result is unknown, or a minute is over; drops some of its calls.
+/// Takes units until none is left, the result is unknown, or a minute has passed. Some of its calls are dropped.
 async fn caller(quota: quorate::Quota, world: World, seen: Arc<Mutex<Seen>>) {
     let count = |what: fn(&mut Seen)| what(&mut seen.lock().expect("no panic"));
     while world.elapsed() < secs(60) {

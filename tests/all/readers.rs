@@ -63,7 +63,7 @@ async fn token_of_a_reader_lies_between_those_of_the_writers() {
 async fn readers_and_writers_exclude_each_other_and_neither_starves() {
     let masters = masters(3);
     let handles = [waits(&masters), waits(&masters)];
-    // A reader counts one, a writer a thousand.
+    // The value of all present holders: a reader adds 1, a writer adds 1,000.
     let inside = Arc::new(AtomicI64::new(0));
     let mut tasks = Vec::new();
     for task in 0..10 {
@@ -124,7 +124,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
             tokio::spawn(async move { redlock.lock("doc").shared().acquire().await.expect("turn") })
         })
         .collect();
-    // One of them is queued behind the writer of its own process, and asks the masters after it.
+    // One of the readers is queued behind the writer of its own process. It asks the masters only after that writer.
     eventually("the readers stand behind it", || line() == 4).await;
     assert!(!writing.is_finished() && reading.iter().all(|one| !one.is_finished()));
     first.release().await;
@@ -144,7 +144,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
         let guard = tokio::time::timeout(secs(5), one).await.expect("soon");
         guards.push(guard.expect("no panic"));
     }
-    // Their timers alone would take seconds; all four enter at once.
+    // All four readers enter at once. If they relied on their timers, that would take seconds.
     assert!(released.elapsed() < secs(1), "{:?}", released.elapsed());
     assert!(guards.iter().all(quorate::LockGuard::is_valid));
 }
@@ -258,7 +258,7 @@ async fn lost_or_non_exclusive_lock_cannot_be_downgraded() {
     assert_eq!(refused, DowngradeError::Lost(LossCause::TakenAway));
 }
 
-/// The time limit until anything that is dropped must be gone.
+/// The time limit until all keys of a dropped future must be gone.
 const SOON: Duration = secs(20);
 
 #[tokio::test]
@@ -302,7 +302,7 @@ async fn shared_mode_is_refused_for_kinds_without_readers() {
     let _beside = beside.expect("readers share the lock");
 }
 
-/// The number of connections that a master has received, including the one of this request.
+/// The number of connections that a master has ever received, including the one of this request.
 fn connections_ever(master: &Server) -> u64 {
     let stats = ask_server(master, &["INFO", "stats"]);
     let stats = stats.text().expect("text").into_owned();
@@ -331,7 +331,7 @@ async fn missing_counter_is_restored_by_a_renewal_without_a_reconnect() {
     assert!(reading.is_valid() && plain.is_valid());
 }
 
-/// The next holder may have written since.
+/// The next holder of the lock may have written since, so the downgrade must fail.
 #[tokio::test]
 async fn force_released_writer_cannot_be_downgraded() {
     let masters = masters(3);

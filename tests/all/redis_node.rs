@@ -1,5 +1,4 @@
-//! The Redis node under faults: a fault is attributed to its master, named as such, and costs the other masters
-//! nothing.
+//! Redis masters under faults. A fault is attributed to its master, is named, and costs the other masters nothing.
 
 use std::thread;
 use std::time::Instant;
@@ -14,14 +13,14 @@ use quorate::node::{self, Answer};
 use quorate::{AcquireError, Fault, NodeOutcome, Redlock, RedlockBuilder, TryAcquire, Wait};
 use quorate_testbed::{Fault as Harm, Masters, Proxy, Server, ServerOptions, Way};
 
-/// Settings for tests in which slowness does not matter.
+/// Settings for tests in which the speed of the masters does not matter.
 fn patient(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls())
         .node_timeout(secs(2))
         .connect_timeout(secs(5))
 }
 
-/// Acquires the lock, and returns the report about the master at index `n`.
+/// Acquires the lock on a majority. Returns the report about the master at index `n`.
 async fn outcome_at(redlock: &Redlock, n: usize) -> NodeOutcome {
     let guard = take(redlock, "job").await;
     eventually("an answer of every master", || {
@@ -33,7 +32,7 @@ async fn outcome_at(redlock: &Redlock, n: usize) -> NodeOutcome {
     outcome
 }
 
-/// Acquires the lock on a majority despite the master at index `n`, and returns its fault.
+/// Acquires the lock on a majority, although the master at index `n` is at fault. Returns the fault of that master.
 async fn fault_at(redlock: &Redlock, n: usize) -> Fault {
     match outcome_at(redlock, n).await {
         NodeOutcome::Fault(fault) => fault,
@@ -41,7 +40,7 @@ async fn fault_at(redlock: &Redlock, n: usize) -> Fault {
     }
 }
 
-/// Waits until every master grants again.
+/// Waits until the master at index `n` grants again.
 async fn healed(redlock: &Redlock, n: usize) {
     let started = Instant::now();
     while outcome_at(redlock, n).await != NodeOutcome::Yes {
@@ -102,7 +101,7 @@ async fn a_restarted_master_grants_again_soon_after_it_accepts_connections() {
             }
         }
         println!("recovered {:?} after the start", up.elapsed());
-        // The promise is 250 ms; the rest is for a machine with other load.
+        // The master should grant again after 250 ms. The rest is for a machine with other load.
         assert!(up.elapsed() < secs(3), "{:?}", up.elapsed());
     }
 }
@@ -177,16 +176,16 @@ async fn wrong_password_corrected_on_the_server_heals() {
     healed(&redlock, 2).await;
 }
 
-/// Sends a command that takes long, from a thread of its own.
+/// Sends a command that takes long to the server, from a thread of its own.
 fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinHandle<()> {
     let mut control = server.connect(secs(60)).expect("alive");
     thread::spawn(move || {
-        // It may be answered with the error that it was killed.
+        // The command may be answered with an error, because it was killed.
         let _ = control.command(command);
     })
 }
 
-/// Waits until the master at index 0 shows the expected fault. Until then it may simply not answer.
+/// Waits until the master at index 0 reports the fault `wanted`. Until then it may grant or not answer.
 async fn shows(redlock: &Redlock, wanted: &Fault) {
     let started = Instant::now();
     loop {
@@ -284,7 +283,7 @@ async fn a_release_that_a_master_refuses_for_the_moment_is_delivered_later() {
     eventually("on all", || holders(&masters, "job") == 3).await;
     ask_server(&masters[0], &["CONFIG", "SET", "lua-time-limit", "20"]);
     let script = meanwhile(&masters[0], ENDLESS);
-    // It is busy, and reports it.
+    // The master is busy, and reports it.
     says_busy(&masters[0]).await;
     guard.release().await;
     redlock.flush().await;
@@ -347,7 +346,7 @@ async fn user_without_pubsub_rights_can_lock() {
     .expect("three masters");
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
-    // Without wake-ups, a waiter relies on its timer.
+    // This user receives no wake-ups, so its waiter relies on the timer.
     let guard = take(&redlock, "job").await;
     let second = tokio::spawn({
         let other = patient(&masters).build().expect("good settings");
@@ -374,9 +373,9 @@ async fn a_stopped_master_costs_its_callers_one_timeout() {
     for n in 0..100 {
         take(&redlock, &format!("job {n}")).await.release().await;
     }
-    // Alone, each would wait at least a second for the third answer.
+    // If each acquire waited for the stopped master, it would take a second, and all of them 100 s.
     assert!(started.elapsed() < secs(20), "{:?}", started.elapsed());
-    // While it lasts, the fault is reported for that master only.
+    // While the master is stopped, the fault is reported for this master only.
     let fault = fault_at(&redlock, 0).await;
     assert!(
         matches!(fault, Fault::Timeout(_) | Fault::Stalled | Fault::Down(_)),
@@ -392,7 +391,7 @@ async fn a_stopped_master_costs_its_callers_one_timeout() {
     .await;
 }
 
-/// The SHA-1 of a script.
+/// The reply to `SCRIPT LOAD`: the SHA-1 of a script.
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
 /// The replies of a master to a handshake: HELLO, three optional commands, INFO, the generation marker, eight scripts,
@@ -424,7 +423,7 @@ fn slow_master() -> node::Dial {
         let mut handshakes = 0;
         let mut last = 0;
         while let Ok(count @ 1..) = stream.read(&mut input).await {
-            // A command begins with a star and a digit, and no argument in these tests contains both.
+            // Commands are counted by a star followed by a digit. No argument in these tests contains both.
             for &byte in &input[..count] {
                 asked += usize::from(last == b'*' && byte.is_ascii_digit());
                 last = byte;
@@ -458,8 +457,8 @@ fn slow_master() -> node::Dial {
 
 #[tokio::test]
 async fn more_requests_than_a_master_can_process_wait_without_timeouts() {
-    // 12,000 requests take at least six seconds. Sent all at once, half of them would time out. The timeout is long
-    // enough for a machine that delays this test by a second.
+    // 12,000 requests take at least six seconds, so half of them would time out if all were sent at once. The timeout
+    // is long enough for a machine that delays this test by a second.
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
     let node = quorate::testing::connect("redis://pipe", &settings).expect("a good address");
     ask(&*node, look(b"warm")).await.expect("it answers");
@@ -479,7 +478,7 @@ async fn killed_connections_are_replaced() {
     for _ in 0..5 {
         let guard = take(&redlock, "job").await;
         for master in &masters {
-            // Including those of the wake-ups.
+            // The connections for wake-ups are killed as well.
             ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
             ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
         }
@@ -489,7 +488,7 @@ async fn killed_connections_are_replaced() {
     }
 }
 
-/// Three masters, the first behind a proxy.
+/// Starts a proxy before the first master. Returns the proxy, and the URLs of all masters.
 fn behind_a_proxy(masters: &Masters) -> (Proxy, Vec<String>) {
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let mut urls = masters.urls();
@@ -555,7 +554,7 @@ async fn first_acquisition_waits_for_a_slow_handshake_up_to_its_limit() {
 async fn an_idle_connection_that_the_server_closes_costs_nothing() {
     let idle = |_| ServerOptions::new().arg("--timeout").arg("1");
     let masters = Masters::start_with(3, idle).expect("three masters");
-    // Raw, because a connection that listens for wake-ups is never idle to the server.
+    // The client is unordered, because a connection that listens for wake-ups is never idle to the server.
     let redlock = patient(&masters)
         .order(quorate::Order::Unordered)
         .build()
@@ -587,7 +586,7 @@ async fn one_server_behind_two_addresses_has_one_vote_and_the_second_names_the_f
     })
     .await;
     guard.release().await;
-    // Two of three addresses answer, but only one of two servers: that is no majority.
+    // Two of three addresses answer, but they lead to one server, so there is no majority.
     masters[1].kill().expect("killed");
     let error = redlock.try_acquire("job").await.expect_err("no quorum");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
@@ -622,7 +621,7 @@ async fn password_never_appears_in_any_output() {
     show(format!("{released:?} {:?}", released.reports()));
     let error = redlock.try_acquire("job").await.expect_err("no quorum");
     show(format!("{error} {error:?}"));
-    // The address that is wrong as well.
+    // A wrong password must not be shown either.
     let wrong = masters[2].url().replace(SECRET, "s3cret-wrong");
     let wrong = settings([wrong.clone()]).connect_timeout(PATIENCE);
     let wrong = wrong.build().expect("good settings");
@@ -696,7 +695,7 @@ fn redlock_continues_in_another_runtime() {
                 .await
                 .unwrap_or_else(|_| panic!("round {round}: no answer"));
             guard.release().await;
-            // Guards that end with the runtime, some before and some after its actors.
+            // These guards are dropped together with the runtime, some before its actors and some after them.
             for n in 0..20 {
                 let guard = take(&redlock, &format!("{round} {n}")).await;
                 tokio::spawn(async move {
@@ -708,8 +707,8 @@ fn redlock_continues_in_another_runtime() {
     }
 }
 
-/// The builder refuses such a TTL as well. But each client reports its longest TTL to the masters, and a restarted
-/// master trusts it.
+/// The builder refuses such a TTL as well. But a restarted master trusts the longest TTL that each client reported to
+/// it, so a client must not exceed it.
 #[tokio::test]
 async fn a_ttl_above_the_longest_is_refused_by_the_master_itself() {
     let masters = masters(1);
@@ -733,8 +732,8 @@ async fn a_ttl_above_the_longest_is_refused_by_the_master_itself() {
     }
 }
 
-/// Requests in the buffers of an abandoned connection are executed when the master gets to them, unless the next
-/// connection has closed that one. Here the master gets to them when the releases have long been answered.
+/// A master executes the requests of an abandoned connection when it reads them, unless the next connection has closed
+/// the old one. Here it reads them long after the releases were answered.
 #[tokio::test]
 async fn acquire_in_an_old_connection_never_follows_its_release() {
     let masters = masters(1);
@@ -754,7 +753,7 @@ async fn acquire_in_an_old_connection_never_follows_its_release() {
         for (_, said) in ears.all(claims.len()).await {
             assert!(said.is_err(), "{said:?}");
         }
-        // Over a new connection, before anything else arrives there.
+        // The releases are sent over a new connection, before anything else arrives on it.
         for claim in &claims {
             claim.withdraw();
             ears.ask(&*node, 0, support::asking::release(claim));
@@ -772,7 +771,7 @@ async fn acquire_in_an_old_connection_never_follows_its_release() {
             flow.received == flow.delivered + flow.dropped
         })
         .await;
-        // Requests that have arrived are executed before two later requests are answered.
+        // A master executes requests that have arrived before it answers later ones, so two later requests are enough.
         for _ in 0..2 {
             tokio::time::sleep(ms(50)).await;
             let keys = ask_server(&masters[0], &["KEYS", "job*"]);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Folders that contain no text of the project.
 const FOREIGN: [&str; 3] = ["target", ".git", "node_modules"];
 
-/// Ends of file names that a reference can have.
+/// The file name extensions that a reference can have.
 const ENDS: [&str; 9] = [
     ".rs", ".lua", ".md", ".toml", ".yml", ".yaml", ".json", ".svg", ".txt",
 ];
@@ -14,7 +14,7 @@ const ENDS: [&str; 9] = [
 /// A name in backticks with at least this many underscores is the name of a test, unless it is in [`NO_TESTS`].
 const TEST_UNDERSCORES: usize = 4;
 
-/// Long names of settings and metrics.
+/// Names of settings and metrics that are long enough to be mistaken for names of tests.
 const NO_TESTS: [&str; 3] = [
     "innodb_flush_log_at_trx_commit",
     "Innodb_master_thread_idle_loops",
@@ -25,7 +25,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A file with its text, and its path from the root of the repository.
+/// A file of the repository: its text, and its path from the root.
 struct File {
     path: PathBuf,
     text: String,
@@ -36,7 +36,7 @@ impl File {
         self.path.extension().is_some_and(|end| end == "md")
     }
 
-    /// The start of a comment line in this file. `None` for files without comments that are read.
+    /// The start of a comment line in this file. `None` for files whose comments are not read.
     fn comment(&self) -> Option<&'static str> {
         let end = self.path.extension().and_then(|end| end.to_str());
         match end {
@@ -132,7 +132,7 @@ impl Pages {
         Self(pages.collect())
     }
 
-    /// Whether the page at this path has a heading that matches.
+    /// Whether the page at this path has a heading for which `matches` is true.
     fn has(&self, path: &Path, matches: impl Fn(&String) -> bool) -> bool {
         let headings = self.0.get(path);
         headings.is_some_and(|headings| headings.iter().any(matches))
@@ -152,7 +152,7 @@ fn joined(folder: &Path, path: &str) -> PathBuf {
     whole
 }
 
-/// The path that a text in this file means: from a folder above the file, from `docs/` or from `src/`.
+/// The path that a text in this file refers to. It may be relative to a folder above the file, to `docs/` or to `src/`.
 fn resolved(file: &File, path: &str) -> Option<PathBuf> {
     let above = file.path.ancestors().skip(1);
     let mut folders = above.chain([Path::new("docs"), Path::new("src")]);
@@ -231,14 +231,15 @@ fn links_on_pages_lead_to_files_and_headings_that_exist() {
     checked.finish("links", 100);
 }
 
-/// The heading behind the name of a page, as in `docs/protocol.md, "Renewal"`.
+/// The heading that is cited after the name of a page, as in `docs/protocol.md, "Renewal"`.
 fn cited(rest: &str) -> Option<&str> {
     let rest = rest.trim_start_matches(['`', ')']);
     let rest = rest.strip_prefix(", \"").or(rest.strip_prefix(" \""))?;
     rest.split_once('"').map(|(heading, _)| heading)
 }
 
-/// The paths of pages that a paragraph names, each with the text behind it. A link is read at its target, not at its label.
+/// The paths of the pages that a paragraph names, each with the text after it. A link is read at its target, not its
+/// label.
 fn named_pages(paragraph: &str) -> impl Iterator<Item = (&str, &str)> {
     let ends = paragraph
         .match_indices(".md")
@@ -299,7 +300,7 @@ fn no_section_is_cited_by_a_number() {
     );
 }
 
-/// Whether a word in backticks is a path in this repository: with a folder of the root in front, to a file or a folder.
+/// Whether a word in backticks is a path of this repository. Such a word begins with a folder of the root.
 fn is_own_path(word: &str) -> bool {
     let Some((first, _)) = word.split_once('/') else {
         return false;

@@ -1,5 +1,5 @@
-//! The renewal of held locks, from the masters' side: that it is sent, from when its validity counts, and how soon a
-//! loss is reported.
+//! The renewal of held locks as the masters see it: that renewals are sent, when the validity of a renewed lock begins,
+//! and how soon a loss is reported.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::support::{PATIENCE, eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{Drift, ExtendError, Fault, Instant, LockGuard, LossCause, Redlock};
 
-/// A renewal is due three seconds after the last, and again after six. Anything that must happen at once is expected
-/// within two.
+/// The TTL of the locks. The first renewal is due after three seconds and the next after six. Everything that must
+/// happen at once is expected within two seconds ([`SOON`]).
 const TTL: Duration = secs(9);
 const SOON: Duration = secs(2);
 
-/// The request of one extension, and when it arrived at a master.
+/// One request for extensions that a master received, and its time of arrival.
 #[derive(Clone, Debug)]
 struct Asked {
     resources: Vec<Vec<u8>>,
@@ -43,7 +43,7 @@ impl Extensions {
         self.0.lock().expect("no panic").clone()
     }
 
-    /// Whether a renewal of it was sent.
+    /// Whether a renewal of this resource was sent.
     fn name(&self, resource: &str) -> bool {
         let is_it = |name: &Vec<u8>| name == resource.as_bytes();
         self.all()
@@ -74,7 +74,7 @@ impl World {
         world
     }
 
-    /// Sets how each master, by its number, treats extensions; everything else is treated normally.
+    /// Sets how each master, by its index, treats extensions. All other requests are treated normally.
     fn extensions_are(&self, rule: impl Fn(usize) -> Treatment + Clone + Send + 'static) {
         for (number, node) in self.nodes.iter().enumerate() {
             let (rule, extensions) = (rule.clone(), self.extensions.clone());
@@ -100,7 +100,7 @@ impl World {
     }
 }
 
-/// The validity of a lease that was requested at `asked`.
+/// The end of the validity of a lease that was requested at `asked`.
 fn valid_from(asked: Instant, ttl: Duration) -> Instant {
     asked + ttl.saturating_sub(Drift::default().of(ttl))
 }
@@ -110,7 +110,7 @@ async fn lock_acquired_after_all_others_were_released_is_renewed() {
     let world = World::new();
     for _ in 0..2 {
         world.take("first", ms(900)).await.release().await;
-        // Its renewal would have been due by now, and nothing is left to renew.
+        // The renewal of the first lock would be due by now, but the lock has been released.
         tokio::time::sleep(ms(700)).await;
     }
     let _guard = world.take("second", TTL).await;
@@ -141,13 +141,13 @@ async fn a_lost_guard_that_is_dropped_late_does_not_end_the_renewal_of_another()
     world.redlock.break_lock("first").await.expect("broken");
     let cause = tokio::time::timeout(PATIENCE, lost.lost()).await;
     assert_eq!(cause, Ok(LossCause::TakenAway));
-    // It takes the slot of the other one in the renewal wheel.
+    // The second lock takes the schedule entry of the first one.
     let _guard = world.take("second", TTL).await;
     drop(lost);
     eventually("it is renewed", || world.extensions.name("second")).await;
 }
 
-/// Sending takes time here, and so do the answers: neither may make the lease longer.
+/// Delays the sending of a request and its answer. Neither delay may make the lease longer.
 fn slow(_: usize) -> Treatment {
     std::thread::sleep(ms(30));
     Late(ms(300))
@@ -162,7 +162,8 @@ async fn validity_of_a_renewal_counts_from_before_it_was_sent() {
     eventually("it is renewed", || guard.valid_until() > before).await;
     let renewed = guard.valid_until();
     let asked = world.extensions.all();
-    // Each extension goes to three masters; the first of the last three came right after the reading of the clock.
+    // Each extension is sent to three masters. The first of the last three requests was sent right after the clock was
+    // read.
     let asked = asked[asked.len() - 3].at;
     assert!(renewed <= valid_from(asked, TTL), "{renewed:?} {asked:?}");
 }
@@ -177,7 +178,7 @@ async fn validity_of_an_extension_counts_from_before_it_was_sent() {
     let asked = world.extensions.all()[0].at;
     let extended = guard.valid_until();
     assert!(extended <= valid_from(asked, TTL * 2), "{extended:?}");
-    // Nor does it end earlier.
+    // The validity does not end much earlier either.
     assert!(extended + ms(300) > valid_from(asked, TTL * 2));
 }
 
@@ -203,7 +204,8 @@ async fn validity_of_a_lock_counts_from_before_it_was_requested() {
     assert!(guard.valid_until() <= valid_from(asked, TTL));
 }
 
-/// A majority is enough: neither the third master's answer, nor another renewal, nor the end is awaited.
+/// The loss is reported once a majority has denied the lock. It must not wait for the third master's answer, for
+/// another renewal, or for the end of the lease.
 #[tokio::test]
 async fn loss_is_reported_when_a_majority_has_answered() {
     let world = World::new();
@@ -261,7 +263,7 @@ async fn a_longest_hold_below_the_ttl_bounds_the_first_validity() {
     assert!(guard.valid_until() <= Instant::now() + most);
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::MaxHold));
-    // It is then released instead of expiring, although the guard still exists.
+    // The lock is released at `max_hold` instead of expiring, although the guard still exists.
     eventually("the keys are gone", || {
         world.nodes.iter().all(|node| {
             let free = |master: &mut quorate::node::memory::Master, now| {

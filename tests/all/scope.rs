@@ -1,4 +1,4 @@
-//! Scopes in services: wrapped by helper functions, spawned, with one error type for lock and body.
+//! Scopes as services use them: wrapped by helper functions, spawned, and with one error type for lock and body.
 
 use std::future::Future;
 use std::io;
@@ -39,7 +39,7 @@ async fn generic_helper_around_a_scope_can_be_spawned() {
 }
 
 #[expect(clippy::manual_async_fn, reason = "that it is `Send` is the point")]
-/// A body that needs only the token, and not the guard, needs no box.
+/// A helper for a body that needs only the token, and not the guard. The body needs no box.
 fn with_number<T, Body, Work>(
     redlock: Redlock,
     body: Body,
@@ -90,7 +90,7 @@ async fn scope_error_distinguishes_body_failure_and_lock_loss() {
     assert!(held.as_ref().is_err_and(not_acquired), "{held:?}");
     guard.release().await;
 
-    // Lost on the way: the body is dropped.
+    // The lock expires before the body ends, so the body is dropped.
     let brief = redlock.lock("r").ttl(secs(1)).renewal(false);
     let lost = brief
         .try_scope(async |_| {

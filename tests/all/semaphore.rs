@@ -1,4 +1,4 @@
-//! At most N holders, each with its own slot and token.
+//! A semaphore admits at most N holders, each with its own slot and fencing token.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ async fn semaphore_admits_exactly_its_permits_in_separate_slots() {
     let again = handles[1].semaphore("api", 3).try_acquire().await;
     let again = again.expect("an answer").acquired().expect("one is free");
     assert_eq!(again.slot(), slot);
-    // Another key than the plain lock of that name.
+    // The permit uses another key than the plain lock with the name of the semaphore.
     assert_eq!(again.resource(), b"api");
     take(&handles[0], "api").await.release().await;
 }
@@ -157,7 +157,7 @@ async fn invalid_number_of_permits_is_refused() {
     }
 }
 
-/// A master in memory that counts the requests for a slot.
+/// A master in memory that counts acquires.
 struct Asked(MemoryNode, AtomicUsize);
 
 impl Node for Asked {
@@ -186,13 +186,13 @@ async fn process_requests_no_slot_that_it_holds() {
     for _ in 0..8 {
         held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
     }
-    // One slot is free, a different one each time.
+    // One slot is free in each round, and a different one each time.
     for at in 0..8 {
         held.remove(at % 3).release().await;
         held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
     }
     assert_eq!(node.1.load(Ordering::Relaxed), 16, "one attempt each");
-    // Even if this process holds all of them, the masters are asked.
+    // The masters are asked even if this process holds all slots.
     let more = redlock.semaphore("api", 8).try_acquire().await;
     assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");
     assert_eq!(node.1.load(Ordering::Relaxed), 17);
@@ -203,7 +203,7 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
     let masters = masters(3);
     let rare = || settings(masters.urls()).ttl(secs(30)).heartbeat(secs(30));
     let [holder, waiter] = [rare(), rare()].map(|rare| rare.build().expect("good settings"));
-    // Each waiter begins at a random slot, which is seldom the released one.
+    // Each waiter begins at a random slot, which is seldom the slot that is released.
     for _ in 0..4 {
         let mut held = Vec::new();
         for _ in 0..4 {
@@ -218,7 +218,7 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
         let line = ["ZCARD", "quorate:queue:quorate:slot:line:api"];
         let lined = || ask_server(&masters[0], &line).int() == Some(1);
         eventually("it waits", lined).await;
-        // All masters have answered the attempt that drew its ticket.
+        // All masters have answered the attempt that drew the waiter's ticket.
         tokio::time::sleep(ms(200)).await;
         held.pop().expect("four").release().await;
         let freed = Instant::now();
@@ -244,14 +244,14 @@ async fn permit_cannot_be_shared() {
     );
 }
 
-/// However long the pause between two attempts is.
+/// The second slot is requested at once, however long the pause between two attempts is.
 #[tokio::test]
 async fn unordered_waiter_requests_another_slot_at_once() {
     let masters = masters(3);
     let pauses = settings(masters.urls()).order(quorate::Order::Unordered);
     let pauses = pauses.retry(Retry::new(secs(600), secs(600)));
     let redlocks = [(); 2].map(|()| pauses.clone().build().expect("good settings"));
-    // Each begins at a random slot, half of the time at that of the other.
+    // Each client begins at a random slot, and half of the time both begin at the same slot.
     for _ in 0..12 {
         let (one, two) = (
             redlocks[0].semaphore("api", 2),

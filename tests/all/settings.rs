@@ -18,7 +18,7 @@ fn refused(builder: RedlockBuilder) -> BuildError {
     builder.build().expect_err("bad settings")
 }
 
-/// One line that contains each of these words.
+/// Checks that the error is one line that contains each of these words.
 #[track_caller]
 fn assert_says(error: &dyn std::error::Error, words: &[&str]) {
     let text = error.to_string();
@@ -28,7 +28,7 @@ fn assert_says(error: &dyn std::error::Error, words: &[&str]) {
     }
 }
 
-/// An invalid duration of `what`.
+/// Checks that the error names the setting `what`, whose duration is invalid.
 #[track_caller]
 fn assert_duration(builder: RedlockBuilder, setting: &str, words: &[&str]) {
     let error = refused(builder);
@@ -133,7 +133,7 @@ fn a_max_ttl_beyond_the_life_of_a_counter_is_refused() {
     assert_duration(good().max_ttl(secs(86_401)), "max_ttl", &["1day"]);
     assert_duration(good().max_ttl(Duration::MAX), "max_ttl", &["1day"]);
     assert!(good().max_ttl(secs(86_400)).build().is_ok());
-    // The default TTL is no longer than that.
+    // A default TTL above `max_ttl` is lowered to it.
     assert!(good().max_ttl(secs(2)).build().is_ok());
     assert_duration(
         good().max_ttl(secs(2)).ttl(secs(10)),
@@ -147,7 +147,7 @@ fn timeouts_that_leave_no_validity_are_refused() {
     let none = Duration::ZERO;
     assert_duration(good().node_timeout(none), "node_timeout", &["50ms"]);
     assert_duration(good().connect_timeout(none), "connect_timeout", &["500ms"]);
-    // The system rejects such a number, and no connection would ever succeed.
+    // The operating system rejects such a timeout, so no connection would ever succeed.
     for longer in [secs(3601), Duration::MAX] {
         assert_duration(good().connect_timeout(longer), "connect_timeout", &["1h"]);
     }
@@ -186,7 +186,7 @@ fn reserved_key_prefix_is_refused() {
 
 #[test]
 fn build_needs_no_runtime_and_sends_nothing() {
-    // No server listens there, and this thread has no runtime.
+    // No server listens at these addresses, and this thread has no runtime.
     let redlock = Redlock::builder()
         .masters([
             "redis://192.0.2.1",
@@ -219,7 +219,7 @@ async fn invalid_resource_name_is_refused_with_the_limit() {
     assert_eq!(why, InvalidResource::Reserved);
     assert_says(&why, &["quorate:", "reserved"]);
     assert!(redlock.break_lock("").await.is_err());
-    // The resulting key counts, not its parts.
+    // The prefix and the name may together form a reserved key, although neither part is reserved.
     let split = good().prefix("quor").build().expect("good settings");
     assert_eq!(invalid(&split, b"ate:x").await, InvalidResource::Reserved);
     let longest = vec![b'x'; MAX_RESOURCE_LEN];

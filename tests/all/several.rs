@@ -1,4 +1,4 @@
-//! Several resources in one lock: all or nothing, one token, and no deadlock.
+//! One lock on several resources: it gets all or none of them, has one token, and cannot deadlock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +59,7 @@ async fn token_of_several_resources_lies_between_earlier_and_later_holders() {
         };
         let guard = redlock.lock_all(resources).acquire().await.expect("free");
         let number = guard.fencing_token().expect("fenced");
-        // Each shares a resource with the one before it.
+        // Each lock shares a resource with the one before it, so its token must be larger.
         assert!(number > last, "{number} after {last}");
         last = number;
         guard.release().await;
@@ -114,7 +114,7 @@ async fn lock_on_several_resources_is_renewed_and_lost_as_one() {
     tokio::time::sleep(secs(3)).await;
     assert!(guard.is_valid(), "renewed beyond its ttl");
     guard.extend(secs(4)).await.expect("still ours");
-    // Another client deletes one of them on a majority.
+    // Another client deletes one of the lock keys on a majority of the masters.
     for master in masters.iter().take(2) {
         ask_server(master, &["SET", "b", "a foreign value"]);
     }

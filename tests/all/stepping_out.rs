@@ -48,14 +48,15 @@ async fn waiter_that_left_the_queue_returns_to_its_place() {
             }
         }
     };
-    // It draws the first ticket and gives up, so the queue is empty when the next one leaves it.
+    // The first waiter draws the first ticket and gives up. So the queue is empty when the next waiter leaves it for a
+    // while.
     let first = waiting("first", secs(2));
     queued(1).await;
     let old = waiting("old", secs(60));
     queued(2).await;
     first.await.expect("no panic");
     queued(1).await;
-    // A majority does not answer for a moment: its next heartbeat notices that, and it leaves the queue.
+    // A majority does not answer for a moment. The waiter notices that at its next heartbeat, and leaves the queue.
     for node in &nodes[..2] {
         node.change(|request| match request {
             Request::Acquire { .. } => Fails(Fault::Stalled, Duration::ZERO),
@@ -76,8 +77,8 @@ async fn waiter_that_left_the_queue_returns_to_its_place() {
     assert_eq!(*order.lock().expect("no panic"), ["old", "young"]);
 }
 
-/// A master to which some requests are sent late, one after the other. A request that was withdrawn by then is not
-/// sent.
+/// A master to which certain requests are sent late, one after the other. If their claim was withdrawn by then, they
+/// are not sent.
 struct LeavesLate {
     node: MemoryNode,
     waits: fn(&Request) -> bool,
@@ -121,9 +122,9 @@ impl Node for LeavesLate {
     }
 }
 
-/// With two masters, one refusal decides. An earlier version then stopped waiting for the other master and counted it
-/// as failed, so the waiter left the queue and a later one was served first. The same happened with two sets of
-/// masters, even of three each.
+/// With two masters, one refusal decides an attempt. The waiter must not count the other master as failed because it
+/// did not wait for it. Otherwise it would leave the queue, and a later waiter would be served first. The same holds
+/// for two sets of masters.
 #[tokio::test]
 async fn waiter_refused_before_it_asked_all_masters_keeps_its_place() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
@@ -158,8 +159,8 @@ async fn waiter_refused_before_it_asked_all_masters_keeps_its_place() {
     assert_eq!(*served.lock().expect("no panic"), ["first", "second"]);
 }
 
-/// Refused by one of two masters, and asked again at the other behind its own release, even if no caller waits for the
-/// outcome.
+/// An acquire is refused by one of two masters. The other master receives it only after its own release, and grants it.
+/// That grant must be undone, even if no caller waits for the outcome.
 #[tokio::test]
 async fn grant_that_follows_its_own_release_is_undone() {
     for cut_short in [false, true] {
@@ -170,7 +171,8 @@ async fn grant_that_follows_its_own_release_is_undone() {
         };
         let first = client(vec![Arc::new(masters[0].clone())]);
         let _held = first.acquire("job").await.expect("free");
-        // A master that has lost its scripts: an acquire is sent again, after requests that were sent in the meantime.
+        // This is the order on a master that has lost its scripts: an acquire is sent again, after requests that were
+        // sent in the meantime.
         let acquires = |request: &Request| matches!(request, Request::Acquire { .. });
         let again: Arc<dyn Node> = LeavesLate::over(&masters[1], ms(20), acquires);
         let both = client(vec![Arc::new(masters[0].clone()), again]);

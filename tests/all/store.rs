@@ -1,4 +1,4 @@
-//! Locks over masters that are stores, alone and together with others.
+//! Locks over masters that are stores, alone and together with masters of other kinds.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -49,15 +49,15 @@ async fn lock_over_stores_excludes_has_tokens_and_is_released() {
     }
 }
 
-/// A reader that joins sees the readers' key end later than a client that has seen the key before. The reader depends
-/// on that key.
+/// A reader that joins makes the readers' key last longer. A client that saw the key before must not treat the key as
+/// expired while that reader depends on it.
 #[tokio::test]
 async fn writer_does_not_enter_while_a_reader_that_joined_an_ending_one_still_reads() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let redlock = || over(&tables).ttl(secs(1)).build().expect("good settings");
         let (dies, reader, writer) = (redlock(), redlock(), redlock());
-        // Its process ends and releases nothing.
+        // The process of the first reader ends and releases nothing.
         let first = std::thread::spawn(move || {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = runtime.enable_all().build().expect("a runtime");
@@ -95,13 +95,13 @@ async fn waiter_at_stores_is_woken_by_the_release() {
         let began = std::time::Instant::now();
         guard.release().await;
         let guard = waits.await.expect("no panic").expect("its turn has come");
-        // Without a wake-up, a third of a heartbeat passes, more than three seconds.
+        // Without a wake-up the waiter would look after a third of a heartbeat, which is more than three seconds.
         assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
         guard.release().await;
     }
 }
 
-/// A store with a polling listener, which counts late commits and records all wake-ups.
+/// A store with a polling listener. It counts commits that came too late, and records all wake-ups.
 #[derive(Clone)]
 struct Counting {
     table: Table,
@@ -112,7 +112,7 @@ struct Counting {
 struct Counted {
     stale: AtomicUsize,
     told: Mutex<Vec<Vec<Wake>>>,
-    /// The next commit ends its session.
+    /// If set, the next commit ends its session.
     ends: AtomicBool,
 }
 
@@ -189,8 +189,8 @@ async fn woken_waiter_reads_before_it_writes() {
             let before = counted.stale.load(Ordering::Relaxed);
             guard.release().await;
             let guard = waits.await.expect("no panic").expect("its turn has come");
-            // The holder does not know that another waiter has been queued since; the awakened waiter knows that its
-            // knowledge is outdated.
+            // The holder does not know that another waiter has been queued since, so its commit may come too late. The
+            // woken waiter knows that its own knowledge is outdated.
             let late = counted.stale.load(Ordering::Relaxed) - before;
             assert!(
                 late <= 1,
@@ -201,7 +201,7 @@ async fn woken_waiter_reads_before_it_writes() {
     }
 }
 
-/// Opens locks over one such store, each as another process would.
+/// One such store, and a function that returns a new client of it, as in another process.
 fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
     let (table, counted) = (Table::new("table", clocked), Arc::<Counted>::default());
     let shown = counted.clone();
@@ -271,7 +271,7 @@ async fn waiters_poll_if_no_quorum_can_wake_them() {
     let began = std::time::Instant::now();
     guard.release().await;
     let guard = waits.await.expect("no panic").expect("its turn has come");
-    // A third of a heartbeat would be five seconds.
+    // Without a wake-up the waiter would look after a third of a heartbeat, which is five seconds.
     assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
     guard.release().await;
 }
@@ -388,7 +388,7 @@ impl Runtime for Ahead {
 async fn tokens_at_a_store_with_dates_ignore_the_clients_clock() {
     let counted = Arc::new(Counted::default());
     let store = Counting {
-        // One session for all locks.
+        // All locks share one session.
         table: Table::new("table", false).lanes(1),
         counted: counted.clone(),
     };

@@ -14,12 +14,12 @@ use quorate::{Inspection, Redlock, RedlockBuilder, RestartGuard, Take, ValueErro
 
 use crate::support::{eventually, ms, secs};
 
-/// A store that counts versions as a database does: from a number that no record had before, one by one.
+/// A store that counts versions as a database does: they rise by one, and no version is used twice.
 #[derive(Clone)]
 struct Books {
     name: NodeName,
     clocked: bool,
-    /// The time of an answer after the clock was read, in milliseconds.
+    /// The time between reading the clock and answering, in milliseconds.
     late: Arc<AtomicU64>,
     state: Arc<Mutex<State>>,
 }
@@ -29,17 +29,17 @@ struct State {
     records: BTreeMap<Vec<u8>, Record>,
     last: u64,
     run: u64,
-    /// This number of commits is applied; before the next one the server closes the connection.
+    /// The number of commits that are still applied. At the next commit the server closes the connection.
     closes_after: Option<usize>,
-    /// It has been up for only one second.
+    /// Whether the server has been up for only one second.
     young: bool,
-    /// It lists no records.
+    /// Whether the store cannot list its records.
     pageless: bool,
-    /// The time to connect, in milliseconds.
+    /// The time that a connection takes, in milliseconds.
     connects_in: u64,
 }
 
-/// A connection to one run of it.
+/// A connection to one run of the server.
 struct BooksSession(Books, u64);
 
 impl Books {
@@ -56,13 +56,13 @@ impl Books {
         self.state.lock().expect("no panic")
     }
 
-    /// Crashes, and restarts with the data on its disk.
+    /// The server crashes, and restarts with the data on its disk.
     fn restart_with(&self, disk: State) {
         let run = self.state().run + 1;
         *self.state() = State { run, ..disk };
     }
 
-    /// Unless a test says otherwise, all earlier leases have ended by now.
+    /// The uptime of the server: an hour unless it is young, so all earlier leases have expired by now.
     fn uptime(&self) -> Duration {
         secs(if self.state().young { 1 } else { 3600 })
     }
@@ -231,12 +231,12 @@ async fn records_are_read_again_after_a_restart_of_the_store() {
     seize(&one, "nightly").await.release().await;
     let disk = books.state().clone();
     seize(&one, "nightly").await.release().await;
-    // Its last two changes were not on the disk.
+    // The last two changes of the store were not on the disk.
     books.restart_with(disk);
     seize(&one, "of this run").await.release().await;
     let guard = seize(&other, "nightly").await;
     guard.extend(secs(4)).await.expect("ours");
-    // As many changes as were lost.
+    // The store has made as many changes since as it lost, so its versions are those that the client remembers.
     let tried = one.try_acquire("nightly").await.expect("no fault");
     assert!(
         tried.acquired().is_none(),
@@ -292,7 +292,7 @@ async fn lock_whose_record_was_overwritten_ends_no_other_renewal() {
     let (version, state) = (books.state().last + 1, junk);
     let record = Record { version, state };
     books.state().records.insert(b"bad".to_vec(), record);
-    // The second renewal is over; without one, 1.2 s would be left.
+    // The second renewal is done by now. Without it, 1.2 s would be left.
     tokio::time::sleep(ms(2_800)).await;
     assert!(good.remaining() > ms(1_800), "{:?}", good.report());
     let said = format!("{:?}", bad.report());
@@ -305,7 +305,7 @@ async fn unanswered_grant_of_a_closed_session_is_released() {
     let redlock = books.redlock().build().expect("good");
     redlock.acquire("warm").await.expect("free").release().await;
     books.state().closes_after = Some(1);
-    // Both are requested at once, in one commit each.
+    // Both locks are requested at the same time, with one commit each.
     let (one, other) = (redlock.lock("one"), redlock.lock("other"));
     let both = tokio::join!(one.try_acquire(), other.try_acquire());
     assert!(both.0.is_err() && both.1.is_err(), "{both:?}");
@@ -336,7 +336,7 @@ async fn restart_guard_after_first_contact_lets_only_the_first_server_run_vote()
         if why.to_string().contains("restart guard") {
             break;
         }
-        // The first request finds the connection lost.
+        // The first requests may fail because the connection was lost.
         assert!(began.elapsed() < secs(2), "{why}");
         tokio::time::sleep(ms(5)).await;
     }
@@ -392,7 +392,7 @@ async fn stored_value_of_an_earlier_run_of_a_volatile_store_does_not_count() {
     let began = std::time::Instant::now();
     let error = loop {
         match quota.take(1).await.expect_err("written in another run") {
-            // The first request finds the connection lost.
+            // The first requests may fail because the connection was lost.
             ValueError::NotAcquired(_) if began.elapsed() < secs(2) => {}
             error => break error,
         }

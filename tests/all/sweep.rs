@@ -1,5 +1,5 @@
-//! Background requests to a store: unneeded records are removed, and no others; announcements of leaders are requested
-//! again; releases are delivered after the handle is dropped.
+//! Work that clients do at a store in the background. They remove unneeded records and no others, request announcements
+//! of leaders again, and deliver releases after the handle was dropped.
 //!
 //! The time is tokio's, which advances only when nothing can run: days pass in seconds.
 
@@ -17,10 +17,10 @@ use quorate::{Inspection, Instant, Redlock, Take};
 
 use crate::support::secs;
 
-/// The environment of the library, in tokio's time.
+/// The clock, timers and random numbers of the library, in tokio's time.
 struct World {
     began: tokio::time::Instant,
-    /// The wall clock at the start; the stores' clocks show the same.
+    /// The wall clock at the start, in microseconds. The clocks of the stores show the same time.
     wall: u64,
     drawn: AtomicU64,
 }
@@ -80,7 +80,7 @@ async fn records(table: &Table) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn active_clients_remove_unneeded_records_only() {
     let world = Arc::new(World::new());
-    // Without a clock of the store, a client has to see a record unchanged for as long as it is kept.
+    // If the store has no clock, a client must see a record unchanged for as long as the record is kept.
     let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(30)).runtime(world.clone());
@@ -127,7 +127,7 @@ async fn active_clients_remove_unneeded_records_only() {
 #[tokio::test(start_paused = true)]
 async fn observer_is_notified_at_once_after_minutes_without_a_leader() {
     let world = Arc::new(World::new());
-    // A store without a clock uses the time that is paused here.
+    // A store without a clock uses the clients' time, which is paused here.
     let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(1200)).max_ttl(secs(1200));
@@ -139,7 +139,7 @@ async fn observer_is_notified_at_once_after_minutes_without_a_leader() {
     let mut seen = observer.election("boss").observe().expect("a good name");
     assert_eq!(seen.next().await, None);
     let seen = tokio::spawn(async move { seen.next().await.map(|leader| leader.term) });
-    // The store forgets a watcher after a minute, and the observer polls every 400 s.
+    // The store forgets an observer after a minute, and the observer polls every 400 s. So it must renew its request.
     tokio::time::sleep(secs(150)).await;
     let began = tokio::time::Instant::now();
     let leads = candidate.election("boss").campaign("here").await;
@@ -148,7 +148,7 @@ async fn observer_is_notified_at_once_after_minutes_without_a_leader() {
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
 
-/// A store that can be reachable or not.
+/// A store that a test can make unreachable.
 #[derive(Clone)]
 struct Reachable {
     table: Table,
@@ -183,7 +183,7 @@ impl Store for Reachable {
     }
 
     fn traits(&self) -> Traits {
-        // One session for all locks.
+        // All locks share one session.
         let traits = Traits::new(Duration::from_millis(250)).lanes(1);
         traits.without_wakes()
     }
@@ -266,7 +266,7 @@ async fn pending_release_of_a_dropped_handle_is_tried_for_a_second_and_no_longer
     }
 }
 
-/// The same environment, with a wall clock that is behind.
+/// The same environment, but with a wall clock that is behind by this duration.
 struct Behind(Arc<World>, Duration);
 
 impl Runtime for Behind {
@@ -308,7 +308,7 @@ async fn unused_counter_is_not_followed_by_a_smaller_one() {
         let before = guard.fencing_token().expect("fenced");
         guard.release().await;
         let stays = first.acquire("held").await.expect("free");
-        // The first one has seen it unchanged for longer than a day.
+        // The first client has seen the record unchanged for longer than a day, so it removes the record.
         tokio::time::sleep(27 * HOUR).await;
         let next = redlock(Arc::new(Behind(world.clone(), 30 * HOUR)));
         let guard = next.acquire("nightly").await.expect("free");
@@ -325,7 +325,7 @@ fn client(world: &Arc<World>, store: &Reachable) -> Redlock {
     builder.build().expect("good")
 }
 
-/// The token of a lock that is acquired and released.
+/// Acquires and releases a lock. Returns its token.
 async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     let guard = redlock.acquire(resource).await.expect("free");
     let number = guard.fencing_token().expect("fenced");
@@ -333,7 +333,8 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     number
 }
 
-/// Its date was behind when the session began, and has been corrected since. Nothing was changed in that session.
+/// The store's date was behind when the idle session began, and has been corrected since. Nothing was changed in that
+/// session.
 #[tokio::test(start_paused = true)]
 async fn idle_session_draws_no_number_from_an_old_date() {
     let world = Arc::new(World::new());
@@ -354,7 +355,7 @@ async fn idle_session_draws_no_number_from_an_old_date() {
     held.release().await;
 }
 
-/// A leader of an ensemble has a clock that is ahead; the next leader's clock is correct.
+/// The leading server of an ensemble has a clock that is ahead. The clock of the next leading server is correct.
 #[tokio::test(start_paused = true)]
 async fn number_drawn_by_a_wrong_date_of_the_store_is_kept_until_a_day_after_that_date() {
     let world = Arc::new(World::new());
@@ -368,7 +369,7 @@ async fn number_drawn_by_a_wrong_date_of_the_store_is_kept_until_a_day_after_tha
     let mut last = taken(&first, "nightly").await;
     taken(&first, "idle").await;
     store.ahead.store(0, Ordering::Relaxed);
-    // It learns the date again from a change.
+    // The client learns the corrected date from a change that it makes.
     taken(&first, "other").await;
     tokio::time::sleep(27 * HOUR).await;
     for client in [first.clone(), redlock()] {

@@ -1,4 +1,4 @@
-//! Rules of the source tree: imports point down, no two files import each other, functions are short.
+//! Rules of the source tree: imports lead to lower layers, import cycles do not grow, functions are short.
 //!
 //! The sources are read as text. An import is a path that begins with `crate`, `super` or `self`; tests are left out.
 
@@ -25,7 +25,7 @@ const FLOORS: [&[&str]; 13] = [
     &["builder", "config", "testing", "blocking", "lib"],
 ];
 
-/// The number of files of each package in import cycles. May only shrink.
+/// The number of files in import cycles, for each package. These numbers may only shrink.
 const CIRCLES: [(&str, usize); 10] = [
     ("src", 0),
     ("testbed/src", 0),
@@ -61,7 +61,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The module of a file: `node::redis::link`; empty for the root.
+/// The module of a file, such as `node::redis::link`. It is empty for the root.
 fn module(path: &Path, base: &Path) -> Vec<String> {
     let inside = path.strip_prefix(base).expect("inside").with_extension("");
     let parts = inside
@@ -103,7 +103,7 @@ fn spread(text: &str) -> Vec<String> {
 
 type Arrows = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
 
-/// The module that a path leads to, from the importing module; `None` outside of the package.
+/// The module that an import path leads to, seen from the importing module. `None` if it is outside of the package.
 fn target(
     from: &[String],
     path: &str,
@@ -136,7 +136,7 @@ fn target(
     Some(at)
 }
 
-/// Which module imports which.
+/// All imports of a package: which module imports which.
 fn arrows(package: &str) -> Arrows {
     let base = &root().join(package);
     let folders = FOLDERS_READ.contains(&package);
@@ -157,7 +157,7 @@ fn arrows(package: &str) -> Arrows {
         let code = lines.join("\n");
         let to = arrows.entry(from.clone()).or_default();
         let of_path = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-        // Braces are handled below.
+        // Imports with braces are handled below.
         let paths = code.split(|c| !of_path(c));
         for path in paths.filter(|path| path.contains("::") && !path.ends_with("::")) {
             if folders || path.starts_with("crate::") {
@@ -236,7 +236,7 @@ fn imports_of_the_library_point_to_lower_layers() {
     let mut back = Vec::new();
     for (from, all) in arrows("src") {
         for to in all {
-            // The root only re-exports.
+            // The root may import from all layers, because it only re-exports.
             if !from.is_empty() && floor(&to) > floor(&from) {
                 back.push(format!("{} -> {}", from.join("/"), to.join("/")));
             }
@@ -294,10 +294,10 @@ fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The longest function, in lines.
+/// The largest allowed number of lines in a function.
 const LONGEST: usize = 70;
 
-/// The number of longer functions of each package. May only shrink.
+/// The number of functions that are longer, for each package. These numbers may only shrink.
 const LONG: [(&str, usize); 8] = [
     ("src", 0),
     ("testbed", 0),
@@ -366,14 +366,14 @@ fn functions_have_at_most_seventy_lines() {
 
 /// Names of the library that are declared twice on purpose.
 const TWINS: [&str; 2] = [
-    // With the feature `metrics`, and empty without.
+    // These types exist twice: with the feature `metrics`, and as empty types without it.
     "Hold", "Message",
 ];
 
-/// Items here have the names of their async counterparts.
+/// A folder whose items have the names of their async counterparts, so they are not counted.
 const SAME_NAMES: &str = "src/blocking";
 
-/// Names that are declared in more than one file of a package, with the files.
+/// Names that are declared in more than one file of a package, each with its files.
 fn declared_twice(package: &str) -> BTreeMap<String, Vec<String>> {
     let mut files = Vec::new();
     sources(&root().join(package), &mut files);
@@ -407,7 +407,7 @@ fn type_names_are_unique() {
     }
 }
 
-/// The largest number of our own words in the glossary.
+/// The largest number of words of our own that the glossary may have.
 const OWN_WORDS: usize = 15;
 
 #[test]
@@ -437,7 +437,7 @@ fn glossary_has_at_most_fifteen_words() {
             "{word} is not used"
         );
     }
-    // Words that the glossary has replaced.
+    // Words that were replaced, and must not come back into the glossary.
     let dialect = [
         "Ear", "Letter", "Seat", "Wheel", "Board", "Gather", "Heir", "Said", "Told", "Far",
     ];

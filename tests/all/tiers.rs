@@ -1,8 +1,8 @@
-//! The table of CONTRIBUTING.md that says what each run of the tests contains agrees with the tests and the scripts.
+//! The table of CONTRIBUTING.md about the runs of the tests must agree with the tests and the scripts.
 
 use std::path::{Path, PathBuf};
 
-/// Marks a test that only `scripts/test --all` runs.
+/// The attribute of a test that runs only with `scripts/test --all`.
 const NIGHTLY: &str = concat!("#[ignore = ", "\"nightly\"]");
 
 fn root() -> &'static Path {
@@ -13,7 +13,7 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The cells of the row that begins with this name: `scripts/test`, `.ci/run`, `scripts/test --all`.
+/// The cells of the table row with this name: `scripts/test`, `.ci/run`, `scripts/test --all`.
 fn row(name: &str) -> [String; 3] {
     let page = text("CONTRIBUTING.md");
     let start = format!("| {name} |");
@@ -26,7 +26,7 @@ fn row(name: &str) -> [String; 3] {
     [short.clone(), ci.clone(), all.clone()]
 }
 
-/// 20,000 for 20000.
+/// A number with commas between thousands: 20,000 for 20000.
 fn grouped(number: u64) -> String {
     if number < 1_000 {
         number.to_string()
@@ -35,7 +35,7 @@ fn grouped(number: u64) -> String {
     }
 }
 
-/// The row shows these numbers, of the short run and of the nightly one. CI does the short run.
+/// Checks that the row shows the number of the short run and that of the nightly run. CI does the short run.
 fn shows(name: &str, short: u64, all: u64) {
     let (short, all) = (grouped(short), grouped(all));
     assert_eq!(row(name), [short.clone(), short, all], "{name}");
@@ -91,7 +91,7 @@ fn table_shows_the_chaos_runs_of_each_run() {
         let code = text(&format!("chaos/tests/all/{file}.rs"));
         let nightly = code.matches(NIGHTLY).count() as u64;
         let tests = code.matches("#[test]").count() + code.matches("#[tokio::test").count();
-        // Tests in the other two files that are not nightly read histories made by hand.
+        // The tests in the other two files that are not nightly read handmade histories, and start no run.
         if file == "runs" {
             short = tests as u64 - nightly;
         }

@@ -1,5 +1,4 @@
-//! Trace output about a loss. Alone in its program, because a subscriber of one thread may miss events that other
-//! threads reach first.
+//! Trace output about a loss.
 
 use std::sync::Arc;
 use std::time::Duration;

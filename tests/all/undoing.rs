@@ -1,4 +1,4 @@
-//! The releases that a failed attempt and a leaving waiter need, and that they are awaited.
+//! The releases of a failed attempt, and of a waiter that leaves the queue, and the calls that wait for them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::support::{self, eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
 
-/// Longer than any of these tests waits.
+/// Longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
-/// How long the last master takes for each awaited request.
+/// How long the last master takes for each request that a caller must wait for.
 const SLOW: Duration = ms(400);
 
 fn eager(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -26,7 +26,7 @@ fn eager(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
         .wait(Wait::Forever)
 }
 
-/// The times at which requests arrived at a master, in order.
+/// The times at which requests of each kind arrived at a master, in order.
 #[derive(Clone, Default)]
 struct Times(Arc<Mutex<Vec<Instant>>>);
 
@@ -40,7 +40,7 @@ impl Times {
     }
 }
 
-/// An acquire that is still in a mailbox must not be sent any more.
+/// An acquire of a withdrawn attempt that is still in a mailbox must not be sent any more.
 #[tokio::test]
 async fn an_attempt_is_withdrawn_before_its_releases_are_sent() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -65,7 +65,8 @@ async fn an_attempt_is_withdrawn_before_its_releases_are_sent() {
     assert_eq!(*released.lock().expect("no panic"), [true, true]);
 }
 
-/// An extension that is still in a mailbox would restore the key after the release.
+/// An extension that is still in a mailbox must not be sent any more, because it would restore the key after the
+/// release.
 #[tokio::test]
 async fn lock_is_withdrawn_before_its_releases_are_sent() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -86,7 +87,8 @@ async fn lock_is_withdrawn_before_its_releases_are_sent() {
     assert_eq!(*released.lock().expect("no panic"), [true; 6]);
 }
 
-/// Not only until a majority has: at the last master, two waiters would meet.
+/// The call must wait until every master has undone the attempt, not only a majority. Otherwise two waiters would block
+/// each other at the last master.
 #[tokio::test]
 async fn attempt_is_awaited_until_every_master_has_undone_it() {
     for unordered in [false, true] {
@@ -125,7 +127,7 @@ async fn attempt_is_awaited_until_every_master_has_undone_it() {
     }
 }
 
-/// Otherwise it could be queued again before it has left.
+/// Otherwise the waiter could be queued again before it has left everywhere.
 #[tokio::test]
 async fn waiter_leaving_the_queue_waits_until_it_has_left_everywhere() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));

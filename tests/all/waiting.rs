@@ -1,4 +1,4 @@
-//! First come, first served, over tasks and over separate `Redlock`s, as processes have.
+//! Waiters are served first come, first served, over tasks and over separate `Redlock`s, as in several processes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait};
 use quorate_testbed::Masters;
 
-/// Everything that a dead waiter leaves is gone after this time. Keys that must go earlier are expected within half of
-/// it.
+/// The heartbeat of waiters. All keys of a dead waiter are gone after this time. Keys that must go earlier are expected
+/// to be gone within half of it.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
-/// The time limit for anything that must happen, on a machine with other load.
+/// The time limit for everything that must happen in a test, on a machine with other load.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Waits until `seen` is true, up to the limit.
+/// Waits until `seen` returns true. The test fails with the message `what` after `limit`.
 async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     let began = Instant::now();
     while !seen() {
@@ -39,14 +39,15 @@ fn redlock(masters: &Masters) -> Redlock {
         .restart_guard(RestartGuard::Off)
         .ttl(2 * HEARTBEAT)
         .heartbeat(HEARTBEAT)
-        // Ten times the default, because a good master on a busy machine sometimes needs more.
+        // Ten times the default node timeout, because a healthy master on a busy machine sometimes needs more than 50
+        // ms.
         .node_timeout(Duration::from_millis(500))
         .wait(Wait::For(PATIENCE))
         .build()
         .expect("good settings")
 }
 
-/// The number of queue keys, on all live masters. Ticket counters expire by themselves.
+/// The number of queue keys on all live masters. Ticket keys are not counted, because they expire by themselves.
 fn queue_keys(masters: &Masters) -> usize {
     masters
         .into_iter()
@@ -145,7 +146,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
         queue_keys(&masters) == 0
     })
     .await;
-    // Ticket counters expire by themselves.
+    // Ticket keys expire by themselves, so they are not checked.
     for master in &masters {
         let left = master.command(&["PTTL", "quorate:ticket:many"]);
         let left = left.expect("alive").int().expect("a number");
@@ -160,7 +161,7 @@ async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     let guard = holder.acquire("x").await.expect("free");
     let waiting = tokio::spawn(async move { waiter.acquire("x").await });
     within(PATIENCE, "it is queued", || queued(&masters, "x") == 1).await;
-    // The lock is deleted without a wake-up for the waiter.
+    // The lock key is deleted without a wake-up for the waiter.
     for master in &masters {
         master.command(&["DEL", "x"]).expect("alive");
     }
@@ -183,7 +184,7 @@ async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     drop(guard);
 }
 
-/// The task that ends leases once processed the same lease again and again, forever.
+/// Regression test: the task that ends leases processed the same lease again and again, forever.
 #[tokio::test]
 async fn a_lock_whose_fixed_lease_has_ended_can_be_taken_by_the_same_process() {
     let redlock = Redlock::in_memory(3);
@@ -220,7 +221,7 @@ async fn wait_ends_in_time_and_distinguishes_outage_from_contention() {
     let waited = began.elapsed();
     assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
     assert!(waited >= Duration::from_millis(295), "{waited:?}");
-    // The rest is for a busy machine.
+    // The wait should end after 2 s. The rest is for a busy machine.
     assert!(waited < Duration::from_millis(2300), "{waited:?}");
     masters[0].kill().expect("killed");
     masters[1].kill().expect("killed");

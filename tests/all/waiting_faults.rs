@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard, Wait};
 use quorate_testbed::{ClockShim, Fault, Masters, Proxy, ServerOptions, Skew};
 
-/// A crashed waiter or holder delays the others by a heartbeat or a TTL: seconds here. Any longer delay is a stall; the
-/// margin is for a busy machine.
+/// A crashed waiter or holder delays the others by a heartbeat or a TTL, which takes seconds here. A longer delay
+/// counts as a stall. The margin is for a busy machine.
 const STALLED: Duration = Duration::from_secs(20);
 
 const TTL: Duration = Duration::from_secs(2);
@@ -78,7 +78,7 @@ impl Drop for Process {
     }
 }
 
-/// Not a test of its own: the function that [`Process`] runs. It acquires the lock and keeps it until killed.
+/// Not a test of its own: [`Process`] runs it in a child process, where it acquires the lock and keeps it until killed.
 #[tokio::test]
 async fn another_process() {
     let Ok(task) = std::env::var("QUORATE_TEST_PROCESS") else {
@@ -92,8 +92,8 @@ async fn another_process() {
     drop(guard);
 }
 
-/// Lets `count` waiters, each a `Redlock` of its own, acquire and release the lock. Returns how many did before they
-/// stalled.
+/// Lets `count` waiters, each with a `Redlock` of its own, acquire and release the lock. Returns how many of them were
+/// served before the others stalled.
 async fn all_get_it(redlocks: Vec<Redlock>, resource: &'static str) -> usize {
     let mut tasks = tokio::task::JoinSet::new();
     for redlock in redlocks {
@@ -136,8 +136,8 @@ async fn waiter_killed_at_the_front_delays_the_others_by_its_heartbeat() {
     let began = Instant::now();
     guard.release().await;
     assert_eq!(others.await.expect("no panic"), 5);
-    // A ticket is kept for half a TTL without a heartbeat. If no client removed the dead waiter, it would stay queued
-    // until the others' heartbeats end as well.
+    // The ticket of a dead waiter is kept for half a TTL without a heartbeat. If no client removed the dead waiter
+    // then, it would stay queued until the heartbeats of the others end as well.
     let took = began.elapsed();
     assert!(took < STALLED / 3, "{took:?}");
 }
@@ -192,7 +192,7 @@ async fn connections_cut_while_waiting_block_no_waiter() {
     let guard = held(&holder, "x").await;
     let others = tokio::spawn(all_get_it(many(&masters, 5), "x"));
     queued(&holder, "x", 5).await;
-    // Commands and wake-ups share a connection: both are cut, on every master.
+    // Commands and wake-ups share a connection. All connections are cut, on every master.
     for master in &masters {
         master
             .command(&["CLIENT", "KILL", "TYPE", "pubsub"])
@@ -207,7 +207,7 @@ async fn connections_cut_while_waiting_block_no_waiter() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_without_wake_ups_are_served_by_timers() {
-    // This user may neither publish nor subscribe: every wake-up is lost.
+    // The user may neither publish nor subscribe, so every wake-up is lost.
     let deaf = |_| {
         ServerOptions::new()
             .acl("deaf on >secret ~* +@all resetchannels")
@@ -280,7 +280,7 @@ async fn waiters_that_reach_only_a_minority_do_not_starve_the_one_that_reaches_a
         let guard = whole.lock("x").wait(wait).acquire().await;
         guard.expect("not starved").release().await;
     }
-    // Once healed, they are served as well.
+    // Once the proxies are healed, these waiters are served as well.
     proxies.iter().for_each(Proxy::heal);
     for task in stuck {
         task.await.expect("no panic").expect("served after healing");
@@ -305,7 +305,7 @@ async fn a_waiter_outlives_its_heartbeat_while_a_minority_hangs() {
     let first = wait("first", first);
     queued(&holder, "x", 1).await;
     masters[2].stop().expect("stopped");
-    // Several heartbeats (half the TTL each) pass.
+    // Several heartbeats pass. Each is half of the TTL.
     tokio::time::sleep(TTL * 2).await;
     let second = wait("second", redlock(&masters));
     queued(&holder, "x", 2).await;

@@ -1,4 +1,4 @@
-//! Wake-ups of real masters: all timers are far away, so a waiter without a wake-up is not served.
+//! Wake-ups by real masters. All timers are far away, so a waiter without a wake-up is never served.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::support::{ask_server, eventually, masters, secs, settings, take};
 use quorate::{Redlock, Retry, Wait};
 use quorate_testbed::{Masters, Reply};
 
-/// Longer than any of these tests waits.
+/// Longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
 fn process(masters: &Masters) -> Redlock {
@@ -21,7 +21,7 @@ fn process(masters: &Masters) -> Redlock {
     settings.build().expect("good settings")
 }
 
-/// A waiter in a process of its own, which is queued at position `place` on every master.
+/// Starts a waiter in a client of its own, and waits until it is queued at position `place` on every master.
 async fn waits(masters: &Masters, place: i64) -> Waiter {
     let redlock = process(masters);
     let waiter = tokio::spawn(async move { redlock.acquire("job").await });
@@ -35,7 +35,7 @@ async fn waits(masters: &Masters, place: i64) -> Waiter {
     waiter
 }
 
-/// The number of processes that listen on every master.
+/// The number of clients that listen on the master with the fewest.
 fn listeners(masters: &Masters) -> usize {
     let channels = |master| match ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]) {
         Reply::Array(channels) => channels.len(),
@@ -66,7 +66,7 @@ async fn waiter_is_woken_after_its_connections_were_replaced() {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
-    // Including those without a pending request.
+    // Clients without a pending request listen again as well.
     eventually("they listen again", || listeners(&masters) == 2).await;
     guard.release().await;
     gets_it(waiter).await.release().await;
@@ -78,7 +78,7 @@ async fn waiter_that_leaves_a_free_lock_wakes_the_next() {
     let _guard = take(&process(&masters), "job").await;
     let first = waits(&masters, 1).await;
     let second = waits(&masters, 2).await;
-    // Silently, as if the key had expired.
+    // The key is deleted without a wake-up, as if it had expired.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }

@@ -1,4 +1,5 @@
-//! `open` copies values under locks like a holder would write them (docs/protocol.md, "Values while masters are replaced").
+//! `open` copies stored values to the next masters, as a holder would write them (docs/protocol.md, "Values while
+//! masters are replaced").
 
 use std::time::Duration;
 
@@ -9,14 +10,14 @@ use quorate::{
 use super::support::{ask_server, eventually, ms, secs, settings};
 use super::{MAX_TTL, PATIENCE, Scene, missing_of, prepare};
 
-/// Long enough that no test reaches the next period.
+/// A period that is longer than any test.
 const PERIOD: Duration = secs(365 * 24 * 3600);
 
-/// The guard rounds the uptime down to whole seconds.
+/// The time until the restart guard trusts a server. It includes a margin, because uptimes are in whole seconds.
 const GUARDED: Duration = Duration::from_millis(2_500);
 
 impl Scene {
-    /// Settings for these masters, with wrong addresses for those in `away`.
+    /// The URLs of the servers `which`, with unreachable addresses for those in `away`.
     fn without(&self, which: &[usize], away: &[usize]) -> Vec<String> {
         let url = |at: &usize| {
             let url = &self.servers.urls()[*at];
@@ -59,7 +60,7 @@ impl Scene {
     }
 }
 
-/// Closes, waits, and returns the result of `open`.
+/// Closes the old masters, waits, and opens the next ones. Returns the result of `open`.
 async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
     let change = both.change().expect("a change");
     change.close().await.expect("closed");
@@ -68,7 +69,7 @@ async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
     change.open(&closed).await
 }
 
-/// The names of the values that were handled, with their outcomes.
+/// The names of the stored values that `open` handled, with their outcomes.
 fn carried(survey: &Survey) -> Vec<String> {
     let carried = survey.carried.iter();
     carried.map(ToString::to_string).collect()
@@ -79,7 +80,7 @@ async fn take(redlock: &Redlock, pieces: u64) -> Take {
     taken.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Never more than one master fails at a time.
+/// Never more than one master is away at the same time.
 #[tokio::test]
 async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
     let scene = Scene::start();
@@ -99,7 +100,7 @@ async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
         missing.iter().any(|line| line.contains("\"job\"")),
         "{missing:?}"
     );
-    // The master with the last value is back.
+    // The master with the last value can be reached again.
     let both = scene.both_without(&[]);
     let open = opened(&both).await.expect("open");
     assert_eq!(carried(&open), ["\"job\": carried"]);
@@ -201,7 +202,7 @@ async fn stored_values_of_an_abandoned_change_do_not_count_again() {
     let (old, both) = (scene.old(), scene.both());
     prepare(&both.change().expect("a change")).await;
     both.quota("beans").create(10).await.expect("created");
-    // All clients use the old masters again.
+    // All clients use the old masters again, because the change was abandoned.
     assert_eq!(take(&old, 7).await, Take::Taken { left: 3 });
     prepare(&both.change().expect("a change")).await;
     let open = opened(&both).await.expect("open");
@@ -210,14 +211,15 @@ async fn stored_values_of_an_abandoned_change_do_not_count_again() {
     assert_eq!(scene.next().quota("beans").left().await, Ok(3));
 }
 
-/// Runs an at-least-once job whose masters are closed in the meantime. Returns whether the record was written.
+/// Runs an at-least-once job whose masters are closed while it runs. Returns whether its record was written.
 async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
     let both = scene.settings(0..3).next_masters(scene.urls(2..5));
     let both = both.max_ttl(secs(20)).ttl(secs(20)).build().expect("both");
     let change = both.change().expect("a change").strangers_pass(true);
     let once = old.once("job", PERIOD);
     once.create().await.expect("created");
-    // By their own report, the masters have been up for long enough only after the longest TTL.
+    // By their uptime alone, the servers would be trusted only after the longest TTL. So their generation markers are
+    // written here.
     let told = scene.settings(0..3).next_masters(scene.urls(2..5));
     let mark = quorate::testing::mark(&told, 0).expect("a mark");
     for server in &scene.servers {
@@ -281,8 +283,8 @@ async fn late_write_of_a_closed_out_client_is_refused_after_it_has_connected_aga
     assert!(!records_after_the_close(&scene, &old, true).await);
 }
 
-/// If the counter was raised while an owner holds the lock, a further hold of that owner would get a larger number than
-/// its first.
+/// The counter must not be raised while an owner holds the lock. Otherwise a further hold of this owner would get a
+/// larger number than its first hold.
 #[tokio::test]
 async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
     let scene = Scene::start();
@@ -293,7 +295,7 @@ async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
     prepare(&change).await;
     let owner = both.owner("order-7").expect("a good id");
     let first = owner.acquire("job").await.expect("free");
-    // On one master, an attempt of another client has advanced the counter.
+    // On one master, an attempt of another client has set the counter to an hour ahead.
     let hour_ahead = ["SET", "quorate:fence:job", &hour.to_string()];
     ask_server(&scene.servers[0], &hour_ahead);
     change.close().await.expect("closed");
@@ -312,7 +314,7 @@ async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
     assert!(u128::from(super::number(&next).await) > hour);
 }
 
-/// Values left over from an earlier time do no harm, because no old master has them.
+/// Stored values that were left over on the next masters do no harm, because no old master has them.
 #[tokio::test]
 async fn next_master_with_outdated_values_is_named_and_they_are_removed() {
     let scene = Scene::start();
@@ -341,7 +343,7 @@ async fn next_master_with_outdated_values_is_named_and_they_are_removed() {
         .expect("created");
 }
 
-/// Some masters stay, so a majority has the values of the old ones, but not all of them the latest: a client of both
+/// Some masters stay, so a majority of the next masters has values, but not all of them the latest. A client of both
 /// sets wrote an earlier value to a new master, and an old client wrote a later one to a majority of the old masters.
 #[tokio::test]
 async fn quota_units_taken_before_the_change_are_not_returned() {
@@ -365,7 +367,7 @@ async fn quota_units_taken_before_the_change_are_not_returned() {
     assert_eq!(next.quota("beans").left().await, Ok(4));
 }
 
-/// The holder of a value's lock may be about to write it.
+/// `open` must wait for the holder of a value's lock, which may be about to write the value.
 #[tokio::test]
 async fn open_names_and_waits_for_the_holder_of_a_values_lock() {
     let scene = Scene::start();
@@ -420,7 +422,7 @@ async fn stored_values_of_every_key_prefix_are_copied() {
     }
 }
 
-/// Two of the three next masters never received what old clients have created.
+/// Two of the three next masters never received the values that old clients have created.
 #[tokio::test]
 async fn prepare_and_close_give_clients_of_both_sets_the_old_values() {
     let scene = Scene::start();
@@ -437,7 +439,7 @@ async fn prepare_and_close_give_clients_of_both_sets_the_old_values() {
     assert_eq!(both.quota("beans").left().await, Ok(7));
 }
 
-/// An owner may hold the lock, and its further hold would get a larger number than its first.
+/// An owner may hold the unreadable lock, and its further hold would get a larger number than its first.
 #[tokio::test]
 async fn counter_is_not_copied_if_the_operator_may_not_read_its_lock() {
     let scene = Scene::start();
