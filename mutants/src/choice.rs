@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// The test programs that judge, the cheapest first, and which of their tests: those named, or all.
+/// The test programs that judge mutants, the cheapest first, and which of their tests run.
 const TESTS: &[(&str, Part)] = &[
     ("lib", Part::Only(&["protocol::"])),
     ("lib", Part::Only(&["rounds::"])),
@@ -16,7 +16,7 @@ const TESTS: &[(&str, Part)] = &[
     ("lib", Part::Only(&["node::redis::link::"])),
     ("lib", Part::Only(&["node::redis::"])),
     ("lib", Part::All),
-    // The memory master, and the same rules for a store, without a server.
+    // The contract tests that need no server: those of the memory master, and the same rules for a store.
     ("contract", Part::Only(&["memory::"])),
     ("contract", Part::Only(&["table::"])),
     ("contract", Part::Only(&["table_without_a_clock::"])),
@@ -74,22 +74,22 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["metrics::"])),
 ];
 
-/// The tests of a program that run.
+/// Which tests of a program run: all, or those whose names contain one of these texts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     All,
     Only(&'static [&'static str]),
 }
 
-/// The number of programs that a quick run uses.
+/// The number of test programs that a `--quick` run uses: the first ones of `TESTS`.
 const QUICK: usize = 35;
 
-/// The judges that a run uses.
+/// Which judges a run uses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Choice {
-    /// Only the cheap ones.
+    /// Whether only the cheap judges are used.
     pub(crate) quick: bool,
-    /// Only these programs, or these files of the program `all`; empty for all.
+    /// The names of the test programs, or of the files of the program `all`, that are used. Empty for all.
     pub(crate) only: Vec<String>,
 }
 
@@ -103,7 +103,7 @@ impl Choice {
         self.only.is_empty() || self.only.iter().any(named)
     }
 
-    /// The test programs that judge, the cheapest first, and which of their tests.
+    /// Returns the chosen test programs, the cheapest first, and which of their tests run.
     pub(crate) fn tests(&self) -> impl Iterator<Item = &'static (&'static str, Part)> {
         let most = if self.quick { QUICK } else { TESTS.len() };
         TESTS[..most]
@@ -111,12 +111,12 @@ impl Choice {
             .filter(|(name, part)| self.includes(name, *part))
     }
 
-    /// The names of the test programs.
+    /// Returns the names of the chosen test programs.
     pub(crate) fn programs(&self) -> BTreeSet<&'static str> {
         self.tests().map(|(name, _)| *name).collect()
     }
 
-    /// Whether the simulation judges.
+    /// Whether the simulation is one of the chosen judges.
     pub(crate) fn simulation(&self) -> bool {
         self.includes("simulation", Part::All)
     }
@@ -127,8 +127,8 @@ mod tests {
     use super::*;
     use crate::targets;
 
-    /// Tests that do not concern the deciding code: they test pages, the package, its settings, and calls that others
-    /// test already.
+    /// Files of tests that are no judges, because they do not concern the deciding code. They test pages, the package,
+    /// its settings, and calls that other tests cover.
     const NO_JUDGES: [&str; 10] = [
         "blocking",
         "crates",

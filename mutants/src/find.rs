@@ -9,12 +9,12 @@ use crate::mutant::{Mutant, number};
 use crate::rust::Constant;
 use crate::{lua, rust, targets};
 
-/// The deciding code and its mutants.
+/// The deciding code, which is mutated, and its mutants.
 #[derive(Debug)]
 pub(crate) struct Code {
     /// The text of each file.
     pub(crate) texts: BTreeMap<String, String>,
-    /// Its `const fn` functions, by file.
+    /// The `const fn` functions of each file.
     pub(crate) constant: BTreeMap<String, Vec<Constant>>,
     /// The mutants, numbered by file and position.
     pub(crate) mutants: Vec<Mutant>,

@@ -1,8 +1,8 @@
 //! Judges of mutants: test programs and the simulation, the cheapest first.
 //!
 //! A judge runs only if it reaches the mutant. One traced run of each judge has shown which mutants it reaches. The
-//! first failure ends a judge. A failure counts only if it comes again when its test runs alone, because tests of
-//! timers may fail on a busy machine. It must also not come without the mutant.
+//! first failure ends the run of a judge. Tests of timers may fail on a busy machine, so a failure counts only if the
+//! test fails again when it runs alone, and passes without the mutant.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -22,8 +22,8 @@ use crate::choice::{Choice, Part};
 use crate::mutant::Mutant;
 use crate::tree::Built;
 
-/// The sweeps of the simulation: the family of scenarios, the first seed, and the number of seeds. The long ones follow
-/// only if the mutant has survived the short ones.
+/// The sweeps of the simulation: the family of scenarios, the first seed, and the number of seeds. The long sweeps
+/// follow only if the mutant has survived the short sweeps.
 const PLAYED: [(&str, u64, u64); 6] = [
     ("", 0, 400),
     ("--stores", 0, 200),
@@ -33,25 +33,25 @@ const PLAYED: [(&str, u64, u64); 6] = [
     ("--changes", 200, 1_300),
 ];
 
-/// The number of sweeps in a quick run.
+/// The number of sweeps in a `--quick` run: the first ones of `PLAYED`.
 const QUICKLY_PLAYED: usize = 3;
 
 /// The smallest time limit of a judge.
 const LEAST: Duration = Duration::from_secs(5);
 
-/// One judge.
+/// One judge: a test program or a sweep of the simulation, with its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
-    /// Its name in the table.
+    /// The judge's name in the table.
     pub(crate) name: String,
     program: PathBuf,
     args: Vec<String>,
     kind: Kind,
-    /// Its time limit.
+    /// The time after which a run of the judge is ended, and the mutant counts as hung.
     limit: Duration,
-    /// How long it usually takes.
+    /// How long the judge takes without a mutant.
     usual: Duration,
-    /// The mutants that it reaches.
+    /// The numbers of the mutants that the judge reaches.
     reaches: BTreeSet<usize>,
 }
 
@@ -63,29 +63,29 @@ enum Kind {
     Simulation,
 }
 
-/// The result of a run of one judge.
+/// The result of one run of a judge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ran {
     Passed,
-    /// This test or rule failed.
+    /// The test or rule with this name failed.
     Failed(String),
     Overran,
 }
 
-/// The fate of a mutant.
+/// The verdict on a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Killed by this judge: its name and the failed test or rule.
+    /// A judge failed. The text names the judge and the failed test or rule.
     Killed(String),
-    /// This judge did not end.
+    /// The judge with this name did not end within its time limit.
     Hung(String),
-    /// No judge noticed it.
+    /// The judges that reach the mutant all pass.
     Alive,
-    /// No judge reaches it.
+    /// No judge reaches the mutant.
     Unreached,
 }
 
-/// The chosen judges, the cheapest first.
+/// Returns the chosen judges, the cheapest first.
 pub(crate) fn judges(built: &Built, choice: &Choice) -> Result<Vec<Judge>> {
     let mut judges = Vec::new();
     for (name, part) in choice.tests() {
@@ -136,18 +136,18 @@ pub(crate) fn judges(built: &Built, choice: &Choice) -> Result<Vec<Judge>> {
 }
 
 impl Judge {
-    /// The file with the numbers of the mutants that it reaches.
+    /// The file with the numbers of the mutants that this judge reaches.
     fn trace(&self, copy: &Path) -> PathBuf {
         let words: String = self.name.chars().filter(|c| c.is_alphanumeric()).collect();
         copy.join(format!("../reached-by-{words}.txt"))
     }
 
-    /// The file with its usual duration and its arguments.
+    /// The file with the usual duration (milliseconds) and the arguments of this judge.
     fn notes(&self, copy: &Path) -> PathBuf {
         self.trace(copy).with_extension("calibrated")
     }
 
-    /// Reads the results of an earlier calibration. Returns false if there are none.
+    /// Reads the results of an earlier calibration of this judge. Returns false if there are none.
     fn recall(&mut self, copy: &Path) -> bool {
         let Ok(notes) = fs::read_to_string(self.notes(copy)) else {
             return false;
@@ -161,7 +161,7 @@ impl Judge {
         true
     }
 
-    /// Notes that it passes without a mutant, and how long it takes.
+    /// Records that the judge passes without a mutant, how long it takes, and which mutants it reaches.
     fn passes(&mut self, copy: &Path, usual: Duration) {
         self.usual = usual;
         self.limit = LEAST + 4 * usual;
@@ -169,8 +169,8 @@ impl Judge {
         self.reaches = reached.lines().filter_map(|id| id.parse().ok()).collect();
     }
 
-    /// Runs it without a mutant: finds out what it reaches, how long it takes, and whether it passes. Tests that fail
-    /// now are left out, and returned.
+    /// Runs the judge without a mutant, to find out which mutants it reaches, how long it takes, and whether it passes.
+    /// Tests that fail now are left out from now on, and returned.
     pub(crate) fn calibrate(&mut self, copy: &Path) -> Result<Vec<String>> {
         let (trace, notes) = (self.trace(copy), self.notes(copy));
         let _ = fs::remove_file(&notes);
@@ -190,7 +190,7 @@ impl Judge {
                     return Ok(deaf);
                 }
                 Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 8 => {
-                    // A test may fail once on a busy machine.
+                    // A test may fail once on a busy machine, so the judge runs again if the test passes alone.
                     let alone = [test.clone(), "--exact".into()];
                     if again < 3 && self.run(copy, 0, &alone, None, 60 * LEAST)? == Ran::Passed {
                         again += 1;
@@ -208,12 +208,12 @@ impl Judge {
         }
     }
 
-    /// Whether it reaches this mutant.
+    /// Whether the judge reaches this mutant.
     pub(crate) fn reaches(&self, mutant: usize) -> bool {
         self.reaches.contains(&mutant)
     }
 
-    /// Its verdict on a mutant; `None` if it notices nothing.
+    /// Returns the judge's verdict on a mutant; `None` if the judge passes.
     pub(crate) fn judge(&self, copy: &Path, mutant: usize) -> Result<Option<Fate>> {
         let name = &self.name;
         match self.run(copy, mutant, &[], None, self.limit)? {
@@ -222,7 +222,7 @@ impl Judge {
             Ran::Failed(test) if self.kind == Kind::Tests => {
                 let alone = [test.clone(), "--exact".into()];
                 let ran = self.run(copy, mutant, &alone, None, self.limit)?;
-                // A test that also fails without the mutant proves nothing.
+                // The failure counts only if the same test passes without the mutant.
                 let counts = ran != Ran::Passed
                     && self.run(copy, 0, &alone, None, self.limit)? == Ran::Passed;
                 Ok(counts.then(|| match ran {
@@ -234,14 +234,14 @@ impl Judge {
         }
     }
 
-    /// Whether it keeps its time limit without a mutant now. If not, the machine is too busy to decide that something
-    /// hangs.
+    /// Whether the judge passes within its time limit without a mutant now. If not, the machine is too busy to call a
+    /// mutant hung.
     fn keeps_time(&self, copy: &Path) -> Result<bool> {
         Ok(self.run(copy, 0, &[], None, self.limit)? == Ran::Passed)
     }
 
-    /// Makes one run in a process group of its own, which is killed at the first failure or at the time limit. Servers
-    /// end with it, because the testbed ties them to their parent.
+    /// Runs the judge once in a process group of its own. The group is killed at the first failure or at the time
+    /// limit. Servers end with the group, because the testbed ties them to their parent process.
     fn run(
         &self,
         copy: &Path,
@@ -294,7 +294,7 @@ impl Judge {
             let _ = killpg(group, Signal::SIGKILL);
         }
         let status = child.wait()?;
-        // A child that was left behind would keep the pipe open.
+        // A child process that is left behind would keep the pipe open, and the reader would wait.
         let _ = killpg(group, Signal::SIGKILL);
         let _ = reader.join();
         Ok(ran.unwrap_or_else(|| {
@@ -306,7 +306,7 @@ impl Judge {
         }))
     }
 
-    /// The failed test or rule that a line of output names.
+    /// Returns the failed test or rule that a line of output names; `None` for other lines.
     fn failure(&self, line: &str) -> Option<String> {
         match self.kind {
             Kind::Tests => {
@@ -322,7 +322,7 @@ impl Judge {
     }
 }
 
-/// Calibrates all judges, several at a time. Returns the tests that are left out. With `keep`, calibrates only judges
+/// Calibrates several judges at a time. Returns the tests that are left out. With `keep`, calibrates only judges
 /// without an earlier calibration.
 pub(crate) fn calibrate(
     judges: &mut [Judge],
@@ -359,8 +359,8 @@ pub(crate) fn calibrate(
     Ok(all?.concat())
 }
 
-/// How many mutants of a file each judge has killed, and in what time: the judge with the most kills per second runs
-/// first. This changes how soon a mutant is judged, never the verdict.
+/// For each file and judge: the number of killed mutants, and the seconds that the judge has used. The judge with the
+/// most kills per second runs first. This changes how soon a mutant is judged, never the verdict.
 #[derive(Default)]
 pub(crate) struct Experience(Mutex<HashMap<(String, String), (f64, f64)>>);
 
@@ -371,7 +371,7 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // The simulation and the unit tests do not wait for a time limit when a mutant hangs, so they run early.
+        // The simulation and the unit tests need no time limit to notice a mutant that hangs, so they run early.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,
@@ -390,7 +390,7 @@ impl Experience {
     }
 }
 
-/// The verdict of all judges on a mutant.
+/// Lets the judges run, the most promising first, until one notices the mutant. Returns the verdict.
 pub(crate) fn try_all(
     judges: &[Judge],
     experience: &Experience,
@@ -417,7 +417,7 @@ pub(crate) fn try_all(
     })
 }
 
-/// The number of mutants that each judge reaches.
+/// Returns the number of mutants that each judge reaches.
 pub(crate) fn reach(judges: &[Judge]) -> BTreeMap<&str, usize> {
     let reach = judges
         .iter()

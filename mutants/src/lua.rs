@@ -1,9 +1,9 @@
-//! Mutants of a script, line by line. The script text is replaced at run time, so each mutated line is a comment after
-//! its original until it is switched on.
+//! Mutants of a script, line by line. The script text is replaced at run time: each mutated line is a comment after the
+//! original line until the mutant is switched on.
 
 use crate::mutant::{Form, Mutant, exchange, short};
 
-/// Replacements of words.
+/// The words of a script that are replaced, and their replacements.
 const WORDS: &[(&str, &str)] = &[
     (" == ", " ~= "),
     (" ~= ", " == "),
@@ -41,7 +41,8 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
             continue;
         }
         let mut add = |other: String, change: String| {
-            // A number may be mutated both as a number and as a word.
+            // The replacement of a number and the replacement of a word may result in the same line, which is one
+            // mutant.
             let form = Form::Line(other);
             let twice = |known: &Mutant| known.range == range && known.form == form;
             if found.iter().any(twice) {
@@ -82,7 +83,7 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
     found
 }
 
-/// Numbers outside of strings and comments that are not subscripts.
+/// Finds the numbers that are outside of strings and are no subscripts, with their positions.
 fn numbers(code: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut quoted = false;
@@ -106,7 +107,7 @@ fn numbers(code: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Whether a line is only a call or an assignment.
+/// Whether a line is a complete call or assignment, which can be left out.
 fn is_a_statement(code: &str) -> bool {
     let code = code.trim();
     let called = ["call(", "redis.call(", "redis.pcall("]

@@ -1,14 +1,14 @@
 //! `scripts/mutants`: finds out which small faults in the deciding code of quorate the tests and the simulation notice.
 //!
-//! All mutants are woven into **one** build of a copy of the tree. An environment variable switches one of them on, so
-//! a mutant costs the time of its tests and not that of a build.
+//! All mutants are woven into **one** build of a copy of the tree. An environment variable switches one mutant on, so
+//! each mutant costs only the time of its tests, and no build.
 //!
 //! 1. `find` reads the deciding code (`targets.rs` lists it) and finds mutants.
-//! 2. `tree` weaves them into the copy, leaves out those that do not compile, and builds the tests and the simulation
-//!    of the copy.
-//! 3. `judge` runs them against each mutant, the cheapest first, until one fails.
+//! 2. `tree` weaves the mutants into the copy, leaves out those that do not compile, and builds the tests and the
+//!    simulation of the copy.
+//! 3. `judge` runs the tests and the simulation against each mutant, the cheapest first, until one fails.
 //! 4. `survivors.txt` lists the mutants that no judge notices, with the reason why they make no difference. A test
-//!    keeps the list true and short.
+//!    checks that the list fits the code and does not grow.
 
 mod choice;
 mod find;
@@ -128,7 +128,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns true if no mutant survives without a reason.
+/// Does what the options ask for. Returns true if no mutant survives without a reason.
 fn run(options: &Options) -> Result<bool> {
     let root = targets::root();
     let code = find::find(&root)?;
@@ -218,7 +218,7 @@ fn run(options: &Options) -> Result<bool> {
     Ok(alive.is_empty())
 }
 
-/// A random seed.
+/// Returns a seed that differs from run to run.
 fn by_chance() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::from(now.unwrap_or_default().subsec_nanos())
@@ -241,7 +241,8 @@ fn judge_all(
                 let mut table = table
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
-                // A mutant that survived a choice of judges may still be killed by the others.
+                // If only some judges were chosen, the other judges may still kill a surviving mutant, so its fate is
+                // not recorded.
                 let lives = matches!(fate, Fate::Alive | Fate::Unreached);
                 if !lives || options.choice.only.is_empty() {
                     table.note(mutant, &fate)?;
@@ -270,7 +271,7 @@ fn judge_all(
     results.into_iter().collect()
 }
 
-/// An order that depends on the seed, and not on the order of the code.
+/// Returns a sort key that depends on the seed and hardly on the order of the code.
 fn shuffled(id: u64, seed: u64) -> u64 {
     let mut x = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed.wrapping_mul(0xD1B5_4A32_D192_ED03);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

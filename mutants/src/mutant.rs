@@ -4,31 +4,31 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
-/// How a mutant is woven into the text.
+/// How a mutant changes the code, and so how it is woven into the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Replaces an expression by this one.
+    /// The expression is replaced by this expression.
     Instead(String),
-    /// A condition that is always true.
+    /// The condition is always true.
     Always,
-    /// A condition that is always false.
+    /// The condition is always false.
     Never,
-    /// A negated condition.
+    /// The condition is negated.
     Not,
-    /// A pattern that never matches, in `if let` and `while let`.
+    /// The pattern of an `if let` or `while let` never matches.
     NoMatch,
-    /// A match arm that is never taken, if another arm matches as well.
+    /// The match arm is never taken. Another arm matches as well.
     NoArm,
-    /// A statement left out.
+    /// The statement is left out.
     Without,
-    /// A function whose body is only this.
+    /// The function does nothing but this.
     Only(String),
-    /// Replaces a line of a script by this one.
+    /// The line of a script is replaced by this line.
     Line(String),
 }
 
 impl Form {
-    /// The text before and after the original text.
+    /// Returns the text that is woven in before the original text, and the text after it. `id` is the mutant's number.
     pub(crate) fn around(&self, id: usize) -> (String, String) {
         let on = format!("crate::mutant({id})");
         let (before, after) = match self {
@@ -46,29 +46,29 @@ impl Form {
     }
 }
 
-/// A mutant.
+/// A mutant: one small fault in one place of the code.
 #[derive(Clone, Debug)]
 pub(crate) struct Mutant {
-    /// Its number in this state of the code.
+    /// The mutant's number, from 1. It changes when the code changes.
     pub(crate) id: usize,
-    /// The path of the file, relative to the root.
+    /// The path of the mutated file, relative to the root of the repository.
     pub(crate) file: String,
-    /// The function, with its type.
+    /// The name of the mutated function, after the name of its type.
     pub(crate) function: String,
-    /// The line on which it begins.
+    /// The line on which the mutated text begins.
     pub(crate) line: usize,
     /// The change, in words that stay the same when the code moves.
     pub(crate) change: String,
-    /// Its position among mutants with the same words.
+    /// The position of this mutant among the mutants with the same file name, function and change, from 1.
     pub(crate) nth: usize,
-    /// The range of the original text.
+    /// The range of the original text in the file, in bytes.
     pub(crate) range: Range<usize>,
-    /// The form.
+    /// How the mutant changes the code.
     pub(crate) form: Form,
 }
 
 impl Mutant {
-    /// Its name in `survivors.txt`: without folders, lines and numbers, which change.
+    /// Returns the mutant's name in `survivors.txt`. It has no folder, line or number, because these change often.
     pub(crate) fn name(&self) -> String {
         let mut parts = self.file.rsplit('/');
         let mut file = parts.next().unwrap_or_default().to_owned();
@@ -98,7 +98,7 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// Numbers the mutants, and counts those with the same words.
+/// Sets the number of each mutant, and its position among the mutants with the same name.
 pub(crate) fn number(mutants: &mut [Mutant]) {
     let mut seen: HashMap<String, usize> = HashMap::new();
     for (index, mutant) in mutants.iter_mut().enumerate() {
@@ -110,7 +110,7 @@ pub(crate) fn number(mutants: &mut [Mutant]) {
     }
 }
 
-/// Describes a replacement on one line. For long code, only the part that differs.
+/// Describes a replacement on one line. For code of more than 60 characters, shows only the part that differs.
 pub(crate) fn exchange(code: &str, other: &str) -> String {
     let line = |code: &str| code.split_whitespace().collect::<Vec<_>>().join(" ");
     let (code, other): (Vec<char>, Vec<char>) =
@@ -128,7 +128,7 @@ pub(crate) fn exchange(code: &str, other: &str) -> String {
     format!("{} -> {}", cut(&code), cut(&other))
 }
 
-/// Code on one line, cut to a length that fits into a table.
+/// Returns code on one line, shortened to about 70 characters so that it fits into a table.
 pub(crate) fn short(code: &str) -> String {
     let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
     let code = code.replace('|', "¦");

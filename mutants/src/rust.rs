@@ -1,8 +1,8 @@
 //! Finds the mutants of a Rust file.
 //!
-//! They are small and likely faults: a comparison that is off by its boundary or reversed, a forgotten condition, a
-//! statement left out, a match arm never taken, a number off by one, a bound that is not applied. Not mutated: tests,
-//! constants (they have no run time), the contents of macros, statements that only log or measure (`tracing`,
+//! Mutants are small and likely faults: a comparison that is off by its boundary or reversed, a forgotten condition, a
+//! statement left out, a match arm never taken, a number off by one, a bound that is not applied. Not mutated are
+//! tests, constants (they have no run time), the contents of macros, statements that only log or measure (`tracing`,
 //! `metrics`), and fallbacks of number conversions.
 
 use std::ops::Range;
@@ -17,21 +17,22 @@ use syn::{
 
 use crate::mutant::{Form, Mutant, exchange, short};
 
-/// The result for a file.
+/// The mutants and the `const fn` functions of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Its mutants, in no particular order.
+    /// The mutants of the file, in no particular order.
     pub(crate) mutants: Vec<Mutant>,
-    /// Functions that the compiler may evaluate: a switch is not possible in them.
+    /// The functions that the compiler may evaluate at compile time. A mutant cannot be switched on in them, so `const`
+    /// is removed from those that have mutants.
     pub(crate) constant: Vec<Constant>,
 }
 
-/// A `const fn`.
+/// A `const fn`, with the position of its `const`.
 #[derive(Clone, Debug)]
 pub(crate) struct Constant {
-    /// Its type and name.
+    /// The name of the function, after the name of its type.
     pub(crate) function: String,
-    /// The position of the word `const`.
+    /// The range of the word `const` in the file, in bytes.
     pub(crate) word: Range<usize>,
 }
 
@@ -49,7 +50,8 @@ pub(crate) fn find(file: &str, text: &str) -> Result<Found> {
     Ok(finder.found)
 }
 
-/// The range of the body of the only function with this name, without its braces.
+/// Returns the range of the body of the function with this name, without its braces; `None` if the file has no such
+/// function.
 pub(crate) fn body_of(text: &str, name: &str) -> Option<Range<usize>> {
     let parsed = syn::parse_file(text).ok()?;
     parsed.items.iter().find_map(|item| match item {
@@ -78,7 +80,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
             || (path.is_ident("cfg")
                 && attribute.meta.require_list().is_ok_and(|list| {
                     let words = list.tokens.to_string();
-                    // Code that no judge is built with is not compiled.
+                    // Code that is in no build of a judge is not compiled, so it is treated like a test.
                     let unbuilt = words.contains("loom") || words.contains("\"tls-rustls\"");
                     words == "test" || words.contains("all (test") || unbuilt
                 }))
@@ -104,7 +106,7 @@ fn is_for_tests(stmt: &Stmt) -> bool {
     })
 }
 
-/// Whether an `if` only writes to the log.
+/// Whether an `if` does nothing but write to the log.
 fn only_tells(branch: &syn::ExprIf) -> bool {
     let traces = |block: &Block| {
         block.stmts.iter().all(|stmt| match stmt {
@@ -124,7 +126,7 @@ fn only_tells(branch: &syn::ExprIf) -> bool {
     traces(&branch.then_branch) && otherwise
 }
 
-/// The last and the first word of a called path.
+/// Returns the first and the last word of a called path, e.g. `Duration` and `from_secs`.
 fn called(expr: &Expr) -> Option<(String, String)> {
     match expr {
         Expr::Call(call) => match &*call.func {
@@ -147,7 +149,7 @@ fn has_let(expr: &Expr) -> bool {
     }
 }
 
-/// A condition whose parts have mutants of their own.
+/// Whether the parts of a condition have mutants of their own, so that the whole condition needs none.
 fn has_parts(expr: &Expr) -> bool {
     match expr {
         Expr::Binary(_) | Expr::Let(_) | Expr::Lit(_) | Expr::Macro(_) => true,
@@ -163,7 +165,8 @@ fn says_yes_or_no(call: &ExprMethodCall) -> bool {
     name.starts_with("is_") || name.starts_with("contains") || name == "any" || name == "all"
 }
 
-/// `T::try_from(x).unwrap_or(y)`: no possible time or size needs the `y`.
+/// Whether this is `T::try_from(x).unwrap_or(y)`. Mutants of the fallback `y` are useless, because no possible time or
+/// size needs it.
 fn converts(call: &ExprMethodCall) -> bool {
     let tries = called(&call.receiver).is_some_and(|(_, last)| last == "try_from");
     tries && call.method == "unwrap_or"
@@ -253,7 +256,7 @@ impl Finder<'_> {
         block: &Block,
     ) -> bool {
         let name = signature.ident.to_string();
-        // A public `const fn` stays one, because users may call it in constants.
+        // A public `const fn` must stay `const`, because users may call it in constants. So it is not mutated.
         let callable = signature.constness.is_some() && matches!(visible, Visibility::Public(_));
         if is_test(attributes) || callable || name == "fmt" {
             return false;
@@ -371,7 +374,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_expr_match(&mut self, expr: &'ast syn::ExprMatch) {
         let catches_all = |pat: &Pat| match pat {
             Pat::Wild(_) => true,
-            // A binding, and not a constant like `None`.
+            // A name in lower case is a binding, which matches everything. A name like `None` is a constant.
             Pat::Ident(name) => {
                 let first = name.ident.to_string().chars().next();
                 name.subpat.is_none() && first.is_some_and(char::is_lowercase)

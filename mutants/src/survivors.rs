@@ -1,4 +1,4 @@
-//! Mutants that may survive, each with the reason: `survivors.txt`.
+//! Mutants that may survive, each with the reason, as `survivors.txt` lists them.
 
 use std::path::Path;
 
@@ -6,16 +6,16 @@ use anyhow::{Context, Result};
 
 use crate::mutant::Mutant;
 
-/// One entry of the list.
+/// One mutant of the list, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Survivor {
-    /// The mutant, as [`Mutant::name`] calls it.
+    /// The mutant's name, as [`Mutant::name`] returns it.
     pub(crate) name: String,
-    /// The reason why it makes no difference.
+    /// The reason why the mutant makes no difference.
     pub(crate) reason: String,
 }
 
-/// Reads the list. A mutant is on a line of its own, with its reason below, indented.
+/// Reads the list. Each mutant is on a line of its own, and the indented lines below it are its reason.
 pub(crate) fn read() -> Result<Vec<Survivor>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("survivors.txt");
     let text = std::fs::read_to_string(path).context("survivors.txt")?;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::{find, targets};
 
-    /// The largest length of the list. It may only shrink.
+    /// The largest allowed number of mutants in the list. It may only be lowered.
     const MOST: usize = 31;
 
     #[test]

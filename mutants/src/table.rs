@@ -1,4 +1,4 @@
-//! The fate of each mutant, written to disk after each, so that a stopped run can continue.
+//! The verdict on each mutant. The table is written to disk after each verdict, so that a stopped run can continue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use crate::judge::Fate;
 use crate::mutant::Mutant;
 use crate::survivors::Survivor;
 
-/// The table of `target/mutants/table.txt`.
+/// The table in `target/mutants/table.txt`.
 #[derive(Debug)]
 pub(crate) struct Table {
     path: PathBuf,
@@ -28,7 +28,7 @@ const ALIVE: &str = "ALIVE";
 const UNREACHED: &str = "ALIVE, reached by no judge";
 
 impl Table {
-    /// Reads the results of an earlier run.
+    /// Reads the table of earlier runs. It is empty if there is no file.
     pub(crate) fn read(path: PathBuf) -> Self {
         let text = fs::read_to_string(&path).unwrap_or_default();
         let rows = text.lines().filter_map(|line| {
@@ -43,18 +43,18 @@ impl Table {
         }
     }
 
-    /// Whether a mutant has been judged.
+    /// Whether a mutant has been judged already.
     pub(crate) fn knows(&self, mutant: &Mutant) -> bool {
         self.rows.contains_key(&mutant.name())
     }
 
-    /// Whether a mutant survived.
+    /// Whether a mutant was judged and survived.
     pub(crate) fn is_alive(&self, mutant: &Mutant) -> bool {
         let row = self.rows.get(&mutant.name());
         row.is_some_and(|row| row.fate.starts_with(ALIVE))
     }
 
-    /// Notes the fate of a mutant.
+    /// Records the verdict on a mutant, and writes the table.
     pub(crate) fn note(&mut self, mutant: &Mutant, fate: &Fate) -> Result<()> {
         let fate = said(fate);
         let place = format!("{}:{}", mutant.file, mutant.line);
@@ -70,13 +70,14 @@ impl Table {
         Ok(fs::write(&self.path, text)?)
     }
 
-    /// Forgets mutants that are no longer in the code.
+    /// Removes the mutants that are no longer in the code.
     pub(crate) fn retain(&mut self, mutants: &[Mutant]) {
         let names: BTreeSet<String> = mutants.iter().map(Mutant::name).collect();
         self.rows.retain(|name, _| names.contains(name));
     }
 
-    /// A line for each file and each judge, about all mutants that were ever judged, or only these.
+    /// Returns a summary with a line for each file and each judge. It is about the mutants in `only`, or else about all
+    /// mutants that were ever judged.
     pub(crate) fn summary(&self, explained: &[Survivor], only: Option<&[&Mutant]>) -> String {
         let explained: BTreeSet<&str> = explained.iter().map(|one| &*one.name).collect();
         let only: Option<BTreeSet<String>> =
@@ -129,7 +130,7 @@ impl Table {
     }
 }
 
-/// The fates of the mutants of a file.
+/// The number of mutants with each verdict.
 #[derive(Debug, Default)]
 struct Counts {
     judged: usize,
@@ -151,7 +152,7 @@ impl Counts {
     }
 }
 
-/// A fate as text in a row of the table.
+/// Returns a verdict as the text in the table.
 fn said(fate: &Fate) -> String {
     match fate {
         Fate::Killed(by) => format!("killed by {by}"),

@@ -1,4 +1,4 @@
-//! The code that is mutated. Only this file contains paths.
+//! Which code is mutated. Only this file of the package contains paths of the library.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The deciding code, as patterns of git. A pattern that matches nothing is an error, because a file that moved would
-/// be left out silently.
+/// The deciding code, as patterns of git. A pattern that matches no file is an error. Otherwise a file that was moved
+/// would be left out silently.
 const DECIDING: &[&str] = &[
     "src/protocol/*.rs",
     "src/limit.rs",
@@ -56,14 +56,15 @@ const DECIDING: &[&str] = &[
     "src/scripts/**/*.lua",
 ];
 
-/// Files among these that only tests and simulations use: a fault there is a fault of a check.
+/// Files of the deciding code that only tests and simulations use. They are not mutated, because a fault in them is a
+/// fault of a check.
 const FOR_TESTS: &[&str] = &[
     "src/node/store/record_access.rs",
     "src/node/store/flaw.rs",
     "src/node/store/table.rs",
 ];
 
-/// The function of the library that assembles the text of a script. Scripts are replaced by their mutants there.
+/// The function of the library that assembles the text of a script. There the mutant that is on is put into the script.
 pub(crate) const ASSEMBLES_SCRIPTS: &str = "with_parts";
 
 /// The root of the checkout.
@@ -72,7 +73,7 @@ pub(crate) fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// The files under version control that match; all files without patterns.
+/// Returns the files under version control that match one of the patterns.
 pub(crate) fn tracked(root: &Path, patterns: &[&str]) -> Result<Vec<String>> {
     let patterns = patterns.iter().map(|pattern| format!(":(glob){pattern}"));
     let listed = Command::new("git")
@@ -88,7 +89,7 @@ pub(crate) fn tracked(root: &Path, patterns: &[&str]) -> Result<Vec<String>> {
     Ok(files.filter(|file| root.join(file).is_file()).collect())
 }
 
-/// The files that are mutated, with their texts.
+/// Returns the files that are mutated, with their texts.
 pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
     let mut files = BTreeMap::new();
     for file in FOR_TESTS {
@@ -104,7 +105,7 @@ pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
             "no file matches {pattern}: name its new place in mutants/src/targets.rs"
         );
         for file in matching {
-            // `tests.rs` holds the unit tests of the module next to it, `models.rs` its loom models.
+            // `tests.rs` has the unit tests of the module next to it, and `models.rs` has the module's loom models.
             let tests = file.ends_with("tests.rs") || file.ends_with("models.rs");
             if !tests && !FOR_TESTS.contains(&&*file) {
                 let text = std::fs::read_to_string(root.join(&file)).context(file.clone())?;

@@ -1,4 +1,4 @@
-//! The copy of the tree with all mutants in it, and its builds.
+//! The copy of the repository with all mutants woven in, and its builds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
 use crate::{rust, targets};
 
-/// The switch, appended to the library. `{count}` is one more than the largest number of a mutant.
+/// The code that switches a mutant on, appended to the library. `{count}` is one more than the number of mutants.
 const SWITCH: &str = r#"
 
 /// Whether the mutant is on.
@@ -87,25 +87,25 @@ mod mutants {
 }
 "#;
 
-/// The copy.
+/// The copy of the repository.
 pub(crate) struct Tree {
     root: PathBuf,
     /// The folder of the copy.
     pub(crate) copy: PathBuf,
     code: Code,
-    /// Mutants that do not compile, by name, including those known from earlier builds.
+    /// The names of the mutants that do not compile, including those of earlier builds.
     dropped: BTreeSet<String>,
 }
 
-/// The programs of the judges.
+/// The built programs of the judges.
 pub(crate) struct Built {
-    /// The test programs by name. `lib` are the unit tests.
+    /// The test programs by name. `lib` is the program of the unit tests.
     pub(crate) tests: BTreeMap<String, PathBuf>,
-    /// The simulation, optimized.
+    /// The optimized simulation; `None` if it was not built.
     pub(crate) simulation: Option<PathBuf>,
 }
 
-/// An error of the compiler: the places it points at, and its text.
+/// An error of the compiler: the places that it points at, its code, and its text.
 struct Complaint {
     places: Vec<(String, Range<usize>)>,
     code: String,
@@ -113,14 +113,14 @@ struct Complaint {
 }
 
 impl Tree {
-    /// Copies the files under version control. Files with the same content are not written again, so that they are not
-    /// compiled again.
+    /// Copies the files under version control. A file with the same content is not written again, so cargo does not
+    /// compile it again.
     pub(crate) fn copy(root: &Path, code: Code) -> Result<Self> {
         let work = root.join("target/mutants");
         let copy = work.join("tree");
         let files = targets::tracked(root, &["**"])?;
         for file in &files {
-            // Source files are written when they are woven.
+            // The source files of the library are written when the mutants are woven in.
             if !is_source(file) {
                 write(&copy.join(file), &fs::read(root.join(file))?)?;
             }
@@ -135,7 +135,7 @@ impl Tree {
         })
     }
 
-    /// The mutants that compile.
+    /// Returns the mutants that compile.
     pub(crate) fn mutants(&self) -> impl Iterator<Item = &Mutant> {
         let dropped = &self.dropped;
         let mutants = self.code.mutants.iter();
@@ -147,7 +147,7 @@ impl Tree {
         self.code.mutants.len() - self.mutants().count()
     }
 
-    /// The result of an earlier build, for other mutants of the very same code.
+    /// Returns the copy and the programs of the last build, to judge other mutants of exactly the same code.
     pub(crate) fn built(root: &Path, code: Code) -> Result<(Self, Built)> {
         let work = root.join("target/mutants");
         let known = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
@@ -168,7 +168,7 @@ impl Tree {
         Ok((tree, Built { tests, simulation }))
     }
 
-    /// Weaves the mutants, leaves out those that do not compile, and builds the judges.
+    /// Weaves the mutants in, leaves out the mutants that do not compile, and builds the judges.
     pub(crate) fn build(&mut self, choice: &Choice) -> Result<Built> {
         const LIBRARY: &[&str] = &[
             "check",
@@ -255,7 +255,7 @@ impl Tree {
         Ok(Built { tests, simulation })
     }
 
-    /// Writes the mutated files. Returns the position of each mutant.
+    /// Writes the source files with the mutants woven in. Returns the positions of the mutants, by file.
     fn weave(&self) -> Result<BTreeMap<String, Vec<Placed>>> {
         let mut placed = BTreeMap::new();
         let mut wraps: BTreeMap<&str, Vec<Wrap>> = BTreeMap::new();
@@ -313,17 +313,17 @@ impl Tree {
         Ok(placed)
     }
 
-    /// Leaves out the mutants that an error of the compiler concerns.
+    /// Leaves out the mutants that a compiler error is about.
     fn drop_for(&mut self, complaint: &Complaint, placed: &BTreeMap<String, Vec<Placed>>) {
         let mut blamed = BTreeSet::new();
         for (file, range) in &complaint.places {
             let around = placed.get(file).into_iter().flatten().filter(|placed| {
                 placed.whole.start <= range.start && range.end <= placed.whole.end
             });
-            // The innermost mutant around it.
+            // Of the mutants around the place of the error, the innermost one causes it.
             if let Some(placed) = around.min_by_key(|placed| placed.whole.len()) {
                 blamed.insert(placed.id);
-                // The first place is the main one.
+                // The compiler names the main place first, so the other places are not needed.
                 break;
             }
         }
@@ -338,8 +338,9 @@ impl Tree {
         if !blamed.is_empty() {
             return;
         }
-        // The error is a consequence of a mutant elsewhere. Leaves out the mutants that make the code go on after a
-        // place where it ended before, in all places that the error names; else all mutants there.
+        // No mutant is around the error, so a mutant elsewhere causes it. Often a left-out `return` or `break` makes
+        // the code continue. Leaves out such mutants between the first and the last place of the error; if there are
+        // none, all mutants there.
         let Some((file, _)) = complaint.places.first() else {
             return;
         };
@@ -364,8 +365,8 @@ impl Tree {
         self.dropped.extend(names);
     }
 
-    /// Runs cargo in the copy. Returns the built programs and the errors. The build folder is separate, because cargo
-    /// would take the copy for the original.
+    /// Runs cargo in the copy. Returns the built programs by name, and the compiler errors. The copy has a build folder
+    /// of its own, because cargo would otherwise confuse it with the original.
     fn cargo(&self, args: &[&str]) -> Result<(BTreeMap<String, PathBuf>, Vec<Complaint>)> {
         eprintln!("cargo {}", args.join(" "));
         let ran = Command::new("nice")
@@ -399,7 +400,8 @@ impl Tree {
     }
 }
 
-/// Mutants with the same words on two lines are two mutants, also in `not-compiled.txt`.
+/// Returns the mutant's name in `not-compiled.txt`. It includes the whole replacement, because shortened names may be
+/// equal for different mutants.
 fn dropped_name(mutant: &Mutant) -> String {
     let kind = match &mutant.form {
         Form::Instead(other) => other.split_whitespace().collect::<Vec<_>>().join(" "),
@@ -424,7 +426,7 @@ fn complaint(said: &Value) -> Complaint {
     }
 }
 
-/// Whether a file is source code of the library, which is written when it is woven.
+/// Whether a file is source code of the library, which is written when the mutants are woven in.
 fn is_source(file: &str) -> bool {
     let kind = Path::new(file).extension();
     file.starts_with("src/") && kind.is_some_and(|kind| kind == "rs" || kind == "lua")
@@ -444,7 +446,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).context(path.display().to_string())
 }
 
-/// Removes files that are no longer in the original.
+/// Removes the files of the copy that are no longer in the original.
 fn remove_others(folder: &Path, copy: &Path, wanted: &BTreeSet<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

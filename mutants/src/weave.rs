@@ -1,31 +1,31 @@
-//! Weaves all mutants of a file into one text, each with its switch.
+//! Weaves all mutants of a file into one text. Each mutant has a switch of its own.
 
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Text to put around a range of the original.
+/// Text that is woven in before and after a range of the original text.
 #[derive(Clone, Debug)]
 pub(crate) struct Wrap {
-    /// The mutant; `None` for another change.
+    /// The number of the mutant; `None` for a change that is no mutant.
     pub(crate) id: Option<usize>,
-    /// The range.
+    /// The range of the original text, in bytes.
     pub(crate) range: Range<usize>,
-    /// The text before it.
+    /// The text before the range.
     pub(crate) before: String,
-    /// The text after it.
+    /// The text after the range.
     pub(crate) after: String,
 }
 
 /// The position of a mutant in the woven text.
 #[derive(Clone, Debug)]
 pub(crate) struct Placed {
-    /// The mutant.
+    /// The number of the mutant.
     pub(crate) id: usize,
-    /// The whole range, with the text around it.
+    /// The range in the woven text, in bytes, including the text before and after the original.
     pub(crate) whole: Range<usize>,
 }
 
-/// Weaves all of them. Of two around the same range, the first is the outer one.
+/// Weaves all wraps into the text. Of two wraps with the same range, the first in the list is the outer one.
 pub(crate) fn weave(text: &str, mut wraps: Vec<Wrap>) -> (String, Vec<Placed>) {
     wraps.sort_by_key(|wrap| (wrap.range.start, Reverse(wrap.range.end)));
     let mut woven = Woven {

@@ -1,5 +1,5 @@
-//! At most one client at a time believes that it holds a lock, from "obtained" to the first of "release sent",
-//! "validity ended" and "loss notified".
+//! At most one client at a time believes that it holds a lock. A belief begins with "obtained" and ends with the first
+//! of "release sent", "validity ended" and "loss notified".
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,26 +7,26 @@ use std::hash::Hash;
 /// A client's belief that it holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief<I> {
-    /// The client, or one of its holds.
+    /// The client that believes, or one of its holds.
     pub who: I,
-    /// When it obtained the lock.
+    /// When the client obtained the lock.
     pub from: u64,
-    /// When the belief ends, if nothing else happens.
+    /// When the belief ends if nothing else happens: the end of the validity.
     pub until: u64,
 }
 
-/// Two simultaneous beliefs.
+/// An overlap of a belief with an earlier one on the same resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overlap<I> {
-    /// The one that believed already.
+    /// The client or hold whose belief began earlier.
     pub other: I,
     /// When the overlap begins.
     pub from: u64,
-    /// When the overlap ends, as far as is known.
+    /// When the overlap ends, as far as is known now.
     pub to: u64,
 }
 
-/// The current beliefs by resource.
+/// Checks the beliefs on each resource.
 #[derive(Debug)]
 pub struct Exclusion<R, I> {
     open: HashMap<R, Vec<Belief<I>>>,
@@ -43,7 +43,7 @@ impl<R, I> Default for Exclusion<R, I> {
 }
 
 impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
-    /// A belief begins. Returns all overlaps with others.
+    /// Records that a belief begins. Returns its overlaps with the beliefs of others.
     pub fn begins(&mut self, resource: R, belief: Belief<I>) -> Vec<Overlap<I>> {
         self.judged += 1;
         let open = self.open.entry(resource).or_default();
@@ -53,7 +53,7 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         overlaps
     }
 
-    /// The end of the belief of `who` moves. Returns all overlaps with others.
+    /// Records at `now` that the belief of `who` will end at `until`. Returns its overlaps with the beliefs of others.
     pub fn moves(&mut self, resource: &R, who: I, now: u64, until: u64) -> Vec<Overlap<I>> {
         let Some(open) = self.open.get_mut(resource) else {
             return Vec::new();
@@ -66,14 +66,14 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         overlaps(open, &from_now)
     }
 
-    /// The belief of `who` ends.
+    /// Records that the belief of `who` has ended.
     pub fn ends(&mut self, resource: &R, who: I) {
         if let Some(open) = self.open.get_mut(resource) {
             open.retain(|one| one.who != who);
         }
     }
 
-    /// The number of beliefs judged.
+    /// The number of beliefs that were checked.
     pub fn judged(&self) -> u64 {
         self.judged
     }
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(exclusion.begins("a", belief(4, 39, 60)), [both(3, 39, 40)]);
         exclusion.ends(&"a", 3);
         assert_eq!(exclusion.begins("a", belief(5, 60, 70)), []);
-        // The other belief was extended meanwhile.
+        // The belief of client 5 ends at 70, so client 6 overlaps with it.
         assert_eq!(exclusion.begins("a", belief(6, 65, 66)), [both(5, 65, 66)]);
         exclusion.ends(&"a", 5);
         assert_eq!(exclusion.begins("a", belief(7, 66, 90)), []);

@@ -1,8 +1,8 @@
 //! The promises of a lock, as checkers over facts.
 //!
-//! The simulation reports facts while they happen, a chaos run reports them from its history, so both judge a promise
-//! in the same way. The caller decides which assumptions were violated, and what that excuses. The checkers know
-//! neither the library nor the source of the facts.
+//! The simulation reports facts while they happen, and a chaos run reports them from its history. So both judge a
+//! promise in the same way. The caller decides which assumptions were violated, and which violations of promises that
+//! excuses. The checkers know neither the library nor the source of the facts.
 //!
 //! Times are numbers on one time base, in any unit. Facts must be reported in the order in which they happened.
 

@@ -1,4 +1,4 @@
-//! The holder of a lock that has ended is notified in time: at the end of its validity, whatever the masters do.
+//! The holder of a lock is notified of a loss in time: at the end of the validity, whatever the masters do.
 
 /// Judges how late holders were notified.
 #[derive(Clone, Copy, Debug)]
@@ -9,7 +9,8 @@ pub struct LossNotice {
 }
 
 impl LossNotice {
-    /// `slack` is the longest allowed delay: the time from the timer to the holder.
+    /// Creates the checker. `slack` is the longest allowed delay from the end of the validity until the holder is
+    /// notified.
     pub fn new(slack: u64) -> Self {
         Self {
             slack,
@@ -18,8 +19,9 @@ impl LossNotice {
         }
     }
 
-    /// Judges a hold that was valid until `until` and has ended, or still goes on, at `now`. Time `kept`, for which its
-    /// process could not run since then, does not count. Returns the delay if it is too long.
+    /// Checks a hold that was valid until `until`. The time `now` is when its holder was notified, or the present if it
+    /// was not notified yet. The time `kept`, for which the holder's process could not run since `until`, does not
+    /// count. Returns the delay if it is too long.
     pub fn judge(&mut self, until: u64, now: u64, kept: u64) -> Option<u64> {
         self.judged += 1;
         let late = now.saturating_sub(until).saturating_sub(kept);
@@ -27,12 +29,12 @@ impl LossNotice {
         (late > self.slack).then_some(late)
     }
 
-    /// The longest delay.
+    /// The longest delay of any notification.
     pub fn worst(&self) -> u64 {
         self.worst
     }
 
-    /// The number of holds judged.
+    /// The number of checks.
     pub fn judged(&self) -> u64 {
         self.judged
     }

@@ -1,9 +1,9 @@
 //! First come, first served: once a client is certainly queued, no client whose first attempt began later gets the lock
-//! before it. This is judged in true time, and not by the tickets of the queue.
+//! before it. This is checked in true time, not by the tickets of the queue.
 
 use std::collections::BTreeSet;
 
-/// The clients that are certainly queued for one resource, and since when.
+/// The clients that are certainly queued for one resource, each with the time since when.
 #[derive(Debug)]
 pub struct Line<I> {
     waiting: BTreeSet<(u64, I)>,
@@ -18,29 +18,29 @@ impl<I> Default for Line<I> {
 }
 
 impl<I: Ord + Clone> Line<I> {
-    /// The client is queued since then.
+    /// Records that the client `who` has been certainly queued since `since`.
     pub fn stands(&mut self, who: I, since: u64) {
         self.waiting.insert((since, who));
     }
 
-    /// The client has the lock, or stops waiting.
+    /// Records that the client `who` has the lock or stops waiting.
     pub fn leaves(&mut self, who: &I) {
         self.waiting.retain(|(_, one)| one != who);
     }
 
-    /// The client that has been queued the longest, and since when.
+    /// Returns the client that has been queued the longest, and since when.
     pub fn first(&self) -> Option<(u64, &I)> {
         self.waiting.first().map(|(since, one)| (*since, one))
     }
 
-    /// The same, among clients that a winner must not pass.
+    /// Returns the client that has been queued the longest among those for which `is` returns true, and since when.
     pub fn first_of(&self, is: impl Fn(&I) -> bool) -> Option<(u64, &I)> {
         let first = self.waiting.iter().find(|(_, one)| is(one));
         first.map(|(since, one)| (*since, one))
     }
 
-    /// The client that is passed by a winner whose first attempt began at `began`, if any. The winner must have left
-    /// the queue.
+    /// Returns the client that was overtaken by a winner whose first attempt began at `began`; `None` if there is none.
+    /// The winner must have left the queue before.
     pub fn passed(&self, began: u64) -> Option<&I> {
         let (since, first) = self.first()?;
         (since < began).then_some(first)

@@ -1,5 +1,5 @@
-//! Fencing tokens are never given twice, and an attempt that began after another lock was obtained gets a larger one.
-//! Attempts that overlap may get theirs in any order. Holds that may share a lock may have the same token.
+//! Fencing tokens are never given twice, and an attempt that began after another lock was obtained gets a larger token.
+//! Attempts that overlap may get their tokens in any order. Holds that may share a lock may have the same token.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,17 +7,17 @@ use std::hash::Hash;
 /// A lock that was obtained with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Obtained<I> {
-    /// The client or hold.
+    /// The client that obtained the lock, or its hold.
     pub who: I,
-    /// When its attempt began.
+    /// When the client's attempt began.
     pub began: u64,
     /// When the lock was obtained.
     pub at: u64,
-    /// Its token.
+    /// The fencing token of the lock.
     pub token: u64,
 }
 
-/// A violation.
+/// A violation of the rule, with the other hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breach<I> {
     /// Another hold has the same token.
@@ -26,7 +26,7 @@ pub enum Breach<I> {
     Smaller(Obtained<I>),
 }
 
-/// The tokens of all resources.
+/// Checks the fencing tokens on each resource.
 #[derive(Debug)]
 pub struct Tokens<R, I> {
     given: HashMap<R, Given<I>>,
@@ -36,7 +36,7 @@ pub struct Tokens<R, I> {
 #[derive(Debug)]
 struct Given<I> {
     all: HashMap<u64, Obtained<I>>,
-    /// Those whose token is larger than all before, in order of time.
+    /// The holds whose token was larger than all tokens before, in order of time.
     records: Vec<Obtained<I>>,
 }
 
@@ -50,12 +50,13 @@ impl<R, I> Default for Tokens<R, I> {
 }
 
 impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
-    /// A token was given. Must be called in order of `at`.
+    /// Records that a hold was obtained with a token, and returns a violation. Must be called in order of `at`.
     pub fn obtained(&mut self, resource: R, new: Obtained<I>) -> Option<Breach<I>> {
         self.obtained_beside(resource, new, |_| false)
     }
 
-    /// The same for a hold that may share the lock with those for which `beside` is true, and may have their token.
+    /// Records a hold that may share the lock with other holds. For those for which `beside` returns true, it may have
+    /// the same token. Returns a violation. Must be called in order of `at`.
     pub fn obtained_beside(
         &mut self,
         resource: R,
@@ -82,7 +83,7 @@ impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
             .map(Breach::Smaller)
     }
 
-    /// The number of tokens judged.
+    /// The number of tokens that were checked.
     pub fn judged(&self) -> u64 {
         self.judged
     }
@@ -127,7 +128,7 @@ mod tests {
     #[test]
     fn shared_holds_may_have_the_same_token_but_no_smaller_one() {
         let mut tokens = Tokens::default();
-        // Even numbers are of one kind, odd ones of another.
+        // Clients with even numbers may share the lock with each other, and so may clients with odd numbers.
         let mut give = |who: u64, (began, at), token| {
             let new = Obtained {
                 who,
