@@ -1,6 +1,5 @@
-//! The minimal cost of passing a quorum lock between two processes: `SET NX PX`, and one script that compares, deletes
-//! and publishes, over plain TCP. There is no queue, no token, no timeout and no loss detection; two processes pass the
-//! lock back and forth.
+//! The minimal cost of handing a quorum lock from one process to another and back: `SET NX PX`, and one script that
+//! compares, deletes and publishes, over plain TCP. There is no queue, no token, no timeout and no loss detection.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -17,7 +16,7 @@ use super::{HOLD, RESOURCE, Turn};
 const RELEASE: &str = "if redis.call('GET',KEYS[1])==ARGV[1] then redis.call('DEL',KEYS[1]) \
     redis.call('PUBLISH',ARGV[2],'free') return 1 end return 0";
 
-/// The number of replies of one kind, and the task that waits for them.
+/// Counts the replies of one kind, and wakes the task that waits for them.
 #[derive(Default)]
 struct Tally {
     count: Cell<usize>,
@@ -32,7 +31,7 @@ impl Tally {
         }
     }
 
-    /// Waits for this many replies, and resets the count.
+    /// Waits until this many replies have arrived, and resets the count.
     async fn reaches(&self, enough: usize) {
         poll_fn(|cx| {
             if self.count.get() >= enough {
@@ -45,11 +44,11 @@ impl Tally {
     }
 }
 
-/// One of the two processes.
+/// One of the two processes that use the lock in turn.
 struct Process {
     masters: Vec<Rc<TcpStream>>,
     quorum: usize,
-    /// Positive replies, and notifications of a release.
+    /// The positive replies to requests; `told` counts the notifications of a release.
     yes: Rc<Tally>,
     told: Rc<Tally>,
 }
@@ -62,7 +61,7 @@ fn words(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Reads forever; `count` returns how many replies of this kind a chunk contains.
+/// Reads forever, and adds to `tally` the number of replies that `count` finds in each chunk.
 fn listen(stream: Rc<TcpStream>, tally: Rc<Tally>, count: fn(&[u8]) -> usize) {
     tokio::task::spawn_local(async move {
         let mut buffer = [0; 4096];
@@ -97,7 +96,7 @@ impl Process {
             });
             let subscribe = words(&["SUBSCRIBE", channel]);
             ear.try_write(&subscribe).expect("written");
-            // Each push message ends with this word.
+            // Each push message ends with this word, so counting the word counts the messages.
             listen(ear, told.clone(), |came| {
                 came.windows(4).filter(|four| four == b"free").count()
             });
@@ -112,7 +111,7 @@ impl Process {
         }
     }
 
-    /// Sends a request to all masters, and waits for positive replies of a majority.
+    /// Sends a request to all masters, and waits until a majority has replied positively.
     async fn ask(&self, request: &[u8]) {
         self.yes.count.set(0);
         for master in &self.masters {
@@ -128,7 +127,7 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
     let channel = |of: usize| format!("least:{of}");
     let process = Process::connect(addresses, &channel(this)).await;
     let load = words(&["SCRIPT", "LOAD", RELEASE]);
-    // The reply does not begin with the byte of a positive one, so it is not awaited.
+    // The reply to SCRIPT LOAD does not begin like a positive reply, so it is not counted and not awaited.
     for master in &process.masters {
         master.try_write(&load).expect("written");
     }
@@ -149,7 +148,7 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
         process.ask(&take).await;
         let obtained = Instant::now().as_nanos();
         tokio::time::sleep(HOLD).await;
-        // All notifications have arrived by now.
+        // All notifications of this release have arrived by now.
         process.told.count.set(0);
         let releasing = Instant::now().as_nanos();
         process.ask(&give).await;

@@ -1,5 +1,5 @@
-//! Waiting in order under contention, measured in alternation within one run: the cost of an acquisition beyond the
-//! hold itself, fairness, the hand-over time, and the load of the masters.
+//! Waiting in order under contention: the cost of an acquisition beyond the hold itself, fairness, the hand-over time,
+//! and the load of the masters. The arrangements are measured in turn within one run.
 //!
 //! `cargo bench -p quorate --bench contention` starts five masters and prints one table with its goals. Arguments
 //! follow `--`, for example `--rounds=10` for more rounds. Worker processes are this program again, with `--worker`.
@@ -20,7 +20,7 @@ use quorate_testbed::table::Table;
 const RESOURCE: &str = "contended";
 const HOLD: Duration = Duration::from_millis(5);
 
-/// One acquisition from the task's side, in nanoseconds of the clock that all processes share.
+/// One acquisition as the task saw it. Times are in nanoseconds of the clock that all processes share.
 #[derive(Clone, Copy)]
 struct Turn {
     task: usize,
@@ -31,7 +31,7 @@ struct Turn {
     order: u64,
 }
 
-/// The result of one arrangement.
+/// The measured figures of one arrangement.
 struct Figures {
     name: &'static str,
     beyond_hold: f64,
@@ -40,7 +40,8 @@ struct Figures {
     handover_mean: f64,
     handover_p50: f64,
     handover_p99: f64,
-    /// Two parts of the hand-over: until the successful attempt begins, and the attempt itself.
+    /// The two parts of the hand-over: the time until the successful attempt begins, and the time of the attempt
+    /// itself.
     woken_p50: f64,
     granted_p50: f64,
     sent: f64,
@@ -48,11 +49,11 @@ struct Figures {
     rate: f64,
 }
 
-/// Its name, the number of processes, the tasks per process, the mode of waiting, and the pause of a task between two
-/// turns in ms.
+/// An arrangement: its name, the number of processes, the tasks per process, the mode of waiting, and the pause of a
+/// task between two turns in ms.
 type Arrangement = (&'static str, usize, usize, &'static str, u64);
 
-/// Measured while all masters run.
+/// The arrangements that are measured while all masters run.
 const ARRANGEMENTS: [Arrangement; 8] = [
     ("in order, 1 process x 16 tasks", 1, 16, "fair", 0),
     ("in order, 4 processes x 4 tasks", 4, 4, "fair", 0),
@@ -64,7 +65,7 @@ const ARRANGEMENTS: [Arrangement; 8] = [
     ("in order, 1 process x 1000 tasks", 1, 1000, "fair", 0),
 ];
 
-/// Measured while two of the five masters do not answer.
+/// The arrangement that is measured while two of the five masters do not answer.
 const STOPPED: Arrangement = ("in order, 4 x 4, two of five stopped", 4, 4, "fair", 0);
 
 fn main() {
@@ -87,7 +88,7 @@ fn main() {
     masters[3].stop().expect("stopped");
     masters[4].stop().expect("stopped");
     seen.push((0..rounds).map(|_| measure(&masters, &STOPPED)).collect());
-    // The median round by cost, because other processes disturb single rounds.
+    // Take the round with the median cost, because other processes on the machine disturb single rounds.
     let middle = |mut rounds: Vec<Figures>| {
         rounds.sort_by(|a, b| a.beyond_hold.total_cmp(&b.beyond_hold));
         rounds.swap_remove(rounds.len() / 2)
@@ -97,7 +98,7 @@ fn main() {
     goals(&table);
 }
 
-/// The goals, and whether they are met.
+/// Prints the goals and whether they are met.
 fn goals(figures: &[Figures]) {
     println!();
     let goal = |what: &str, most: f64, value: f64| {
@@ -161,7 +162,7 @@ fn print(figures: &[Figures]) {
     print!("{table}");
 }
 
-/// Runs the workers of an arrangement until 200 acquisitions have been made, or one by each task.
+/// Runs the workers of an arrangement until they have made 200 acquisitions, or one per task if there are more tasks.
 fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     let &(name, processes, tasks, mode, pause) = arrangement;
     let turns = (processes * tasks).max(200);
@@ -179,7 +180,7 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
                 .expect("a worker")
         })
         .collect();
-    // All connect first, and then begin together.
+    // All workers connect first, and then begin together.
     let mut readers = Vec::new();
     for child in &mut children {
         let mut reader = std::io::BufReader::new(child.stdout.take().expect("piped"));
@@ -187,7 +188,7 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
         std::io::BufRead::read_line(&mut reader, &mut line).expect("ready");
         readers.push(reader);
     }
-    // The library sends only scripts and subscriptions in this benchmark; only the minimal lock sends SET.
+    // Only the minimal lock sends SET itself. The library sends only scripts and subscriptions in this benchmark.
     let before = Counts::read(masters, mode == "least");
     for child in &mut children {
         child
@@ -233,7 +234,7 @@ fn figures(
     let first = seen.iter().map(|turn| turn.obtained).min().unwrap_or(0);
     let last = seen.iter().map(|turn| turn.releasing).max().unwrap_or(0);
     let held: u64 = seen.iter().map(|turn| turn.releasing - turn.obtained).sum();
-    // Hand-overs between processes, if there are several.
+    // Count hand-overs between processes, or between tasks if there is only one process.
     let party = |turn: &Turn| turn.task / if processes > 1 { tasks } else { 1 };
     let passed = || {
         seen.windows(2)
@@ -271,7 +272,7 @@ fn figures(
     }
 }
 
-/// Takes `turns` turns with `tasks` tasks and prints each turn.
+/// A worker process: takes `turns` turns with `tasks` tasks and prints each turn.
 fn worker(args: &[String]) {
     let [urls, tasks, turns, mode, process, pause] = args else {
         panic!("--worker URLS TASKS TURNS MODE PROCESS PAUSE")
@@ -325,7 +326,7 @@ fn worker(args: &[String]) {
     print_turns(taken);
 }
 
-/// One task: takes turns while some are `left`.
+/// One task of a worker: takes turns while some of the common number are `left`.
 async fn take_turns(
     redlock: Redlock,
     task: usize,

@@ -1,4 +1,4 @@
-//! Parts of the library without a network: `cargo bench -p quorate-bench`.
+//! Measures parts of the library without a network: `cargo bench -p quorate-bench`.
 //!
 //! The masters are replaced by a node that grants before `send` returns. So the figures show the library alone: the
 //! round, the votes, the guard, and its place in the renewal wheel. A second part measures one node's actor with its
@@ -23,7 +23,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
-/// Grants at once, with one counter for all masters.
+/// A node that grants every request at once. All nodes share one fencing counter.
 struct Yes {
     name: NodeName,
     counter: Arc<AtomicU64>,
@@ -38,7 +38,7 @@ impl Node for Yes {
     fn send(&self, request: Request, reply: Reply) {
         reply.answer(Ok(match request {
             Request::Acquire { proposal, .. } => Answer::Granted {
-                // All masters grant the same number, as they do when their clocks agree.
+                // All masters grant the same fencing token, as real masters do when their clocks agree.
                 counter: self.fenced.then(|| {
                     self.counter
                         .fetch_max(proposal, Ordering::Relaxed)
@@ -56,7 +56,7 @@ impl Node for Yes {
     }
 }
 
-/// Locks over `masters` nodes that grant at once.
+/// A builder of locks over `masters` nodes that grant at once.
 fn yes(masters: usize, fenced: bool) -> RedlockBuilder {
     let counter = Arc::new(AtomicU64::new(0));
     let node = |n| {
@@ -81,7 +81,7 @@ fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
-/// Runs `times` cycles on one lock.
+/// Runs `times` cycles of acquire and release on one lock.
 fn cycles(runtime: &Runtime, redlock: &Redlock, times: u64) -> Duration {
     runtime.block_on(async {
         let started = Instant::now();
@@ -115,7 +115,7 @@ fn core(c: &mut Criterion) {
     group.finish();
 }
 
-/// Reads commands and answers each like a master, by its name alone.
+/// Reads commands and answers each of them like a master. The answer depends on the command's name alone.
 async fn serve(mut stream: DuplexStream) {
     let mut input = Vec::with_capacity(1 << 16);
     let mut out = Vec::with_capacity(1 << 16);
@@ -140,7 +140,7 @@ async fn serve(mut stream: DuplexStream) {
     }
 }
 
-/// The name of the first command and its length, if the command is complete.
+/// Returns the name and the length of the first command, if the command is complete.
 fn command(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let number = |at: usize| {
         let line = bytes.get(at + 1..)?;
@@ -176,8 +176,8 @@ impl ReplySink for Tally {
     }
 }
 
-/// One node with its actor and its connection. The other end is a task that answers every request over an in-memory
-/// pipe. The figures include acquire, release, and the work of the other end.
+/// Measures one node with its actor and its connection. The other end is a task that answers every request over an
+/// in-memory pipe. The figures include acquire, release, and the work of the other end.
 fn actor(c: &mut Criterion) {
     let mut group = c.benchmark_group("one node actor over a pipe: acquire and release");
     let runtime = runtime();
@@ -248,7 +248,7 @@ fn guard(c: &mut Criterion) {
     drop(guard);
 }
 
-/// Every request is answered at once, so the future never waits.
+/// Runs a future without a runtime. It never waits, because every request is answered at once.
 fn runtime_less<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().expect("answers that came at once")
 }

@@ -12,29 +12,29 @@ use std::time::{Duration, Instant};
 /// Arguments of `all`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The Markdown file to write; it is complete after every part
+    /// The Markdown file that the results are written to; it is rewritten after every part
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Small numbers and one round, to check that everything runs; the figures mean nothing
+    /// Use small numbers and one round, only to check that every part runs; the figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// After this many minutes the running part is ended and the rest is left out
+    /// The time limit in minutes; at the limit the running part is ended and the remaining parts are left out
     #[arg(long, default_value_t = 35)]
     minutes: u64,
-    /// A peer for `peers`: its name, and the command that starts it
+    /// An implementation in another language that the part `peers` measures: its name, and the command that starts it
     #[arg(long = "peer", value_name = "NAME=COMMAND")]
     peers: Vec<String>,
 }
 
-/// One run of this program.
+/// One part of the measurements, which is one run of this program.
 struct Part {
     title: &'static str,
     args: Vec<String>,
-    /// Expected on an idle machine with two processors.
+    /// The expected time of the part on an idle machine with two processors, in seconds.
     seconds: u64,
 }
 
-/// Title, arguments in full and quick, seconds in full and quick.
+/// The parts: title, arguments in full and in quick mode, and expected seconds in full and in quick mode.
 const PARTS: [(&str, &str, &str, u64, u64); 8] = [
     (
         "Side by side on five masters",
@@ -119,13 +119,13 @@ fn parts(args: &Args) -> Vec<Part> {
     parts
 }
 
-/// Runs all parts, writes the file, and reports progress on standard error.
+/// Runs all parts, writes the file, and reports the progress on standard error.
 pub(crate) fn run(args: &Args) {
     let began = Instant::now();
     let limit = Duration::from_secs(60 * args.minutes);
     let parts = parts(args);
     let mut page = heading();
-    // Fails now rather than after half an hour.
+    // Write the file now, so that a bad path fails at once and not after half an hour.
     std::fs::write(&args.out, &page).expect("a file that can be written");
     for (n, part) in parts.iter().enumerate() {
         let left: u64 = parts[n..].iter().map(|part| part.seconds).sum();
@@ -160,7 +160,7 @@ pub(crate) fn run(args: &Args) {
     eprintln!("{} is written; {took} in all", args.out.display());
 }
 
-/// The machine and software of the measurement.
+/// The heading of the page: the machine and the software of the measurement.
 fn heading() -> String {
     let said = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output();
@@ -184,7 +184,7 @@ fn heading() -> String {
     )
 }
 
-/// The output of one part, and how it ended if it failed.
+/// Runs one part. Returns its output, and how it ended if it failed.
 fn one(part: &Part, limit: Duration) -> (String, String) {
     if limit < Duration::from_secs(5) {
         return (String::new(), ", left out: the time was up".to_owned());
@@ -211,7 +211,7 @@ fn one(part: &Part, limit: Duration) -> (String, String) {
             };
         }
         if started.elapsed() > limit {
-            // Its masters die with it.
+            // The masters of the part end with its process.
             let _ = child.kill();
             let _ = child.wait();
             break ", cut off: it took too long".to_owned();

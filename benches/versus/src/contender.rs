@@ -1,4 +1,4 @@
-//! All implementations that are compared, behind one pair of verbs.
+//! All implementations that are compared, behind the same functions to connect, acquire and release.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::wire::{Asked, Wire};
 /// The TTL of every lock in these measurements.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
-/// The implementations.
+/// The implementations that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Name {
@@ -20,22 +20,22 @@ pub(crate) enum Name {
     Floor,
     /// The baseline, but a release waits for all masters
     FloorAll,
-    /// The least work with hand-written RESP
+    /// The least work with hand-written RESP instead of redis-rs
     Wire,
     /// Hand-written RESP with the scripts of quorate's default settings
     WireDefault,
-    /// rslock, from the registry
+    /// rslock, as published in the registry
     Rslock,
-    /// quorate with `fencing(false)`: literally SET NX PX
+    /// quorate with `fencing(false)`: only SET NX PX
     Classic,
-    /// quorate with fencing tokens, `Order::Unordered`
+    /// quorate with fencing tokens and `Order::Unordered`
     Fenced,
-    /// quorate with default settings: fencing tokens, first come first served
+    /// quorate with default settings: fencing tokens, and waiters served in their order
     Default,
 }
 
 impl Name {
-    /// All of them, the baseline first.
+    /// All implementations, the baseline first.
     pub(crate) const ALL: [Self; 8] = [
         Self::Floor,
         Self::FloorAll,
@@ -47,7 +47,7 @@ impl Name {
         Self::Default,
     ];
 
-    /// The name in tables.
+    /// The name of the implementation in tables.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Floor => "floor (redis-rs)",
@@ -61,8 +61,9 @@ impl Name {
         }
     }
 
-    /// The prefix of its resources. Different prefixes keep leftovers apart: the baseline continues at the q-th answer,
-    /// and another connection may be faster than its last releases.
+    /// The prefix of the resources that the implementation locks. Implementations need different prefixes because a
+    /// release of the baseline returns at the q-th answer: its last releases may arrive after requests on another
+    /// connection.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -76,13 +77,13 @@ impl Name {
         }
     }
 
-    /// Whether it sends SET itself; the others call SET from a script.
+    /// Whether the implementation sends SET itself. The others call SET from a script.
     pub(crate) fn sends_set(self) -> bool {
         !matches!(self, Self::Fenced | Self::Default | Self::WireDefault)
     }
 }
 
-/// The addresses of the masters for one client, direct or through proxies.
+/// The addresses of the masters for one client, which may be those of proxies.
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
     pub(crate) urls: Vec<String>,
@@ -90,7 +91,7 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// The direct addresses.
+    /// The addresses of the masters without proxies.
     pub(crate) fn of(masters: &Masters) -> Self {
         Self {
             urls: masters.urls(),
@@ -99,7 +100,7 @@ impl Addresses {
     }
 }
 
-/// One connected client.
+/// One connected client of one implementation.
 pub(crate) enum Contender {
     Floor(Floor),
     Wire(Wire),
@@ -114,7 +115,7 @@ pub(crate) enum Held {
     Quorate(LockGuard),
 }
 
-/// Builds a `Redlock` with one of the settings.
+/// A builder for `quorate` with the settings of this implementation.
 pub(crate) fn settings(name: Name, urls: &[String]) -> RedlockBuilder {
     let builder = Redlock::builder()
         .masters(urls.to_vec())

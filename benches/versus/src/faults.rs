@@ -14,16 +14,16 @@ use crate::goal::{Bound, goal};
 use crate::hung;
 use crate::versus::{alone, runtime};
 
-/// Arguments of `faults`.
+/// Arguments of the subcommand `faults`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many rounds; in each round every implementation meets every fault once
+    /// The number of rounds; in each round every implementation meets every fault once
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Cycles of one client per fault and round
+    /// The number of cycles of one client per fault and round
     #[arg(long, default_value_t = 1500)]
     cycles: usize,
-    /// Leave rslock out: it waits half a second for a stopped master, in every step
+    /// Leave rslock out, because it waits half a second for a stopped master in every step
     #[arg(long)]
     no_peer: bool,
 }
@@ -31,12 +31,12 @@ pub(crate) struct Args {
 const MASTERS: usize = 5;
 const SLOW: Duration = Duration::from_millis(20);
 
-/// The fault of the last one or two of five masters.
+/// The fault of the last one or two of the five masters.
 #[derive(Clone, Copy, PartialEq)]
 enum Trouble {
     Stopped(usize),
     Dead(usize),
-    /// Behind proxies, which add latency.
+    /// The masters are behind proxies that add 20 ms of latency.
     Slow(usize),
 }
 
@@ -105,7 +105,7 @@ struct Client {
     proxied: Arc<Contender>,
 }
 
-/// Runs the measurement and prints it.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let masters = Masters::start(MASTERS).expect("masters (is redis-server installed?)");
     let proxies: Vec<Proxy> = masters
@@ -149,7 +149,7 @@ pub(crate) fn run(args: &Args) {
                     seen[t].push(Pair { healthy, faulty });
                     drop(faults);
                     trouble.heal(&masters);
-                    // All clients have reconnected by then, and pending releases are delivered.
+                    // Wait until all clients have reconnected and pending releases were delivered.
                     tokio::time::sleep(Duration::from_millis(900)).await;
                 }
             }
@@ -167,7 +167,7 @@ pub(crate) fn run(args: &Args) {
     gaps(&runtime, args.rounds);
 }
 
-/// One implementation just before a fault and from its start on.
+/// The cycles of one implementation just before a fault, and from the start of the fault on.
 #[derive(Clone)]
 struct Pair {
     healthy: Samples,
@@ -226,10 +226,10 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
     }
 }
 
-/// A change of the masters.
+/// A function that changes the state of the masters.
 type Event = fn(&Masters);
 
-/// The changes of the masters, one after the other.
+/// The changes of the masters, which are made one after the other.
 const EVENTS: [(&str, Event); 7] = [
     ("nothing happens", |_| {}),
     ("one of five dies", |m| m[4].kill().expect("killed")),
@@ -240,7 +240,7 @@ const EVENTS: [(&str, Event); 7] = [
     ("it goes on", |m| m[4].cont().expect("goes on")),
 ];
 
-/// One client acquires locks continuously while masters die and return.
+/// Measures the longest pause of a client that acquires locks continuously, while masters die and return.
 fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     let masters = Arc::new(Masters::start(MASTERS).expect("masters"));
     let mut seen = vec![Vec::new(); EVENTS.len()];
@@ -280,7 +280,8 @@ fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     }
 }
 
-/// First no quorum, then just enough masters return: the time until a lock is acquired.
+/// Kills three of the five masters, so that there is no quorum, and starts one of them again. Returns the time from its
+/// return until a waiting client has acquired the lock.
 async fn until_served(masters: &Arc<Masters>) -> Duration {
     let client = settings(Name::Default, &masters.urls())
         .wait(Wait::Forever)

@@ -16,22 +16,22 @@ use futures::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Value};
 
-/// Compare and delete.
+/// The script that deletes a key if it has our value.
 pub(crate) const RELEASE: &str =
     "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0";
 
-/// Compare and extend, for many keys at once.
+/// The script that extends those of many keys that have our value.
 const EXTEND: &str = "local n=0 for i=1,#KEYS do if redis.call('GET',KEYS[i])==ARGV[i+1] then \
     redis.call('PEXPIRE',KEYS[i],ARGV[1]) n=n+1 end end return n";
 
-/// A value that is unique within this process: 32 digits, as the others use.
+/// A lock value that is unique within this process: 32 digits, as long as the values of the other implementations.
 pub(crate) fn fresh_token() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("{:016x}{n:016x}", std::process::id())
 }
 
-/// One connection per master.
+/// The baseline client, with one connection per master.
 pub(crate) struct Floor {
     connections: Vec<MultiplexedConnection>,
     quorum: usize,
@@ -40,12 +40,12 @@ pub(crate) struct Floor {
     enough_released: usize,
 }
 
-/// When a release counts as complete.
+/// The moment at which a release counts as complete.
 #[derive(Clone, Copy)]
 pub(crate) enum Released {
-    /// At the q-th answer, as in `quorate`.
+    /// The q-th answer, as in `quorate`.
     Majority,
-    /// When all masters have answered.
+    /// The answer of the last master.
     All,
 }
 
@@ -54,7 +54,7 @@ impl Floor {
     pub(crate) async fn connect(urls: &[String], released: Released) -> Self {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
-            // Larger than any load here, so that requests never wait in front of the driver's queue.
+            // The buffer is larger than any load here, so that requests never wait for a place in the driver's queue.
             .set_pipeline_buffer_size(16_384);
         let mut connections = Vec::new();
         let (mut release, mut extend) = (String::new(), String::new());
@@ -88,7 +88,7 @@ impl Floor {
         }
     }
 
-    /// Extends all locks, 200 per call.
+    /// Extends all locks, 200 of them per call of the script.
     pub(crate) async fn extend(&self, held: &[(String, String)], ttl: Duration) {
         for some in held.chunks(200) {
             let mut cmd = Cmd::new();
@@ -105,7 +105,7 @@ impl Floor {
         }
     }
 
-    /// The value of the lock, if a majority granted it.
+    /// Acquires the lock. Returns its value if a majority granted it.
     pub(crate) async fn acquire(&self, resource: &str, ttl: Duration) -> Option<String> {
         let token = fresh_token();
         let mut cmd = Cmd::new();
@@ -138,7 +138,7 @@ impl Floor {
         released >= self.quorum
     }
 
-    /// Sends to all masters; the answers arrive in their own order.
+    /// Sends the command to all masters. The answers arrive in any order.
     fn send(&self, cmd: Cmd) -> FuturesUnordered<impl Future<Output = Option<Value>> + use<>> {
         let cmd = Arc::new(cmd);
         let ask = |mut connection: MultiplexedConnection| {
@@ -149,7 +149,8 @@ impl Floor {
     }
 }
 
-/// Counts positive answers until there are `enough`, or all have answered. Returns the open ones as well.
+/// Counts positive answers until there are `enough`, or all have answered. Returns the futures of the missing answers
+/// as well.
 async fn count<F: Future<Output = Option<Value>>>(
     mut answers: FuturesUnordered<F>,
     enough: usize,
@@ -161,7 +162,7 @@ async fn count<F: Future<Output = Option<Value>>>(
             match answers.poll_next_unpin(cx) {
                 Poll::Ready(Some(answer)) => count += usize::from(answer.is_some_and(|v| yes(&v))),
                 Poll::Ready(None) => return Poll::Ready(()),
-                // Checked only now, when every request has been queued.
+                // Check the count only now, when every request has been queued.
                 Poll::Pending if count >= enough => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }

@@ -1,10 +1,10 @@
-//! Goals, and whether they are met.
+//! The goals of the benchmarks, and whether they are met.
 
 use std::fmt;
 
 use quorate_testbed::measure::number;
 
-/// Prints one goal, the value, and whether it is met.
+/// Prints one goal, the measured value, and whether the goal is met.
 pub(crate) fn goal(what: &str, value: f64, at: Bound) {
     let verdict = if at.is_met_by(value) { "met" } else { "MISSED" };
     println!("goal: {what}: {at}; measured {}: {verdict}", number(value));
@@ -13,14 +13,14 @@ pub(crate) fn goal(what: &str, value: f64, at: Bound) {
 /// The bound of a goal.
 #[derive(Clone, Copy)]
 pub(crate) enum Bound {
-    /// At most this.
+    /// The value must be at most this.
     Most(f64),
-    /// At least this.
+    /// The value must be at least this.
     Least(f64),
 }
 
 impl Bound {
-    /// Whether the value meets the goal; NaN does not.
+    /// Whether the value meets the goal. NaN does not meet any goal.
     pub(crate) fn is_met_by(self, value: f64) -> bool {
         match self {
             Self::Most(bound) => value <= bound,
@@ -38,8 +38,8 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The largest increase of a cost over the smallest value before it, so that a fall followed by a rise counts as a
-/// rise.
+/// The largest increase of a cost, as a ratio to the smallest cost before it. So a fall that is followed by a rise
+/// counts as a rise.
 pub(crate) fn climb(costs: impl IntoIterator<Item = f64>) -> f64 {
     let (mut least, mut climb) = (f64::NAN, f64::NAN);
     for cost in costs {

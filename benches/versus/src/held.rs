@@ -1,8 +1,8 @@
-//! Many locks held and renewed by one process: memory, processor time, commands, margins, and whether any of them grows
-//! per lock with the number of locks.
+//! Many locks held and renewed by one process: memory, processor time, commands, and remaining leases. It also shows
+//! whether a cost per lock grows with the number of locks.
 //!
-//! Each count is measured in a process of its own, started from this program, so that memory freed after one count is
-//! not reused by the next.
+//! Each number of locks is measured in a process of its own, started from this program. Otherwise one measurement could
+//! reuse memory that the previous one has freed.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use crate::floor::{Floor, Released};
 use crate::goal::{Bound, climb, goal};
 use crate::versus::{burst, runtime};
 
-/// This long after the last acquisition, the notes of all locks are on the masters.
+/// The time after the last acquisition at which the notes of all locks are certainly on the masters.
 const NOTED: Duration = Duration::from_secs(2);
 
-/// Arguments of `held`.
+/// Arguments of the subcommand `held`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many locks are held
+    /// The numbers of held locks, measured one after the other
     #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1_000, 10_000, 100_000])]
     counts: Vec<usize>,
-    /// The implementations
+    /// The implementations that are measured
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Name::Classic, Name::Default])]
     only: Vec<Name>,
-    /// How many rounds
+    /// The number of rounds
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// How long the steady state is measured: at least two renewals
+    /// The time in seconds for which the steady state is measured; it should cover at least two renewals
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// The node timeout in milliseconds [default: the library's]
+    /// The node timeout in milliseconds [default: the default of the library]
     #[arg(long)]
     node_timeout_ms: Option<u64>,
 }
@@ -55,7 +55,7 @@ impl Args {
     }
 }
 
-/// Arguments of a process that holds locks.
+/// Arguments of the hidden process that holds locks.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HolderArgs {
     #[arg(long)]
@@ -68,10 +68,10 @@ pub(crate) struct HolderArgs {
     seconds: u64,
     #[arg(long)]
     node_timeout_ms: Option<u64>,
-    /// Hold without notes, so that `status` does not show the holder
+    /// Hold the locks without notes, so that `status` does not show the holder
     #[arg(long)]
     without_notes: bool,
-    /// Without the margins and the cost of another cycle
+    /// Leave out the remaining leases and the cost of another cycle
     #[arg(long)]
     brief: bool,
 }
@@ -80,30 +80,30 @@ pub(crate) struct HolderArgs {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
     acquired: usize,
-    /// Resident bytes per lock, including names and guards: right after the last acquisition, and after all were
-    /// renewed.
+    /// The resident bytes per lock, including names and guards, right after the last acquisition. The field
+    /// `memory_per_lock` is measured after all locks were renewed.
     taken_memory: f64,
     pub(crate) memory_per_lock: f64,
-    /// Processor time of the client, as a share of one core.
+    /// The processor time of the client, in percent of one core.
     pub(crate) cpu_percent: f64,
     /// The smallest remaining lease, in milliseconds.
     margin_ms: f64,
     lost: usize,
-    /// Processor time of the client for one more acquire and release while all locks are held.
+    /// The client's processor time for one more acquire and release while all locks are held, in microseconds.
     cycle_us: f64,
 }
 
-/// One round of one implementation with one count, including what only the parent can measure.
+/// One round of one implementation with one number of locks, including the figures that only the parent can measure.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) seen: Seen,
     pub(crate) servers_percent: f64,
     sent_per_second: f64,
-    /// The size of a lock on each master, in bytes.
+    /// The memory that a lock takes on each master, in bytes.
     pub(crate) master_memory_per_lock: f64,
 }
 
-/// Runs the measurement and prints it.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let mut rows: Vec<(Name, usize, Vec<Row>)> = Vec::new();
     for &count in &args.counts {
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args) {
         let memory = of(|row| row.seen.memory_per_lock);
         let cpu = of(|row| row.seen.cpu_percent).median;
         let lost: usize = rounds.iter().map(|row| row.seen.lost).sum();
-        // The baseline does not notice losses.
+        // The baseline does not notice losses, so its number of losses is not shown.
         let unless = |text: String| match name {
             Name::Floor => "-".to_owned(),
             _ => text,
@@ -173,7 +173,7 @@ pub(crate) fn run(args: &Args) {
     );
 }
 
-/// No lock is lost, and the cost per lock does not grow with their number.
+/// Prints the goals: no lock is lost, and the cost per lock does not grow with the number of locks.
 fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
     let own: Vec<_> = rows.iter().filter(|row| row.0 == name).collect();
     let lost: usize = own
@@ -213,15 +213,15 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
     growth("memory a lock", 1_000, |row, _| row.seen.memory_per_lock);
 }
 
-/// One run of a process that holds locks.
+/// The description of a process that holds locks.
 pub(crate) struct Hold {
     pub(crate) name: Name,
     pub(crate) count: usize,
     pub(crate) seconds: u64,
     pub(crate) node_timeout_ms: Option<u64>,
-    /// Whether holders write notes.
+    /// Whether the holders write notes to the masters.
     pub(crate) notes: bool,
-    /// Without the margins and the cost of another cycle.
+    /// Whether the remaining leases and the cost of another cycle are left out.
     pub(crate) brief: bool,
 }
 
@@ -240,7 +240,7 @@ impl Hold {
         command
     }
 
-    /// Starts the process and measures it and the masters.
+    /// Starts the process, and measures the process and the masters.
     pub(crate) fn run(&self, masters: &Masters) -> Row {
         for master in masters {
             let _ = master.command(&["FLUSHALL"]);
@@ -298,7 +298,7 @@ fn master_memory(masters: &Masters) -> f64 {
     infos.sum::<f64>() / masters.len() as f64
 }
 
-/// A process that holds `count` locks; it communicates with its parent in lines.
+/// The main function of a process that holds `count` locks. It exchanges lines of text with its parent.
 pub(crate) fn holder(args: &HolderArgs) {
     let urls: Vec<String> = args.urls.split(',').map(str::to_owned).collect();
     let seen = runtime(false).block_on(async {
@@ -320,7 +320,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
         builder = builder.note(None);
     }
     let redlock = builder.build().expect("good settings");
-    // Buffers and script caches are allocated before memory is measured.
+    // Acquire some locks first, so that buffers and script caches are allocated before memory is measured.
     drop(take(&redlock, "warm", 256).await);
     redlock.flush().await;
     let before = own_memory();
@@ -329,15 +329,15 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let taking = taking.elapsed();
     let gone = guards.iter().filter(|guard| !guard.is_valid()).count();
     let taken = own_memory().saturating_sub(before);
-    // All notes are written by then; they are written once per hold.
+    // Each hold writes its note once; after this time all notes are written.
     tokio::time::sleep(NOTED).await;
     println!("steady");
     let rest = tokio::time::sleep(Duration::from_secs(args.seconds));
     let cpu = share(Usage::of(&[], rest).await.1);
     println!("over");
-    // By now every lock was renewed, so memory for renewals is included.
+    // Every lock was renewed by now, so the memory that renewals need is included.
     let memory = own_memory().saturating_sub(before);
-    // Reading all guards costs time of its own, so it comes after.
+    // Reading the leases of all guards takes processor time itself, so it follows the measurement.
     let looking = if args.brief { 0 } else { args.seconds };
     let margin = least_margin(&guards, Duration::from_secs(looking)).await;
     let causes = losses(&guards);
@@ -371,7 +371,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     }
 }
 
-/// The smallest remaining lease.
+/// Returns the smallest remaining lease of all guards within `time`.
 async fn least_margin(guards: &[LockGuard], time: Duration) -> Duration {
     let mut margin = Duration::MAX;
     let looking = Instant::now();
@@ -383,7 +383,7 @@ async fn least_margin(guards: &[LockGuard], time: Duration) -> Duration {
     margin
 }
 
-/// The number of lost locks, by cause.
+/// The number of lost locks for each cause.
 fn losses(guards: &[LockGuard]) -> std::collections::BTreeMap<&'static str, usize> {
     use futures::FutureExt;
     let mut causes = std::collections::BTreeMap::new();
@@ -409,7 +409,8 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
         .await
 }
 
-/// Processor time of the client for one cycle of 16 tasks, without the share of a core that the renewals use.
+/// The client's processor time for one cycle of acquire and release, measured with 16 tasks. The processor time of the
+/// renewals is subtracted.
 async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
     // The parent reads the masters' counters; an empty set of masters is enough here.
     let none = Masters::start(0).expect("nothing to start");
@@ -419,7 +420,7 @@ async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
     burst.client_us - renewals * 1e6 / burst.per_second
 }
 
-/// The minimal cost of holding: key and value, renewed by one script per 200 locks and master.
+/// The minimal cost of holding locks: only a key and its value, renewed by one script per 200 locks and master.
 async fn bare(urls: &[String], args: &HolderArgs) -> Seen {
     let floor = Arc::new(Floor::connect(urls, Released::Majority).await);
     let before = own_memory();
@@ -468,7 +469,7 @@ fn own_memory() -> u64 {
     1024 * kib.unwrap_or(0)
 }
 
-/// The share of a core that this process used.
+/// The share of one core that this process has used.
 fn share(usage: Usage) -> f64 {
     usage.client.as_secs_f64() / usage.took.as_secs_f64()
 }

@@ -14,10 +14,10 @@ use crate::versus::rush;
 
 const TASKS: usize = 64;
 
-/// The implementations: all that give up on a request without an answer.
+/// The implementations that are measured: those that give up on a request without an answer.
 const NAMES: [Name; 3] = [Name::Classic, Name::Fenced, Name::Default];
 
-/// How long each implementation is measured per round, healthy and with a stopped master.
+/// The time for which each implementation is measured per round, both with healthy masters and with a stopped one.
 const TURN: Duration = Duration::from_secs(1);
 
 /// The rates of one implementation before a master was stopped and from that moment on.
@@ -27,7 +27,7 @@ struct Rates {
     failed: u64,
 }
 
-/// Runs the measurement and prints it.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
     let mut seen = NAMES.map(|_| Vec::<Rates>::new());
     runtime.block_on(async {
@@ -39,7 +39,7 @@ pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
         for _ in 0..rounds {
             for ((client, name), seen) in clients.iter().zip(NAMES).zip(&mut seen) {
                 seen.push(turn(client, name, masters).await);
-                // All clients have reconnected by then, and pending releases are delivered.
+                // Wait until all clients have reconnected and pending releases were delivered.
                 tokio::time::sleep(Duration::from_millis(900)).await;
             }
         }

@@ -1,4 +1,4 @@
-//! Cycles with dropped futures, dropped guards and failing masters; afterwards every master is searched for leaked
+//! Runs cycles with dropped futures, dropped guards and failing masters, and then searches every master for leaked
 //! keys.
 
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use crate::contender::{Name, settings};
 use crate::goal::{Bound, goal};
 use crate::versus::runtime;
 
-/// Arguments of `leftovers`.
+/// Arguments of the subcommand `leftovers`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many cycles in each setting
+    /// The number of cycles in each setting
     #[arg(long, default_value_t = 100_000)]
     cycles: u64,
-    /// How many tasks, each with its own resource and every fourth turn at a shared one
+    /// The number of tasks; each task locks a resource of its own, and in every fourth turn a shared one
     #[arg(long, default_value_t = 64)]
     tasks: u64,
 }
 
-/// Longer than the run, so that a leaked key is found before it expires.
+/// The TTL of the locks. It is longer than the run, so that a leaked key is found before it expires.
 const TTL: Duration = Duration::from_secs(600);
 
 #[derive(Default)]
@@ -37,7 +37,7 @@ struct Tally {
     over: AtomicBool,
 }
 
-/// Runs the measurement and prints it.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let mut table = Table::new([
         "setting",
@@ -117,11 +117,11 @@ fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
         .expect("good settings")
 }
 
-/// The number of keys left after all background releases.
+/// Waits for all background releases, and returns the number of keys that are left.
 async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
     let mut left = keys(masters);
-    // A queue key lives for one heartbeat after its last waiter.
+    // A queue key lives for one heartbeat after its last waiter, so wait for that.
     for _ in 0..50 {
         if left == 0 {
             break;
@@ -132,7 +132,7 @@ async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     left
 }
 
-/// All keys except fencing counters.
+/// The number of all keys except fencing counters.
 fn keys(masters: &Masters) -> usize {
     let of = |master: &quorate_testbed::Server| match master.command(&["KEYS", "*"]) {
         Ok(Reply::Array(keys)) => keys
@@ -168,7 +168,7 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
         };
         let acquire = redlock.acquire(resource);
         let outcome = if dice.roll(4) == 0 {
-            // Timers are exact to a millisecond only; a number of polls can cut anywhere.
+            // Timers are exact only to a millisecond, while a number of polls can drop the future at any point.
             let polls = dice.roll(12);
             let mut acquire = std::pin::pin!(acquire);
             let mut polled = 0;
@@ -203,7 +203,8 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
     }
 }
 
-/// One fault after the other on one or two masters until the work is over; then all are healed.
+/// Injects one fault after the other into one or two masters until the work is done, and then heals all. Returns the
+/// number of faults.
 fn torment(masters: &Masters, proxies: &[Proxy], tally: &Tally) -> usize {
     let mut dice = Dice(0x1234_5678_9abc_def1);
     let mut faults = 0;

@@ -1,5 +1,5 @@
-//! Side-by-side measurements: `quorate` in three settings, `rslock`, and the baseline for both, interleaved in one run
-//! on the same masters.
+//! Side-by-side measurements: `quorate` in three settings, `rslock`, and the baseline. All take turns in one run on the
+//! same masters.
 //!
 //! Read every figure as a ratio to the baseline of the same round. Ratios are less affected by other load on the
 //! machine than absolute times.
@@ -39,26 +39,26 @@ struct Cli {
 /// The measurement to run.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// All of the following, one after the other, into one Markdown file
+    /// Run all of the following measurements one after the other, and write one Markdown file
     All(all::Args),
-    /// Latency, throughput and cost per cycle, as ratios to the baseline
+    /// Measure latency, throughput and cost per cycle, as ratios to the baseline
     Versus(versus::Args),
-    /// A stopped, dead or slow minority, and the time without service when masters die and return
+    /// Measure the effect of a stopped, dead or slow minority, and the time without service when masters die and return
     Faults(faults::Args),
-    /// Many locks held and renewed by one process: memory, cost and margins, and their growth
+    /// Measure many locks that one process holds and renews: memory, cost and remaining leases, and their growth
     Held(held::Args),
-    /// The cost of each kind of lock compared with the plain one: the table of goals, in about three minutes
+    /// Measure the cost of each kind of lock compared with the plain one: the table of goals, in about three minutes
     Kinds(kinds::Args),
-    /// One process of `held`
+    /// Run as a process of `held` that holds locks
     #[command(hide = true)]
     Holder(held::HolderArgs),
-    /// Cost of a cycle from one task to thousands
+    /// Measure the cost of a cycle with one task up to thousands of tasks
     Tasks(tasks::Args),
-    /// Cycles with drops and faults, then a search for leaked keys
+    /// Run cycles with dropped futures and faults, and then search for leaked keys
     Leftovers(leftovers::Args),
-    /// Implementations in other languages, each in a process of its own; see scripts/bench-peers
+    /// Measure implementations in other languages, each in a process of its own; see scripts/bench-peers
     Peers(peers::Args),
-    /// Masters far apart: acquire time against the q-th fastest master
+    /// Measure masters far apart: the time to acquire, against the q-th fastest master
     Wide(wide::Args),
 }
 

@@ -17,22 +17,22 @@ use tokio::runtime::Runtime;
 use crate::contender::{Addresses, Contender, Name};
 use crate::versus::{alone, burst, runtime};
 
-/// Arguments of `peers`.
+/// Arguments of the subcommand `peers`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A peer: its name, and the command that starts it
+    /// An implementation in another language: its name, and the command that starts it
     #[arg(long = "peer", value_name = "NAME=COMMAND")]
     peers: Vec<String>,
-    /// How many masters to start
+    /// The number of masters to start
     #[arg(long, default_value_t = 5)]
     masters: usize,
-    /// How many rounds; in each round every implementation has one turn
+    /// The number of rounds; in each round every implementation has one turn
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Cycles of one client per round
+    /// The number of cycles of one client per round
     #[arg(long, default_value_t = 400)]
     cycles: usize,
-    /// How many tasks, each with its own resource
+    /// The numbers of concurrent tasks; each task locks a resource of its own
     #[arg(long, value_delimiter = ',', default_values_t = [64, 512])]
     tasks: Vec<usize>,
 }
@@ -43,7 +43,7 @@ enum Party {
     Elsewhere(Peer),
 }
 
-/// A peer's process.
+/// The process of a peer.
 struct Peer {
     name: String,
     child: Child,
@@ -59,7 +59,7 @@ struct SeenAlone {
     failed: u64,
 }
 
-/// A peer's measurements of many tasks.
+/// A peer's measurements of many concurrent tasks.
 #[derive(Deserialize)]
 struct SeenCrowd {
     cycles: u64,
@@ -68,7 +68,7 @@ struct SeenCrowd {
     cpu: f64,
 }
 
-/// One round of one implementation.
+/// The measurements of one implementation in one round.
 #[derive(Clone, Default)]
 struct Round {
     acquire: f64,
@@ -81,7 +81,7 @@ struct Round {
 }
 
 impl SeenAlone {
-    /// The samples, in the form of our own measurements.
+    /// The samples in nanoseconds, as this program measures them.
     fn samples(&self) -> Samples {
         let nanos = |micros: &[u64]| micros.iter().map(|us| us * 1000).collect();
         let both = self.acquire.iter().zip(&self.release);
@@ -127,7 +127,7 @@ impl Peer {
             say,
             hear,
         };
-        // Everything is connected by now, and the peer has shown that it works.
+        // Connect everything now; the answer shows that the peer works.
         let first: Option<SeenAlone> = peer.ask("alone 50");
         if first.is_some_and(|seen| seen.failed == 0) {
             return Some(peer);
@@ -188,7 +188,7 @@ impl Party {
     }
 }
 
-/// Runs the measurement and prints it.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let masters = Masters::start(args.masters).expect("masters (is redis-server installed?)");
     let runtime = runtime(false);
@@ -212,7 +212,7 @@ pub(crate) fn run(args: &Args) {
     for round in 0..=args.rounds {
         for (party, seen) in parties.iter_mut().zip(&mut seen) {
             let result = party.turn(&runtime, &masters, args);
-            // The first round is for warming up.
+            // The first round only warms up and is not counted.
             if round > 0 {
                 seen.push(result);
             }

@@ -1,4 +1,4 @@
-//! Whether a cycle costs more when more tasks run at once.
+//! Whether a cycle costs more when more tasks run concurrently.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use crate::contender::{Addresses, Contender, Name};
 use crate::goal::{Bound, climb, goal};
 use crate::versus::{Burst, burst, runtime};
 
-/// Arguments of `tasks`.
+/// Arguments of the subcommand `tasks`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many tasks at once
+    /// The numbers of concurrent tasks, measured one after the other
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64, 256, 1024, 4096])]
     tasks: Vec<usize>,
-    /// How many rounds; in each round every implementation has one turn with each number of tasks
+    /// The number of rounds; in each round every implementation has one turn with each number of tasks
     #[arg(long, default_value_t = 7)]
     rounds: usize,
 }
 
-/// Runs the measurement and prints it.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let masters = Masters::start(5).expect("masters (is redis-server installed?)");
     let names = [Name::Floor, Name::Rslock, Name::Classic, Name::Default];

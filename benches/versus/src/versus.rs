@@ -14,33 +14,33 @@ use tokio::runtime::Runtime;
 use crate::contender::{Addresses, Contender, Name};
 use crate::goal::{Bound, goal};
 
-/// Arguments of `versus`.
+/// Arguments of the subcommand `versus`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many masters to start; several numbers are measured one after the other
+    /// The number of masters to start; several numbers are measured one after the other
     #[arg(long, value_delimiter = ',', default_values_t = [5])]
     pub(crate) masters: Vec<usize>,
-    /// Fewer and shorter rounds
+    /// Make fewer and shorter rounds
     #[arg(long)]
     pub(crate) quick: bool,
-    /// How many rounds; in each round every implementation has one turn
+    /// The number of rounds; in each round every implementation has one turn
     #[arg(long)]
     pub(crate) rounds: Option<usize>,
-    /// The implementations; the baseline always takes part
+    /// The implementations that are measured [default: all]; the baseline is always measured as well
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) only: Vec<Name>,
-    /// How many tasks, each with its own resource
+    /// The numbers of concurrent tasks; each task locks a resource of its own
     #[arg(long, value_delimiter = ',', default_values_t = [64, 512])]
     pub(crate) tasks: Vec<usize>,
-    /// One thread for the client instead of two
+    /// Use one thread for the client instead of two
     #[arg(long)]
     pub(crate) current_thread: bool,
-    /// Print everything as JSON after the tables
+    /// Print all measurements as JSON after the tables
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// The runtime of every implementation.
+/// The async runtime that every implementation is measured on.
 pub(crate) fn runtime(current_thread: bool) -> Runtime {
     let mut builder = if current_thread {
         tokio::runtime::Builder::new_current_thread()
@@ -52,7 +52,7 @@ pub(crate) fn runtime(current_thread: bool) -> Runtime {
     builder.enable_all().build().expect("a runtime")
 }
 
-/// Many tasks, one round.
+/// The figures of many concurrent tasks in one round.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Burst {
     pub(crate) cycles: u64,
@@ -65,16 +65,16 @@ pub(crate) struct Burst {
     pub(crate) bytes: f64,
 }
 
-/// All rounds of one implementation.
+/// The measurements of one implementation in all rounds.
 #[derive(Default)]
 struct Rounds {
     alone: Vec<Samples>,
-    /// Cycles of one client while other tasks of the same client are busy.
+    /// The cycles of one client while other tasks of the same client are busy.
     among: Vec<Samples>,
     bursts: HashMap<usize, Vec<Burst>>,
 }
 
-/// The number of those other tasks.
+/// The number of other tasks that are busy in the measurement `among`.
 const AMONG: usize = 64;
 
 /// One client acquires and releases `cycles` locks, one after the other; the samples are sorted.
@@ -91,11 +91,12 @@ pub(crate) async fn alone(client: &Arc<Contender>, name: Name, cycles: usize) ->
         seen.sort();
         seen
     };
-    // On a worker of the runtime, not on the thread that drives `block_on`.
+    // Run on a worker of the runtime, not on the thread that drives `block_on`.
     tokio::spawn(work).await.expect("no panic")
 }
 
-/// `tasks` tasks each acquire and release their own lock for `time`. Returns the number of cycles and of failures.
+/// Lets `tasks` tasks acquire and release a lock each for `time`. Returns the number of cycles and the number of
+/// failures.
 pub(crate) async fn rush(
     client: &Arc<Contender>,
     name: Name,
@@ -132,7 +133,7 @@ pub(crate) async fn rush(
     )
 }
 
-/// The same, with its cost.
+/// Runs [`rush`] and measures its cost.
 pub(crate) async fn burst(
     client: &Arc<Contender>,
     name: Name,
@@ -157,7 +158,7 @@ pub(crate) async fn burst(
     }
 }
 
-/// One client acquires and releases locks, one after the other, for `time`, while 64 tasks do the same with other
+/// Lets one client acquire and release locks, one after the other, for `time`, while 64 other tasks do so with other
 /// locks. The samples are sorted.
 async fn among(client: &Arc<Contender>, name: Name, time: Duration) -> Samples {
     let over = Arc::new(AtomicBool::new(false));
@@ -192,14 +193,14 @@ async fn among(client: &Arc<Contender>, name: Name, time: Duration) -> Samples {
     seen
 }
 
-/// Runs the measurement and prints it.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     for &masters in &args.masters {
         with(masters, args);
     }
 }
 
-/// The turns of all implementations, in rounds.
+/// Measures all implementations in turn, in rounds.
 async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) -> Vec<Rounds> {
     let (cycles, time) = if args.quick {
         (600, Duration::from_millis(250))
@@ -212,7 +213,7 @@ async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) 
         clients.push((name, Arc::new(Contender::connect(name, &at).await)));
     }
     let mut seen: Vec<Rounds> = names.iter().map(|_| Rounds::default()).collect();
-    // The first round is for warming up and is discarded.
+    // The first round only warms up and is discarded.
     for round in 0..=rounds {
         let kept = round > 0;
         let (cycles, time) = if kept {
@@ -220,7 +221,7 @@ async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) 
         } else {
             (100, time / 5)
         };
-        // Every implementation is first, second, and so on, equally often.
+        // Every implementation is measured first, second, and so on, equally often.
         let turns = |n: usize| (round + n) % clients.len();
         for n in 0..clients.len() {
             let (name, client) = &clients[turns(n)];
@@ -287,7 +288,7 @@ fn with(count: usize, args: &Args) {
     }
 }
 
-/// One value per round, divided by that of the baseline.
+/// The spread of the ratios to the baseline, from one ratio per round.
 fn over_floor(seen: &[Rounds], n: usize, value: impl Fn(&Rounds, usize) -> f64) -> Spread {
     let rounds = seen[n].alone.len();
     Spread::of((0..rounds).map(|round| value(&seen[n], round) / value(&seen[0], round)))
@@ -331,7 +332,7 @@ fn print_alone(names: &[Name], seen: &[Rounds]) {
     print!("\nLatency of one client\n{table}");
 }
 
-/// The tail latencies, for which single rounds are too short.
+/// Prints the tail latencies over all rounds together, because single rounds are too short for them.
 fn print_quantiles(names: &[Name], seen: &[Rounds]) {
     let heading = [
         "acquire p50",
@@ -358,7 +359,8 @@ fn print_quantiles(names: &[Name], seen: &[Rounds]) {
     print!("\nOne client, all rounds together\n{table}");
 }
 
-/// One cycle after the other while 64 tasks of the same client are busy: the tail latency under load.
+/// Prints the tail latency of one client under load: one cycle after the other while 64 tasks of the same client are
+/// busy.
 fn print_among(names: &[Name], seen: &[Rounds]) {
     let mut table = Table::new(["", "cycle p50 us", "x", "p99 us", "x", "p99.9 us", "x"]);
     let at = |n: usize, share: f64| pooled(&seen[n].among, |r| &r.cycle, share) / 1e3;
@@ -373,7 +375,8 @@ fn print_among(names: &[Name], seen: &[Rounds]) {
     print!("\nOne client while {AMONG} tasks run, all rounds together\n{table}");
 }
 
-/// The lock keys of this implementation that are on some master one second after its last release was reported.
+/// The number of lock keys of this implementation that remain on all masters together, one second after its last
+/// release returned.
 fn keys_left(masters: &Masters, name: Name) -> usize {
     let pattern = format!("{}:*", name.prefix());
     let count = || -> usize {
@@ -392,7 +395,7 @@ fn keys_left(masters: &Masters, name: Name) -> usize {
     count()
 }
 
-/// The goals are for five masters.
+/// Prints the goals, which apply to five masters.
 fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
     println!();
     let cycle = |r: &Rounds, at: usize| quantile(&r.alone[at].cycle, 0.5);
@@ -428,7 +431,7 @@ fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
     }
 }
 
-/// A quantile over all rounds together, because single rounds are too short for the tail.
+/// A quantile over the samples of all rounds together, because single rounds are too short for the tail.
 fn pooled(rounds: &[Samples], pick: fn(&Samples) -> &Vec<u64>, share: f64) -> f64 {
     let mut all: Vec<u64> = rounds
         .iter()

@@ -11,21 +11,21 @@ use crate::contender::{Addresses, Contender, Name, settings};
 use crate::goal::{Bound, goal};
 use crate::versus::{alone, runtime};
 
-/// Arguments of `wide`.
+/// Arguments of the subcommand `wide`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// The round-trip time to each master, in milliseconds
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 40, 80, 150])]
     ms: Vec<u64>,
-    /// How many rounds; in each round every implementation has one turn
+    /// The number of rounds; in each round every implementation has one turn
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Cycles of one client per round
+    /// The number of cycles of one client per round
     #[arg(long, default_value_t = 12)]
     cycles: usize,
 }
 
-/// Runs the measurement and prints it.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let masters = Masters::start(args.ms.len()).expect("masters (is redis-server installed?)");
     let proxies: Vec<Proxy> = masters

@@ -1,10 +1,10 @@
-//! The hand-written baseline: the same protocol with hand-written RESP over plain TCP.
+//! The hand-written baseline: the same protocol as the baseline, with hand-written RESP over plain TCP.
 //!
-//! One task per connection drains a queue and sends everything queued in one write. It shows the cost that remains when
-//! the client library costs next to nothing; it supports exactly the replies of the two commands.
+//! One task per connection drains a queue and sends all queued requests in one write. The figures show the cost that
+//! remains when the client library costs next to nothing. Only the replies of the two commands are supported.
 //!
-//! With `quorate`'s own scripts in place of the two commands, it shows the least that the default settings can cost on
-//! these servers. Any cost above that is the library's.
+//! With the scripts of `quorate` in place of the two commands, the figures show the least that the default settings can
+//! cost on these servers. Any cost above that is the library's.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 
 use crate::floor::{RELEASE, fresh_token};
 
-/// One connection per master.
+/// The hand-written client, with one connection per master.
 pub(crate) struct Wire {
     lines: Vec<Arc<Line>>,
     quorum: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Records the commands at the first of these masters while a client connects.
+    /// Observes the first of these masters with MONITOR while a client connects, and records the client's commands.
     pub(crate) async fn by<T>(addresses: &[SocketAddr], connect: impl Future<Output = T>) -> Self {
         let connection = || Connection::tcp(addresses[0], PATIENCE).expect("connected");
         let mut monitor = connection();
@@ -71,7 +71,7 @@ impl Asked {
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The text before it was quoted.
+/// Removes the quotes and escapes of a text in the output of MONITOR.
 fn plain(quoted: &str) -> String {
     let mut text = String::with_capacity(quoted.len());
     let mut chars = quoted.chars();
@@ -104,7 +104,7 @@ struct Queue {
     rounds: Vec<Arc<Round>>,
 }
 
-/// One request to all masters: the number of answers in the lower half, that of positive ones in the upper.
+/// One request to all masters. The lower half counts all answers, the upper half counts the positive ones.
 struct Round {
     votes: AtomicUsize,
     quorum: usize,
@@ -162,7 +162,7 @@ impl Wire {
         }
     }
 
-    /// The value of the lock, if a majority granted it.
+    /// Acquires the lock. Returns its value if a majority granted it.
     pub(crate) async fn acquire(&self, resource: &str, ttl: Duration) -> Option<String> {
         let token = fresh_token();
         let ttl = ttl.as_millis().to_string();
@@ -246,7 +246,7 @@ async fn load(stream: &TcpStream, source: &str) -> io::Result<String> {
     }
 }
 
-/// The task of one connection; it ends with its `Wire`, or with the connection.
+/// The task of one connection. It ends when its `Wire` is dropped or the connection ends.
 async fn serve(stream: TcpStream, line: Arc<Line>) {
     let mut sending: Vec<u8> = Vec::new();
     let mut sent = 0;
@@ -259,7 +259,7 @@ async fn serve(stream: TcpStream, line: Arc<Line>) {
         if line.closed.load(Ordering::Acquire) {
             return Poll::Ready(());
         }
-        // Sending: everything queued goes out in one write.
+        // Send: everything queued goes out in one write.
         loop {
             if sent == sending.len() {
                 sending.clear();
@@ -283,7 +283,7 @@ async fn serve(stream: TcpStream, line: Arc<Line>) {
                 Err(_) => return Poll::Ready(()),
             }
         }
-        // Receiving: every reply here is one line.
+        // Receive: every reply here is one line.
         while stream.poll_read_ready(cx).is_ready() {
             match stream.try_read(&mut received[filled..]) {
                 Ok(0) => return Poll::Ready(()),

@@ -1,4 +1,4 @@
-//! Many concurrent tasks: readers and writers, permits, takers of one quota.
+//! Many concurrent tasks: readers and writers, holders of permits, and takers of one quota.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// The operation that a task repeats; it returns how long it held the lock, if it did.
+/// The operation that a task repeats. It returns how long the task held the lock, which is zero if it did not get it.
 type Once = Arc<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Duration> + Send>> + Send + Sync>;
 
-/// The result of many concurrent tasks.
+/// The measurements of many concurrent tasks.
 struct Seen {
-    /// The durations of single cycles, including the hold, sorted, in nanoseconds.
+    /// The duration of each cycle, including the hold, in nanoseconds; sorted.
     cycles: Vec<u64>,
     per_second: f64,
     /// The average duration of a hold.
@@ -63,7 +63,7 @@ async fn burst(tasks: usize, time: Duration, once: &Once) -> Seen {
     }
 }
 
-/// Acquires what `ask` names, holds it for a fixed time, and releases it.
+/// An operation that acquires the lock that `ask` names, holds it for a fixed time, and releases it.
 fn holding(
     redlock: &Redlock,
     hold: Duration,
@@ -102,7 +102,7 @@ fn own(redlock: &Redlock, task: usize) -> LockRequest<'_> {
 
 const AT_ONCE: Duration = Duration::ZERO;
 
-/// The operations that take turns.
+/// The operations that are measured in turn.
 struct Bursts {
     readers: Once,
     writers: Once,
@@ -145,7 +145,7 @@ impl Bursts {
         seen.read_ms.push(readers.hold.as_secs_f64() * 1e3);
         seen.write_ms.push(writers.hold.as_secs_f64() * 1e3);
 
-        // In short turns, so that both are measured under the same load.
+        // Take short turns, so that both operations are measured under the same load.
         let turns = 4;
         let (mut permits, mut locks) = (Vec::new(), Vec::new());
         for _ in 0..turns {
@@ -165,7 +165,7 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // Under contention each take needs a hand-over, plus its work while it holds the lock.
+        // Under contention each take waits for a hand-over of the lock, and then works while it holds the lock.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);
@@ -173,7 +173,7 @@ impl Bursts {
     }
 }
 
-/// One value per round.
+/// The figures, with one value per round.
 #[derive(Default)]
 struct Rounds {
     readers: Vec<f64>,
@@ -187,7 +187,7 @@ struct Rounds {
     takes: Vec<f64>,
 }
 
-/// Measures all operations.
+/// Measures all operations and returns their figures.
 pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     let bursts = Bursts::new(at).await;
     bursts.round(&mut Rounds::default()).await;

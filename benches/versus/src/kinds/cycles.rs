@@ -1,4 +1,4 @@
-//! One client, one cycle after the other: each kind of lock in turn with the plain lock.
+//! One client that makes one cycle after the other: each kind of lock in turn with the plain lock.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -14,20 +14,20 @@ use crate::goal::Bound;
 /// The number of cycles per turn.
 const CYCLES: usize = 60;
 
-/// The number of local holds per turn; each takes far less than a microsecond.
+/// The number of further holds by a local owner per turn. Each takes far less than a microsecond.
 const LOCAL: usize = 2_000;
 
-/// The operations that take turns.
+/// The operations that are measured in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    /// The plain lock.
+    /// A cycle of the plain lock.
     Plain,
-    /// One lock on this number of resources.
+    /// A cycle of one lock over this number of resources.
     Together(usize),
-    /// This number of locks, acquired one after the other and held together.
+    /// A cycle of this number of locks, which are acquired one after the other and held together.
     InTurn(usize),
     Reader,
-    /// Another hold of an owner that already holds the lock, by another client.
+    /// A cycle of a further hold for an owner, whose lock is held by another client.
     Further,
     Take,
 }
@@ -46,18 +46,18 @@ const ALL: [Work; 8] = [
 /// The results of all turns of one operation.
 #[derive(Default)]
 struct Turns {
-    /// The median of each round, in nanoseconds.
+    /// The median duration of a cycle in each round, in nanoseconds.
     cycle: Vec<f64>,
     acquire: Vec<f64>,
-    /// Commands sent per cycle, to all masters together.
+    /// The number of commands sent per cycle, to all masters together.
     sent: f64,
 }
 
-/// A client, and the locks that are held throughout.
+/// A client, and the locks that are held during the whole measurement.
 struct Bench {
     redlock: Redlock,
     quota: Quota,
-    /// The owner's handle in this client, and in the client that already holds the lock.
+    /// The owner's handles: one in this client, and one in the client that holds the lock all the time.
     owner: Owner,
     local: Owner,
     held: OwnedGuard,
@@ -83,8 +83,9 @@ impl Bench {
         }
     }
 
-    /// One turn of an operation. If it is `counted`, all masters have answered before the release. Otherwise, a request
-    /// that is still queued for the slowest master would not be sent at all, and would not be counted.
+    /// Runs one turn of an operation. With `counted`, it waits before each release until all masters have answered.
+    /// Otherwise a request that is still queued for the slowest master would never be sent, and the commands could not
+    /// be counted exactly.
     async fn turn(&self, work: Work, counted: bool) -> Samples {
         let settled = async || {
             if counted {
@@ -149,7 +150,7 @@ impl Bench {
         Some(guards)
     }
 
-    /// The time of one more hold by a local owner, in microseconds.
+    /// Measures one more hold by an owner that this client already holds the lock for, in microseconds.
     async fn local_hold(&self) -> f64 {
         let started = Instant::now();
         for _ in 0..LOCAL {
@@ -166,14 +167,14 @@ async fn release_all(guards: Vec<LockGuard>) {
     }
 }
 
-/// Measures all operations.
+/// Measures all operations and returns their figures.
 pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) -> Vec<Figure> {
     let bench = Bench::new(at).await;
     let mut seen: [Turns; ALL.len()] = Default::default();
     // All scripts are loaded now, so the commands per cycle can be counted.
     for (work, seen) in ALL.into_iter().zip(&mut seen) {
         bench.turn(work, false).await;
-        // The minimum of some turns, because locks held throughout are renewed in the meantime.
+        // Take the minimum of some turns, because the locks that are held all the time are renewed in some turns.
         let mut least = u64::MAX;
         for _ in 0..4 {
             bench.redlock.flush().await;

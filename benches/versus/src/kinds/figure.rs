@@ -5,12 +5,12 @@ use quorate_testbed::table::Table;
 
 use crate::goal::Bound;
 
-/// One row.
+/// One row of the table.
 pub(super) struct Figure {
     what: String,
     goal: Option<Bound>,
     rounds: Spread,
-    /// Appended to every number: `us`, `%`; empty for a ratio.
+    /// The unit that is appended to every number: `us` or `%`; empty for a ratio.
     unit: &'static str,
 }
 
@@ -78,7 +78,7 @@ impl Figure {
     }
 }
 
-/// All figures as one table.
+/// Makes one table of all figures.
 pub(super) fn table(figures: &[Figure]) -> Table {
     let mut table = Table::new(["figure", "goal", "median", "[rounds]", ""]);
     for figure in figures {
@@ -99,7 +99,7 @@ fn goal_is_judged_by_the_median_of_the_rounds() {
         figure.row(),
         ["rate", "at least 20 /s", "21.0 /s", "[19.0-30.0]", "met"]
     );
-    // A figure that was not measured has not met its goal.
+    // A figure that was not measured does not meet its goal.
     assert_eq!(Figure::new("x", Bound::Most(1.0), []).verdict(), "MISSED");
     assert_eq!(Figure::stated("x", "B", [7.0]).verdict(), "stated");
 }

@@ -1,4 +1,4 @@
-//! Many held locks, with and without notes: memory, and the masters' processor time.
+//! Many held locks, with and without notes: memory, and processor time of the masters.
 
 use quorate_testbed::Masters;
 
@@ -6,11 +6,11 @@ use super::figure::Figure;
 use crate::contender::Name;
 use crate::held::{Hold, Row};
 
-/// The number of turns of each variant, and how long each is measured: three renewals.
+/// The number of turns of each variant. Each turn is measured for the time of three renewals.
 const ROUNDS: usize = 2;
 const SECONDS: u64 = 10;
 
-/// Measures both variants.
+/// Measures both variants and returns their figures.
 pub(super) fn measure(masters: &Masters, count: usize) -> Vec<Figure> {
     let turn = |notes| {
         let hold = Hold {

@@ -16,16 +16,16 @@ use quorate_testbed::Masters;
 use crate::contender::Addresses;
 use crate::versus::runtime;
 
-/// Arguments of `kinds`.
+/// Arguments of the subcommand `kinds`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many rounds of single cycles; concurrent tasks have a fifth of them
+    /// The number of rounds of single cycles; concurrent tasks get a fifth of it
     #[arg(long, default_value_t = 25)]
     rounds: usize,
-    /// Which parts [default: all]
+    /// The parts of the table that are measured [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
-    /// How many locks are held for the last part
+    /// The number of held locks in the part `held`
     #[arg(long, default_value_t = 10_000)]
     held: usize,
 }
@@ -33,17 +33,17 @@ pub(crate) struct Args {
 /// A part of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// One client, one cycle after the other
+    /// One client that makes one cycle after the other
     Cycles,
-    /// Many tasks at once
+    /// Many concurrent tasks
     Bursts,
-    /// From a new leader's grant to the notification of a follower
+    /// The time from a new leader's grant to the notification of a follower
     Observing,
     /// Many held locks, with and without notes
     Held,
 }
 
-/// Runs the measurement and prints it.
+/// Runs the measurement and prints the results.
 pub(crate) fn run(args: &Args) {
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
     let bursts = (args.rounds / 5).max(1);

@@ -1,4 +1,4 @@
-//! From a new leader's grant to the notification of a follower.
+//! The time from a new leader's grant to the notification of a follower.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// New leaders in one round: with wake-ups, and without, where each notification waits for the next poll.
+/// The number of new leaders in one round: with wake-ups, and without. Without wake-ups, each notification waits for
+/// the follower's next poll.
 const LEADERS: [usize; 2] = [200, 8];
 
 const TTL: Duration = Duration::from_secs(1);
@@ -41,7 +42,7 @@ impl Candidates {
         }
     }
 
-    /// The other candidate leads from now on; returns its term and the start.
+    /// Makes the other candidate the leader. Returns its term and the time at which it was granted.
     async fn next(&mut self) -> (u64, Instant) {
         let election = self.elections[self.turn % 2].clone();
         self.turn += 1;
@@ -50,7 +51,7 @@ impl Candidates {
             (leads, Instant::now())
         });
         if let Some(leads) = self.leads.take() {
-            // By then it is queued.
+            // After this pause the other candidate is queued.
             tokio::time::sleep(Duration::from_millis(3)).await;
             leads.resign().await;
         }
@@ -61,13 +62,13 @@ impl Candidates {
     }
 }
 
-/// The terms that a follower is notified of, with the time.
+/// Starts a follower, and returns the terms that it is notified of, each with the time.
 fn observe(at: &Addresses, wakes: bool, name: &str) -> UnboundedReceiver<(u64, Instant)> {
     let (sender, heard) = tokio::sync::mpsc::unbounded_channel();
     let observed = client(at, wakes).election(name).observe();
     let mut observed = observed.expect("a good name");
     tokio::spawn(async move {
-        // Until the receiver is dropped.
+        // Follow until the receiver is dropped.
         while !sender.is_closed() {
             let leader = observed.next().await;
             let now = Instant::now();
@@ -91,7 +92,8 @@ impl Watched {
         }
     }
 
-    /// The p99 of the time until the follower is notified, over this number of new leaders, in milliseconds.
+    /// The 99th percentile of the time until the follower is notified, over this number of new leaders, in
+    /// milliseconds.
     async fn p99(&mut self, leaders: usize) -> f64 {
         let mut delays = Vec::with_capacity(leaders);
         for _ in 0..leaders {
@@ -109,7 +111,7 @@ impl Watched {
     }
 }
 
-/// Measures both variants.
+/// Measures both variants and returns their figures.
 pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     let mut woken = Watched::new(at, true, "observed:woken");
     let mut alone = Watched::new(at, false, "observed:alone");
