@@ -214,7 +214,7 @@ impl MastersChange<'_> {
             let missing = vec!["no majority of the old masters is closed: run close first".into()];
             return Err(ChangeError::Missing(missing));
         }
-        // This also closes old masters that were not reachable before.
+        // Raising the markers again also closes old masters that were not reachable before.
         let survey = self.raise(1).await;
         none(survey.clients_without_notice(self.strangers_pass))?;
         Ok(survey)

@@ -64,7 +64,7 @@ impl Election {
         Self { election, ..self }
     }
 
-    /// Calls `waits` after every missed attempt while another client leads.
+    /// Calls `waits` after every failed attempt while another client leads.
     #[must_use]
     pub fn waiting(self, waits: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
         let election = self.election.waiting(waits);

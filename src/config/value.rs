@@ -200,7 +200,7 @@ pub(super) fn field<'de, D: Deserializer<'de>, F: Field>(from: D) -> Result<F, D
     F::deserialize(from)
 }
 
-/// A boolean, or the words `on` and `off` for it.
+/// Deserializes a switch from a boolean, or from the words `on` and `off`.
 #[cfg(feature = "serde")]
 struct Switch;
 
@@ -218,7 +218,7 @@ impl Visitor<'_> for Switch {
     }
 }
 
-/// A list of URLs, or one text with commas.
+/// Deserializes URLs from a list, or from one text with commas.
 #[cfg(feature = "serde")]
 struct Urls;
 

@@ -1,4 +1,4 @@
-//! The schedule of held locks: renewals are due in batches; the ends of locks are due separately.
+//! The schedule of held locks: when each lock must be renewed, get its note, or be ended. Renewals are sent in batches.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -66,7 +66,7 @@ mod tests {
             (3, 1, 0, 2, Some(Outage)),
             (3, 0, 1, 2, Some(Outage)),
             (3, 1, 1, 1, Some(Split)),
-            (3, 0, 1, 1, None), // the third decides
+            (3, 0, 1, 1, None), // the silent third master decides
             (3, 1, 0, 1, None),
             (3, 0, 0, 0, None),
             (5, 0, 3, 0, Some(Held)),

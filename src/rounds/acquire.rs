@@ -22,8 +22,8 @@ pub(crate) struct AcquireAnswers {
     pub(crate) round: Round,
     quorum: Quorum,
     replies: Replies,
-    /// The held lock that was won in this round. It has taken over the replies, and receives later replies. `None`
-    /// before.
+    /// The held lock that was won in this round; `None` until then. It has taken over the replies, and receives later
+    /// replies.
     holder: Option<Weak<dyn LateAnswers>>,
     started: Instant,
     decided: bool,

@@ -201,7 +201,7 @@ impl Once {
     ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
         self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
             let done = match guard.while_held(body).await {
-                // If the lock ended before the body did, recording fails; the result then reports it as `NotRecorded`.
+                // If the lock ended before the body did, recording fails below, and the result is `NotRecorded`.
                 Ok(done) | Err((_, Some(done))) => done,
                 Err((cause, None)) => return Err(self.stopped(cause, false)),
             };
