@@ -19,7 +19,7 @@ use quorate::{Redlock, RestartGuard};
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// How often each figure is measured. The smallest median counts, because the machine may be busy.
+/// The number of times that each figure is measured. The smallest median counts, because the machine may be busy.
 const ROUNDS: usize = 3;
 const CYCLES: usize = 400;
 
@@ -97,7 +97,8 @@ impl Seed {
         if self.centre { "locks" } else { "first" }
     }
 
-    /// Returns whether the lock was acquired. An error means a deadlock; the transaction was rolled back.
+    /// Tries to acquire the lock once, and returns whether it was acquired. An error means a deadlock, after which the
+    /// transaction was rolled back.
     async fn take(&mut self, name: &str, holder: u64) -> Result<bool, Error> {
         let table = self.table();
         let taken = async {
@@ -147,8 +148,7 @@ impl Seed {
         self.conn.query_drop(delete).await
     }
 
-    /// Tries again and again until the lock is acquired, then runs `inside` and releases. Returns the number of
-    /// deadlocks.
+    /// Tries again until the lock is acquired, runs `inside`, and releases the lock. Returns the number of deadlocks.
     async fn cycle(&mut self, name: &str, holder: u64, inside: impl FnOnce()) -> u64 {
         let mut deadlocks = 0;
         loop {
@@ -166,7 +166,7 @@ impl Seed {
     }
 }
 
-/// One client locks and unlocks one key.
+/// Measures one client that locks and unlocks one key.
 async fn cycles(server: &MariaDb) {
     println!("\none MariaDB, one client: lock + unlock, p50");
     let lock = redlock(&[], std::slice::from_ref(server));
@@ -220,7 +220,7 @@ fn deadlocks(server: &MariaDb) -> u64 {
         .unwrap_or(0)
 }
 
-/// For two seconds, 16 clients acquire locks; every lock is a new one.
+/// Measures 16 clients that acquire locks for two seconds. Every lock has a name that was never used before.
 async fn fresh_keys(server: &MariaDb) {
     println!("\none MariaDB, 16 clients, fresh keys, 2 s: cycles a second, deadlocks");
     let until = || Instant::now() + Duration::from_secs(2);
@@ -260,7 +260,7 @@ async fn fresh_keys(server: &MariaDb) {
         let tasks = seeds.into_iter().enumerate().map(|(client, mut seed)| {
             let client = client as u64;
             tokio::spawn(async move {
-                // With repeated deadlocks a cycle might never end.
+                // Because of repeated deadlocks a cycle might never end, so the time limit may also stop it midway.
                 let mut n = 0;
                 let ended = tokio::time::sleep_until(end.into());
                 let cycles = async {
@@ -290,7 +290,7 @@ async fn sum(tasks: Vec<tokio::task::JoinHandle<u64>>) -> u64 {
     sum
 }
 
-/// 50 tasks each increment one shared counter 100 times under the same lock.
+/// Measures 50 tasks that each increment one shared counter 100 times under the same lock.
 async fn crowd(server: &MariaDb) {
     println!("\none MariaDB, 50 tasks x 100 changes under one lock");
     let changed = Arc::new(AtomicU64::new(0));
@@ -347,7 +347,7 @@ async fn crowd(server: &MariaDb) {
     );
 }
 
-/// Clients of ten separate processes acquire the same lock four times each.
+/// Measures clients of ten separate processes that acquire the same lock four times each.
 async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
     let mut totals = Vec::new();
     let mut gaps = Vec::new();
@@ -356,7 +356,7 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
         let key = format!("hand-over-{round}");
         let locks: Vec<_> = (0..10).map(|_| redlock(redis, mysql)).collect();
         for lock in &locks {
-            // One acquisition connects the client to every server before the measurement.
+            // Acquire one lock first, which connects the client to every server before the measurement.
             lock.acquire(&format!("{key}-warm"))
                 .await
                 .expect("the lock")
@@ -393,7 +393,7 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
     );
 }
 
-/// 16 tasks with one key each: the cost of one MariaDB among Redis servers, and of one that is stopped.
+/// Measures 16 tasks with one key each: the cost of one MariaDB among Redis servers, and of one that is stopped.
 async fn mixed(redis: &[Server], mysql: &[MariaDb]) {
     println!("\n16 tasks, a key each: lock + unlock, p50");
     let all = redlock(redis, &[]);

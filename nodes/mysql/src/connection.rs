@@ -1,10 +1,10 @@
-//! One connection, which carries one packet at a time.
+//! One connection to a server, which carries one packet at a time.
 //!
-//! `mysql_async` has two properties that a lock cannot live with:
+//! `mysql_async` has two properties that a lock cannot accept:
 //!
 //! - After a future is dropped, the connection answers the next query with the previous result. Here the connection is
-//!   marked before anything is sent, and a marked connection is never used again.
-//! - A dropped connection first reads the remaining results and sends a quit command, in a task that nothing bounds.
+//!   marked as used before anything is sent, and is used again only after its result was read to the end.
+//! - A dropped connection first reads the remaining results and sends a quit command, in a task without a time limit.
 //!   Here the connection is dropped on a thread without a runtime, which only closes the socket.
 
 use std::future::Future;
@@ -26,7 +26,7 @@ const LARGEST_PACKET: usize = 64 << 20;
 /// A connection to one server.
 pub(crate) struct Connection {
     conn: Option<Conn>,
-    /// A packet was sent and its result has not been read to the end.
+    /// Whether a packet was sent whose result has not been read to the end.
     asked: bool,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Outcome {
 }
 
 impl Connection {
-    /// Connects, to the database of the address or to none.
+    /// Opens a connection. With `database`, it selects the database of the address; otherwise it selects none.
     pub(crate) async fn open(address: &Address, database: bool) -> Result<Self, Fault> {
         let conn = Conn::new(options(address, database));
         let conn = Opening(Some(conn)).await;
@@ -51,7 +51,8 @@ impl Connection {
         Ok(Self { conn, asked: false })
     }
 
-    /// Runs all statements of one packet. If one fails, its error is returned and the statements after it did not run.
+    /// Runs all statements of one packet. If a statement fails, its error is returned, and the statements after it did
+    /// not run.
     pub(crate) async fn ask(&mut self, packet: &str) -> Result<Vec<Outcome>, Fault> {
         let conn = self.conn.as_mut().filter(|_| !self.asked);
         let conn = conn.ok_or_else(|| Fault::Disconnected("given up before".into()))?;
@@ -67,7 +68,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
     let mut said = conn.query_iter(packet).await?;
     let mut outcomes = Vec::new();
     loop {
-        // Read these before the rows: afterwards they belong to the next statement.
+        // Read these numbers before the rows: reading the rows replaces them with the numbers of the next statement.
         let (changed, number) = (said.affected_rows(), said.last_insert_id());
         let rows = said.collect().await?;
         outcomes.push(Outcome {
@@ -76,7 +77,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
             rows,
         });
         if said.is_empty() {
-            // The error of any statement after the first one appears only here.
+            // The error of any statement after the first one is returned only here.
             said.drop_result().await?;
             return Ok(outcomes);
         }
@@ -93,7 +94,7 @@ fn options(address: &Address, database: bool) -> OptsBuilder {
         .prefer_socket(false)
         .tcp_nodelay(true)
         .stmt_cache_size(0)
-        // Each of these two saves a query during connecting.
+        // Each of these two options saves a query while connecting.
         .max_allowed_packet(Some(LARGEST_PACKET))
         .wait_timeout(Some(28_800));
     if !address.tls {
@@ -118,7 +119,7 @@ impl Drop for Connection {
 
 type Connecting = Pin<Box<dyn Future<Output = mysql_async::Result<Conn>> + Send>>;
 
-/// A connection attempt. If it is dropped, the socket is closed on a thread, as for an abandoned connection.
+/// A connection attempt. If the attempt is dropped, its socket is closed on a thread without a runtime.
 struct Opening(Option<Connecting>);
 
 impl Future for Opening {
@@ -139,7 +140,7 @@ impl Future for Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if let Some(opening) = self.0.take() {
-            // The future need not be `Sync` to be dropped on another thread.
+            // The future cannot be shared between threads, but it can be dropped on another thread.
             close(Box::new(opening));
         }
     }
@@ -154,7 +155,7 @@ fn close(what: Box<dyn Send>) {
         let thread = std::thread::Builder::new().name("quorate-mysql-closer".into());
         thread.spawn(closing).is_ok().then_some(sender)
     });
-    // No thread could be started, so the value is dropped here.
+    // If no thread could be started, the value is dropped on this thread.
     if let Some(closer) = closer {
         let _ = closer.send(what);
     }

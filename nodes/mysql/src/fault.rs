@@ -1,11 +1,11 @@
-//! The meaning of server and connection errors for a lock.
+//! Classifies errors of the server and the connection as faults of a master.
 
 use std::io::ErrorKind;
 
 use mysql_async::{DriverError, Error, IoError, ServerError};
 use quorate::node::Fault;
 
-/// The longest server message that is repeated, in characters.
+/// The longest part of a server's message that is shown, in characters.
 const LONGEST: usize = 160;
 
 /// Classifies an error. `connected` is false while the connection is being established.
@@ -24,7 +24,7 @@ pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
         }
         Error::Io(why) => lost(plain(&why.to_string())),
         Error::Driver(DriverError::ConnectionClosed) => lost("closed by the server".into()),
-        // These errors could print data that was sent or received.
+        // These errors could show data that was sent or received, so their text is not used.
         Error::Driver(
             DriverError::FromValue { .. }
             | DriverError::FromRow { .. }
@@ -62,7 +62,7 @@ fn of_server(said: &ServerError) -> Fault {
     }
 }
 
-/// The schema is missing or wrong. The message names the command that repairs it.
+/// The fault of a schema that is missing or wrong. Its message names the command that repairs the schema.
 pub(crate) fn unprepared(why: &str) -> Fault {
     Fault::Unprepared(format!("{why}: run `quorate prepare URL`").into())
 }

@@ -13,11 +13,11 @@ use crate::settings;
 use crate::sql::CLOCK;
 use crate::url::Address;
 
-/// The time limit for the whole inspection.
+/// The time limit of the whole inspection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The number of round trips; the fastest one is reported.
+/// The number of round trips that are measured; the fastest one is reported.
 const TRIPS: usize = 5;
-/// Changes nothing, and fails if the user lacks a right that a lock needs.
+/// A statement that changes nothing, but fails if the user lacks a right that a lock needs.
 const RIGHTS: &str = "UPDATE quorate_record SET version=version,state=state,changed=changed WHERE FALSE;\
     INSERT INTO quorate_record (name,version,changed) SELECT name,version,changed FROM quorate_record WHERE FALSE;\
     DELETE FROM quorate_record WHERE FALSE;\

@@ -1,8 +1,8 @@
-//! Receives wake-ups. The server itself polls a table, for a fraction of a second per statement.
+//! Receives wake-ups. A statement lets the server itself poll a table, for a fraction of a second per statement.
 //!
-//! No other session can end that statement. (`KILL QUERY` could, but it blocks its caller for seconds if it arrives at
-//! the wrong moment.) On MariaDB a block of statements can be sent directly, so a connection is all that is needed.
-//! Received wake-ups are removed by the next statement, so none is lost together with a result.
+//! No other session can end that statement early. (`KILL QUERY` could, but it blocks its caller for seconds if it
+//! arrives at the wrong moment.) MariaDB accepts a block of statements directly, so a connection is all that is needed.
+//! Received wake-ups are removed by the next statement, so no wake-up is lost together with a result.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::schema::suits;
 use crate::session::{bytes, number, word};
 use crate::sql::{CLOCK, SETTINGS, hex, listening, settings};
 
-/// After this time without a result the server counts as stopped.
+/// If no result arrives for this time, the server counts as stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The age at which unread wake-ups are removed, in microseconds.
 const OLD: u64 = 60_000_000;
@@ -30,7 +30,7 @@ pub struct MySqlListener {
     mariadb: bool,
     /// The number of statements until old wake-ups are removed.
     until_sweep: u32,
-    /// Says how often the server polls.
+    /// Determines how often the server polls.
     pacer: Pacer,
 }
 
@@ -87,11 +87,11 @@ impl MySqlListener {
     }
 }
 
-/// The number of polls per statement, and the pause between them in seconds.
+/// The number of polls per statement, and the pause between two polls in seconds, as SQL text.
 ///
 /// One poll costs the server about 50 us: 1,000 polls a second for each waiter would cost more than all locks together.
-/// A statement is short, because a new pace takes effect only with the next statement, and a lost client is noticed
-/// only when a result is sent.
+/// The statements are short for two reasons. A new pace takes effect only with the next statement, and the server
+/// notices that a client is gone only when it sends a result.
 fn looks(pace: Pace) -> (&'static str, &'static str) {
     match pace {
         Pace::Next => ("25", "0.002"),

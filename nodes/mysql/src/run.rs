@@ -17,7 +17,7 @@ use mysql_async::Row;
 
 use crate::session::{number, word};
 
-/// The query whose result [`RunReport::read`] reads.
+/// The query whose result row [`RunReport::read`] parses.
 pub(crate) const QUESTION: &str = "SELECT UUID(),@@hostname,@@port,@@datadir/*M!,\
     TIMESTAMPDIFF(SECOND,'1970-01-01',UTC_TIMESTAMP()),\
     (SELECT variable_value FROM information_schema.global_status WHERE variable_name='UPTIME')*/";
@@ -27,12 +27,12 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Time from the start of the UUID calendar to 1970, in units of 100 ns.
 const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
 
-/// The report of a server about its current run.
+/// What a server reports about its present run, which lasts from one start of the server to the next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RunReport {
     /// The server's monotonic clock now, and its value when the server started, both in microseconds.
     clocks: Option<(u64, u64)>,
-    /// Identifies the running server: equal in all of its databases, different on every other server.
+    /// The identity of the running server: the same in all of its databases, and different on every other server.
     server: String,
 }
 
@@ -48,9 +48,10 @@ impl RunReport {
         )
     }
 
-    /// `wall` and `uptime` are in seconds. `uptime` has wrapped around if the wall clock was set back.
+    /// Parses a report. `wall` is the wall clock and the uptime, both in seconds. The uptime has wrapped around if the
+    /// wall clock was set back.
     fn of(uuid: &str, place: &str, wall: Option<(u64, u64)>) -> Option<Self> {
-        // The time comes first, lowest part first. The rest was drawn when the server started.
+        // A UUID begins with the time, its lowest part first. The rest was drawn when the server started.
         let (time, drawn) = uuid.split_at_checked(18)?;
         let mut parts = time
             .split('-')
@@ -72,9 +73,9 @@ impl RunReport {
         self.clocks.map(|(clock, _)| clock)
     }
 
-    /// The minimum time for which the server has kept what it granted: since its start, or since the moment in
-    /// [`Run::since`], if that is later. The result may be up to one second too large, because both readings of the
-    /// uptime are truncated.
+    /// The time for which the server has certainly kept its grants: since its start, or since the creation of its
+    /// records ([`Run::since`]) if that is later. The result may be up to one second too large, because both readings
+    /// of the uptime are truncated.
     pub(crate) fn lasts(&self, run: &Run) -> Duration {
         let (clock, began) = self.clocks.unwrap_or_default();
         let lasts = clock.saturating_sub(began.max(run.since));
@@ -84,11 +85,12 @@ impl RunReport {
     }
 }
 
-/// The only row of `quorate_run`.
+/// The only row of `quorate_run`, which describes the present run of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) id: String,
-    /// When the table of records was created, by the server's monotonic clock. Earlier grants are not in it.
+    /// When the table of records was created, by the server's monotonic clock in microseconds. The table does not
+    /// contain earlier grants.
     since: u64,
 }
 
@@ -97,7 +99,7 @@ impl Run {
         let (id, since) = text.split_once('@').unwrap_or((text, "0"));
         Self {
             id: id.to_owned(),
-            // A value that cannot be parsed never lies in the past.
+            // A value that cannot be parsed counts as a moment that is always in the future.
             since: since.parse().unwrap_or(u64::MAX),
         }
     }
@@ -108,12 +110,12 @@ impl Run {
     }
 }
 
-/// The run that this process saw last at one address, and when it first saw it.
+/// The run of the server at one address that this process saw last, and when it first saw that run.
 #[derive(Debug, Default)]
 pub(crate) struct FirstSight(Mutex<Option<(String, Instant)>>);
 
 impl FirstSight {
-    /// How long this run has been known to this process.
+    /// The time for which this process has known this run.
     pub(crate) fn ago(&self, run: &str) -> Duration {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &*seen {
@@ -126,18 +128,18 @@ impl FirstSight {
     }
 }
 
-/// The names of servers. Every database stores a name in its `quorate_schema`. Databases of one server that were
-/// prepared by administrators without access to each other store different names.
+/// The names of servers. Every database stores a name in its `quorate_schema`. If administrators without access to each
+/// other prepared two databases of one server, the databases store different names.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// Name by running server.
+    /// The name of each running server.
     running: HashMap<String, String>,
-    /// Maps a further name of a server to its first one. The mapping survives a restart of the server.
+    /// Maps a further name of a server to its first name. The mapping survives a restart of the server.
     same: HashMap<String, String>,
 }
 
 impl Names {
-    /// The one name of the server whose database stores `name`.
+    /// Returns the one name that this process uses for the server whose database stores `name`.
     pub(crate) fn of(&mut self, name: String, report: &RunReport) -> String {
         let known = self.same.get(&name).unwrap_or(&name).clone();
         let one = self
@@ -154,7 +156,7 @@ impl Names {
 mod tests {
     use super::*;
 
-    /// 2026-11-23 07:37:41 UTC.
+    /// A UUID with the time 2026-11-23 07:37:41 UTC.
     const UUID: &str = "f2206ef9-e708-11f1-893b-02fc00000001";
 
     fn report(wall: Option<(u64, u64)>) -> RunReport {

@@ -20,11 +20,11 @@ use crate::url::{Address, BadUrl};
 const VERSION: u64 = 1;
 /// The time limit of [`prepare`].
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Idle sessions query their server every two seconds. After this time each of them has noticed that the table of
+/// Idle sessions query their server every two seconds. After this time, each of them has noticed that the table of
 /// records is missing.
 const NOTICED: Duration = Duration::from_secs(3);
 
-/// Why a server could not be prepared.
+/// The reason why a server could not be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotPrepared {
@@ -36,7 +36,7 @@ pub enum NotPrepared {
     Server {
         /// The name of the server.
         name: String,
-        /// The error that the server reported.
+        /// The fault of the server.
         fault: Fault,
     },
     /// The schema was created by a newer version of this crate.
@@ -46,7 +46,7 @@ pub enum NotPrepared {
     Newer {
         /// The name of the server.
         name: String,
-        /// The version of its schema.
+        /// The version of the schema that was found.
         found: u64,
     },
 }
@@ -59,9 +59,9 @@ pub struct Report {
     pub name: String,
     /// The version of the schema that is now installed.
     pub version: u64,
-    /// Whether anything had to be created. `false` if the schema was complete.
+    /// Whether a part of the schema had to be created. `false` if the schema was complete.
     pub made: bool,
-    /// Faults of existing tables that were repaired.
+    /// The faults of existing tables that were repaired.
     pub repaired: Vec<String>,
     /// The `GRANT` statements for a user that acquires locks; `USER` is a placeholder.
     pub grants: Vec<String>,
@@ -85,10 +85,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// Creates the database and the schema if they are missing. May be repeated, and may be run by several administrators
-/// at once.
+/// Creates the database and the schema if they are missing. It may be called again, and several administrators may call
+/// it at the same time.
 ///
-/// The user of `url` needs the right to create tables, and on MySQL a procedure as well.
+/// The user of `url` needs the right to create tables, and on MySQL also the right to create a procedure.
 ///
 /// # Errors
 ///
@@ -128,7 +128,7 @@ pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
     })
 }
 
-/// The parts of a schema that exist.
+/// The parts of the schema that exist on a server.
 struct Found {
     version: u64,
     mariadb: bool,
@@ -138,7 +138,7 @@ struct Found {
 
 async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     let mut connection = match Connection::open(address, true).await {
-        // The database may not exist yet.
+        // The database may not exist yet, so connect without it and create it.
         Err(Fault::Unprepared(_)) => {
             let mut connection = Connection::open(address, false).await?;
             let database = &address.database;
@@ -154,7 +154,7 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     let row = said.get_mut(1).and_then(|one| one.rows.first_mut());
     let row = row.ok_or_else(|| Fault::Server("no answer".into()))?;
     if number(row, 0) != Some(1) {
-        // Another administrator is preparing the server and has not finished in time.
+        // Another administrator is preparing the server, and has not finished in time.
         return Err(Fault::Busy);
     }
     let mariadb = word(row, 1).is_some_and(|version| version.contains("MariaDB"));
@@ -193,14 +193,14 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     })
 }
 
-/// Returns the tables that differ from the schema.
+/// Returns the tables that do not match the schema.
 async fn look(connection: &mut Connection) -> Result<Vec<Misfit>, Fault> {
     let said = connection.ask(&tables::question()).await?;
     let rows = said.into_iter().next().map(|one| one.rows);
     Ok(tables::misfits(rows.unwrap_or_default()))
 }
 
-/// The version of the schema. `None` if there is none, or if its creation was never finished.
+/// Reads the version of the schema. `None` if there is no schema, or if its creation was never finished.
 async fn version_of(connection: &mut Connection) -> Result<Option<u64>, Fault> {
     let is_there = "SELECT COUNT(*) FROM information_schema.tables \
                     WHERE table_schema=DATABASE() AND table_name='quorate_schema'";
@@ -218,8 +218,9 @@ fn first_number(said: &[Outcome]) -> Option<u64> {
     said.first()?.rows.first().and_then(|row| number(row, 0))
 }
 
-/// The name that another database of the same server stores, if this user may read it: two databases of one server are
-/// one master. Uses a connection of its own, because an error makes a connection unusable.
+/// Returns the name that another database of the same server stores, if this user may read it. The name must be the
+/// same, because two databases of one server are one master. The query uses a connection of its own, because an error
+/// makes a connection unusable.
 async fn elsewhere(address: &Address) -> Option<String> {
     let mut connection = Connection::open(address, true).await.ok()?;
     let others = "SELECT table_schema FROM information_schema.tables \
@@ -233,8 +234,9 @@ async fn elsewhere(address: &Address) -> Option<String> {
     is_ours.then_some(server)
 }
 
-/// Creates missing tables, and recreates tables whose content need not be kept. Other tables are converted to the right
-/// engine. Any other fault of theirs is reported and left alone, because they contain locks and values.
+/// Creates missing tables. The tables of the run and of wake-ups are created again if they are wrong, because their
+/// content need not be kept. The other tables are converted if they have the wrong engine. Any other fault of these is
+/// reported and left alone, because they contain locks and values.
 async fn make_tables(
     connection: &mut Connection,
     misfits: &[Misfit],
@@ -267,9 +269,9 @@ async fn make_tables(
     Ok(())
 }
 
-/// Creates the table of records. If an earlier one was dropped, every earlier grant is forgotten, so for the restart
-/// guard a new run has begun. The new run is written first, and again afterwards with the final time, so that nobody
-/// votes in between.
+/// Creates the table of records. If an earlier table was dropped, all earlier grants are forgotten. So for the restart
+/// guard a new run of the server begins. The new run is written before the table is created, with a start in the
+/// future, so that no session votes in between. It is written again afterwards with the real start.
 async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
     let id = random_word();
     begin_run(connection, &id, PATIENCE).await?;
@@ -280,7 +282,7 @@ async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), 
     begin_run(connection, &id, Duration::ZERO).await
 }
 
-/// Starts a run whose beginning lies `later` in the future.
+/// Writes a new run of the server, whose start lies `later` in the future.
 async fn begin_run(connection: &mut Connection, id: &str, later: Duration) -> Result<(), Fault> {
     let mut said = connection.ask(QUESTION).await?;
     let report = said
@@ -305,7 +307,7 @@ async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Res
     connection.ask(&last).await.map(drop)
 }
 
-/// Explains the error of a server that cannot create a table with the requested engine.
+/// Replaces the error of a server that cannot create a table with the required engine by an explanation.
 fn engine_refused(fault: Fault) -> Fault {
     match fault {
         Fault::Server(why) if why.contains("(1290)") || why.contains("(1286)") => {
@@ -339,11 +341,11 @@ fn random_word() -> String {
     format!("{:032x}", rng.random::<u128>())
 }
 
-/// Changes nothing, and fails if no lock could be written: because a right is missing, or because of a statement-based
-/// binary log. It is run while connecting, because neither fault passes by itself.
+/// A statement that changes nothing, but fails if no lock could be written: because a right is missing, or because of a
+/// statement-based binary log. It is run while connecting, because neither problem goes away by itself.
 const TRIED: &str = "UPDATE quorate_record SET version=version WHERE FALSE";
 
-/// Prepares a session and reads which server it is.
+/// Prepares a session, and reads the identity and the run of the server.
 pub(crate) async fn greet(
     connection: &mut Connection,
     timeout: Duration,
@@ -398,7 +400,7 @@ fn row(said: &mut [Outcome], at: usize) -> Option<mysql_async::Row> {
     (!rows.is_empty()).then(|| rows.swap_remove(0))
 }
 
-/// The server's name, the same for all of its databases that this process uses.
+/// The server's name, which is the same for all of its databases that this process uses.
 fn one_name(name: String, report: &RunReport) -> String {
     static NAMES: OnceLock<Mutex<Names>> = OnceLock::new();
     let names = NAMES.get_or_init(Mutex::default);

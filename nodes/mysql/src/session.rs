@@ -1,4 +1,4 @@
-//! A session: each load and each commit is one packet.
+//! A session with a server: each load and each commit of records is one packet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,18 +16,19 @@ use crate::sql::{self, CLOCK, Packet};
 pub struct MySqlSession {
     connection: Connection,
     draw: StdRng,
-    /// The number of records up to the end of the last page, and the name of the last record in it.
+    /// The number of records up to the end of the last page that was read, and the name of the last record in that
+    /// page.
     paged: Option<(u64, Vec<u8>)>,
 }
 
-/// Which statement shows whether a commit was applied, and the new versions of its records if it was.
+/// Names the statement that shows whether a commit was applied, and the new versions of the commit's records.
 enum Proof {
-    /// The number of rows that this statement changed.
+    /// The commit was applied if the statement with this number changed a row. The second number is the new version.
     ByChange(usize, u64),
-    /// The first column of this statement's row.
+    /// The commit was applied if the first column of this statement's row says so.
     ByRow(usize, Vec<u64>),
-    /// The first column as well; in addition, the statement that changes several records must have changed this number
-    /// of rows.
+    /// The commit was applied if the first column of this row says so. In addition, the statement that changes several
+    /// records must have changed the expected number of rows.
     Jointly {
         update: Option<(usize, u64)>,
         row: usize,
@@ -45,13 +46,14 @@ impl MySqlSession {
         }
     }
 
-    /// Draws the first version of a record. Two draws are so far apart that no version ever occurs again, even after
-    /// the record was removed in between. A clock could be set back; a random number cannot.
+    /// Draws the first version of a new record at random. Draws are so far apart that no version ever occurs again,
+    /// even if the record was removed in between. A clock could be set back and repeat a version; a random number
+    /// cannot.
     fn first_version(&mut self) -> u64 {
         self.draw.random_range(1..1 << 62)
     }
 
-    /// Adds these commits to the packet, and returns where their results will be.
+    /// Adds these commits to the packet. Returns which statement shows the outcome of each commit.
     fn write(&mut self, commits: &[Commit], packet: &mut Packet) -> Vec<Proof> {
         let mut proofs: Vec<Option<Proof>> = commits.iter().map(|_| None).collect();
         let mut single: Vec<(usize, &Change, &[u8])> = Vec::new();
@@ -72,8 +74,8 @@ impl MySqlSession {
         proofs.into_iter().flatten().collect()
     }
 
-    /// Adds the commits of one record each. They share one transaction, so that the disk is waited for once. They are
-    /// in order of their names, so that no two sessions deadlock.
+    /// Adds the commits of one record each. They share one transaction, so that the server waits for the disk once.
+    /// They are sorted by name, so that no two sessions deadlock.
     fn write_single(
         &mut self,
         commits: &[Commit],
@@ -116,7 +118,7 @@ impl MySqlSession {
         }
     }
 
-    /// Adds a commit of several records, in a transaction of its own.
+    /// Adds a commit of several records in a transaction of its own.
     fn write_joint(&mut self, commit: &Commit, packet: &mut Packet) -> Proof {
         let versions: Vec<u64> = commit
             .changes
@@ -223,7 +225,7 @@ impl Session for MySqlSession {
         let said = self.connection.ask(&sql::load(names)).await?;
         let (clock, found) = records(said)?;
         let mut found: HashMap<Vec<u8>, Record> = found.into_iter().collect();
-        // The same name may be asked for twice.
+        // A name may be requested more than once; its record is given to the last of these places.
         let last = |number: usize| !names[number + 1..].contains(&names[number]);
         let what = names.iter().enumerate().map(|(number, name)| {
             let record = if last(number) {
@@ -253,7 +255,7 @@ impl Session for MySqlSession {
                 what.push(committed);
             }
         }
-        // A statement that changed nothing does not return the clock.
+        // The results contain the clock only if a statement changed something.
         if clock.is_none() {
             clock = self.clock().await?;
         }
@@ -261,7 +263,8 @@ impl Session for MySqlSession {
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
-        // Counting from the first record would take longer with every page.
+        // Continue after the last record of the previous page. Counting from the first record would take longer with
+        // every page.
         let paged = self.paged.take().filter(|(upto, _)| *upto == from);
         let behind = paged.as_ref().map(|(_, last)| &last[..]);
         let said = self.connection.ask(&sql::page(from, behind, count)).await?;
@@ -271,8 +274,8 @@ impl Session for MySqlSession {
         Ok(Clocked { what, clock })
     }
 
-    /// Removes the records in one transaction, so that the disk is waited for once. They are removed in order of their
-    /// names, the order in which every session locks rows.
+    /// Removes the records in one transaction, so that the server waits for the disk once. They are removed in order of
+    /// their names, which is the order in which every session locks rows.
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
         let mut records = records.to_vec();
         records.sort_unstable();
@@ -286,7 +289,7 @@ impl Session for MySqlSession {
     }
 }
 
-/// The server's clock and the records from a result.
+/// The server's clock and the records in a result.
 fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault> {
     let rows = said.into_iter().next().ok_or_else(unreadable)?.rows;
     let clock = rows.first().and_then(|row| number(row, 0));
@@ -302,7 +305,7 @@ fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault>
     Ok((clock, found))
 }
 
-/// A column as bytes.
+/// The value of a column as bytes.
 pub(crate) fn bytes(row: &mut Row, column: usize) -> Option<Vec<u8>> {
     match row.take(column)? {
         Value::Bytes(bytes) => Some(bytes),
@@ -310,7 +313,7 @@ pub(crate) fn bytes(row: &mut Row, column: usize) -> Option<Vec<u8>> {
     }
 }
 
-/// A column as a number. A negative number becomes 0.
+/// The value of a column as a number. A negative number becomes 0.
 pub(crate) fn number(row: &Row, column: usize) -> Option<u64> {
     match row.as_ref(column)? {
         Value::UInt(number) => Some(*number),
@@ -320,7 +323,7 @@ pub(crate) fn number(row: &Row, column: usize) -> Option<u64> {
     }
 }
 
-/// A column as text.
+/// The value of a column as text.
 pub(crate) fn word(row: &mut Row, column: usize) -> Option<String> {
     bytes(row, column).and_then(|bytes| String::from_utf8(bytes).ok())
 }

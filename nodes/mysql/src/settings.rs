@@ -9,7 +9,7 @@ use crate::fault::plain;
 use crate::session::word;
 use crate::url::Address;
 
-/// The variables that are read. Reading them needs no right.
+/// The names of the variables that are read. Reading them needs no right.
 const NAMES: [&str; 14] = [
     "read_only",
     "log_bin",
@@ -26,7 +26,7 @@ const NAMES: [&str; 14] = [
     "server_uuid",
     "super_read_only",
 ];
-/// The number of open connections, read together with the settings.
+/// The status variable with the number of open connections. It is read together with the settings.
 pub(crate) const CONNECTED: &str = "Threads_connected";
 
 /// Reads the variables into the inspection.
@@ -59,13 +59,13 @@ fn kind(version: &str, found: &mut Inspection) {
         "mysql"
     };
     found.server = Some(kind.to_owned());
-    // A suffix names the build.
+    // The version number ends at the first dash; the suffix names the build.
     let number = version.split('-').next().unwrap_or_default();
     found.version = Some(plain(number));
 }
 
-/// Reports whether the server is a replica. Uses a connection of its own: without the right to ask, the connection
-/// becomes unusable. A replica that does not replicate this database does not count.
+/// Reports whether the server is a replica. A replica that does not replicate this database does not count. The query
+/// uses a connection of its own, because the connection becomes unusable if the user lacks the right for the query.
 pub(crate) async fn source(address: &Address, found: &mut Inspection) {
     let (question, right) = if found.server.as_deref() == Some("mariadb") {
         ("SHOW ALL SLAVES STATUS", "SLAVE MONITOR")
@@ -103,6 +103,6 @@ fn named(row: &mut Row, names: &[&str]) -> Option<String> {
     let at = columns
         .iter()
         .position(|column| is_wanted(&column.name_str()))?;
-    // Numbers arrive as text in results of this kind.
+    // Numbers are sent as text in results of this kind.
     word(row, at)
 }

@@ -1,4 +1,4 @@
-//! The SQL statements as text. Names and states are hexadecimal literals, so nothing needs to be escaped.
+//! The SQL statements as text. Names and states of records are hexadecimal literals, so nothing needs to be escaped.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(crate) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMES
 
 /// The longest name of a record, in bytes.
 pub(crate) const LONGEST_NAME: usize = 2100;
-/// The longest wake-up word, in bytes.
+/// The longest word of a wake-up, in bytes.
 pub(crate) const LONGEST_WORD: usize = 2200;
 
 /// The number of statements in [`settings`].
@@ -91,7 +91,8 @@ pub(crate) fn load(names: &[Arc<[u8]>]) -> String {
     out
 }
 
-/// Reads a page of records in the form of [`load`]: after the given name, or after the first `from` records.
+/// Reads a page of `count` records in the form of [`load`]: those after the name `behind`, or those after the first
+/// `from` records.
 pub(crate) fn page(from: u64, behind: Option<&[u8]>, count: u32) -> String {
     let mut out = format!(
         "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
@@ -116,7 +117,7 @@ pub(crate) fn remove(name: &[u8], version: u64, out: &mut String) {
     let _ = write!(out, " AND version={version}");
 }
 
-/// Changes an existing record. The result shows whether it did, and the clock.
+/// Changes an existing record. The result shows whether the record was changed, and the clock.
 pub(crate) fn update(change: &Change, state: &[u8], out: &mut String) {
     out.push_str("UPDATE quorate_record SET version=version+1,state=");
     hex(state, out);
@@ -125,7 +126,7 @@ pub(crate) fn update(change: &Change, state: &[u8], out: &mut String) {
     let _ = write!(out, " AND version={}", change.version);
 }
 
-/// Creates a record that does not exist. A row without a state is not a record.
+/// Creates a record that does not exist. A row without a state does not count as a record.
 pub(crate) fn insert(change: &Change, state: &[u8], version: u64, out: &mut String) {
     out.push_str("INSERT INTO quorate_record (name,version,state,changed) VALUES (");
     hex(&change.name, out);
@@ -140,12 +141,12 @@ pub(crate) fn insert(change: &Change, state: &[u8], version: u64, out: &mut Stri
     );
 }
 
-/// Checks whether a record has this version, and reads the clock.
+/// Checks whether a record has this version. The result also contains the clock.
 pub(crate) fn check(change: &Change, out: &mut String) {
     let _ = write!(out, "SELECT COUNT(*)=1,{CLOCK} FROM quorate_record WHERE ");
     fits(change, out);
     if change.version == 0 {
-        // Version 0 means that no record may exist, so the count is compared with 0.
+        // Version 0 means that the record must not exist, so the count is compared with 0.
         let counted = out.rfind("COUNT(*)=1").map(|at| at..at + 10);
         if let Some(counted) = counted {
             out.replace_range(counted, "COUNT(*)=0");
@@ -163,8 +164,8 @@ fn fits(change: &Change, out: &mut String) {
     }
 }
 
-/// Creates rows without a state for records that do not exist yet, in order of their names. They give later statements
-/// a row to lock, so nothing is inserted while rows are locked.
+/// Creates rows without a state for records that do not exist yet, in order of their names. Later statements then have
+/// a row to lock, so that nothing is inserted while rows are locked.
 pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
     out.push_str("INSERT IGNORE INTO quorate_record (name,version,state,changed) VALUES ");
     for (number, change) in changes.iter().enumerate() {
@@ -196,7 +197,7 @@ fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
 }
 
 /// Changes all of these records if `@fit` equals their number. The row locks keep the versions stable. The versions are
-/// compared again all the same, so that a table without row locks never overwrites a version that was not read.
+/// still compared again, so that a table without row locks never overwrites a version that was not read.
 pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mut String) {
     let _ = write!(
         out,
@@ -239,7 +240,7 @@ pub(crate) fn wake(wakes: &[Wake], only_if: &str, out: &mut String) {
     let _ = write!(out, ") q WHERE {only_if}");
 }
 
-/// Whether all names and words of a commit fit into their columns.
+/// Whether all names and words of a commit are short enough for their columns.
 pub(crate) fn has_room(commit: &Commit) -> bool {
     let names = commit.changes.iter().map(|change| change.name.len());
     let words = commit.wakes.iter().map(|wake| wake.word.len());

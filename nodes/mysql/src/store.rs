@@ -26,15 +26,15 @@ pub struct MySql {
 }
 
 impl MySql {
-    /// The server of this URL: `mysql://user:password@host:3306/database?timeout=250ms&lanes=4`. It connects on first
-    /// use.
+    /// Opens the server with this URL: `mysql://user:password@host:3306/database?timeout=250ms&lanes=4`. It connects on
+    /// first use.
     ///
     /// With `mysqls://` the connection is encrypted and the server's certificate is verified, by the certificate
     /// authorities of the system or by those in the file given as `?ca=`. This needs the feature `tls-rustls`.
     ///
     /// # Errors
     ///
-    /// [`BadUrl`] says what is wrong. It never contains the URL.
+    /// [`BadUrl`] if the URL is not valid. The error gives the reason, but never contains the URL.
     pub fn open(url: &str) -> Result<Self, BadUrl> {
         let address = Address::read(url)?;
         address.check_files()?;

@@ -1,8 +1,8 @@
 //! The tables of the schema, and the check that a server's tables match them.
 //!
-//! A table with other properties still answers, but silently breaks a promise. Without transactions, a commit of
-//! several records can be applied in part. A run that is stored on disk is mistaken for one that never stopped. Names
-//! that are compared as text ignore case.
+//! A table with other properties would still work, but would silently break a promise. Without transactions, a commit
+//! of several records can be applied in part. If the run of the server is stored on disk, a restart looks as if the
+//! server had never stopped. If names are compared as text, upper and lower case are not distinguished.
 
 use mysql_async::Row;
 
@@ -15,9 +15,9 @@ pub(crate) struct Table {
     pub(crate) name: &'static str,
     engine: &'static str,
     columns: &'static [Column],
-    /// Further text of the `CREATE TABLE` statement: inside the parentheses, and after them.
+    /// Further text of the `CREATE TABLE` statement: the first part goes inside the parentheses, the second after them.
     more: [&'static str; 2],
-    /// The rights that a user of locks needs on this table.
+    /// The rights that a user who acquires locks needs on this table.
     pub(crate) rights: &'static str,
 }
 
@@ -42,7 +42,7 @@ const fn column(name: &'static str, kind: &'static str, room: usize, rest: &'sta
 const ALL: &str = "SELECT, INSERT, UPDATE, DELETE";
 const NUMBER: &str = "UNSIGNED NOT NULL";
 
-/// The row that marks the schema as complete and stores the server's name.
+/// The table with one row that marks the schema as complete and stores the server's name.
 pub(crate) const SCHEMA: Table = Table {
     name: "quorate_schema",
     engine: "InnoDB",
@@ -53,7 +53,7 @@ pub(crate) const SCHEMA: Table = Table {
     more: ["", ""],
     rights: "SELECT",
 };
-/// The records.
+/// The table of the records.
 pub(crate) const RECORD: Table = Table {
     name: "quorate_record",
     engine: "InnoDB",
@@ -66,7 +66,8 @@ pub(crate) const RECORD: Table = Table {
     more: ["", " ROW_FORMAT=DYNAMIC"],
     rights: ALL,
 };
-/// Wake-ups. They are kept in memory, because a wake-up must not wait for the disk, and after a restart nobody waits.
+/// The table of wake-ups. It is kept in memory, because a wake-up must not wait for the disk, and no waiter is
+/// connected after a restart.
 pub(crate) const WOKEN: Table = Table {
     name: "quorate_woken",
     engine: "MEMORY",
@@ -84,8 +85,8 @@ pub(crate) const WOKEN: Table = Table {
     more: [",KEY (process)", ""],
     rights: ALL,
 };
-/// The run of the server. It is kept in memory, so the table is empty after a restart and the next client writes the
-/// new run.
+/// The table with the present run of the server. It is kept in memory, so it is empty after a restart, and the next
+/// client writes the new run.
 pub(crate) const RUN: Table = Table {
     name: "quorate_run",
     engine: "MEMORY",
@@ -131,7 +132,7 @@ impl Table {
     }
 }
 
-/// The query whose result [`misfits`] reads. It names each table, because otherwise the server would open every table
+/// The query whose result [`misfits`] parses. It names each table, because otherwise the server would open every table
 /// of the database.
 pub(crate) fn question() -> String {
     let one = |table: &&Table| {
@@ -159,9 +160,9 @@ pub(crate) struct Misfit {
 pub(crate) enum What {
     /// The table does not exist, or the user cannot see it.
     Missing,
-    /// The table uses this engine.
+    /// The table uses this engine, which is not the required one.
     Engine(String),
-    /// The fault of one of its columns.
+    /// A column is wrong in the way that this text describes.
     Column(String),
 }
 
@@ -190,7 +191,7 @@ struct Seen {
     is_key: bool,
 }
 
-/// The faults of the tables, from the result of [`question`].
+/// Finds the faults of the tables in the result of [`question`].
 pub(crate) fn misfits(rows: Vec<Row>) -> Vec<Misfit> {
     let seen = rows.into_iter().filter_map(|mut row| {
         Some(Seen {
@@ -215,7 +216,7 @@ fn judge(table: &Table, seen: &[Seen]) -> Option<What> {
     let Some(first) = seen.first() else {
         return Some(What::Missing);
     };
-    // If a column is wrong as well, another engine does not repair the table.
+    // Check the columns first: if a column is wrong as well, converting the engine does not repair the table.
     let wrong = table.columns.iter().find_map(|column| {
         let found = seen.iter().find(|one| one.column == column.name);
         let name = column.name;

@@ -7,14 +7,14 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
-/// Default timeout of one request. A commit waits for the disk.
+/// The default timeout of one request. It is this long because a commit waits for the disk.
 const TIMEOUT: Duration = Duration::from_millis(250);
-/// Default number of sessions that share the work.
+/// The default number of sessions that share the requests.
 const LANES: usize = 4;
 /// The largest number of sessions that one process may open to a server.
 const MOST_LANES: usize = 64;
 
-/// A URL that is not valid, and why. It never contains the URL itself, which may include a password.
+/// A URL is not valid; the text is the reason. It never contains the URL, which may include a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadUrl(String);
@@ -34,7 +34,7 @@ pub(crate) struct Address {
     pub(crate) timeout: Duration,
     pub(crate) lanes: usize,
     pub(crate) tls: bool,
-    /// The file with the certificate authority that must have signed the server's certificate.
+    /// The file with the certificate authorities that are trusted for the server's certificate.
     pub(crate) ca: Option<PathBuf>,
 }
 
@@ -55,7 +55,7 @@ impl Address {
             return Err(bad("a `#` is not allowed: write %23 where it is meant"));
         }
         let host = match url.host() {
-            // The scheme is not one of the web's, so an IP address is parsed as a name.
+            // The scheme is not a web scheme, so an IP address is parsed as a name.
             Some(Host::Domain(name)) if !name.is_empty() => text(name, "the host")?,
             Some(Host::Ipv4(ip)) => ip.to_string(),
             Some(Host::Ipv6(ip)) => ip.to_string(),
@@ -121,7 +121,7 @@ impl Address {
         Ok(())
     }
 
-    /// The name in reports, without user and password.
+    /// The name of the server in reports: the URL without user and password.
     pub(crate) fn name(&self) -> String {
         let Self { host, port, .. } = self;
         let database = &self.database;

@@ -1,4 +1,4 @@
-//! The contract suite of all masters, on a real MariaDB server.
+//! Runs the contract suite of all masters on a real MariaDB server.
 
 #![allow(
     dead_code,
@@ -21,7 +21,7 @@ fn server(test: &str) -> Option<MariaDb> {
     Some(MariaDb::start(MariaDbOptions::new()).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// A new database of this server, as an arm of the suite.
+/// Creates a database on this server for one case of the suite.
 async fn database(server: &MariaDb, name: &str) -> arm::Arm {
     let url = server.url(name);
     let create = format!("CREATE DATABASE {name}");

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use quorate::{Redlock, RestartGuard, Wait};
 use quorate_testbed::ZooKeeper;
 
-/// Cycles of one client per round. As many more run first, to warm up.
+/// The number of cycles of one client per round. The same number of cycles runs first, to warm up.
 const CYCLES: usize = 400;
-/// Clients that acquire the same lock, and how often each of them does.
+/// The number of clients that acquire the same lock, and how often each of them does.
 const CLIENTS: usize = 10;
 const TURNS: usize = 20;
 const ROUNDS: usize = 3;
@@ -65,7 +65,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// The median of the rounds, followed by all rounds.
+/// Formats the median of the rounds, followed by the values of all rounds.
 fn shown(rounds: &mut [u64]) -> String {
     rounds.sort_unstable();
     format!("{} us, of rounds {rounds:?}", rounds[rounds.len() / 2])

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Default timeout of one request: a commit waits for the disks of a majority.
+/// The default timeout of one request. It is this long because a commit waits for the disks of a majority.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Default session timeout: the server removes a process's ephemeral znodes after hearing nothing from it for this
-/// long.
+/// The default session timeout. If the server receives nothing from a process for this time, it removes the process's
+/// ephemeral znodes.
 const SESSION: Duration = Duration::from_secs(10);
-/// Default path under which everything is stored.
+/// The default path under which all znodes are stored.
 const PATH: &str = "/quorate";
 
-/// Why a URL is not valid. Never contains a password.
+/// The reason why a URL is not valid. It never contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a URL of ZooKeeper: {0}; it should look like zk://host:2181+host/path")]
 pub struct BadUrl(String);
@@ -42,7 +42,7 @@ impl Address {
             None => return Err(bad("it does not begin with zk://")),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // A password may contain a slash; a path contains no `@`.
+        // Split at the last `@`: a password may contain a slash, but a path contains no `@`.
         let (user, rest) = match rest.rsplit_once('@') {
             Some((user, rest)) => (Some(User::parse(user)?), rest),
             None => (None, rest),
@@ -90,7 +90,7 @@ impl Address {
         format!("zk://{}{}", self.hosts.join("+"), self.path)
     }
 
-    /// The name in reports.
+    /// The name of the ensemble in reports.
     pub(crate) fn name(&self) -> String {
         format!("zk {}{}", self.hosts.join("+"), self.path)
     }
@@ -121,7 +121,7 @@ impl User {
 /// Parses a host with or without a port: `host`, `host:2181`, `[::1]:2181`.
 fn parse_host(text: &str) -> Result<String, BadUrl> {
     let empty = || bad("a host in the list is empty");
-    // If the URL was split at the wrong place, this text may be part of a password, so it is not repeated.
+    // If the URL was split at the wrong place, this text may be part of a password. So the error does not repeat it.
     let strange = || bad("what stands for a host is no host");
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -150,7 +150,7 @@ fn parse_host(text: &str) -> Result<String, BadUrl> {
     }
 }
 
-/// The host with a port, which is 2181 if the URL names none.
+/// The host with its port, or with port 2181 if the URL names no port.
 pub(crate) fn with_port(host: &str) -> String {
     let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
     if behind.contains(':') {

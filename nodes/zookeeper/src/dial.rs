@@ -1,4 +1,4 @@
-//! Opens a session with any member of an ensemble.
+//! Opens a session with one member of an ensemble.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use zookeeper_client::{Client, SessionState, StateWatcher};
 use crate::address::{Address, with_port};
 use crate::fault;
 
-/// If a member has not answered after this time, the next one is asked as well.
+/// If a member has not answered after this time, the next member is asked as well.
 const NEXT: Duration = Duration::from_millis(125);
 
 /// A client that is connected to one member, and that member's address.
@@ -23,9 +23,9 @@ pub(crate) struct Dialled {
     pub(crate) host: String,
 }
 
-/// Opens a session with the first member that answers. The members are asked one after another; the next one is asked
-/// even if the last has not answered yet, so a stopped member costs only a moment. The client knows only this member:
-/// when the member fails, the client ends, and its successor has another session.
+/// Opens a session with the first member that answers. The members are asked one after another. The next member is
+/// asked even if the last one has not answered yet, so a stopped member costs only a moment. The client knows only the
+/// member that answered: when that member fails, the client ends, and a new client opens a new session.
 pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
     let mut hosts = address.hosts.clone();
     let mut rng: StdRng = rand::make_rng();
@@ -73,8 +73,8 @@ async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
             client,
             host: host.to_owned(),
         }),
-        // A server that closes the connection at once may do so before the first request is written. That shows as a
-        // socket error.
+        // A server that closes the connection at once may do so before the first request is written. The client then
+        // reports a socket error.
         Err(error) => Err(match fault::of_request(&error, address) {
             Fault::Disconnected(why) => Refusal::Silent(why_silent(host, &why).await),
             fault => Refusal::Final(fault),
@@ -82,8 +82,8 @@ async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
     }
 }
 
-/// Finds out why a member did not answer. The client's own error `why` does not distinguish a server that is absent
-/// from one that closes the connection.
+/// Finds out why a member did not answer. The client's own error `why` is the same for a server that is absent and for
+/// one that closes the connection.
 async fn why_silent(host: &str, why: &str) -> String {
     match timeout(Duration::from_secs(1), TcpStream::connect(with_port(host))).await {
         Ok(Err(error)) if !hung_up(&error) => format!("{host}: {error}"),
@@ -94,7 +94,8 @@ async fn why_silent(host: &str, why: &str) -> String {
     }
 }
 
-/// A server that accepts a connection and closes it at once may be faster than the check whether it was accepted.
+/// Whether the server accepted the connection and closed it at once. It may do so before the check whether the
+/// connection was accepted.
 fn hung_up(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     matches!(
@@ -103,7 +104,8 @@ fn hung_up(error: &std::io::Error) -> bool {
     )
 }
 
-/// The client abandons a connection after 2/5 of the session timeout. That must not be shorter than our own timeout.
+/// Checks that the session timeout is long enough. The client abandons a connection after 2/5 of the session timeout,
+/// which must not be shorter than the request timeout.
 fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     let granted = dialled.client.session_timeout();
     if granted * 2 / 5 < address.timeout {
@@ -112,12 +114,12 @@ fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     Ok(dialled)
 }
 
-/// Notices the end of a session while a result is awaited. A client that has lost its connection tries to reconnect,
-/// and keeps queued requests until the session ends.
+/// Notices the end of a session while a result is awaited. Without it, a client that has lost its connection would try
+/// to reconnect and keep queued requests until the session ends.
 pub(crate) struct Watch(StateWatcher);
 
 impl Watch {
-    /// Fails if the session has lost its connection: nothing is sent then.
+    /// Begins to watch a session. Fails if the session has lost its connection, so that no request is sent.
     pub(crate) fn on(client: &Client) -> Result<Self, Fault> {
         let mut states = client.state_watcher();
         match states.state() {

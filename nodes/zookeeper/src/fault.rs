@@ -5,7 +5,7 @@ use zookeeper_client::Error;
 
 use crate::address::Address;
 
-/// The fault behind the error of a request on a session.
+/// The fault of a master that corresponds to the error of a request.
 pub(crate) fn of_request(error: &Error, address: &Address) -> Fault {
     match error {
         Error::NoAuth => {
@@ -19,7 +19,7 @@ pub(crate) fn of_request(error: &Error, address: &Address) -> Fault {
         Error::QuotaExceeded | Error::MarshallingError | Error::BadArguments(_) => {
             Fault::Server(error.to_string().into())
         }
-        // The rest are errors of the connection or of the session, or cannot be told apart from them.
+        // The other errors are errors of the connection or the session, or cannot be told apart from them.
         _ => Fault::Disconnected(error.to_string().into()),
     }
 }
@@ -37,7 +37,7 @@ pub(crate) fn too_old() -> Fault {
     Fault::Unsupported("a lock needs ZooKeeper 3.5 or newer".into())
 }
 
-/// The fault of a server whose session timeout is shorter than our request timeout needs.
+/// The fault of a server whose session timeout is too short for the request timeout.
 pub(crate) fn short_session(granted: std::time::Duration, address: &Address) -> Fault {
     let granted = humantime::format_duration(granted);
     let timeout = humantime::format_duration(address.timeout);

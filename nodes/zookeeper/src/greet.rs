@@ -20,9 +20,9 @@ pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, 
         .ok_or_else(|| fault::unprepared(address))
 }
 
-/// Writes as a lock does and leaves nothing behind: one transaction creates, writes and removes a znode. Returns the
-/// date that the ensemble gave to the transaction, in microseconds since 1970; ZooKeeper shows its clock in no other
-/// way.
+/// Tests the rights that a lock needs: one transaction creates, writes and removes a znode, so it leaves nothing
+/// behind. Returns the date that the ensemble gave to the transaction, in microseconds since 1970. ZooKeeper reports
+/// its clock in no other way.
 pub(crate) async fn date(client: &Client, address: &Address) -> Result<Option<u64>, Fault> {
     let layout = Layout::new(address);
     let path = format!("{}/probe-{}", layout.records(), fresh());
@@ -37,12 +37,12 @@ pub(crate) async fn date(client: &Client, address: &Address) -> Result<Option<u6
 fn write(writer: &mut MultiWriter<'_>, layout: &Layout, path: &str) -> Result<(), Error> {
     let options = layout.options(CreateMode::Persistent);
     writer.add_create(path, b"", &options)?;
-    // Some servers return no date for a znode that was created in a transaction.
+    // Some servers return no date for a znode that the same transaction created, so the znode is written as well.
     writer.add_set_data(path, b"", None)?;
     writer.add_delete(path, None)
 }
 
-/// The date of a transaction, from its results.
+/// The date of a transaction, in microseconds since 1970, from its results.
 pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<u64> {
     results.iter().find_map(|result| match result {
         MultiWriteResult::SetData { stat } | MultiWriteResult::Create { stat, .. } => date_of(stat),
@@ -50,7 +50,7 @@ pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<u64> {
     })
 }
 
-/// The date of the last change of a znode.
+/// The date of the last change of a znode, in microseconds since 1970.
 pub(crate) fn date_of(stat: &Stat) -> Option<u64> {
     let millis = u64::try_from(stat.mtime).ok();
     millis.filter(|millis| *millis > 0)?.checked_mul(1_000)

@@ -59,7 +59,7 @@ fn with(mut found: Inspection, fault: Fault) -> Inspection {
     found
 }
 
-/// Adds what the member answers to `srvr`. Administrators may have disabled that command.
+/// Adds the data that the member reports to `srvr`. Administrators may have disabled that command.
 async fn say(found: &mut Inspection, dialled: &Dialled, within: Duration) {
     if let Ok(Ok(said)) = timeout(within, ask(&dialled.host, "srvr")).await {
         read(found, &said);

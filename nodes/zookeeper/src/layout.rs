@@ -1,4 +1,4 @@
-//! The paths of all znodes, and the rights they are created with.
+//! The paths of all znodes, and the access rights that they are created with.
 
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use zookeeper_client::{Acls, CreateMode, CreateOptions};
 use crate::address::Address;
 use crate::step::Life;
 
-/// The znode that names the ensemble, for all paths in it.
+/// The znode with the name of the ensemble, which applies to all paths of the ensemble.
 pub(crate) const SERVER: &str = "/quorate-server";
 
-/// The znodes under one path.
+/// The paths of the znodes below one path.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     root: String,
@@ -43,7 +43,7 @@ impl Layout {
         format!("{}/identity", self.root)
     }
 
-    /// The parent znode of a record.
+    /// The path of the parent znode of a record.
     pub(crate) fn record(&self, name: &[u8]) -> String {
         let mut path = self.records();
         path.reserve(1 + 2 * name.len() + 9);
@@ -52,7 +52,7 @@ impl Layout {
         path
     }
 
-    /// The znode of a record in one of its lives.
+    /// The path of the znode that holds a record in one of its lives, see [`Life`].
     pub(crate) fn of_life(&self, name: &[u8], life: Life) -> String {
         let mut path = self.record(name);
         let _ = write!(path, "/{life:08x}");
@@ -63,7 +63,7 @@ impl Layout {
         format!("{}/wake/{process}", self.root)
     }
 
-    /// The options for new znodes of this mode: accessible to the user of the URL alone, or to everybody if the URL has
+    /// The options for new znodes of this mode. Only the user of the URL may access them, or everybody if the URL has
     /// no user.
     pub(crate) fn options(&self, mode: CreateMode) -> CreateOptions<'static> {
         mode.with_acls(if self.owned {
@@ -80,14 +80,14 @@ pub(crate) fn fresh() -> String {
     hex(&rng.random::<[u8; 16]>())
 }
 
-/// The life that a znode name stands for. `None` if [`Layout::of_life`] did not write the name.
+/// The life that the name of a znode stands for. `None` if [`Layout::of_life`] did not write the name.
 pub(crate) fn life_of(name: &str) -> Option<Life> {
     Life::from_str_radix(name, 16)
         .ok()
         .filter(|life| format!("{life:08x}") == name && *life > 0)
 }
 
-/// Two hexadecimal digits per byte. An empty name becomes a dash, because a znode needs a name.
+/// Encodes bytes as two hexadecimal digits each. An empty name becomes a dash, because a znode needs a name.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "-".to_owned();
@@ -99,7 +99,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// The reverse of [`hex`]. `None` if `hex` did not write the text.
+/// Reverses [`hex`]. `None` if `hex` did not write the text.
 pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     if text == "-" {
         return Some(Vec::new());

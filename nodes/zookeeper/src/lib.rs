@@ -1,9 +1,9 @@
 //! ZooKeeper as a master of quorate's quorum lock: one server, or an ensemble.
 //!
 //! A lock is one permanent znode that is changed by compare-and-set on its version. No lease depends on a session.
-//! Instead, a waiter takes a lease to be over once it has seen the same version for the length of the lease, by its own
-//! clock. So leases are exact to milliseconds, whatever bounds a server sets for sessions. A server that was stopped
-//! for longer than its sessions last does not release any lock.
+//! Instead, a waiter treats a lease as expired once it has seen the same version for the length of the lease, by its
+//! own clock. So leases are exact to milliseconds, whatever bounds a server sets for sessions. A server that was
+//! stopped for longer than its sessions last does not release any lock.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,9 +24,9 @@
 //!
 //! - The default port is 2181. All hosts are members of one ensemble.
 //! - Everything is stored under the path, by default `/quorate`. [`prepare`] creates it.
-//! - With a user, only this user can read and change the znodes (scheme `digest`). Without one, everybody can.
+//! - With a user, only this user can read and change the znodes (scheme `digest`). Without a user, everybody can.
 //! - `timeout` bounds one request. `session` is the session timeout: when a process dies, the server keeps its wake-up
-//!   znode for that long, and nothing else depends on it.
+//!   znode for that time, and nothing else depends on the session timeout.
 //!
 //! # What it needs from a server
 //!

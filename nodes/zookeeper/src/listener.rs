@@ -1,8 +1,8 @@
 //! Receives wake-ups.
 //!
-//! Each process has one ephemeral znode. A client that wakes the process writes the words into it, and that fires the
-//! only watch, which belongs to the process. If the znode is written twice before the process reads it, the first words
-//! are lost. The version of the znode shows this, and the listener then reports an unspecified wake-up.
+//! Each process has one ephemeral znode, and watches only this znode. A client that wakes the process writes the words
+//! of the wake-up into the znode, which fires the watch. If the znode is written twice before the process reads it, the
+//! first words are lost. The version of the znode shows this, and the listener then reports an unspecified wake-up.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ use crate::fault;
 use crate::layout::Layout;
 use crate::words;
 
-/// How often the znode of an earlier session of this process is removed before giving up.
+/// The number of attempts to create the znode of this process. Between attempts, the znode of an earlier session is
+/// removed.
 const TRIES: usize = 4;
 
 /// Receives the wake-ups of one process.
@@ -26,7 +27,7 @@ pub struct ZooKeeperListener {
     client: Client,
     address: Arc<Address>,
     path: String,
-    /// The version of the znode that was last reported.
+    /// The version of the znode whose words were last reported.
     seen_version: i32,
     /// The operation in progress. It is stored here, so that dropping a future of the caller loses nothing.
     next: Next,
@@ -35,16 +36,16 @@ pub struct ZooKeeperListener {
 type Seen = Result<(Vec<u8>, Stat, OneshotWatcher), Error>;
 
 enum Next {
-    /// Waiting for the watch to fire.
+    /// The listener waits for the watch to fire.
     Watch(BoxFuture<'static, ()>),
-    /// Reading the znode and setting a new watch.
+    /// The listener reads the znode and sets a new watch.
     Read(BoxFuture<'static, Seen>),
-    /// Nothing is in progress. Everything was reported, and the next step is to read.
+    /// No operation is in progress. All words were reported, and the next step is to read the znode.
     Look,
 }
 
 impl ZooKeeperListener {
-    /// Creates the znode of this process, and replaces one that an earlier session left.
+    /// Creates the znode of this process. A znode that an earlier session left is replaced.
     pub(crate) async fn open(
         dialled: Dialled,
         address: Arc<Address>,
@@ -83,14 +84,14 @@ impl ZooKeeperListener {
         async move { client.get_and_watch_data(&path).await }.boxed()
     }
 
-    /// The words that arrived since the last read. `None` if there are none.
+    /// The words that have arrived since the last read. `None` if there are none; empty if some were lost.
     fn new_words(&mut self, data: &[u8], version: i32) -> Option<Vec<Vec<u8>>> {
         let since = version.wrapping_sub(self.seen_version);
         self.seen_version = version;
         match since {
             0 => None,
             1 => Some(words::read(data).unwrap_or_default()),
-            // Earlier words were overwritten.
+            // The znode was written more than once, so earlier words were overwritten.
             _ => Some(Vec::new()),
         }
     }

@@ -9,7 +9,7 @@ use crate::dial::dial;
 use crate::fault;
 use crate::layout::{Layout, SERVER, fresh};
 
-/// The time limit of the whole preparation, in timeouts of one request.
+/// The time limit of the whole preparation, as a multiple of the timeout of one request.
 const PATIENCE: u32 = 20;
 
 /// The result of [`prepare`].
@@ -20,23 +20,24 @@ pub struct Prepared {
     pub path: String,
     /// The random name of the ensemble.
     pub identity: String,
-    /// Whether anything had to be created.
+    /// Whether a znode had to be created.
     pub made: bool,
 }
 
-/// Why a ZooKeeper could not be prepared.
+/// The reason why a ZooKeeper could not be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrepareError {
     /// The URL is not valid.
     #[error(transparent)]
     Url(#[from] BadUrl),
-    /// The ZooKeeper named first reported this fault.
+    /// The ZooKeeper with the name in the first field reported the fault in the second field.
     #[error("{0}: {1}")]
     Failed(String, Fault),
 }
 
-/// Creates the znodes that a lock needs, if they are missing. Needs the right to create them, and may be repeated.
+/// Creates the znodes that a lock needs, if they are missing. The user needs the right to create them. It may be called
+/// again.
 ///
 /// # Errors
 ///
@@ -65,7 +66,8 @@ async fn make_all(client: &Client, layout: &Layout) -> Result<Prepared, Error> {
     let mut path = String::new();
     for part in layout.root().split('/').skip(1) {
         path = format!("{path}/{part}");
-        // This user may lack the right to create parents that belong to others, but needs only to pass through them.
+        // Create only missing parents: this user may lack the right to create them, but a parent that exists needs no
+        // right.
         if client.check_stat(&path).await?.is_none() {
             made |= is_new(client.create(&path, b"", &persistent).await)?;
         }
@@ -93,7 +95,8 @@ fn is_new<T>(made: Result<T, Error>) -> Result<bool, Error> {
     }
 }
 
-/// The name of the ensemble, the same for all paths in it. If it cannot be stored for all paths, a new name is drawn.
+/// Returns the name of the ensemble, which is the same for all paths. If the name cannot be stored for all paths, a new
+/// name is drawn.
 async fn identity(client: &Client) -> Result<String, Error> {
     let drawn = fresh();
     let options = CreateMode::Persistent.with_acls(Acls::anyone_read());

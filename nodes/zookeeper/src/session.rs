@@ -1,4 +1,4 @@
-//! Reads and changes records over one session.
+//! Reads and changes records in one session with a ZooKeeper.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,13 +20,15 @@ use crate::layout::{Layout, life_of, unhex};
 use crate::step::{Life, Step, life, removal, steps, version};
 use crate::words;
 
-/// ZooKeeper closes a connection that sends more than 1 MiB in one request.
+/// The largest data of one request, in bytes. ZooKeeper closes a connection that sends more than 1 MiB in one request.
 const LARGEST: usize = 1_000_000;
 
-/// The number of records whose life is remembered. When it is reached, all are forgotten and looked up again.
+/// The number of records whose life is remembered. Above this number, all lives but those in use are forgotten and must
+/// be looked up again.
 const MOST: usize = 16_384;
 
-/// How often in a row a record is looked up that others remove and create again in the meantime.
+/// The maximum number of times in a row that a record is looked up, if other clients remove and create it again
+/// meanwhile.
 const TRIES: usize = 5;
 
 /// One session with a ZooKeeper.
@@ -37,14 +39,14 @@ pub struct ZooKeeperSession {
     layout: Layout,
     /// The names of all records at the time the first page was read.
     names: Vec<String>,
-    /// The life of each record that was seen last; reads try it first.
+    /// The life in which each record was last seen. Reads try this life first.
     lives: HashMap<Arc<[u8]>, Life>,
     draw: StdRng,
-    /// The date of the ensemble at the last change, in microseconds since 1970; 0 if unknown.
+    /// The date that the ensemble gave to the last change, in microseconds since 1970; 0 if unknown.
     date: AtomicU64,
 }
 
-/// Stands for a znode in the place of a record that is not one: no version of it ever matches.
+/// The record that is returned if a foreign znode is in the place of a record. Its version never matches a change.
 fn strange() -> Record {
     Record {
         version: u64::MAX,
@@ -56,11 +58,11 @@ fn strange() -> Record {
 enum Outcome {
     Done(Vec<u64>),
     Stale,
-    /// Nothing was applied, because the process of this wake-up is gone and its znode does not exist.
+    /// Nothing was applied, because the process that this wake-up is for is gone and its znode does not exist.
     ReaderGone(usize),
 }
 
-/// A process, and all words that one commit sends to it.
+/// The name of a process, and all words that one commit sends to it.
 type Message = (Arc<str>, Vec<u8>);
 
 impl ZooKeeperSession {
@@ -100,7 +102,8 @@ impl ZooKeeperSession {
         Err(Fault::Server(why.into()))
     }
 
-    /// Looks up the lives of the open records where they are not known. A record without a life is no longer open.
+    /// Looks up the unknown lives of the records that are still to be read. A record without a life does not exist, so
+    /// it is taken out of `open`.
     async fn find(
         &mut self,
         names: &[Arc<[u8]>],
@@ -139,7 +142,7 @@ impl ZooKeeperSession {
         Ok(())
     }
 
-    /// Reads the open records. A record that was removed in the meantime stays open.
+    /// Reads the records in `open`. A record that was removed in the meantime stays in `open`.
     async fn fetch(
         &mut self,
         names: &[Arc<[u8]>],
@@ -176,14 +179,14 @@ impl ZooKeeperSession {
         let records = self.layout.records();
         let listed = self.client.list_children(&records).await;
         let mut names = listed.map_err(|error| self.fault(&error))?;
-        // The znode that an inspection writes is not a record.
+        // An inspection writes a znode that is not a record.
         names.retain(|name| unhex(name).is_some());
         names.sort_unstable();
         Ok(names)
     }
 
-    /// Sends one commit now and returns a future for its outcome. A release and its wake-up are one transaction: one
-    /// write to the disks of the ensemble, and the wake-up cannot be lost.
+    /// Sends one commit now, and returns a future for its outcome. A release and its wake-up are one transaction: the
+    /// ensemble writes once to its disks, and the wake-up cannot be lost.
     fn send(
         &self,
         commit: &Commit,
@@ -279,7 +282,7 @@ impl ZooKeeperSession {
                 match source {
                     _ if index >= of_records => Ok(Outcome::ReaderGone(index - of_records)),
                     Error::BadVersion | Error::NodeExists => Ok(Outcome::Stale),
-                    // No record has this version, or there is no parent in which to create one.
+                    // The record does not have this version, or the parent znode to create it in does not exist.
                     Error::NoNode if !created => Ok(Outcome::Stale),
                     error => Err(self.fault(&error)),
                 }
@@ -288,7 +291,7 @@ impl ZooKeeperSession {
         }
     }
 
-    /// Sends the removal of one record now. A record with another version stays.
+    /// Sends the removal of one record now. A record with another version is not removed.
     fn send_removal(&self, name: &[u8], steps: &[Step]) -> BoxFuture<'_, Result<(), Fault>> {
         let mut writer = self.client.new_multi_writer();
         if let Err(error) = self.write_record(&mut writer, name, b"", steps) {
@@ -318,8 +321,8 @@ impl ZooKeeperSession {
         }
     }
 
-    /// Waits for the outcome of a commit. If a process to be woken is gone, the commit is sent again without that
-    /// wake-up.
+    /// Waits for the outcome of a commit. If a process that should be woken is gone, sends the commit again without
+    /// that wake-up.
     async fn settle(
         &self,
         commit: &Commit,
@@ -397,13 +400,13 @@ impl Session for ZooKeeperSession {
     }
 }
 
-/// ZooKeeper does not report its time. It dates changes by the clock of the current leader, which may change at any
-/// moment, so no lease can be measured by it.
+/// A result without a clock. ZooKeeper does not report its time. It dates changes by the clock of the present leader,
+/// which may change at any moment, so no lease can be measured by that clock.
 fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }
 
-/// The steps of a commit; a fault if it must not be sent.
+/// The steps of a commit, or a fault if the commit must not be sent.
 fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
     let states = commit.changes.iter().filter_map(|it| it.state.as_ref());
     let size: usize = states.map(Vec::len).sum();
@@ -420,7 +423,7 @@ fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
         .ok_or_else(|| Fault::Server("no znode can be asked for this version of a record".into()))
 }
 
-/// The wake-ups of a commit, with all words for one process joined.
+/// The wake-ups of a commit, with all words for one process combined.
 fn messages_of(commit: &Commit) -> Vec<Message> {
     let mut messages: Vec<(Arc<str>, Vec<&[u8]>)> = Vec::new();
     for wake in &commit.wakes {
@@ -449,13 +452,13 @@ fn versions(results: &[MultiWriteResult], steps: &[Vec<Step>], before: &[u64]) -
             Some(MultiWriteResult::SetData { stat }) => {
                 version(life(*before).unwrap_or_default(), stat.version)
             }
-            // This record was only compared.
+            // This record was only compared, so its version stays.
             _ => *before,
         });
     last.collect()
 }
 
-/// The version of a record after these steps.
+/// The version of the record that these steps create, or `None` if they create none.
 fn made(steps: &[Step]) -> Option<u64> {
     steps.iter().find_map(|step| match step {
         Step::Create(life) => Some(version(*life, 0)),
@@ -463,8 +466,8 @@ fn made(steps: &[Step]) -> Option<u64> {
     })
 }
 
-/// The outcomes of a batch, or the fault that hides them. A fault that promises that nothing was applied must be true
-/// of the whole batch.
+/// Combines the outcomes of a batch; a fault of one commit is the fault of the batch. If a fault promises that nothing
+/// was applied, that must be true of the whole batch.
 fn together(all: Vec<Result<Committed, Fault>>) -> Result<Vec<Committed>, Fault> {
     let some_done = all.iter().any(|one| matches!(one, Ok(Committed::Done(_))));
     let all: Result<Vec<_>, Fault> = all.into_iter().collect();

@@ -1,32 +1,33 @@
-//! The znode operations of a change. Pure functions.
+//! The znode operations that carry out a change of a record. All functions are pure.
 
 use quorate::node::store::Change;
 
-/// Distinguishes the znodes that one record has had. It is drawn at random when the record is created, because the
-/// version of a new znode starts at 0 again. So no version of a removed record ever equals one of its successor.
+/// The life of a record: a random number that distinguishes its present znode from earlier ones. It is drawn when the
+/// record is created, because the version of a new znode starts at 0 again. So no version of a removed record ever
+/// equals a version of the record that is created again.
 pub(crate) type Life = u32;
 
 /// One operation on the znodes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Create the empty parent znode. It must not exist.
+    /// Create the empty parent znode, which must not exist.
     Room,
-    /// Create the znode of this life, with the state.
+    /// Create the znode of this life with the new state.
     Create(Life),
-    /// Write the state if the znode has this version.
+    /// Write the new state if the znode of this life has this version.
     Set(Life, i32),
-    /// Write the state at any version. Used only after a [`Step::Set`] in the same transaction.
+    /// Write the new state whatever the version is. Used only after a [`Step::Set`] in the same transaction.
     SetAgain(Life),
-    /// Change nothing, but require this version.
+    /// Change nothing, but fail unless the znode of this life has this version.
     Check(Life, i32),
-    /// Remove the znode if it has this version.
+    /// Remove the znode of this life if it has this version.
     Remove(Life, i32),
-    /// Remove the parent znode, which has no children: the same transaction created it or removed its only child.
+    /// Remove the parent znode. It has no children: the same transaction created it or removed its only child.
     Clear,
 }
 
-/// The version of a record whose znode of this life has this version. A znode counts up from 0, and wraps from the
-/// largest number to the smallest.
+/// The version of a record, made from its life and the version of its znode. A znode counts up from 0, and wraps from
+/// the largest number to the smallest.
 pub(crate) fn version(life: Life, of_znode: i32) -> u64 {
     u64::from(life) << 32 | u64::from(of_znode.cast_unsigned())
 }
@@ -39,11 +40,11 @@ pub(crate) fn life(version: u64) -> Option<Life> {
     }
 }
 
-/// The meaning of a record version for its znode.
+/// The state of the znode that a version of a record stands for.
 enum Known {
-    /// There is no record.
+    /// The record does not exist.
     None,
-    /// The znode of this life has this version.
+    /// The record exists, and the znode of this life has this version.
     At(Life, i32),
     /// No znode can have this version, or no request can name it.
     Never,
@@ -59,11 +60,11 @@ fn of_znode(version: u64) -> Known {
     }
 }
 
-/// In a request, ZooKeeper reads this version as "any version".
+/// The version that ZooKeeper interprets in a request as "any version".
 const ANY: i32 = -1;
 
-/// The steps of a change, all in one transaction. `None` if they cannot be made to depend on the version. A record that
-/// is created gets this life.
+/// The steps of a change, all in one transaction. `None` if the steps cannot be made to depend on the record's version.
+/// If the change creates the record, the record gets `life`.
 pub(crate) fn steps(change: &Change, life: Life) -> Option<Vec<Step>> {
     let writes = change.state.is_some();
     Some(match of_znode(change.version) {
@@ -71,7 +72,7 @@ pub(crate) fn steps(change: &Change, life: Life) -> Option<Vec<Step>> {
         Known::None if writes => vec![Step::Room, Step::Create(life)],
         Known::None => vec![Step::Room, Step::Clear],
         Known::At(life, version) if !writes => vec![Step::Check(life, version)],
-        // The next version would be `ANY`, so a second write in the same transaction skips it.
+        // After one write the version would be `ANY`, so a second write in the same transaction skips it.
         Known::At(life, version) if version == ANY - 1 => {
             vec![Step::Set(life, version), Step::SetAgain(life)]
         }

@@ -13,7 +13,7 @@ use crate::inspect;
 use crate::listener::ZooKeeperListener;
 use crate::session::ZooKeeperSession;
 
-/// How many commits are sent before the first result is awaited.
+/// The number of commits that are sent before the first result is awaited.
 const BATCH: usize = 64;
 
 /// A ZooKeeper: one server or an ensemble.
@@ -24,7 +24,7 @@ pub struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// The ZooKeeper of a URL (see the [crate] page). It connects on first use.
+    /// Opens the ZooKeeper with this URL (see the [crate] page). It connects on first use.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl Store for ZooKeeper {
         let (identity, date) =
             futures::try_join!(greet(client, &self.address), date(client, &self.address))?;
         let session = ZooKeeperSession::new(dialled, self.address.clone(), date);
-        // A restart loses nothing, so only another ensemble counts as another run.
+        // A restart of the ensemble loses nothing, so only another ensemble counts as another run of the server.
         let run = ServerRun::new(format!("zk-{identity}"));
         Ok((session, Greeting::new(run).server(identity)))
     }

@@ -9,7 +9,7 @@ pub(crate) fn write<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     data
 }
 
-/// `None` if [`write`] did not write the data.
+/// Parses the data. `None` if [`write`] did not write it.
 pub(crate) fn read(mut data: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     while !data.is_empty() {

@@ -1,4 +1,4 @@
-//! The contract suite of all masters, on a real ZooKeeper.
+//! Runs the contract suite of all masters on a real ZooKeeper.
 
 #![allow(
     dead_code,
@@ -21,7 +21,7 @@ fn server(test: &str) -> Option<Process> {
     Some(Process::start().unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// A new path on this server, as an arm of the suite.
+/// Creates a path on this server for one case of the suite.
 async fn path(url: String) -> arm::Arm {
     let url = format!("{url}?timeout=5s&session=15s");
     prepare(&url).await.expect("prepared");

@@ -35,7 +35,7 @@ impl Fleet {
         Some(fleet)
     }
 
-    /// A separate `Redlock`, as another process would have.
+    /// A new `Redlock` with connections of its own, as another process would have.
     fn redlock(&self) -> Redlock {
         let mut builder = Redlock::builder()
             .ttl(Duration::from_secs(10))
@@ -52,7 +52,7 @@ impl Fleet {
     }
 }
 
-/// Clients acquire the same lock in turn. Never do two hold it at once, and the tokens rise.
+/// Lets clients acquire the same lock in turn. Checks that no two hold it at once and that the tokens rise.
 async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
     let inside = Arc::new(AtomicU32::new(0));
     let highest = Arc::new(AtomicU64::new(0));

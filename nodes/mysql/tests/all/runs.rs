@@ -1,4 +1,4 @@
-//! The age of a server's run, which the restart guard depends on.
+//! Tests of the age of a server's run, which the restart guard depends on.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ async fn age_of_a_server_run_is_kept_when_its_clock_is_corrected() {
 
 #[tokio::test]
 async fn restarted_server_whose_clock_is_set_forward_does_not_vote() {
-    // With `innodb_flush_log_at_trx_commit = 0` the commit is lost in the crash.
+    // With `innodb_flush_log_at_trx_commit = 0`, the crash loses the commit of the lock.
     let Some((server, _, offset)) = started_an_hour_behind(0).await else {
         return;
     };
@@ -72,7 +72,7 @@ async fn restarted_server_whose_clock_is_set_forward_does_not_vote() {
         let builder = builder.ttl(Duration::from_secs(20)).restart_guard(guard);
         builder.build().expect("a Redlock")
     };
-    // The schema is on disk after a second.
+    // The schema is flushed to disk within a second, so it survives the crash.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let holder = redlock(RestartGuard::Off);
     let lock = holder.lock("a").renewal(false).acquire().await;
@@ -113,7 +113,7 @@ async fn server_counts_as_restarted_when_its_records_are_recreated() {
         began.elapsed()
     );
     assert_ne!(greeting.run, first.run, "values of before have no vote");
-    // After a restart the run begins later.
+    // After a restart, the run begins at the restart.
     let began = Instant::now();
     server.restart().expect("back");
     let second = Duration::from_secs(1);
@@ -134,7 +134,7 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() 
         builder.build().expect("a Redlock")
     };
     let (holder, other) = (redlock(), redlock());
-    // Both clients have a session that votes, and keep it.
+    // Both clients get a session that may vote, and keep it.
     for client in [&holder, &other] {
         let lock = client.acquire("b").await;
         lock.expect("once the server is old enough").release().await;

@@ -1,4 +1,4 @@
-//! The promises of a store, on a real MariaDB server.
+//! Tests of the promises of a store, on a real MariaDB server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use quorate::node::store::{Commit, Committed, Listener as _, Record, Session as 
 use quorate_mysql::MySql;
 use quorate_testbed::{MariaDb, MariaDbOptions};
 
-/// A store over a new server. Returns from the test if MariaDB is missing.
+/// A store over a new server. The test returns early if MariaDB is missing.
 macro_rules! store {
     ($options:expr) => {
         match server($options).await {
@@ -32,7 +32,7 @@ fn version(committed: &Committed) -> u64 {
     }
 }
 
-/// Creates or changes one record and returns its version.
+/// Creates a record (`from` 0) or changes it from version `from`, and returns its new version.
 async fn put(session: &mut quorate_mysql::MySqlSession, key: &str, from: u64, state: &str) -> u64 {
     let said = session.commit(&[of(change(key, from, state))]).await;
     version(&said.expect("answered").what[0])
@@ -184,7 +184,7 @@ async fn late_commit_of_a_lost_session_finds_another_version() {
     let asked = tokio::time::timeout(Duration::from_millis(100), lost.commit(&late)).await;
     assert!(asked.is_err(), "a stopped server does not answer");
     server.cont().unwrap();
-    // Exactly one of the two commits is applied, whichever comes first.
+    // Exactly one of the two commits is applied, whichever arrives first.
     let said = next
         .commit(&[of(change("a", first, "next"))])
         .await
@@ -232,7 +232,7 @@ async fn transaction_of_a_dropped_session_is_rolled_back() {
         drop(one);
         console.join().unwrap().unwrap();
     });
-    // The server already had the packet, so the commit is applied as a whole or not at all.
+    // The server already had the packet when the future was dropped, so the commit is applied as a whole or not at all.
     let mut next = session(&store).await;
     let (a, b) = (get(&mut next, "a").await, get(&mut next, "b").await);
     assert_eq!(a.state == b"late", b.state == b"late", "{a:?} {b:?}");
@@ -247,7 +247,7 @@ async fn dropped_session_closes_its_socket_even_if_the_server_hangs() {
     for key in ["a", "b", "c", "d", "e", "f"] {
         put(&mut one, key, 0, &large).await;
     }
-    // In the middle of a long result.
+    // Drop the future in the middle of a long result.
     let asked = tokio::time::timeout(Duration::from_millis(8), one.page(0, 9)).await;
     assert!(asked.is_err(), "24 megabytes are read in no time");
     server.stop().unwrap();
@@ -270,7 +270,8 @@ fn open_sockets(server: &MariaDb) -> usize {
     let table = std::fs::read_to_string("/proc/self/net/tcp").expect("Linux");
     let ours = table.lines().skip(1).filter(|line| {
         let fields: Vec<_> = line.split_whitespace().collect();
-        // Once a socket is closed, the kernel keeps only unacknowledged data; such an entry has no inode.
+        // After a socket is closed, the kernel may still keep an entry for unacknowledged data; such an entry has no
+        // inode.
         fields[2].ends_with(&port) && fields[9] != "0"
     });
     ours.count()
@@ -289,7 +290,7 @@ async fn commit_of_several_records_is_applied_as_a_whole_or_not_at_all() {
     let (b, a2) = (versions[0], versions[1]);
     assert_eq!(get(&mut session, "b").await.version, b);
     assert_eq!(get(&mut session, "a").await.version, a2);
-    // Again with one or both versions stale: nothing is applied.
+    // Commit again with one or both versions outdated: nothing may be applied.
     for stale in [
         both.clone(),
         commit(vec![change("a", a2, "no"), change("b", b + 9, "no")]),
@@ -305,7 +306,7 @@ async fn commit_of_several_records_is_applied_as_a_whole_or_not_at_all() {
     assert_eq!(get(&mut session, "a").await.state, b"a2");
     assert_eq!(get(&mut session, "b").await.state, b"b2");
     assert_eq!(get(&mut session, "c").await, Record::default());
-    // The row that was reserved for a record of a failed commit does not block a later one.
+    // A failed commit reserved a row for a record. That row must not block a later commit.
     let c = put(&mut session, "c", 0, "c").await;
     let mixed = commit(vec![check("c", c), change("a", a2, "a3"), check("d", 0)]);
     let said = session.commit(&[mixed]).await;
@@ -406,7 +407,7 @@ async fn pages_are_sorted_by_name_and_continue_after_the_last() {
     let said = session.page(2, 2).await.unwrap();
     assert_eq!(said.what[0].0, b"c");
     assert_eq!(said.what[0].1, get(&mut session, "c").await);
-    // After the last page nothing is counted, so records removed before it do not matter.
+    // After the last page nothing is counted, so removing records before it does not matter.
     session.page(0, 2).await.unwrap();
     let first = get(&mut session, "a").await.version;
     session.remove(&[(b"a"[..].into(), first)]).await.unwrap();
@@ -458,7 +459,7 @@ async fn commit_of_several_in_a_table_without_row_locks_overwrites_no_other_vers
     for _ in 0..4 {
         sessions.push(session(&store).await);
     }
-    // This would be refused while connecting, but these sessions are already connected.
+    // A new session would be refused while connecting, but these sessions are connected already.
     server
         .sql("ALTER TABLE locks.quorate_record ENGINE=Aria")
         .unwrap();
@@ -492,7 +493,7 @@ async fn commits_of_the_same_records_in_opposite_orders_do_not_deadlock() {
         turns.push(tokio::spawn(async move {
             let mut won = 0_u64;
             for turn in 0..50_usize {
-                // The same names repeatedly, in a different order each time, some of them in batches.
+                // The same names are locked repeatedly, in a different order each time, and some of them in batches.
                 let keys: Vec<String> = (0..3)
                     .map(|n| format!("k{}", (client * n + turn + n) % 5))
                     .collect();
@@ -546,7 +547,7 @@ async fn listener_receives_its_wake_ups_once() {
     ];
     let said = session.commit(&[told.clone()]).await.unwrap();
     assert_eq!(listener.next().await.unwrap(), [&b"one"[..], b"\0'two"]);
-    // A stale commit wakes no listener, neither alone nor in a batch.
+    // A commit with an outdated version wakes no listener, neither alone nor in a batch.
     told.changes.push(change("b", 9, "no"));
     session.commit(&[told.clone()]).await.unwrap();
     told.changes.pop();

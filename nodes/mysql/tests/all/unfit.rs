@@ -1,5 +1,5 @@
-//! Servers that cannot be masters as they are: each is refused with an error that names the reason and the remedy, and
-//! never hangs.
+//! Servers that cannot be masters in their present state. Each is refused with an error that names the reason and the
+//! remedy, and no request hangs.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn options() -> MariaDbOptions {
     MariaDbOptions::new().flush(2)
 }
 
-/// A user with these grants.
+/// Creates a user with these grants, and returns the URL for this user.
 fn user(server: &MariaDb, grants: &[String]) -> String {
     let create = format!("CREATE USER app IDENTIFIED BY '{SECRET}'");
     server.sql(&create).unwrap();
@@ -56,7 +56,7 @@ async fn concurrent_prepares_create_the_schema_once() {
     assert!(!again.made && again.version == 1);
     let store = MySql::open(&url).unwrap();
     let (_, greeting) = store.connect().await.unwrap();
-    // A schema that is missing in part is repaired, and the server keeps its name.
+    // A schema that is incomplete is repaired, and the server keeps its name.
     server
         .sql("DROP TABLE locks.quorate_woken; UPDATE locks.quorate_schema SET version=0")
         .unwrap();
@@ -297,7 +297,8 @@ async fn inspection_reports_version_role_settings_and_clock() {
     assert!(found.round_trip < found.connecting);
 }
 
-/// Runs `statement`, checks the error that a session then reports, and whether `prepare` repairs the fault.
+/// Runs `statement`, checks the error that a session reports afterwards, and checks whether `prepare` repairs the
+/// fault.
 async fn check_refusal_and_repair(server: &MariaDb, statement: &str, said: &[&str]) {
     let url = server.url("locks");
     server.sql(statement).unwrap();
@@ -365,7 +366,7 @@ async fn column_of_a_wrong_sql_type_is_named_in_the_refusal() {
     ] {
         check_refusal_and_repair(&server, statement, &["quorate_", "quorate prepare"]).await;
     }
-    // Converting would lose the locks in the table, so the fault is left to the administrator.
+    // Converting the table would lose its locks, so the fault is left to the administrator.
     let url = format!("{}?timeout=5s", server.url("locks"));
     for (statement, back, said) in [
         (
@@ -431,7 +432,7 @@ async fn databases_of_one_server_prepared_separately_get_one_server_name() {
     for database in ["locks", "others", "thirds"] {
         let url = server.url(database);
         prepare(&url).await.unwrap();
-        // As if prepared by an administrator who cannot see the other databases.
+        // This imitates an administrator who cannot see the other databases.
         let apart = format!("UPDATE {database}.quorate_schema SET server=MD5('{database}')");
         server.sql(&apart).unwrap();
         stores.push(MySql::open(&format!("{url}?timeout=5s")).unwrap());
@@ -443,7 +444,7 @@ async fn databases_of_one_server_prepared_separately_get_one_server_name() {
         assert_eq!(greeted(store.clone()).await, first);
         assert_eq!(store.inspect().await.identity, first);
     }
-    // After a restart it is still one server, whichever database is seen first.
+    // After a restart both databases are still one server, whichever of them is seen first.
     server.restart().unwrap();
     for store in stores.iter().rev() {
         assert_eq!(greeted(store.clone()).await, first);

@@ -1,4 +1,4 @@
-//! Faults that are reported for a ZooKeeper that cannot be used, permanently or at the moment.
+//! Tests of the faults that are reported for a ZooKeeper that cannot be used, permanently or for a moment.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ test!(missing_path_is_reported_with_the_command_that_creates_it, server => {
     let refused = refusal(&url).await;
     let command = format!("quorate prepare {url}");
     assert!(matches!(&refused, Fault::Unprepared(why) if why.contains(&command)), "{refused}");
-    // A listener reports the same fault.
+    // A listener reports the same fault as a session.
     let listened = ZooKeeper::open(&url).unwrap().listen("00000000000000aa".into()).await;
     assert!(matches!(listened.map(|_| ()), Err(Fault::Unprepared(_))));
     let first = prepare(&url).await.unwrap();
@@ -120,7 +120,7 @@ test!(inspection_reports_the_server_and_its_faults, server => {
     assert!(seen.version.as_ref().is_some_and(|version| version.starts_with("3.")), "{seen:?}");
     assert!(seen.wake_ups && seen.run_id.is_some());
     assert!(seen.round_trip.is_some() && seen.connecting.is_some());
-    // Connecting writes to test the rights, and leaves nothing behind.
+    // Connecting writes a znode to test the rights, and leaves nothing behind.
     assert!(session(&server).await.page(0, 10).await.unwrap().what.is_empty());
     server.zookeeper.stop(0).unwrap();
     let begun = Instant::now();
@@ -141,7 +141,7 @@ test!(
             for _ in 0..20 {
                 match one(&mut session, change("a", version, &[round])).await {
                     Committed::Done(versions) => version = versions[0],
-                    // A request of a lost session is sent when its client reconnects, or never.
+                    // A request of a lost session is sent when the client reconnects, or it is never sent.
                     Committed::Stale => {
                         assert_eq!(load(&mut session, "a").await.0, version + 1, "nobody else writes");
                         version += 1;
@@ -164,7 +164,7 @@ test!(
             tokio::task::block_in_place(|| zookeeper.restart(leader)).unwrap();
         }
         let (mut session, after) = store.connect().await.unwrap();
-        // Every acknowledged change was applied, and at most one more per round.
+        // Every acknowledged change was applied, and at most one unacknowledged change per round.
         let (last, _) = load(&mut session, "a").await;
         let last = times_written(last);
         assert!((done..=done + 3).contains(&last), "{last} after {done}");

@@ -14,7 +14,7 @@ use quorate_zookeeper::node;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-/// A separate client of one ZooKeeper, as another process would have.
+/// A builder for a separate client of one ZooKeeper, as another process would have.
 fn settings(server: &Prepared) -> RedlockBuilder {
     settings_of(&server.url())
 }
@@ -32,7 +32,7 @@ fn client(server: &Prepared) -> Redlock {
     settings(server).build().unwrap()
 }
 
-/// Two Redis masters and one ZooKeeper.
+/// A lock over two Redis masters and one ZooKeeper.
 fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
     settings(server)
         .masters(masters.urls())
@@ -41,7 +41,7 @@ fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
         .unwrap()
 }
 
-/// Whether another client holds the lock. Asks again while a master that was just killed is not yet known to be down.
+/// Whether another client holds the lock. Asks again while it is not yet known that a master was just killed.
 async fn is_held(redlock: &Redlock, resource: &str) -> bool {
     let began = Instant::now();
     loop {
@@ -57,8 +57,8 @@ async fn is_held(redlock: &Redlock, resource: &str) -> bool {
     }
 }
 
-/// Ten clients acquire a lock four times each. Never two hold it at once, the tokens rise, and all 40 turns are
-/// counted.
+/// Lets ten clients acquire a lock four times each. Checks that no two hold it at once, that the tokens rise, and that
+/// all 40 turns are counted.
 async fn forty(clients: Vec<Redlock>) -> Duration {
     let inside = Arc::new(AtomicBool::new(false));
     let last = Arc::new(AtomicU64::new(0));
@@ -99,7 +99,7 @@ test!(lock_over_one_zookeeper_excludes_a_second_client, server => {
 
 test!(ten_clients_of_one_zookeeper_never_hold_the_lock_together, server => {
     let took = forty((0..10).map(|_| client(&server)).collect()).await;
-    // Without wake-ups it takes half a minute.
+    // Without wake-ups these turns would take half a minute.
     assert!(took < Duration::from_secs(15), "{took:?}");
 });
 
@@ -134,13 +134,13 @@ test!(dead_holder_is_replaced_after_its_lease_and_not_before, server => {
             let before = Instant::now();
             let guard = dead.acquire("a").await.unwrap();
             let token = guard.fencing_token().unwrap();
-            // Nothing of the guard is dropped, as in a process that is killed.
+            // The guard is not dropped, as in a process that is killed.
             std::mem::forget(guard);
             (before, token)
         })
         .await
         .unwrap();
-    // When its runtime ends, a process loses all its tasks: nothing renews and nothing releases.
+    // Ending the runtime ends all tasks of the client, so nothing renews or releases the lock.
     runtime.shutdown_background();
     let guard = mine.acquire("a").await.unwrap();
     assert!(taken.elapsed() >= ttl, "{:?}", taken.elapsed());
@@ -158,7 +158,7 @@ test!(held_lock_survives_a_server_stopped_for_longer_than_its_session, server =>
     tokio::time::sleep(Duration::from_secs(3)).await;
     server.zookeeper.cont(0).unwrap();
     assert!(is_held(&other, "a").await);
-    // Renewals work again: the lock lasts longer than one TTL.
+    // Renewals work again, so the lock lasts longer than one TTL.
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(guard.is_valid() && is_held(&other, "a").await);
     guard.release().await;
@@ -194,7 +194,7 @@ test!(two_redis_and_one_zookeeper_form_one_quorum, server => {
     let (mine, yours) = (mixed(&server, &masters), mixed(&server, &masters));
     let guard = mine.acquire("a").await.unwrap();
     assert!(is_held(&yours, "a").await);
-    // Any one of the three may fail.
+    // Any one of the three masters may fail.
     masters[0].kill().unwrap();
     assert!(is_held(&yours, "a").await);
     let token = guard.fencing_token().unwrap();
@@ -231,7 +231,7 @@ test!(unprepared_zookeeper_fails_the_acquisition_at_once, server => {
     assert!(format!("{refused:?}").contains("quorate prepare"), "{refused:?}");
 });
 
-/// A machine whose wall clock is ahead by this much.
+/// The runtime of a client whose wall clock is ahead by this time.
 struct Ahead(Duration);
 
 impl Runtime for Ahead {

@@ -1,4 +1,4 @@
-//! The promises of a store, on a real ZooKeeper.
+//! Tests of the promises of a store, on a real ZooKeeper.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ test!(committed_record_is_loaded_with_a_new_version_each_time, server => {
         assert!(!seen.contains(&versions[0]));
         seen.push(versions[0]);
     }
-    // An empty state differs from no state.
+    // A record with an empty state is different from a record without a state.
     let last = *seen.last().unwrap();
     assert!(matches!(one(&mut session, change("a", last, b"")).await, Committed::Done(_)));
     assert_eq!(load(&mut session, "a").await, (last + 1, Vec::new()));
@@ -35,7 +35,7 @@ test!(commit_with_another_version_changes_nothing, server => {
     for version in [0, first[0], second[0] + 1] {
         assert_eq!(one(&mut session, change("a", version, b"x")).await, Committed::Stale, "{version}");
     }
-    // A version of another life does not match, and a version that no request can name is not sent.
+    // A version of another life does not match. A version that no request can name is not sent.
     assert_eq!(one(&mut session, change("a", second[0] ^ (1 << 32), b"x")).await, Committed::Stale);
     let never = commit(change("a", second[0] | u64::from(u32::MAX), b"x"));
     assert!(matches!(session.commit(&[never]).await, Err(Fault::Server(_))));
@@ -96,7 +96,7 @@ test!(record_that_is_only_compared_decides_the_commit_and_is_unchanged, server =
     assert_eq!(load(&mut session, "a").await, (first, b"1".to_vec()));
     assert_eq!(load(&mut session, "b").await, (versions[2], b"1".to_vec()));
     assert_eq!(load(&mut session, "none").await, (0, vec![]));
-    // The comparison also works alone.
+    // A commit that only compares a version also works alone.
     assert_eq!(one(&mut session, look("a", first)).await, Committed::Done(vec![first]));
     assert_eq!(one(&mut session, look("a", first + 1)).await, Committed::Stale);
     assert_eq!(one(&mut session, look("none", 0)).await, Committed::Done(vec![0]));
@@ -120,7 +120,7 @@ test!(record_created_again_after_its_removal_never_has_an_earlier_version, serve
         first.remove(&[(name("a"), version)]).await.unwrap();
         assert_eq!(load(&mut second, "a").await, (0, vec![]));
         assert!(first.page(0, 10).await.unwrap().what.is_empty());
-        // A remembered version no longer matches anything, not even the record that was created again.
+        // A version from before the removal matches nothing any more, not even the record that was created again.
         assert_eq!(one(&mut second, change("a", version, b"late")).await, Committed::Stale);
         let anew = put(&mut second, "a", 0, b"anew").await;
         for late in seen.iter().copied() {
@@ -221,14 +221,14 @@ test!(late_commit_of_a_dropped_future_finds_another_version, server => {
     let mut first = session(&server).await;
     let mut second = session(&server).await;
     let made = put(&mut first, "a", 0, b"0").await;
-    // The server is stopped while the session is dropped, so the change is still in transit.
+    // The server is stopped while the session is dropped, so the change is still on its way.
     server.zookeeper.stop(0).unwrap();
     let late = [commit(change("a", made, b"late"))];
     let cut = tokio::time::timeout(Duration::from_millis(50), first.commit(&late)).await;
     assert!(cut.is_err());
     drop(first);
     server.zookeeper.cont(0).unwrap();
-    // The next client writes over whatever version there is. After that the late change has no effect.
+    // The next client writes over the present version. After that the late change has no effect.
     let (version, _) = load(&mut second, "a").await;
     let done = one(&mut second, change("a", version, b"next")).await;
     let mut now = version;
@@ -259,7 +259,7 @@ test!(listener_receives_every_word_for_its_process_and_no_other, server => {
         let [Committed::Done(versions)] = &done[..] else { panic!("{done:?}") };
         version = versions[0];
         assert_eq!(next(&mut mine).await, [word.into_bytes()]);
-        // The watch is set again after the read.
+        // The listener sets its watch again after the read.
     }
     idle(&mut other).await;
     idle(&mut mine).await;
@@ -289,7 +289,7 @@ test!(wake_up_for_a_dead_process_does_not_delay_the_commit, server => {
     let done = session.commit(std::slice::from_ref(&told)).await.unwrap().what;
     assert!(matches!(done[..], [Committed::Done(_)]), "{done:?}");
     assert_eq!(next(&mut there).await, [b"w".to_vec()]);
-    // A commit that was not applied wakes nobody.
+    // A commit that was not applied wakes no listener.
     assert_eq!(session.commit(&[told]).await.unwrap().what, [Committed::Stale]);
     idle(&mut there).await;
 });
@@ -374,7 +374,7 @@ test!(session_knows_the_date_of_its_last_change_from_the_start, server => {
     };
     let first = session.date();
     assert!(near(first), "{first:?}");
-    // Every form of a change: create, write, write together with another record, write with a wake-up.
+    // Test every form of a change: create, write, write together with another record, write with a wake-up.
     let mut last = first;
     let mut version = 0;
     for round in 0..3 {

@@ -6,7 +6,7 @@ use quorate::node::store::{Change, Commit, Wake};
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, not_run};
 
-/// Whether MariaDB is missing. If it is, the test is reported as not run.
+/// Whether MariaDB is missing on this machine. If so, reports the test as not run.
 pub(crate) fn is_missing() -> bool {
     match MariaDb::available() {
         Ok(()) => false,
@@ -20,7 +20,7 @@ pub(crate) fn is_missing() -> bool {
     }
 }
 
-/// A server with the schema in its database `locks`, and a store that uses it.
+/// Starts a server with the schema in its database `locks`, and returns a store that uses it. `None` without MariaDB.
 pub(crate) async fn server(options: MariaDbOptions) -> Option<(MariaDb, MySql)> {
     let server = bare(options)?;
     let url = server.url("locks");
@@ -32,7 +32,7 @@ pub(crate) async fn server(options: MariaDbOptions) -> Option<(MariaDb, MySql)> 
     Some((server, store))
 }
 
-/// A server without a schema.
+/// Starts a server without a schema. `None` without MariaDB.
 pub(crate) fn bare(options: MariaDbOptions) -> Option<MariaDb> {
     if is_missing() {
         return None;

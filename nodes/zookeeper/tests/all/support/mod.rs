@@ -7,14 +7,14 @@ use quorate::node::store::{Change, Commit, Committed, Listener, Session, Store, 
 use quorate_testbed::{ZooKeeper as Process, ZooKeeperOptions};
 use quorate_zookeeper::{ZooKeeper, ZooKeeperListener, ZooKeeperSession, prepare};
 
-/// The time limit for anything that must happen.
+/// The time limit for an event that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a test watches that nothing happens.
+/// The time for which a test checks that an event does not happen.
 const CALM: Duration = Duration::from_millis(150);
-/// A timeout that is kept even on a busy machine.
+/// URL settings with timeouts that are long enough even on a busy machine.
 const SETTINGS: &str = "timeout=4s&session=10s";
 
-/// A prepared ZooKeeper.
+/// A ZooKeeper with the znodes that a lock needs.
 pub(crate) struct Prepared {
     pub(crate) zookeeper: Process,
 }
@@ -26,7 +26,7 @@ impl Prepared {
         prepared
     }
 
-    /// A ZooKeeper that has not been prepared.
+    /// Starts a ZooKeeper without these znodes.
     pub(crate) async fn bare(options: ZooKeeperOptions) -> Self {
         let started = tokio::task::spawn_blocking(move || Process::start_with(&options));
         let zookeeper = started.await.unwrap();
@@ -149,7 +149,7 @@ pub(crate) async fn one(session: &mut ZooKeeperSession, change: Change) -> Commi
         .remove(0)
 }
 
-/// How often the record has been written in its life, from its version.
+/// The number of times that the record was written in its life, from its version.
 pub(crate) fn times_written(version: u64) -> u64 {
     (version & u64::from(u32::MAX)) + 1
 }
@@ -172,13 +172,13 @@ pub(crate) async fn next(listener: &mut ZooKeeperListener) -> Vec<Vec<u8>> {
     told.expect("a wake-up").unwrap()
 }
 
-/// Checks that no wake-up arrives. Afterwards the listener has a watch.
+/// Checks that no wake-up arrives. Afterwards the listener has set its watch.
 pub(crate) async fn idle(listener: &mut ZooKeeperListener) {
     let told = tokio::time::timeout(CALM, listener.next()).await;
     assert!(told.is_err(), "{told:?}");
 }
 
-/// A plain ZooKeeper client, for what administrators do.
+/// A plain ZooKeeper client, for the actions of administrators.
 pub(crate) async fn admin(server: &Prepared) -> zookeeper_client::Client {
     let address = server.zookeeper.addr(0).to_string();
     zookeeper_client::Client::connect(&address).await.unwrap()
