@@ -279,7 +279,7 @@ mod tests {
     fn lost_round_distinguishes_outage_from_contention() {
         assert_eq!(tally(5, 0, 3, 0).reason(), Some(Reason::Contention));
         assert_eq!(tally(5, 0, 0, 3).reason(), Some(Reason::Outage));
-        // Two refusals and one fault: lost, but the reason depends on the two silent masters.
+        // With two refusals and one fault the round is lost, but the reason depends on the two silent masters.
         assert_eq!(tally(5, 0, 2, 1).reason(), None);
         assert_eq!(tally(5, 0, 2, 3).reason(), Some(Reason::Outage));
         assert_eq!(tally(5, 1, 2, 1).reason(), Some(Reason::Contention));

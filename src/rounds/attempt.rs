@@ -201,7 +201,7 @@ impl Cleanup<'_> {
         self.undo()
     }
 
-    /// Releases the keys that were granted or may still be granted.
+    /// Releases the keys that were granted or may still be granted, without withdrawing the claim.
     fn undo(&self) -> Undoing {
         let coordinator = self.coordinator;
         let undo: Vec<usize> = {

@@ -68,7 +68,7 @@ pub enum OnceOutcome<T> {
     Outlived(T, LossCause),
     /// The work of this period was already done, so the body did not run.
     AlreadyDone {
-        /// Time until the next period that is not done yet.
+        /// Time until the next period whose work is not done yet begins.
         next: Duration,
     },
 }
@@ -81,7 +81,7 @@ pub enum Due<'a> {
     Now(Turn<'a>),
     /// The work of this period was already done.
     AlreadyDone {
-        /// Time until the next period that is not done yet.
+        /// Time until the next period whose work is not done yet begins.
         next: Duration,
     },
 }

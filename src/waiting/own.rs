@@ -114,7 +114,7 @@ impl OwnLocks {
 /// How likely a slot is to be granted, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hope {
-    /// This process holds the slot.
+    /// This process holds the slot, and all others of the semaphore.
     Held,
     /// Another task of this process asks for the slot.
     Asked,
