@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// What the supervisor must do next.
+/// The next action that the supervisor must take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// The lock is valid for long enough: decide again after at most this time.

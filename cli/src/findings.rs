@@ -21,8 +21,8 @@ const TESTED: [(&str, &str); 7] = [
 
 /// Largest clock difference between masters that is not reported, in milliseconds.
 const CLOCKS_AGREE_MS: i64 = 500;
-/// Part of `max_ttl` that the clock difference must not use up, so that fencing tokens increase even after all masters
-/// have lost their data. It is two seconds, because a difference counts twice and may be one second each time.
+/// Time by which `max_ttl` must exceed the clock difference between masters, so that fencing tokens increase even after
+/// all masters have lost their data. Clock differences count twice here, and each may be one second.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
 /// Runs all checks: on each master alone, and on all masters together. The most severe findings come first.

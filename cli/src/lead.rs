@@ -131,9 +131,9 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
 
 /// How `lead` ended, if nothing failed.
 enum WayOut {
-    /// Ends with the exit code of the command.
+    /// `quorate lead` exits with this code, which is the exit code of the command.
     Code(u8),
-    /// Ends by this signal. It ended the command too, or it arrived before leadership was lost.
+    /// `quorate lead` ends by this signal, which ended the command or arrived before leadership was lost.
     Signal(Signal),
 }
 

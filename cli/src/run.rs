@@ -235,9 +235,9 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
 
 /// How `run` ended, if nothing failed.
 enum WayOut {
-    /// Ends with the exit code of the command.
+    /// `quorate run` exits with this code, which is the exit code of the command.
     Code(u8),
-    /// Ends by this signal. It also ended the command, or it was typed while the lock was kept (`--keep-for`).
+    /// `quorate run` ends by this signal, which ended the command or was typed while `--keep-for` kept the lock.
     Signal(Signal),
 }
 

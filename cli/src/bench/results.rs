@@ -19,7 +19,7 @@ pub(super) struct Row {
     pub(super) acquire_us: Latency,
     pub(super) release_us: Latency,
     pub(super) cycle_us: Latency,
-    /// The range of the median cycles of the rounds.
+    /// The smallest and the largest median cycle of a round, in microseconds.
     pub(super) rounds_us: Apart,
     pub(super) cycles_per_s: f64,
     pub(super) client_cpu_us: f64,
