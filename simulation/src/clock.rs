@@ -19,7 +19,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// A clock that shows `begins` at [`BEGIN`] and gains `ppm` parts per million.
+    /// Creates a clock that shows `begins` (nanoseconds) at [`BEGIN`] and gains `ppm` parts per million.
     pub(crate) fn new(begins: u64, ppm: i64) -> Self {
         Self {
             set_at: BEGIN,
@@ -28,7 +28,7 @@ impl Clock {
         }
     }
 
-    /// The reading at the true time `now`.
+    /// Returns the reading at the true time `now`; both in nanoseconds.
     pub(crate) fn read(&self, now: u64) -> u64 {
         let passed = now.saturating_sub(self.set_at);
         let gained = passed as i64 / 1000 * self.ppm / 1000;
@@ -37,7 +37,7 @@ impl Clock {
             .saturating_add_signed(gained)
     }
 
-    /// The first true time at which the reading is `reading` or more; `None` for "never".
+    /// Returns the first true time at which the clock shows `reading` or more; `None` if it never does.
     pub(crate) fn when(&self, reading: u64) -> Option<u64> {
         let wanted = reading.saturating_sub(self.set_to);
         if wanted > u64::MAX / 4 {

@@ -15,12 +15,12 @@ macro_rules! counted {
         }
 
         impl Coverage {
-            /// Adds the counts of another run.
+            /// Adds the counts of another run to these counts.
             pub fn add(&mut self, other: &Self) {
                 $($(self.$name += other.$name;)*)*
             }
 
-            /// Whether things of this group can have happened.
+            /// Whether things of this group can have happened in the counted runs.
             fn may(&self, group: &str) -> bool {
                 match group {
                     STORES => self.sessions > 0,
@@ -29,7 +29,7 @@ macro_rules! counted {
                 }
             }
 
-            /// The names of everything that never happened.
+            /// Returns the names of all counted things that never happened.
             pub fn missing(&self) -> Vec<&'static str> {
                 let mut missing = Vec::new();
                 $($(if self.$name == 0 && self.may($group) { missing.push($text); })*)*

@@ -61,7 +61,7 @@ type Table = [[u64; Happening::ALL.len()]; HELD.len()];
 pub struct Crossings([Table; Masters::ALL.len()]);
 
 impl Crossings {
-    /// Adds the counts of another run.
+    /// Adds the tables of another run to these tables.
     pub fn add(&mut self, other: &Self) {
         let cells = self.0.as_flattened_mut().as_flattened_mut();
         for (sum, cell) in cells.iter_mut().zip(other.0.as_flattened().as_flattened()) {
@@ -121,7 +121,7 @@ pub(crate) struct Watched {
     /// values.
     since_held: [Columns; PLACES],
     since_used: [[Columns; HELD.len() - VALUES]; PLACES],
-    /// The row of the value that each task is using.
+    /// The row of the table for the value that each task is using.
     asks: HashMap<usize, usize>,
 }
 

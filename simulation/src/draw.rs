@@ -173,7 +173,7 @@ impl Scenario {
     }
 }
 
-/// The kinds of faults that occur in a run.
+/// Which kinds of faults occur in a run.
 struct Kinds {
     breaking: bool,
     jumping: bool,

@@ -47,7 +47,7 @@ struct Task {
 /// If this many polls happen without progress of time, the tasks are in an endless loop.
 const BUSY: usize = 100_000;
 
-/// The tasks of all processes.
+/// The executor for the tasks of all processes.
 pub(crate) struct Executor {
     shared: Arc<Shared>,
     ready: Ready,

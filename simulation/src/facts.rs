@@ -175,7 +175,7 @@ pub(crate) enum Fact<'a> {
         master: usize,
         claim: &'a Arc<Claim>,
     },
-    /// A store has reported to a client that its lock is released.
+    /// A store has reported to a client that the client's lock is released.
     Released,
     /// A store keeps a lock value again that it had reported to a client as released.
     WrittenAgain { master: usize, value: &'a [u8; 32] },
@@ -199,7 +199,7 @@ pub(crate) enum Fact<'a> {
         /// The last reading of the clock before the jump, in microseconds.
         shown_us: u64,
     },
-    /// A master restarted.
+    /// A master has restarted.
     Restarted {
         master: usize,
         /// Whether the master has lost some or all of its memory.
@@ -207,7 +207,7 @@ pub(crate) enum Fact<'a> {
     },
 }
 
-/// The kind of a message.
+/// The kind of a request about a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Acquire,
@@ -256,7 +256,7 @@ pub(crate) enum ValueResult {
     Taken(u64),
     /// No units were taken. The number says how many are left in the quota.
     Left(u64),
-    /// The caller must do the work of this period, under the lock with this fencing token.
+    /// The caller must do the work of this period, and holds the lock with this fencing token.
     Due(u64),
     /// The work of this period was done before.
     Done,

@@ -23,7 +23,7 @@ pub(crate) struct Library {
     process: Arc<Process>,
 }
 
-/// The number of owners.
+/// The number of different owners in a run.
 const OWNERS: u8 = 3;
 
 impl Library {

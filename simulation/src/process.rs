@@ -180,7 +180,7 @@ impl Runtime for Process {
     }
 }
 
-/// A timer of a process. It fires at the true time at which the clock of the process shows the wanted reading.
+/// A timer of a process. It fires at the true time at which the process's own clock shows the wanted reading.
 struct Sleep {
     shared: Weak<Shared>,
     client: usize,

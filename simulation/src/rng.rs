@@ -3,7 +3,7 @@
 //! Seeds are printed, kept as regression cases and replayed years later, so the stream must not change with a
 //! dependency. The algorithm is SplitMix64: one addition and three mixing steps for each number.
 
-/// A stream of numbers from a seed.
+/// A stream of random numbers from a seed.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 

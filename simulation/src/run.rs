@@ -15,14 +15,14 @@ use crate::scenario::Scenario;
 use crate::seeded_bugs::{self, Flaw};
 use crate::world::{Event, Shared};
 
-/// The result of a run.
+/// The result of one run of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The first rule that was broken; `None` if the run kept all rules.
     pub violation: Option<Violation>,
-    /// How often each thing happened.
+    /// How often each counted thing happened in the run.
     pub coverage: Coverage,
-    /// How many cases each rule has judged.
+    /// How many cases each rule has judged in the run, in the order of [`RULES`](crate::RULES).
     pub judged: Judged,
     /// Which kinds of locks and values met which happenings while a rule was checked.
     pub crossings: Crossings,

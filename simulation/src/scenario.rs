@@ -80,7 +80,7 @@ pub struct ClientPlan {
 pub struct Step {
     /// The pause before the acquire, in nanoseconds.
     pub think: u64,
-    /// The number of the resource.
+    /// The number of the resource on which the client takes the lock.
     pub resource: u8,
     /// The longest wait for the lock, in nanoseconds; zero for a single attempt.
     pub wait: u64,
@@ -96,7 +96,7 @@ pub struct Step {
     pub drop: bool,
     /// The number of polls after which the future of the release is dropped if it is not ready; `None` for never.
     pub cut_release: Option<u8>,
-    /// The kind of lock.
+    /// The kind of lock that the client takes.
     pub kind: Kind,
 }
 
@@ -112,17 +112,17 @@ pub struct Net {
     pub loss_ppm: u32,
     /// The time until a lost packet is sent again, in nanoseconds.
     pub again: u64,
-    /// The number of messages per million that are executed a second time, later.
+    /// The number of messages per million that the master executes a second time, later.
     pub duplicate_ppm: u32,
     /// The longest delay of a message's second execution, in nanoseconds.
     pub duplicate_late: u64,
-    /// The number of messages per million that end their connection.
+    /// The number of messages per million that break their connection.
     pub reset_ppm: u32,
     /// The number of wake-ups of tasks per million after which the task is delayed.
     pub doze_ppm: u32,
     /// The longest delay of a task after a wake-up, in nanoseconds.
     pub doze: u64,
-    /// The number of clock readings per million before which the thread is preempted.
+    /// The number of clock readings per million before which the client's thread is preempted.
     pub preempt_ppm: u32,
     /// The longest preemption of a thread, in nanoseconds.
     pub preempt: u64,
@@ -134,7 +134,7 @@ pub struct Net {
     pub shuffle: bool,
 }
 
-/// One fault.
+/// One fault, with its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     /// The time of the fault, in nanoseconds since the beginning of the run.
@@ -151,7 +151,7 @@ pub enum FaultKind {
     Crash { master: u8, down: u64, age: u64 },
     /// A master stalls for `lasts`.
     Stall { master: u8, lasts: u64 },
-    /// The clock of a master jumps by this many microseconds.
+    /// The clock of a master jumps by this many microseconds; backwards if negative.
     Jump { master: u8, by_us: i64 },
     /// No packet travels between these clients and these masters (bit n is number n).
     Partition {
@@ -246,7 +246,7 @@ pub struct Settings {
     pub node_timeout: u64,
     /// The longest pause between two attempts, in nanoseconds.
     pub retry_most: u64,
-    /// Whether locks have fencing tokens.
+    /// Whether locks get fencing tokens.
     pub fencing: bool,
     /// Whether waiters are served in order.
     pub fair: bool,
@@ -292,7 +292,7 @@ pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 /// the library allows for 1 %.
 pub(crate) const WORST_PPM: i64 = 4_000;
 
-/// Twice the slack of a proposal, in microseconds (docs/protocol.md, "Fencing tokens").
+/// Twice the slack of a proposal (2 s), in microseconds (docs/protocol.md, "Fencing tokens").
 const TWICE_SLACK_US: i64 = 2_000_000;
 
 impl Scenario {

@@ -17,7 +17,7 @@ pub struct StorePlan {
     pub durable: bool,
     /// Whether wake-ups do not name the lock that they are about.
     pub vague: bool,
-    /// The number of reads per million that are answered by a follower that lags.
+    /// The number of reads per million that a lagging follower answers.
     pub lag_ppm: u32,
     /// The number of wake-ups per million that are lost, late, or sent twice.
     pub deaf_ppm: u32,

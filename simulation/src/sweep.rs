@@ -19,11 +19,11 @@ const BLOCK: u64 = 50;
 /// A range of seeds, and how to play it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sweep {
-    /// The first seed.
+    /// The first seed to play.
     pub first: u64,
-    /// The number of seeds.
+    /// The number of seeds to play.
     pub seeds: u64,
-    /// The number of threads.
+    /// The number of threads that play seeds.
     pub threads: usize,
     /// The family from which the scenarios are drawn.
     pub worlds: Worlds,
@@ -60,7 +60,7 @@ impl Worlds {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// The broken rule.
+    /// The rule that the seed broke.
     pub violation: Violation,
 }
 
@@ -73,7 +73,7 @@ pub struct Summary {
     pub failures: Vec<Failure>,
     /// How often each thing happened in all runs.
     pub coverage: Coverage,
-    /// How many cases each rule has judged.
+    /// How many cases each rule has judged in all runs, in the order of [`RULES`](crate::RULES).
     pub judged: Judged,
     /// Which kinds of locks and values met which happenings while a rule was checked.
     pub crossings: Crossings,

@@ -15,7 +15,7 @@ const CONNECT: u64 = 500 * MS;
 /// shorter.
 const ROUNDS: u64 = 6;
 
-/// The number of rounds of a call about a value after it has the lock: a read, a write and a release.
+/// The number of rounds that a call about a value makes once it has the lock: a read, a write and a release.
 const VALUE_ROUNDS: u64 = 3;
 
 /// The extra time, in nanoseconds, for timers, wake-ups and the last attempt before a wait ends.

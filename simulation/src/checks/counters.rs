@@ -1,6 +1,6 @@
-//! Rule 4: on every master the fencing counter rises with every grant and never falls between restarts. The key of a
-//! counter is kept for a day after the grant, by the master's clock. The counter may be gone only if that clock has
-//! reached the expiry of the key, even if the clock has gone back since then.
+//! Rule 4: on every master the fencing counter rises with every grant and never falls between restarts. A master keeps
+//! the key of a counter for a day after the grant, by the master's clock. The counter may be gone only if that clock
+//! has reached the expiry of the key, even if the clock has gone back since then.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
@@ -18,7 +18,7 @@ pub(crate) struct Counters {
     judged: u64,
 }
 
-/// The counter of one resource on one master after the last message about it. All zeros after a restart.
+/// The fencing counter of one resource on one master after the last message about it. All zeros after a restart.
 #[derive(Clone, Copy, Default)]
 struct Last {
     counter: u64,

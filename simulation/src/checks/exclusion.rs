@@ -64,7 +64,7 @@ impl Check for Exclusion {
                 let from = at.now;
                 self.believers.begins(resource, Belief { who, from, until })
             };
-            // Holds of one class may share the resource.
+            // Holds of one class may share the resource, so their overlap is allowed.
             let apart = |overlap: &&Overlap<Who>| !overlap.other.scope.beside(who.scope);
             if let Some(overlap) = overlaps.iter().find(apart) {
                 return Err(format!(

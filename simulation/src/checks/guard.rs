@@ -1,5 +1,5 @@
-//! Rule 7: with the restart guard, no vote of a master is counted within `max_ttl` of its restart. A client that has
-//! connected since the restart does not ask that master for a vote.
+//! Rule 7: with the restart guard, no vote of a master is counted within `max_ttl` of its restart. A client that knows
+//! of the restart, because it has connected since, does not even ask that master for a vote.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};

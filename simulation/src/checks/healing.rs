@@ -1,4 +1,5 @@
-//! Rule 8: once the faults have healed, every live waiter gets its lock within a stated bound.
+//! Rule 8: once the faults have healed, every live waiter gets its lock within the bound of the scenario
+//! ([`Scenario::bound`]).
 
 use super::Violation;
 use crate::clock::BEGIN;

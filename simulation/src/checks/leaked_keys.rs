@@ -19,7 +19,7 @@ pub(crate) struct LeakedKeys {
     /// may wait until a reply to one of them arrives. With several kinds of locks, the release and each earlier request
     /// may have to load a script first.
     bound: u64,
-    /// The value with which each task is trying to get a lock.
+    /// The lock value with which each task is trying to get a lock.
     tries: HashMap<usize, Value>,
     /// The lock values that clients are done with, each with the time by which its keys must be gone.
     done: VecDeque<(u64, Value)>,

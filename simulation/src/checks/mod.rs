@@ -95,7 +95,7 @@ pub(crate) struct Moment<'a> {
 
 /// One rule that a scenario must keep.
 pub(crate) trait Check {
-    /// The name of the rule.
+    /// The name of the rule, as violations show it.
     const RULE: &'static str;
 
     /// Handles a fact, and returns an error if it breaks the rule.
@@ -108,13 +108,13 @@ pub(crate) trait Check {
         Ok(())
     }
 
-    /// The number of cases in which it could have complained.
+    /// The number of cases in which the rule could have been broken.
     fn judged(&self) -> u64;
 }
 
 macro_rules! checkers {
     ($($field:ident: $kind:ty,)*) => {
-        /// The names of the rules.
+        /// The names of all rules, in the order of their checkers.
         pub const RULES: [&str; [$(stringify!($field)),*].len()] = [$(<$kind as Check>::RULE),*];
 
         /// The number of cases that each rule has judged, in the order of [`RULES`].

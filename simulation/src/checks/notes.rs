@@ -20,7 +20,7 @@ pub(crate) struct Notes {
     /// the masters were unused for days.
     largest: HashMap<usize, u64>,
     floor: HashMap<usize, u64>,
-    /// The note that observers received for each term, by resource.
+    /// The note that observers received for each leader's term, by resource and term.
     received: HashMap<(usize, u64), String>,
     /// The note of the holder of each term, by resource and term. The inner `None` is a holder without a note.
     says: HashMap<(usize, u64), Option<String>>,
@@ -133,7 +133,8 @@ impl Notes {
             return Err(format!("master {master} keeps no note next to r{resource}"));
         };
         self.beside.insert(place, (*value, until));
-        // The text of the note follows the start time, pid, host and program. The term of a leader follows the text.
+        // A note consists of the start time, pid, host, program and text, separated by tabs. In a leader's note the
+        // term follows.
         let says = text.split(|byte| *byte == b'\t').nth(4).unwrap_or(text);
         let says = String::from_utf8_lossy(says);
         if self.values.get(value).is_some_and(|known| *known != says) {

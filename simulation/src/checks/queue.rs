@@ -17,7 +17,7 @@ struct Standing {
 impl Queue {
     /// Adds a waiter to the queue, or records its heartbeat.
     pub(super) fn stand(&mut self, rank: Rank, until_ms: u64, now_ms: u64) {
-        // Expired waiters are removed, so that a clock that jumps back does not bring them back.
+        // Waiters whose heartbeats have expired are removed, so that a clock that jumps back does not bring them back.
         self.0
             .retain(|one| one.until_ms > now_ms || one.rank == rank);
         match self.0.iter_mut().find(|one| one.rank == rank) {

@@ -11,7 +11,7 @@ use quorate::node::{Answer, Request};
 
 #[derive(Default)]
 pub(crate) struct Register {
-    /// The value written under each fencing token, by resource.
+    /// The value that was written under each fencing token, by resource and token.
     written: HashMap<(usize, u64), Vec<u8>>,
     /// The fencing token of the last write in the current run of a server, by master and resource.
     last: HashMap<(usize, usize), u64>,

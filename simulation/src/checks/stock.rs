@@ -15,7 +15,7 @@ use quorate::node::{Answer, Request};
 
 #[derive(Default)]
 pub(crate) struct Stock {
-    /// The quotas, by resource.
+    /// The quotas that were created, by resource.
     quotas: HashMap<usize, Quota>,
     /// The client that took each unit, by resource and unit. A unit is identified by the number of units below it.
     taken: HashMap<(usize, u64), usize>,

@@ -1,4 +1,4 @@
-//! A client that observes an election.
+//! The work of a client that observes an election.
 
 use std::time::Duration;
 

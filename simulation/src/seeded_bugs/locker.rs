@@ -371,7 +371,7 @@ async fn renew(lease: std::sync::Weak<Lease>) {
     }
 }
 
-/// The handle of the holder. Dropping it releases the lock.
+/// The handle of the holder of a lock. Dropping it releases the lock.
 struct WrongHold(Arc<Lease>);
 
 impl Hold for WrongHold {

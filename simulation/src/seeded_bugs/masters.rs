@@ -41,7 +41,7 @@ impl Flaw {
         Self::OF_CHANGES.contains(&self)
     }
 
-    /// The name of the bug.
+    /// The name of a bug of replacing masters.
     pub(super) fn name_at_changes(self) -> &'static str {
         match self {
             Self::JointUnion => "joint-union",
@@ -69,7 +69,7 @@ impl Flaw {
         }
     }
 
-    /// Whether the bug is about values while masters are replaced.
+    /// Whether the bug is one of carrying values over while masters are replaced.
     pub fn is_of_carrying(self) -> bool {
         matches!(self, Self::ValuesLeftBehind | Self::CarryOneShown)
     }

@@ -42,7 +42,7 @@ pub enum Flaw {
     ValidityAfterReplies,
     /// Nothing is subtracted from the validity for clock drift.
     NoDrift,
-    /// All attempts of one acquire use the same value.
+    /// All attempts of one acquire use the same lock value, instead of a random one each.
     ReusedValue,
     /// The fencing token is the largest counter that any master granted, and is not confirmed by a majority.
     LargestCounter,

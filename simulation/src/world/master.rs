@@ -132,7 +132,7 @@ impl SimMaster {
         self.memory.standing(key).iter().map(member).collect()
     }
 
-    /// Executes a request with the correct scripts, or with the faulty ones of a seeded bug.
+    /// Executes a request with the correct scripts, or with the faulty scripts of a seeded bug.
     pub(super) fn execute(
         &mut self,
         now_us: u64,

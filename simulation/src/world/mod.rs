@@ -251,7 +251,7 @@ pub(crate) enum Event {
     Stray(u32),
     /// A task that was delayed at an await becomes ready.
     Wake(u32),
-    /// A fault of the scenario.
+    /// A fault of the scenario happens.
     Fault(u32),
     /// A master that has crashed restarts.
     Restart(u8),

@@ -109,7 +109,7 @@ impl Records {
         Committed::Done(versions)
     }
 
-    /// Removes a record if it has this version.
+    /// Removes the record with this name if it has this version.
     pub(super) fn remove(&mut self, name: &[u8], version: u64) {
         if version > 0 && self.get(name).version == version {
             self.last += 1;

@@ -112,7 +112,7 @@ fn harms(worlds: impl Fn(u64) -> Scenario, flaw: Option<Flaw>, rule: &str) -> Op
     broken.find(|violation| violation.rule == rule)
 }
 
-/// Three clients that want two permits at the same moment.
+/// Three clients want one of two permits each, at the same moment.
 fn three_for_two(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 3);
     (scenario.net.delay, scenario.net.jitter) = (MS, 4 * MS);

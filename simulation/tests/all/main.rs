@@ -1,4 +1,4 @@
-//! The tests of the simulation, linked once.
+//! The tests of the simulation, linked into one program.
 
 mod changes;
 mod crossings;

@@ -1,4 +1,5 @@
-//! A fixed number of seeds under `cargo test`, the seeded bugs, and the determinism of runs.
+//! Plays a fixed number of seeds under `cargo test`. Also tests the seeded bugs, and that a seed always gives the same
+//! run.
 //!
 //! `QUORATE_SEEDS` sets another number of seeds.
 

@@ -92,7 +92,7 @@ async fn converse(mut stream: TcpStream, shared: Shared) -> std::io::Result<()> 
     }
 }
 
-/// Parses one command, an array of bulk strings, and returns how many bytes it took.
+/// Parses one command, an array of bulk strings. Returns it with the number of its bytes; `None` if it is incomplete.
 fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     fn line(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
         let end = bytes[at..].windows(2).position(|two| two == b"\r\n")? + at;

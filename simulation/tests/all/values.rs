@@ -137,7 +137,7 @@ fn write_is_not_counted_on_a_master_that_restarted_since_the_read() {
     only_the_flaw_is_caught(&scenario, Flaw::LateRefill);
 }
 
-/// Without faults every unit is handed out, and each period is done by some client.
+/// Without faults, a quota of 21 units is handed out two units at a time, until fewer than two are left.
 #[test]
 fn quota_is_handed_out_to_the_last_unit() {
     for seed in 0..10 {

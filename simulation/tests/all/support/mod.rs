@@ -12,7 +12,7 @@ pub(crate) struct Seeds {
     debug: u64,
 }
 
-// `tests/all/tiers.rs` compares these numbers with the table in CONTRIBUTING.md.
+// `tests/all/tiers.rs` compares the numbers below with the table in CONTRIBUTING.md.
 pub(crate) const REDIS: Seeds = Seeds::of(2_000, 20_000, 300);
 pub(crate) const CHANGES: Seeds = Seeds::of(300, 3_000, 30);
 pub(crate) const STORES: Seeds = Seeds::of(200, 2_000, 60);
