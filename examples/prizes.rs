@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let redlock = Redlock::builder().nodes(nodes.collect()).build()?;
 
     let prizes = redlock.quota("prizes");
-    prizes.create(10).await?; // an operator does this once
+    prizes.create(10).await?; // in production, an operator does this once
 
     let mut handed_out = 0;
     for shop in 0..20 {

@@ -246,16 +246,16 @@ mod tests {
             for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
                 let long = arg.get_long().unwrap_or_default();
                 if matches!(long, "help" | "version" | "yes" | "create" | "drop") {
-                    continue; // confirmed on each call
+                    continue; // no variable: the user must type these on each call
                 }
                 if long == "shell" {
-                    continue; // given with the name of the lock
+                    continue; // no variable: the command line belongs to a single lock
                 }
                 if matches!(
                     long,
                     "also" | "shared" | "permits" | "slot" | "owner" | "reenter"
                 ) {
-                    continue; // given with the name of the lock; QUORATE_OWNER is for nested processes
+                    continue; // no variable: these belong to a single lock, and QUORATE_OWNER informs nested processes
                 }
                 let variable = format!("QUORATE_{}", long.replace('-', "_").to_uppercase());
                 assert_eq!(

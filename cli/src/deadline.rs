@@ -103,10 +103,10 @@ mod tests {
     #[test]
     fn signals_are_due_in_time_for_every_remaining_validity() {
         use Action::{KeepRunning, Kill, Terminate};
-        let plan = Deadline::new(ms(10_000), ms(5_000)); // grace 4.8 s, margin 200 ms
+        let plan = Deadline::new(ms(10_000), ms(5_000)); // grace is shortened to 4.8 s, margin is 200 ms
         for (remaining, terminated_for, expected) in [
             (9_900, None, KeepRunning(ms(4_900))),
-            (6_600, None, KeepRunning(ms(1_600))), // a regular renewal is due here
+            (6_600, None, KeepRunning(ms(1_600))), // two thirds of the ttl are left: a renewal is due
             (5_001, None, KeepRunning(ms(1))),
             (5_000, None, Terminate(ms(4_800))),
             (4_000, None, Terminate(ms(3_800))),
@@ -115,7 +115,7 @@ mod tests {
             (0, None, Kill),
             (4_000, Some(1_000), Terminate(ms(3_800))),
             (4_000, Some(4_700), Terminate(ms(100))),
-            (9_900, Some(1_000), Terminate(ms(3_800))), // renewed too late
+            (9_900, Some(1_000), Terminate(ms(3_800))), // renewed only after SIGTERM
             (9_900, Some(4_800), Kill),
             (150, Some(10), Kill),
         ] {

@@ -235,7 +235,7 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
 
 /// How `run` ended, if nothing failed.
 enum WayOut {
-    /// `quorate run` exits with this code, which is the exit code of the command.
+    /// `quorate run` exits with this code: the exit code of the command, or 0 if no command was due (`quorate once`).
     Code(u8),
     /// `quorate run` ends by this signal, which ended the command or was typed while `--keep-for` kept the lock.
     Signal(Signal),

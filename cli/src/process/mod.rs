@@ -275,7 +275,7 @@ impl Watch {
     /// Acts on the remaining validity: sends SIGTERM if it is due, and sets the deadlines of the guard. Returns the
     /// time until the next check, or `None` if the command must be killed now.
     fn look(&mut self, lease: &impl Lease) -> io::Result<Option<Duration>> {
-        let now = helper::now(); // read before the validity, so that the deadlines of the guard are early, not late
+        let now = helper::now(); // read this first, so that the guard's deadlines are early rather than late
         let remaining = lease.remaining();
         self.check_the_guard();
         self.look_at_its_user();
@@ -293,7 +293,7 @@ impl Watch {
             _ => {}
         }
         if self.terminated.is_some() {
-            terminate = end; // SIGTERM was sent already
+            terminate = end; // SIGTERM was sent already, so the guard only has to kill
         }
         self.guard.until(
             now,

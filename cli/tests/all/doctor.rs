@@ -104,7 +104,7 @@ fn doctor_finds_one_server_under_two_addresses() {
 
 #[test]
 fn doctor_tells_a_recently_started_master_from_one_without_persistence() {
-    let masters = common::masters(3); // without persistence
+    let masters = common::masters(3); // these masters have no persistence
     let (run, json) = examine(&masters, &["--restart-guard", "on"]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(found(&json, "error"), [] as [&str; 0], "{run:?}");
