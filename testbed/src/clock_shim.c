@@ -1,6 +1,7 @@
-/* Shifts the wall clock of one process by the nanoseconds found in an 8-byte file, read anew at each call.
- * Loaded with LD_PRELOAD. Monotonic clocks stay true: it is the wall clock that masters expire keys by.
- * The true time comes from raw system calls, so the functions below cannot end up calling themselves. */
+/* Shifts the wall clock of one process by an offset in nanoseconds. The offset is in an 8-byte file, which is mapped
+ * into memory, so each call uses the current offset. Loaded with LD_PRELOAD. Monotonic clocks are not shifted, because
+ * masters expire keys by the wall clock. The true time comes from raw system calls, so that the functions below never
+ * call themselves. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -21,7 +22,7 @@ __attribute__((constructor)) static void open_shift(void) {
         static const char words[] = "clock shim: cannot map QUORATE_CLOCK_OFFSET_FILE\n";
         ssize_t ignored = write(2, words, sizeof words - 1);
         (void)ignored;
-        _exit(70); /* a test that believes in a shifted clock must not run on a true one */
+        _exit(70); /* a test that needs a shifted clock must not run with the true clock */
     }
     close(file);
     shift = map;

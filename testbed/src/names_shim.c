@@ -1,5 +1,6 @@
-/* Answers getaddrinfo for the names that have a file in a directory: the file holds an address, "nowhere", or
- * "silence". All other names are left to the system. Loaded with LD_PRELOAD. */
+/* Answers getaddrinfo for each host name that has a file in a directory. The file contains the answer: an address,
+ * "nowhere" (the name does not exist), or "silence" (no answer). The system answers for all other names. Loaded with
+ * LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -12,7 +13,8 @@
 
 typedef int lookup(const char *, const char *, const struct addrinfo *, struct addrinfo **);
 
-/* How often a silent name server is asked once more, 5 ms apart: ten seconds, as resolvers do. */
+/* The number of further looks at the file while it contains "silence". They are 5 ms apart, so a lookup fails after ten
+ * seconds, as with a real resolver. */
 #define PATIENCE 2000
 
 static const char *dir;
@@ -23,11 +25,11 @@ __attribute__((constructor)) static void find_names(void) {
         static const char words[] = "names shim: no QUORATE_NAMES_DIR\n";
         ssize_t ignored = write(2, words, sizeof words - 1);
         (void)ignored;
-        _exit(70); /* a test that believes in names of its own must not ask the system's */
+        _exit(70); /* a test that needs its own names must not use those of the system */
     }
 }
 
-/* What stands in the file of a name; 0 where there is none. */
+/* Reads the file of a name into `answer`. Returns 0 if there is no such file. */
 static int find(const char *name, char *answer, size_t room) {
     char path[4096];
     int length = snprintf(path, sizeof path, "%s/%s", dir, name);
@@ -48,7 +50,7 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
     char answer[64];
     if (!name || !name[0] || !find(name, answer, sizeof answer)) {
         if (access(dir, F_OK))
-            return EAI_NONAME; /* the test is over: its names are nobody else's business */
+            return EAI_NONAME; /* the test has ended, so its names must not reach a real name server */
         return system(name, service, hints, found);
     }
     for (int asked = 0; !strcmp(answer, "silence"); asked++) {

@@ -1,4 +1,4 @@
-"""The PyPI peers: `pottery` and `aioredlock`. Talks to `quorate-bench peers` in lines."""
+"""The peers from PyPI: `pottery` and `aioredlock`. They exchange lines of text with `quorate-bench peers`."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ class Pottery:
 
 
 class Aioredlock:
-    """aioredlock.Aioredlock, without its watchdogs: they would renew, which nobody else here does."""
+    """aioredlock.Aioredlock without its watchdogs, because no other implementation renews locks here."""
 
     def __init__(self, urls):
         from aioredlock import Aioredlock as Manager

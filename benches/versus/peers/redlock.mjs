@@ -1,4 +1,4 @@
-// The npm peer: `redlock` over `ioredis`. Talks to `quorate-bench peers` in lines.
+// The peer from npm: `redlock` over `ioredis`. It exchanges lines of text with `quorate-bench peers`.
 import { createInterface } from "node:readline";
 import Client from "ioredis";
 import Redlock from "redlock";

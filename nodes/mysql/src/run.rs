@@ -27,7 +27,7 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Time from the start of the UUID calendar to 1970, in units of 100 ns.
 const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
 
-/// What a server reports about its present run, which lasts from one start of the server to the next.
+/// The report of a server about its present run, which lasts from one start of the server to the next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RunReport {
     /// The server's monotonic clock now, and its value when the server started, both in microseconds.

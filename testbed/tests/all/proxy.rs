@@ -290,7 +290,7 @@ fn rate_fault_limits_the_bytes_per_second() {
     let rest = bytes[1_100..].to_vec();
     let sender = thread::spawn(move || client.write_all(&rest).map(|()| client));
     thread::sleep(SHORT);
-    // At the old rate, the rest of the megabyte would take minutes.
+    // At the old rate, the remaining 249 kB would take about 50 s.
     trickle.heal();
     expect(&mut server, &bytes[1_100..]);
     sender.join().unwrap().unwrap();

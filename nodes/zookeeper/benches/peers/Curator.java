@@ -23,7 +23,7 @@ public class Curator {
     static void cycle(String host, int count) throws Exception {
         InterProcessMutex mutex = new InterProcessMutex(client(host), "/curator/cycle");
         List<Long> all = new ArrayList<>();
-        // Twice as many to warm up as others have: the JVM compiles meanwhile.
+        // Twice as many warm-up cycles as other peers have, because the JVM compiles the code meanwhile.
         for (int i = 0; i < 3 * count; i++) {
             long began = micros();
             mutex.acquire();

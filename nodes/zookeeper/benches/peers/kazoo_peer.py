@@ -1,4 +1,4 @@
-"""kazoo's Lock, measured as benches/versus.rs asks: python kazoo_peer.py HOST MODE COUNT"""
+"""kazoo's Lock as a peer of benches/versus.rs. Usage: python kazoo_peer.py HOST MODE COUNT"""
 
 import sys
 import threading
