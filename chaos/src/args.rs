@@ -47,7 +47,7 @@ pub(crate) enum Command {
     Matrix(MatrixArgs),
     /// List the kinds of faults
     Faults,
-    /// Run as a client process of another run
+    /// Run as a client process that another run has started
     #[command(hide = true)]
     Client,
     /// Resolve a host name and print the result

@@ -219,7 +219,7 @@ pub enum Event {
     /// A client did not run normally for a while: it blocked its runtime, dropped futures, or was stalled by the
     /// machine.
     Suffered {
-        /// The disturbance.
+        /// The kind of disturbance, e.g. [`STALLED`].
         what: String,
         /// The start of the time, in nanoseconds since the run began.
         since: u64,
