@@ -40,7 +40,7 @@ async fn lock_is_acquired_shown_and_released() {
 async fn a_lock_survives_a_dead_and_a_stopped_minority_but_not_a_majority() {
     let masters = Masters::start(5).expect("five masters");
     let redlock = redlock(&masters);
-    drop(redlock.acquire("job").await.expect("all up"));
+    drop(redlock.acquire("job").await.expect("all masters are up"));
     masters[0].kill().expect("killed");
     masters[1].stop().expect("stopped");
     for n in 0..5 {
@@ -72,7 +72,10 @@ async fn holder_of_a_force_released_lock_is_notified() {
         .await
         .expect("free");
     redlock.break_lock("x").await.expect("a good name");
-    let thief = redlock.acquire("x").await.expect("broken open");
+    let thief = redlock
+        .acquire("x")
+        .await
+        .expect("the lock is force-released");
     let cause = guard.lost().await;
     assert_eq!(cause, LossCause::TakenAway);
     assert!(thief.fencing_token() > guard.fencing_token());

@@ -42,7 +42,7 @@ fn line(node: &Stubborn) -> usize {
     let said = node
         .master
         .with_master(|master, now| master.apply(now, &look));
-    match said.expect("it answers") {
+    match said.expect("the master answers") {
         quorate::node::Answer::State(state) => state.queue.len(),
         other => panic!("{other:?}"),
     }
@@ -178,7 +178,7 @@ async fn next_attempt_waits_until_the_previous_one_is_undone() {
         let [fair, unordered] = both_orders(eager);
         let redlock = if order == 0 { fair } else { unordered };
         let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
-        eventually("it attempts again and again", || {
+        eventually("the waiter makes several attempts", || {
             asked.lock().expect("no panic").len() >= 4
         })
         .await;
@@ -198,14 +198,14 @@ async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_m
     let redlock = settings(&nodes).retry(Retry::new(ms(300), ms(300)));
     let redlock = redlock.build().expect("good settings");
     let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
-    eventually("it is queued", || line(&nodes[2]) == 1).await;
+    eventually("the waiter is queued", || line(&nodes[2]) == 1).await;
     let down = || |_: &Request| Fails(Fault::Down("switched off".into()), Duration::ZERO);
     nodes[0].change(down());
     nodes[1].change(down());
-    eventually("it steps out", || line(&nodes[2]) == 0).await;
+    eventually("the waiter leaves the queue", || line(&nodes[2]) == 0).await;
     nodes[0].change(|_| Honest);
     nodes[1].change(|_| Honest);
-    eventually("it is back everywhere", || {
+    eventually("the waiter is queued on every master again", || {
         nodes.iter().all(|node| line(node) == 1)
     })
     .await;
@@ -231,9 +231,9 @@ async fn unsuccessful_wait_ends_at_its_limit() {
             let lock = redlock.lock("job").wait(Wait::For(wait));
             let outcome = tokio::time::timeout(PATIENCE, lock.acquire()).await;
             let error = outcome
-                .expect("it ends")
+                .expect("the call ends in time")
                 .map(drop)
-                .expect_err("not to be had");
+                .expect_err("the lock must not be acquired");
             assert!(Instant::now() + ms(5) >= began + wait);
             let is_outage = matches!(error, AcquireError::NoQuorum(_));
             assert_eq!(is_outage, all_off, "{error}");
@@ -245,7 +245,10 @@ async fn unsuccessful_wait_ends_at_its_limit() {
     let _guard = support::take(&redlock, "job").await;
     let lock = redlock.lock("job").wait(Wait::For(ms(300)));
     let outcome = tokio::time::timeout(PATIENCE, lock.acquire()).await;
-    outcome.expect("it ends").map(drop).expect_err("held");
+    outcome
+        .expect("the call ends in time")
+        .map(drop)
+        .expect_err("held");
 }
 
 /// A second hold must not confirm a number of its own. If that confirmation arrived after the other holds have ended,
@@ -272,7 +275,9 @@ async fn further_hold_adopts_the_owners_number_instead_of_confirming_another() {
     }
     let inner = there.owner("o").expect("an id");
     let inner = tokio::time::timeout(PATIENCE, inner.acquire("job")).await;
-    let inner = inner.expect("in time").expect("its own");
+    let inner = inner
+        .expect("in time")
+        .expect("the owner joins its own hold");
     assert_eq!(inner.fencing_token(), outer.fencing_token());
     assert_eq!(confirmed.load(Ordering::Relaxed), 0);
 }

@@ -58,7 +58,10 @@ async fn unsupported_request_is_one_exact_line_and_sends_nothing() {
         owner(&"x".repeat(65)),
         owner("a\nb"),
         owner("0123456789ABCDEF0123456789abcdef"),
-        none.create().await.expect_err("no period").to_string(),
+        none.create()
+            .await
+            .expect_err("a period of zero is refused")
+            .to_string(),
         match redlock.break_permit("api", 64).await {
             Err(error) => error.to_string(),
             Ok(status) => panic!("{status:?}"),
@@ -79,7 +82,7 @@ async fn unsupported_request_is_one_exact_line_and_sends_nothing() {
         "the slots of a semaphore are 0 to 63, there is no 64",
     ];
     assert_eq!(said, lines);
-    assert_eq!(node.1.load(Ordering::Relaxed), 0, "something was sent");
+    assert_eq!(node.1.load(Ordering::Relaxed), 0, "no request may be sent");
 }
 
 #[tokio::test]
@@ -90,7 +93,7 @@ async fn downgrade_of_a_lost_writer_reports_the_loss() {
     redlock.break_lock("doc").await.expect("a good name");
     assert!(writer.extend(Duration::from_secs(20)).await.is_err());
     assert_eq!(writer.lost().await, LossCause::TakenAway);
-    let error = writer.downgrade().await.expect_err("it is lost");
+    let error = writer.downgrade().await.expect_err("the lock is lost");
     assert_eq!(
         error.to_string(),
         "the lock is lost (a majority of masters says that it is not ours) and cannot be downgraded: \
@@ -107,7 +110,11 @@ async fn quota_is_not_created_if_a_master_is_missing_or_a_value_exists() {
     let redlock = over(&nodes);
     let quota = redlock.quota("prizes");
     nodes[1].set_condition(Condition::Down);
-    let error = quota.create(10).await.expect_err("one is away").to_string();
+    let error = quota
+        .create(10)
+        .await
+        .expect_err("one master is away")
+        .to_string();
     let line = "the value of \"prizes\" needs an answer of every master to be created or dropped: try again when \
                 all masters answer (a value that some masters have dropped stays dropped there)";
     assert!(error.starts_with(line) && error.contains("m1"), "{error}");
@@ -123,8 +130,12 @@ async fn quota_is_not_created_if_a_master_is_missing_or_a_value_exists() {
             .iter()
             .all(|node| node.with_master(|m, _| value(m)).is_none())
     );
-    quota.create(10).await.expect("all are there");
-    let error = quota.create(7).await.expect_err("there is one").to_string();
+    quota.create(10).await.expect("all masters are reachable");
+    let error = quota
+        .create(7)
+        .await
+        .expect_err("the value exists already")
+        .to_string();
     assert_eq!(
         error,
         "the value of \"prizes\" was not created: there is one already, on m0, m1, m2"

@@ -23,7 +23,10 @@ fn over(masters: &Masters) -> Redlock {
 fn seen(what: &str, mut look: impl FnMut() -> bool) {
     let started = Instant::now();
     while !look() {
-        assert!(started.elapsed() < PATIENCE, "not seen: {what}");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "this did not happen in time: {what}"
+        );
         thread::sleep(ms(5));
     }
 }
@@ -34,11 +37,11 @@ fn blocking_lock_is_acquired_excludes_others_and_is_released() {
     let redlock = over(&masters);
     let guard = redlock.acquire("r").expect("free");
     assert!(guard.is_valid() && guard.fencing_token().is_some());
-    seen("it is on all masters", || holders(&masters, "r") == 3);
+    seen("all masters have the key", || holders(&masters, "r") == 3);
     let other = over(&masters);
     match other.try_acquire("r").expect("a quorum") {
         TryAcquire::Held(refusal) => assert!(!refusal.held_here),
-        TryAcquire::Acquired(_) => panic!("it is held"),
+        TryAcquire::Acquired(_) => panic!("the lock must be reported as held"),
     }
     let verdict = other.status("r").expect("a good name").verdict();
     assert!(matches!(verdict, StatusVerdict::Held(_)), "{verdict:?}");
@@ -76,13 +79,13 @@ fn dropping_the_last_blocking_handle_delivers_releases_and_ends_its_thread() {
     let redlock = over(&masters);
     let guard = redlock.acquire("r").expect("free");
     drop(redlock);
-    assert_eq!(guard.loss(), None, "a guard keeps the thread");
-    seen("it is on all masters", || holders(&masters, "r") == 3);
+    assert_eq!(guard.loss(), None, "the guard must keep the thread alive");
+    seen("all masters have the key", || holders(&masters, "r") == 3);
     drop(guard);
     assert_eq!(
         holders(&masters, "r"),
         0,
-        "released before the drop returned"
+        "the lock must be released before the drop returns"
     );
     seen("the connections are closed", || {
         masters.iter().all(|server| connections(server) == 0)
@@ -111,8 +114,11 @@ fn blocking_lock_excludes_many_threads() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..5 {
-                    let guard = redlock.acquire("r").expect("its turn comes");
-                    assert!(!inside.swap(true, Ordering::SeqCst), "two at a time");
+                    let guard = redlock.acquire("r").expect("the waiter gets its turn");
+                    assert!(
+                        !inside.swap(true, Ordering::SeqCst),
+                        "two threads held the lock at the same time"
+                    );
                     thread::sleep(ms(1));
                     inside.store(false, Ordering::SeqCst);
                     turns.fetch_add(1, Ordering::SeqCst);
@@ -159,7 +165,10 @@ async fn blocking_verbs_inside_a_runtime_panic_with_advice_and_drops_work() {
         Err(ValueError::NotAcquired(AcquireError::CannotBlock(_)))
     ));
     let refused: Result<_, CannotBlock> = guard.release();
-    assert!(refused.is_err(), "and it is released in the background");
+    assert!(
+        refused.is_err(),
+        "the release must be refused and done in the background"
+    );
     let elsewhere = redlock.clone();
     let again = thread::spawn(move || elsewhere.acquire("r").map(drop));
     assert!(again.join().expect("no panic").is_ok());
@@ -211,11 +220,17 @@ fn failing_body_returns_its_error_and_releases_the_lock() {
     let redlock = Redlock::in_memory(3);
     let failed: Result<(), Box<dyn std::error::Error>> =
         redlock.try_scope("r", |_| Err("no paper".into()));
-    assert_eq!(failed.expect_err("it failed").to_string(), "no paper");
+    assert_eq!(
+        failed.expect_err("the body has failed").to_string(),
+        "no paper"
+    );
     let guard = redlock.acquire("r").expect("free again");
     let held: Result<(), Box<dyn std::error::Error>> =
         redlock.lock("r").wait(Wait::None).try_scope(|_| Ok(()));
-    assert!(held.expect_err("it is held").is::<ScopeError>());
+    assert!(
+        held.expect_err("the lock is held by another")
+            .is::<ScopeError>()
+    );
     drop(guard);
 }
 
@@ -228,10 +243,13 @@ fn panic_of_an_observer_reaches_the_waiting_thread() {
         let lock = waits.lock("r").wait(Wait::For(secs(20)));
         lock.waiting(|_| panic!("observed")).acquire().map(drop)
     });
-    let panicked = waiting.join().expect_err("it panics");
+    let panicked = waiting.join().expect_err("the observer panics");
     assert_eq!(panicked.downcast_ref(), Some(&"observed"));
     drop(guard);
-    assert!(redlock.acquire("r").is_ok(), "and nobody else is harmed");
+    assert!(
+        redlock.acquire("r").is_ok(),
+        "other callers must not be affected"
+    );
 }
 
 #[test]
@@ -277,7 +295,7 @@ fn blocking_observer_sees_a_leader_of_another_thread() {
     let election = redlock.election("scheduler");
     let mut observation = election.observe().expect("a good name");
     assert_eq!(observation.next_within(secs(20)), Ok(Change::Nobody));
-    let leads = election.campaign("here").expect("nobody else");
+    let leads = election.campaign("here").expect("no other candidate leads");
     let term = leads.term();
     match observation.next_within(secs(20)) {
         Ok(Change::Leads(leader)) => assert_eq!(leader.term, term),

@@ -82,7 +82,7 @@ impl Far {
         let flush = tokio::time::timeout(PATIENCE, self.redlock.flush());
         flush
             .await
-            .unwrap_or_else(|_| panic!("{what}: it never rests"));
+            .unwrap_or_else(|_| panic!("{what}: the background tasks never finish"));
         assert_eq!(self.locks("job"), 0, "{what}: keys are left");
     }
 }
@@ -101,10 +101,13 @@ async fn at_every_point<F, T>(
             far.settled(&format!("{distances:?} after {polls} polls"))
                 .await;
             if done {
-                assert!(polls > 1 || distances[0] == 0, "it has rested somewhere");
+                assert!(
+                    polls > 1 || distances[0] == 0,
+                    "the future must wait at least once"
+                );
                 break;
             }
-            assert!(polls < ENOUGH, "{distances:?}: it never completes");
+            assert!(polls < ENOUGH, "{distances:?}: the future never completes");
         }
     }
 }
@@ -199,7 +202,14 @@ async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
                 tokio::time::sleep(ms(10)).await;
                 held.release().await;
             });
-            let waiting = async { drop(far.redlock.acquire("job").await.expect("given back")) };
+            let waiting = async {
+                drop(
+                    far.redlock
+                        .acquire("job")
+                        .await
+                        .expect("the lock is released"),
+                )
+            };
             let done = polled(waiting, polls).await;
             giver.await.expect("no panic");
             other.flush().await;
@@ -208,7 +218,7 @@ async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
             if done {
                 break;
             }
-            assert!(polls < ENOUGH, "{distances:?}: it never completes");
+            assert!(polls < ENOUGH, "{distances:?}: the future never completes");
         }
     }
 }
@@ -238,11 +248,14 @@ async fn acquire_with_a_second_round_dropped_at_any_await_point_leaves_no_key() 
         let done = polled(acquire, polls).await;
         far.settled(&format!("after {polls} polls")).await;
         if done {
-            assert!(polls > 2, "a second round rests once more");
+            assert!(
+                polls > 2,
+                "an acquire with a second round must wait more than once"
+            );
             return;
         }
     }
-    panic!("it never completes");
+    panic!("the future never completes");
 }
 
 #[tokio::test]
@@ -264,7 +277,10 @@ async fn acquire_without_a_majority_undoes_its_grants() {
         let Ok(quorate::node::Answer::State(state)) = said else {
             panic!("{said:?}")
         };
-        assert_eq!(state.holder, None, "also where no answer arrives");
+        assert_eq!(
+            state.holder, None,
+            "the key must be deleted even if no answer arrives"
+        );
     }
 }
 
@@ -300,7 +316,7 @@ impl Real {
 
     async fn flushed(&self) {
         let flush = tokio::time::timeout(PATIENCE, self.redlock.flush());
-        flush.await.expect("all requests end");
+        flush.await.expect("all requests end in time");
     }
 
     /// The number of lock keys and ticket keys on all masters.
@@ -381,7 +397,7 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
         // The three rounds wait for less time than the connection's timeout, for about that time, and for longer.
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
         real.masters[0].cont().expect("continued");
-        eventually("no key left on any master", || real.left() == 0).await;
+        eventually("no key is left on any master", || real.left() == 0).await;
         // Requests that were in transit to the stopped master have arrived by now, too.
         take(&near, "other").await.release().await;
         tokio::time::sleep(ms(200)).await;
@@ -394,18 +410,27 @@ async fn lock_released_while_a_master_is_stopped_is_gone_when_it_resumes() {
     let masters = masters(3);
     let redlock = brief(&masters);
     let guard = take(&redlock, "job").await;
-    eventually("on all", || holders(&masters, "job") == 3).await;
+    eventually("all masters hold the lock key", || {
+        holders(&masters, "job") == 3
+    })
+    .await;
     masters[0].stop().expect("stopped");
     // The client finds out that the master is silent, so the release cannot be sent at once.
     take(&redlock, "other").await.release().await;
     tokio::time::sleep(ms(100)).await;
     let started = Instant::now();
     let released = guard.release().await;
-    assert!(started.elapsed() < secs(5), "nobody waits for the third");
+    assert!(
+        started.elapsed() < secs(5),
+        "the release must not wait for the third master"
+    );
     assert!(released.was_valid);
     tokio::time::sleep(ms(800)).await;
     masters[0].cont().expect("continued");
-    eventually("no key left", || holders(&masters, "job") == 0).await;
+    eventually("no key is left on any master", || {
+        holders(&masters, "job") == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -413,12 +438,15 @@ async fn a_connection_cut_between_acquire_and_release_does_not_keep_the_key() {
     let real = Real::new(3);
     for _ in 0..10 {
         let guard = take(&real.redlock, "job").await;
-        eventually("on all", || holders(&real.masters, "job") == 3).await;
+        eventually("all masters hold the lock key", || {
+            holders(&real.masters, "job") == 3
+        })
+        .await;
         for proxy in &real.proxies {
             proxy.reset_all();
         }
         drop(guard);
-        eventually("no key left", || real.left() == 0).await;
+        eventually("no key is left on any master", || real.left() == 0).await;
     }
 }
 
@@ -426,7 +454,10 @@ async fn a_connection_cut_between_acquire_and_release_does_not_keep_the_key() {
 async fn releases_to_unreachable_masters_are_delivered_later() {
     let real = Real::new(3);
     let guard = take(&real.redlock, "job").await;
-    eventually("on all", || holders(&real.masters, "job") == 3).await;
+    eventually("all masters hold the lock key", || {
+        holders(&real.masters, "job") == 3
+    })
+    .await;
     let refused: Vec<_> = real
         .proxies
         .iter()
@@ -441,7 +472,7 @@ async fn releases_to_unreachable_masters_are_delivered_later() {
     tokio::time::sleep(ms(300)).await;
     assert_eq!(holders(&real.masters, "job"), 3);
     drop(refused);
-    eventually("no key left", || real.left() == 0).await;
+    eventually("no key is left on any master", || real.left() == 0).await;
     let ttl = ask_server(&real.masters[0], &["TTL", "job"]).int();
-    assert_eq!(ttl, Some(-2), "deleted, long before its time");
+    assert_eq!(ttl, Some(-2), "the key must be deleted long before its TTL");
 }

@@ -39,9 +39,9 @@ async fn fails_in_time(redlock: &Redlock) -> AcquireError {
     let began = Instant::now();
     let outcome = tokio::time::timeout(WAIT + LATE, redlock.acquire("x")).await;
     let error = outcome
-        .expect("the wait has an end")
+        .expect("the acquire ends in time")
         .map(drop)
-        .expect_err("not to be had");
+        .expect_err("the lock must not be acquired");
     assert!(began.elapsed() + ms(5) >= WAIT, "{:?}", began.elapsed());
     error
 }
@@ -148,7 +148,7 @@ async fn try_with_masters_that_never_answer_ends() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(|_| true)));
     for redlock in both_orders(&nodes) {
         let tried = tokio::time::timeout(LATE, redlock.try_acquire("x")).await;
-        let error = tried.expect("in time").expect_err("nobody answers");
+        let error = tried.expect("in time").expect_err("no master answers");
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
         assert_eq!(error.reports()[0].phase, Phase::Acquire);
     }
@@ -274,7 +274,9 @@ async fn calls_to_masters_that_never_answer_again_end_in_time() {
     assert!(status.nodes.iter().all(|node| silent(&node.state)));
     // The extension waits until the lock expires, because an answer could extend the lock until then.
     let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
-    let error = extended.expect("in time").expect_err("nobody said so");
+    let error = extended
+        .expect("in time")
+        .expect_err("no master has confirmed the extension");
     assert_eq!(error, ExtendError::Lost(LossCause::Expired));
     assert!(began.elapsed() >= ms(980), "{:?}", began.elapsed());
     // After the TTL of the lock, there is nothing left to release.

@@ -73,7 +73,11 @@ async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
     let masters = masters(3);
     let (first, second) = (redlock(&masters), redlock(&masters));
     let mut observer = observe(&redlock(&masters));
-    assert_eq!(change(&mut observer).await, None, "nobody yet");
+    assert_eq!(
+        change(&mut observer).await,
+        None,
+        "there must be no leader yet"
+    );
     let leads = campaign(&first, "10.0.0.1:9000").await;
     let leader = led(&mut observer).await;
     assert_eq!(leader.term, leads.term());
@@ -81,9 +85,9 @@ async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
     assert!(leads.is_valid());
     let candidate = tokio::spawn(async move { campaign(&second, "10.0.0.2:9000").await });
     tokio::time::sleep(ms(100)).await;
-    assert!(!candidate.is_finished(), "one at a time");
+    assert!(!candidate.is_finished(), "only one candidate may lead");
     leads.resign().await;
-    let next = candidate.await.expect("its turn");
+    let next = candidate.await.expect("the waiter gets its turn");
     assert!(next.term() > leader.term);
     let leader = led(&mut observer).await;
     assert_eq!(
@@ -135,7 +139,7 @@ async fn new_leader_is_noticed_by_its_announcement() {
         };
         masters.iter().all(all)
     };
-    eventually("the masters know of it", || listens(1)).await;
+    eventually("the masters have recorded the observer", || listens(1)).await;
     let other = woken(&masters).build().expect("good settings");
     let leads = campaign(&other, "me").await;
     for observer in &mut observers {
@@ -146,7 +150,7 @@ async fn new_leader_is_noticed_by_its_announcement() {
     drop(one);
     assert!(listens(1));
     drop(two);
-    eventually("nobody listens any more", || listens(0)).await;
+    eventually("no client listens for wake-ups any more", || listens(0)).await;
 }
 
 #[tokio::test]
@@ -221,7 +225,10 @@ async fn leader_is_reported_while_a_majority_answers_and_until_its_lease_ends() 
     assert_eq!(led(&mut observer).await.term, leads.term());
     masters[0].kill().expect("killed");
     let quiet = tokio::time::timeout(secs(4), observer.next()).await;
-    assert!(quiet.is_err(), "a minority is missing: {quiet:?}");
+    assert!(
+        quiet.is_err(),
+        "the leader must stay while a minority is away: {quiet:?}"
+    );
     masters[1].kill().expect("killed");
     assert_eq!(change(&mut observer).await, None);
 }
@@ -232,12 +239,18 @@ async fn candidate_may_give_up_and_election_needs_fencing() {
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "me").await;
     let election = redlock.election("job").wait(Wait::None);
-    let error = election.campaign("me too").await.expect_err("one leads");
+    let error = election
+        .campaign("me too")
+        .await
+        .expect_err("another candidate leads");
     assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
     leads.resign().await;
     let classic = settings(masters.urls()).fencing(false).build();
     let classic = classic.expect("good settings").election("job");
-    let error = classic.campaign("me").await.expect_err("no numbers");
+    let error = classic
+        .campaign("me")
+        .await
+        .expect_err("a client without fencing is refused");
     assert!(error.to_string().contains("fencing"), "{error}");
     assert!(redlock.election("").observe().is_err());
 }
@@ -267,7 +280,7 @@ async fn leader_is_reported_after_its_counter_has_expired() {
     }
     let told = tokio::time::timeout(secs(4), observer.next()).await;
     assert!(leadership.is_valid());
-    assert!(told.is_err(), "it leads all the same: {told:?}");
+    assert!(told.is_err(), "the leader must stay the leader: {told:?}");
     // An observer that starts now is notified of the same leader.
     assert_eq!(led(&mut observe(&looks)).await, leader);
 }
@@ -288,7 +301,7 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
     }
     assert_eq!(led(&mut observe(&looks)).await, unnamed);
     let status = looks.status("job").await.expect("a good name");
-    assert_eq!(status.note(), None, "it wanted none");
+    assert_eq!(status.note(), None, "the leader must have no note");
     leadership.resign().await;
     assert_eq!(change(&mut observe(&looks)).await, None);
 }
@@ -321,7 +334,10 @@ async fn foreign_holder_is_not_reported_as_the_previous_leader() {
         }
         assert_eq!(change(&mut observer).await, None, "{value}");
         let told = tokio::time::timeout(secs(3), observer.next()).await;
-        assert!(told.is_err(), "nobody was elected: {told:?}");
+        assert!(
+            told.is_err(),
+            "a plain holder must not be reported as the leader: {told:?}"
+        );
         for master in &masters {
             ask_server(master, &["DEL", "job"]);
         }
@@ -343,11 +359,12 @@ fn observer_with_a_zero_ttl_yields() {
             let mut observer = election.observe().expect("a good name");
             assert_eq!(change(&mut observer).await, None);
             let quiet = tokio::time::timeout(ms(100), observer.next()).await;
-            assert!(quiet.is_err(), "nothing changed: {quiet:?}");
+            assert!(quiet.is_err(), "no notification is due: {quiet:?}");
         });
         done.send(()).expect("the test waits");
     });
-    told.recv_timeout(PATIENCE).expect("it looks and looks");
+    told.recv_timeout(PATIENCE)
+        .expect("the observer keeps polling");
 }
 
 /// One master's clock was 30 days ahead while another master was away. Then the clock is corrected, a day passes
@@ -375,7 +392,7 @@ async fn terms_rise_after_a_day_without_use_when_a_clock_was_ahead() {
     assert_eq!(first.term, leads.term());
     leads.resign().await;
     assert_eq!(change(&mut observer).await, None);
-    masters[2].restart().expect("it is back");
+    masters[2].restart().expect("the server is up again");
     for offset in &offsets {
         offset.set(secs(25 * 3600), Skew::Ahead).expect("set");
     }
@@ -392,7 +409,7 @@ async fn leader_stream_continues_after_its_first_item() {
     let redlock = Redlock::in_memory(3);
     let mut changes = Box::pin(observe(&redlock).into_stream());
     let mut next = async || tokio::time::timeout(PATIENCE, changes.next()).await;
-    assert_eq!(next().await, Ok(Some(None)), "nobody leads");
+    assert_eq!(next().await, Ok(Some(None)), "no leader may be reported");
     let leads = campaign(&redlock, "here").await;
     let leader = next().await.expect("in time").flatten();
     assert_eq!(leader.map(|leader| leader.term), Some(leads.term()));

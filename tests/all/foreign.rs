@@ -32,7 +32,10 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
     let redlock = fair(masters);
     let name = resource.clone();
     let waiting = tokio::spawn(async move {
-        let guard = redlock.acquire(&name).await.expect("its turn");
+        let guard = redlock
+            .acquire(&name)
+            .await
+            .expect("the waiter gets its turn");
         (guard, Instant::now())
     });
     tokio::time::sleep(hold).await;
@@ -81,7 +84,8 @@ async fn polling_a_holder_sends_a_bounded_number_of_messages() {
     let guard = first.acquire("x").await.expect("free");
     let looked = |from: u64| scripts(&masters) - from;
     let before = scripts(&masters);
-    let holding = tokio::spawn(async move { holder.acquire("x").await.expect("its turn") });
+    let holding =
+        tokio::spawn(async move { holder.acquire("x").await.expect("the waiter gets its turn") });
     tokio::time::sleep(secs(3)).await;
     // Retries follow after 10 ms, growing by 1.6 up to 250 ms, each drawn from the upper half of that. That is at most
     // 30 in 3 s, plus the two earlier attempts and one script for the holder's renewal.
@@ -94,7 +98,10 @@ async fn polling_a_holder_sends_a_bounded_number_of_messages() {
     tokio::time::sleep(secs(3)).await;
     assert!(looked(before) <= 8, "{}", looked(before));
     guard.release().await;
-    waiting.await.expect("no panic").expect("its turn");
+    waiting
+        .await
+        .expect("no panic")
+        .expect("the waiter gets its turn");
 }
 
 #[tokio::test]
@@ -138,12 +145,16 @@ async fn lock_is_stored_in_the_database_of_the_url() {
     let urls = masters.urls().into_iter().map(|url| format!("{url}/3"));
     let redlock = settings(urls).build().expect("good settings");
     let guard = take(&redlock, "job").await;
-    assert_eq!(holders(&masters, "job"), 0, "not in the first");
+    assert_eq!(
+        holders(&masters, "job"),
+        0,
+        "the key must not be in the first database"
+    );
     let stands = |master| {
         let keyspace = ask_server(master, &["INFO", "keyspace"]);
         keyspace.text().unwrap_or_default().contains("db3:")
     };
-    eventually("all masters have it", || masters.iter().all(stands)).await;
+    eventually("all masters have the key", || masters.iter().all(stands)).await;
     guard.release().await;
 }
 

@@ -64,7 +64,10 @@ async fn held_lock_lost_by_a_majority_is_shown_as_unknown() {
         .iter()
         .filter(|(_, fault)| is_quarantined(fault));
     assert_eq!(quarantined.count(), 3, "{listing:?}");
-    assert!(guard.is_valid(), "or this has shown nothing");
+    assert!(
+        guard.is_valid(),
+        "the lock was lost: the machine was too slow for this test"
+    );
 }
 
 #[tokio::test]
@@ -81,6 +84,9 @@ async fn leader_lost_by_a_majority_is_reported_until_its_lease_ends() {
     forget(&masters);
     // The observer polls every 4 s, and sooner while no majority answers.
     let told = tokio::time::timeout(ms(6_500), observer.next()).await;
-    assert!(leadership.is_valid(), "or this has shown nothing");
-    assert!(told.is_err(), "nobody is said to lead: {told:?}");
+    assert!(
+        leadership.is_valid(),
+        "the lock was lost: the machine was too slow for this test"
+    );
+    assert!(told.is_err(), "no leader may be reported: {told:?}");
 }

@@ -74,7 +74,10 @@ async fn reader_whose_key_outlives_its_renewal_is_renewed_on_full_masters() {
     let redlock = locker(&masters).build().expect("good settings");
     let brief = redlock.lock("doc").shared().acquire().await.expect("free");
     let long = redlock.lock("doc").shared().ttl(secs(30));
-    let _long = long.acquire().await.expect("beside it");
+    let _long = long
+        .acquire()
+        .await
+        .expect("the reader joins the other reader");
     fill(&masters);
     tokio::time::sleep(2 * TTL).await;
     assert!(brief.is_valid(), "{:?}", brief.report());
@@ -160,7 +163,7 @@ async fn extension_reports_the_refusal_of_a_full_master() {
     }
     fill(&masters);
     let Err(ExtendError::NoQuorum(reports)) = guard.extend(TTL).await else {
-        panic!("nobody could restore it")
+        panic!("full masters must refuse to restore the key")
     };
     let full =
         |report: &quorate::NodeReport| report.outcome == NodeOutcome::Fault(Fault::OutOfMemory);
@@ -177,7 +180,9 @@ async fn full_masters_refuse_attempts_and_accept_releases() {
     fill(&masters);
     let attempts = (0..20).map(|n| redlock.lock(format!("free {n}")).try_acquire());
     for found in futures::future::join_all(attempts).await {
-        let error = found.map(|_| ()).expect_err("there is no room");
+        let error = found
+            .map(|_| ())
+            .expect_err("the full masters refuse the attempt");
         assert!(error.to_string().contains("OOM"), "{error}");
     }
     let releases = guards.into_iter().map(LockGuard::release);

@@ -326,7 +326,7 @@ fn within_a_minute<T: Send + 'static>(run: impl Future<Output = T> + Send + 'sta
     runtime.spawn(async move { done.send(run.await) });
     let outcome = when_done.recv_timeout(secs(60));
     runtime.shutdown_background();
-    outcome.expect("it ends within a minute, without a panic")
+    outcome.expect("the test must end within a minute, without a panic")
 }
 
 /// Defines one test per kind of fault.
@@ -461,7 +461,7 @@ async fn replies_that_arrive_byte_by_byte_are_accepted() {
         let free = redlock.status("job").await.expect("a good name").verdict();
         assert_eq!(free, StatusVerdict::Free);
     }
-    assert_eq!(hostile.accepted(), 1, "one connection was enough");
+    assert_eq!(hostile.accepted(), 1, "one connection must be enough");
 }
 
 #[tokio::test]
@@ -524,7 +524,7 @@ async fn an_idle_connection_into_a_black_hole_is_noticed_before_it_is_needed() {
     let before = proxies[1].counters().accepted;
     let started = Instant::now();
     let _hole = proxies[1].inject(Harm::Drop(Way::Both));
-    eventually("a new connection", || {
+    eventually("the client makes a new connection", || {
         proxies[1].counters().accepted > before
     })
     .await;
@@ -534,6 +534,6 @@ async fn an_idle_connection_into_a_black_hole_is_noticed_before_it_is_needed() {
     assert_eq!(
         proxies[0].counters().accepted,
         1,
-        "the others were left alone"
+        "the other masters must get no new connection"
     );
 }

@@ -31,7 +31,10 @@ async fn inspection_reports_the_servers_own_information() {
         assert_eq!(inspection.append_only, Some(false));
         assert_eq!(inspection.snapshots, Some(false));
         let offset = inspection.clock_offset_ms.expect("a clock offset");
-        assert!(offset.abs() < 30_000, "one machine, one clock: {offset}");
+        assert!(
+            offset.abs() < 30_000,
+            "masters on this machine share its clock: {offset} ms"
+        );
         assert!(inspection.connecting.is_some() && inspection.round_trip.is_some());
         // This master has just started, and the restart guard has its default setting.
         assert!(
@@ -72,11 +75,11 @@ async fn inspection_does_not_disturb_the_connection_of_locks() {
     // started the servers close after a while.
     redlock.status("job").await.expect("a good name");
     let alone = || masters.iter().all(|master| connections(master) == 1);
-    eventually("one connection each", alone).await;
+    eventually("each master has one connection", alone).await;
     let before: Vec<_> = masters.iter().map(id).collect();
     redlock.inspect().await;
     guard.extend(secs(30)).await.expect("ours");
-    eventually("the inspection has hung up", alone).await;
+    eventually("the inspection has closed its connections", alone).await;
     let after: Vec<_> = masters.iter().map(id).collect();
     assert_eq!(before, after);
 }

@@ -117,7 +117,11 @@ async fn every_kind_that_needs_fencing_is_refused_without_it() {
     let mut said = Vec::new();
     for kind in KINDS {
         let error = kind.request(&redlock, &owner).acquire().await;
-        said.push(error.expect_err("no numbers").to_string());
+        said.push(
+            error
+                .expect_err("a client without fencing is refused")
+                .to_string(),
+        );
     }
     let line = |what| format!("{what} need fencing tokens: remove fencing(false) from the builder");
     let words = [

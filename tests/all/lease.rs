@@ -25,7 +25,7 @@ async fn held(redlock: &Redlock, ttl: Duration) -> LockGuard {
 /// Waits until the lock is lost, and returns the cause.
 async fn end(guard: &LockGuard) -> LossCause {
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
-    let cause = lost.expect("it ends");
+    let cause = lost.expect("the call ends in time");
     assert!(!guard.is_valid());
     assert_eq!(guard.remaining(), Duration::ZERO);
     cause
@@ -66,9 +66,16 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
             Err(error) => println!("{error}"),
         }
     }
-    assert!(refused > 0, "no attempt was refused");
-    assert_eq!(guard.fencing_token(), token, "renewed, not acquired again");
-    eventually("every master holds it", || holders(&masters, "job") == 3).await;
+    assert!(refused > 0, "at least one attempt must be refused");
+    assert_eq!(
+        guard.fencing_token(),
+        token,
+        "the lock must be renewed, not acquired again"
+    );
+    eventually("every master holds the lock key", || {
+        holders(&masters, "job") == 3
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -79,7 +86,11 @@ async fn a_fixed_lease_ends_at_its_deadline() {
     let guard = lease.acquire().await.expect("free");
     let deadline = guard.valid_until();
     assert_eq!(end(&guard).await, LossCause::Expired);
-    assert_eq!(guard.valid_until(), deadline, "nothing has moved it");
+    assert_eq!(
+        guard.valid_until(),
+        deadline,
+        "the validity must be unchanged"
+    );
     assert_at(deadline);
     eventually("the key is gone", || holders(&masters, "job") == 0).await;
 }
@@ -92,7 +103,10 @@ async fn a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock() {
     let fixed = redlock.lock("other").renewal(false).acquire().await;
     drop(fixed.expect("free"));
     tokio::time::sleep(secs(4)).await;
-    assert!(renewed.is_valid(), "renewed beyond its first ttl");
+    assert!(
+        renewed.is_valid(),
+        "the lock must be renewed beyond its first TTL"
+    );
 }
 
 #[tokio::test]
@@ -104,7 +118,7 @@ async fn max_hold_ends_a_renewed_lock() {
     let guard = short.acquire().await.expect("free");
     assert!(guard.remaining() <= secs(2));
     tokio::time::sleep(secs(3)).await;
-    assert!(guard.is_valid(), "renewed until then");
+    assert!(guard.is_valid(), "the lock must be renewed until max_hold");
     assert_eq!(end(&guard).await, LossCause::MaxHold);
     assert_at(began + secs(5));
     // The key is released instead of expiring, and never comes back.
@@ -121,7 +135,7 @@ async fn loss_is_reported_at_the_deadline_while_every_renewal_hangs() {
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(3)).await;
     let first = guard.valid_until();
-    eventually("renewed once", || guard.valid_until() > first).await;
+    eventually("the lock is renewed once", || guard.valid_until() > first).await;
     for master in &masters {
         master.stop().expect("stopped");
     }
@@ -169,11 +183,18 @@ async fn refusal_by_a_majority_is_a_loss_at_once() {
     assert_eq!(cause, LossCause::TakenAway);
     let early = guard.valid_until().saturating_since(Instant::now());
     assert!(early > secs(3), "reported {early:?} before the deadline");
-    eventually("let go on the third", || !has_key(&masters[2], "job")).await;
+    eventually("the third master has released the lock", || {
+        !has_key(&masters[2], "job")
+    })
+    .await;
     guard.release().await;
     for master in masters.iter().take(2) {
         let value = ask_server(master, &["GET", "job"]);
-        assert_eq!(value, "a thief".into(), "another's key is left alone");
+        assert_eq!(
+            value,
+            "a thief".into(),
+            "the key of another client must be unchanged"
+        );
     }
 }
 
@@ -192,11 +213,17 @@ async fn key_lost_by_a_minority_is_restored() {
     let masters = masters(5);
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(6)).await;
-    eventually("on all", || holders(&masters, "job") == 5).await;
+    eventually("all masters hold the lock key", || {
+        holders(&masters, "job") == 5
+    })
+    .await;
     masters[0].restart_empty().expect("restarted");
     ask_server(&masters[1], &["DEL", "job"]);
     let since = Instant::now();
-    eventually("on all again", || holders(&masters, "job") == 5).await;
+    eventually("all masters hold the lock key again", || {
+        holders(&masters, "job") == 5
+    })
+    .await;
     let healed = Instant::now().saturating_since(since);
     // The next renewal is due within a third of the TTL.
     assert!(healed < secs(2) + MARGIN, "{healed:?}");
@@ -205,7 +232,10 @@ async fn key_lost_by_a_minority_is_restored() {
         assert_eq!(value, guard.token().to_string().as_str().into());
     }
     guard.release().await;
-    eventually("gone from all", || holders(&masters, "job") == 0).await;
+    eventually("no master holds the lock key any more", || {
+        holders(&masters, "job") == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -260,7 +290,10 @@ async fn extension_never_shortens_a_lease() {
     guard.extend(secs(30)).await.expect("extended");
     let long = guard.valid_until();
     assert!(guard.remaining() > secs(15));
-    guard.extend(secs(5)).await.expect("no harm");
+    guard
+        .extend(secs(5))
+        .await
+        .expect("a shorter extension must not fail");
     assert_eq!(guard.valid_until(), long);
     redlock.flush().await;
     for master in &masters {
@@ -317,7 +350,10 @@ async fn an_extension_without_a_majority_leaves_the_old_validity() {
     let started = Instant::now();
     while guard.extend(secs(30)).await.is_err() {
         let waited = Instant::now().saturating_since(started);
-        assert!(waited < PATIENCE, "a majority is back");
+        assert!(
+            waited < PATIENCE,
+            "the lock must be extended once a majority is back"
+        );
         tokio::time::sleep(ms(20)).await;
     }
     assert!(guard.valid_until() > before);
@@ -338,7 +374,11 @@ async fn release_of_an_expired_lock_reports_the_expiry_and_is_no_error() {
     assert!(released.expired_on >= 2, "{released:?}");
     assert!(next.is_valid());
     redlock.flush().await;
-    assert_eq!(holders(&masters, "job"), 3, "the next holder's");
+    assert_eq!(
+        holders(&masters, "job"),
+        3,
+        "the keys of the next holder must remain"
+    );
 }
 
 #[tokio::test]
@@ -403,7 +443,7 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
     }
     masters[0].cont().expect("continued");
     futures::future::join_all(guards.into_iter().map(LockGuard::release)).await;
-    eventually("no key left", || {
+    eventually("no key is left on any master", || {
         masters.iter().all(|master| {
             let keys = ask_server(master, &["KEYS", "job *"]);
             keys == quorate_testbed::Reply::Array(Vec::new())
@@ -423,12 +463,15 @@ async fn report_of_a_held_lock_includes_late_answers() {
     let guard = held(&redlock, secs(20)).await;
     let said = || guard.report().swap_remove(0);
     assert_eq!(said().outcome, NodeOutcome::Silent);
-    eventually("its silence is noted", || {
+    eventually("the report shows that the master is silent", || {
         matches!(said().outcome, NodeOutcome::Fault(Fault::Timeout(_))) && said().late
     })
     .await;
     masters[0].cont().expect("continued");
-    eventually("its answer is noted", || said().outcome == NodeOutcome::Yes).await;
+    eventually("the report shows the late answer", || {
+        said().outcome == NodeOutcome::Yes
+    })
+    .await;
     assert!(said().late);
     let on_time = guard.report().split_off(1);
     assert!(on_time.iter().all(|one| one.outcome == NodeOutcome::Yes));
@@ -487,10 +530,19 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
         match second.acquire("job").await {
             Ok(thief) => {
                 let after = Instant::now().saturating_since(restarted);
-                assert!(after > secs(2), "voted {after:?} after the restart");
-                assert!(!guard.is_valid(), "nobody else can hold it now");
+                assert!(
+                    after > secs(2),
+                    "the masters voted {after:?} after the restart, which is too early"
+                );
+                assert!(
+                    !guard.is_valid(),
+                    "the first holder must have lost the lock"
+                );
                 assert!(thief.fencing_token() > guard.fencing_token());
-                assert!(was_quarantined, "and said why not before");
+                assert!(
+                    was_quarantined,
+                    "the error must have named the restart guard before"
+                );
                 break;
             }
             Err(error) => {
@@ -512,9 +564,19 @@ async fn guarded_master_that_just_started_does_not_vote() {
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
     // The error is decided by two refusals, and may not include that of the third master. On a busy machine other
     // errors occur, so the attempt is repeated.
-    while quarantined(&redlock.acquire("job").await.expect_err("too young")) < 2 {}
+    while quarantined(
+        &redlock
+            .acquire("job")
+            .await
+            .expect_err("the masters have just started"),
+    ) < 2
+    {}
     let patient = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
-    patient.await.expect("they grow up").release().await;
+    patient
+        .await
+        .expect("the masters vote once they are old enough")
+        .release()
+        .await;
     // With the guard off, or with a guard after first contact, newly started masters are trusted.
     for guard in [RestartGuard::AfterFirstContact, RestartGuard::Off] {
         let masters = support::masters(3);

@@ -21,10 +21,13 @@ async fn list_shows_locks_with_holder_and_waiters() {
     redlock.flush().await;
     let waiter = settings(masters.urls()).build().expect("good settings");
     let waiter = tokio::spawn(async move { waiter.acquire("deploy:web").await });
-    eventually("it waits, and there is a note", || {
-        holders(&masters, "quorate:queue:deploy:web") == 3
-            && holders(&masters, "quorate:note:deploy:web") == 3
-    })
+    eventually(
+        "the waiter is queued, and the holder's note is written",
+        || {
+            holders(&masters, "quorate:queue:deploy:web") == 3
+                && holders(&masters, "quorate:note:deploy:web") == 3
+        },
+    )
     .await;
     // This lock is held by a client of another program.
     for master in &masters {
@@ -116,7 +119,7 @@ async fn list_shows_permits_with_slot_holder_and_waiters() {
     let _plain = take(&redlock, "deploy:api").await;
     let waiter = settings(masters.urls()).build().expect("good settings");
     let waiter = tokio::spawn(async move { waiter.semaphore("deploy:api", 2).acquire().await });
-    eventually("it waits, and there are notes", || {
+    eventually("the waiter is queued, and all notes are written", || {
         holders(&masters, "quorate:queue:quorate:slot:line:deploy:api") == 3
             && (0..2).all(|slot| {
                 holders(
@@ -146,13 +149,16 @@ async fn list_shows_permits_with_slot_holder_and_waiters() {
     }
     // The plain lock with the name of the semaphore is a different lock.
     assert!(listing.locks[0].status.nodes.iter().all(|node| {
-        let state = node.state.as_ref().expect("it answers");
+        let state = node.state.as_ref().expect("the master answers");
         state.queue.is_empty()
     }));
     assert!(redlock.list("api").await.locks.is_empty());
     let [one, two] = held;
     one.release().await;
-    let next = waiter.await.expect("no panic").expect("its turn");
+    let next = waiter
+        .await
+        .expect("no panic")
+        .expect("the waiter gets its turn");
     two.release().await;
     next.release().await;
     redlock.flush().await;
@@ -173,7 +179,7 @@ async fn forced_release_of_a_permit_passes_its_slot_to_a_waiter() {
     let (one, two) = (permit().await.expect("free"), permit().await.expect("free"));
     let waiter = settings(masters.urls()).build().expect("good settings");
     let waiter = tokio::spawn(async move { waiter.semaphore("api", 2).acquire().await });
-    eventually("it waits", || {
+    eventually("the waiter is waiting", || {
         holders(&masters, "quorate:queue:quorate:slot:line:api") == 3
     })
     .await;
@@ -182,7 +188,7 @@ async fn forced_release_of_a_permit_passes_its_slot_to_a_waiter() {
     let value = one.token().to_string().into_bytes();
     assert_eq!(was.verdict(), StatusVerdict::Held(value));
     let next = tokio::time::timeout(secs(5), waiter).await.expect("woken");
-    let next = next.expect("no panic").expect("its turn");
+    let next = next.expect("no panic").expect("the waiter gets its turn");
     assert_eq!(next.slot(), Some(slot));
     assert_eq!(one.lost().await, quorate::LossCause::TakenAway);
     assert!(two.is_valid() && next.is_valid());

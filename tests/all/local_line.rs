@@ -89,7 +89,10 @@ async fn stands(redlock: &Redlock, wait: Wait) -> Waiter {
         };
         lock.waiting(look).acquire().await
     });
-    eventually("it waits", || looks.load(Ordering::Relaxed) > 0).await;
+    eventually("the waiter is waiting", || {
+        looks.load(Ordering::Relaxed) > 0
+    })
+    .await;
     waiter
 }
 
@@ -172,7 +175,7 @@ async fn callers_behind_a_local_front_waiter_send_no_request() {
     let redlock = world.process();
     let front = waits(&redlock).await;
     // The front waiter was queued by its second attempt. It looks again only when it is woken.
-    eventually("it is queued", || world.asked() == 6).await;
+    eventually("the waiter is queued", || world.asked() == 6).await;
     let behind = [waits(&redlock).await, waits(&redlock).await];
     tokio::time::sleep(ms(200)).await;
     assert_eq!(world.asked(), 6);
@@ -220,7 +223,11 @@ async fn try_does_not_overtake_the_next_waiter() {
         let before = world.asked();
         let tried = redlock.try_acquire("job").await.expect("an answer");
         assert!(matches!(tried, TryAcquire::Held(_)), "{tried:?}");
-        assert_eq!(world.asked(), before, "it is known here");
+        assert_eq!(
+            world.asked(),
+            before,
+            "no request is needed, because the holder is in this process"
+        );
         all_get_it(waiting).await;
         let tried = redlock.try_acquire("job").await.expect("an answer");
         tried.acquired().expect("free").release().await;
@@ -233,7 +240,7 @@ async fn try_behind_local_waiters_sends_no_request() {
     let redlock = world.process();
     let front = waits(&redlock).await;
     let behind = waits(&redlock).await;
-    eventually("it is queued", || world.asked() == 6).await;
+    eventually("the waiter is queued", || world.asked() == 6).await;
     let tried = redlock.try_acquire("job").await.expect("an answer");
     let TryAcquire::Held(refusal) = tried else {
         panic!("{tried:?}");
@@ -253,9 +260,9 @@ async fn wake_up_goes_to_the_current_front_waiter() {
     let guard = take(&other, "job").await;
     let first = waits(&ours).await;
     let second = waits(&ours).await;
-    eventually("it is queued", || world.asked() == 9).await;
+    eventually("the waiter is queued", || world.asked() == 9).await;
     leaves(first).await;
-    eventually("the next one does", || world.asked() == 15).await;
+    eventually("the next waiter asks the masters", || world.asked() == 15).await;
     guard.release().await;
     gets_it(second).await.release().await;
 }
@@ -267,13 +274,13 @@ async fn spurious_wake_up_leads_to_one_look() {
     let (ours, other) = (world.process(), world.process());
     let guard = take(&other, "job").await;
     let waiter = waits(&ours).await;
-    eventually("it is queued", || world.asked() == 9).await;
+    eventually("the waiter is queued", || world.asked() == 9).await;
     // Nothing else runs between the release and the new holder, so the woken waiter finds the lock held.
     guard.release().await;
     for node in &world.nodes {
         node.clone().holding("job");
     }
-    eventually("it looks", || world.asked() == 12).await;
+    eventually("the woken waiter looks at the lock", || world.asked() == 12).await;
     tokio::time::sleep(ms(200)).await;
     assert_eq!(world.asked(), 12);
     leaves(waiter).await;
@@ -304,7 +311,7 @@ async fn concurrent_waiters_that_come_and_go_are_all_served() {
     }
     for task in tasks {
         let done = tokio::time::timeout(PATIENCE, task).await;
-        done.expect("its turn comes").expect("no panic");
+        done.expect("the waiter gets its turn").expect("no panic");
     }
     take(&redlock, "job").await.release().await;
 }
@@ -326,7 +333,7 @@ async fn progress_reports_the_number_of_local_waiters_ahead() {
             redlock.lock("job").waiting(see).acquire().await
         }));
         let notes = seen.clone();
-        eventually("it waits", || {
+        eventually("the waiter is waiting", || {
             notes.lock().expect("no panic").len() > number
         })
         .await;

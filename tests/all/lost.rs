@@ -63,7 +63,9 @@ async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
     for master in masters.iter().take(2) {
         ask_server(master, &["DEL", "job"]);
     }
-    next.await.expect("no panic").expect("its turn");
+    next.await
+        .expect("no panic")
+        .expect("the waiter gets its turn");
     assert!(guard.extend(secs(30)).await.is_err());
     guard.release().await;
     take(&redlock, "job").await.release().await;
@@ -82,7 +84,10 @@ async fn an_extension_whose_future_is_dropped_still_ends_a_lost_lock() {
     };
     nodes[..2].iter().for_each(thief);
     let brief = tokio::time::timeout(ms(20), guard.extend(secs(30))).await;
-    assert!(brief.is_err(), "dropped before the answers came");
+    assert!(
+        brief.is_err(),
+        "the extension must be dropped before the answers"
+    );
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::TakenAway));
 }
@@ -118,7 +123,7 @@ async fn guard_reports_answers_that_arrived_after_the_acquisition() {
     nodes[2].change(|_| Late(ms(40)));
     let guard = take(&redlock, "job").await;
     assert_eq!(guard.report()[2].outcome, NodeOutcome::Silent);
-    eventually("the last one answers", || {
+    eventually("the answer of the last master is reported", || {
         let report = guard.report();
         report[2].outcome == NodeOutcome::Yes && report[2].late && !report[1].late
     })
@@ -132,7 +137,7 @@ async fn successful_renewal_keeps_the_report_of_the_acquisition() {
     let (_nodes, redlock) = three(ms(900));
     let guard = take(&redlock, "job").await;
     let first = guard.valid_until();
-    eventually("it is renewed", || guard.valid_until() > first).await;
+    eventually("the lock is renewed", || guard.valid_until() > first).await;
     let said = outcomes(&guard);
     assert!(
         said.iter().all(|(phase, _)| *phase == Phase::Acquire),
@@ -166,7 +171,7 @@ async fn successful_renewal_clears_the_report_of_earlier_failures() {
     for node in &nodes[..2] {
         node.change(|_| Fails(Fault::Stalled, Duration::ZERO));
     }
-    eventually("a renewal fails", || {
+    eventually("the report shows a failed renewal", || {
         let stalled = NodeOutcome::Fault(Fault::Stalled);
         guard.report()[0].outcome == stalled
     })
@@ -174,7 +179,7 @@ async fn successful_renewal_clears_the_report_of_earlier_failures() {
     for node in &nodes[..2] {
         node.change(|_| Honest);
     }
-    eventually("the next one does not", || {
+    eventually("the report of the failed renewal is cleared", || {
         outcomes(&guard)
             .iter()
             .all(|(_, said)| *said == NodeOutcome::Yes)
@@ -196,7 +201,7 @@ async fn extension_overtaken_by_a_renewal_is_not_a_loss() {
         });
     }
     let extended = tokio::time::timeout(PATIENCE, guard.extend(secs(7))).await;
-    let error = extended.expect("in time").expect_err("nobody answers");
+    let error = extended.expect("in time").expect_err("no master answers");
     assert!(guard.is_valid());
     assert!(matches!(error, ExtendError::NoQuorum(_)), "{error}");
     guard.release().await;
@@ -231,7 +236,10 @@ async fn force_released_holder_behind_restored_links_does_not_return_after_the_n
     next.release().await;
     // Longer than a client with the operator's settings can hold any lock.
     tokio::time::sleep(ms(1_500)).await;
-    assert!(guard.is_valid(), "it has not heard of it");
+    assert!(
+        guard.is_valid(),
+        "the holder must not know of the forced release yet"
+    );
     drop(down);
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::TakenAway));

@@ -53,7 +53,7 @@ fn missing(step: Result<Survey, ChangeError>) -> String {
 
 async fn locks(redlock: &Redlock) {
     let guard = redlock.acquire("job").await;
-    guard.expect("a majority is there").release().await;
+    guard.expect("a majority is reachable").release().await;
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn marker_is_permanent_and_a_lost_one_is_restored_with_a_lifetime() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     for _ in 0..2 {
-        let survey = all.mark_masters().await.expect("all masters are there");
+        let survey = all.mark_masters().await.expect("all masters are reachable");
         assert!(survey.is_marked());
         assert_eq!(numbers(&servers), ["0"; 3]);
         assert!(servers.iter().all(|server| lifetime(server) == Some(-1)));
@@ -69,7 +69,7 @@ async fn marker_is_permanent_and_a_lost_one_is_restored_with_a_lifetime() {
     locks(&client(&servers, &[0, 1, 2])).await;
     ask_server(&servers[1], &["DEL", MARK]);
     assert!(!all.survey().await.expect("a survey").is_marked());
-    all.mark_masters().await.expect("all masters are there");
+    all.mark_masters().await.expect("all masters are reachable");
     assert_eq!(numbers(&servers), ["0"; 3]);
     assert!(lifetime(&servers[1]) > Some(0));
     assert_eq!(lifetime(&servers[0]), Some(-1));
@@ -99,10 +99,10 @@ async fn no_master_is_marked_while_one_is_away() {
 async fn lost_marker_is_restored_by_the_step_while_another_master_is_away() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
-    all.mark_masters().await.expect("all masters are there");
+    all.mark_masters().await.expect("all masters are reachable");
     servers[2].kill().expect("killed");
     ask_server(&servers[0], &["DEL", MARK]);
-    all.mark_masters().await.expect("a majority is there");
+    all.mark_masters().await.expect("a majority is reachable");
     assert!(lifetime(&servers[0]) > Some(0));
 }
 
@@ -153,7 +153,7 @@ async fn masters_with_another_marker_are_not_marked() {
     }
     // One master has a marker for generation 0. It would admit clients of that generation and refuse those of this one.
     ask_server(&servers[2], &["DEL", MARK]);
-    all.mark_masters().await.expect("all masters are there");
+    all.mark_masters().await.expect("all masters are reachable");
     drop(all);
     let later = named(&servers, &[0, 1, 2]).masters_generation(1);
     let later = later.build().expect("good settings");
@@ -171,8 +171,14 @@ async fn masters_of_a_later_generation_are_marked_for_it() {
     let servers = masters(3);
     let first = named(&servers, &[0, 1, 2]).masters_generation(1);
     let first = first.build().expect("good settings");
-    assert!(first.try_acquire("job").await.is_err(), "not marked yet");
-    first.mark_masters().await.expect("all masters are there");
+    assert!(
+        first.try_acquire("job").await.is_err(),
+        "the client must be refused before the masters are marked"
+    );
+    first
+        .mark_masters()
+        .await
+        .expect("all masters are reachable");
     assert_eq!(numbers(&servers), ["4"; 3]);
     locks(&first).await;
     let forgotten = client(&servers, &[0, 1, 2]).try_acquire("job").await;
@@ -189,14 +195,14 @@ async fn flushed_marked_master_does_not_vote_for_new_clients() {
     client(&servers, &[0, 1, 2])
         .mark_masters()
         .await
-        .expect("all masters are there");
+        .expect("all masters are reachable");
     ask_server(&servers[0], &["FLUSHALL"]);
     // This client trusts the server at first contact.
     let new = named(&servers, &[0, 1, 2]).restart_guard(RestartGuard::AfterFirstContact);
     let new = new.build().expect("good settings");
     let started = Instant::now();
     loop {
-        let guard = new.acquire("job").await.expect("a majority is there");
+        let guard = new.acquire("job").await.expect("a majority is reachable");
         let report = guard.report();
         guard.release().await;
         let outcome = &report[0].outcome;
@@ -205,7 +211,10 @@ async fn flushed_marked_master_does_not_vote_for_new_clients() {
         }
         assert!(started.elapsed() < PATIENCE, "{report:?}");
     }
-    assert!(lifetime(&servers[0]) > Some(0), "its mark is there again");
+    assert!(
+        lifetime(&servers[0]) > Some(0),
+        "the generation marker of the master is restored"
+    );
 }
 
 /// The masters are replaced and then changed back.
@@ -215,7 +224,7 @@ async fn marked_masters_can_be_changed_like_unmarked_ones() {
     client(&servers, &[0, 1, 2])
         .mark_masters()
         .await
-        .expect("all masters are there");
+        .expect("all masters are reachable");
     for (generation, old, next) in [(0, [0, 1, 2], [2, 3, 4]), (1, [2, 3, 4], [0, 1, 2])] {
         let told = |which: &[usize], generation| {
             let told = named(&servers, which).masters_generation(generation);

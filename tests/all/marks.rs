@@ -30,7 +30,10 @@ impl Scene {
         };
         let started = Instant::now();
         while scene.servers.iter().any(|server| uptime(server) < 7) {
-            assert!(started.elapsed() < PATIENCE, "the servers stay young");
+            assert!(
+                started.elapsed() < PATIENCE,
+                "the servers never became old enough"
+            );
             tokio::time::sleep(ms(100)).await;
         }
         scene
@@ -67,7 +70,7 @@ impl Scene {
     /// Writes generation markers to the masters, as the operator's step does.
     async fn mark(&self) {
         let marked = self.client().mark_masters().await;
-        assert!(marked.expect("all masters are there").is_marked());
+        assert!(marked.expect("all masters are reachable").is_marked());
     }
 }
 
@@ -83,7 +86,7 @@ fn uptime(server: &quorate_testbed::Server) -> u64 {
 async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
     let away = scene.away(2);
     let lock = client.lock("job").renewal(false);
-    let guard = lock.acquire().await.expect("a majority is there");
+    let guard = lock.acquire().await.expect("a majority is reachable");
     away.heal();
     guard
 }
@@ -143,7 +146,10 @@ async fn newly_marked_server_votes_only_after_the_longest_lease() {
         .is_none()
     {
         let _ = notices.try_acquire("other").await;
-        assert!(started.elapsed() < PATIENCE, "nobody marks it again");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "no client marked the server again"
+        );
     }
     assert!(!is_granted_beside(&scene.client(), &first).await);
     // After the longest lease, the new server is a master like any other.
@@ -152,7 +158,10 @@ async fn newly_marked_server_votes_only_after_the_longest_lease() {
     let _away = scene.away(0);
     for client in [scene.client(), notices] {
         let granted = client.acquire("job").await;
-        granted.expect("its vote counts").release().await;
+        granted
+            .expect("the vote of the new server counts")
+            .release()
+            .await;
     }
     drop(replaced);
 }

@@ -150,14 +150,17 @@ async fn clients_of_both_sets_exclude_those_of_either_and_tokens_rise_through_th
     assert_eq!(change.look().await.stage(), ChangeStage::Untouched);
     assert!(
         matches!(change.close().await, Err(ChangeError::Missing(_))),
-        "not prepared"
+        "close must fail before prepare"
     );
     prepare(&change).await;
     assert_eq!(change.look().await.stage(), ChangeStage::Prepared);
     // A client of the old masters holds the lock, and a client of both sets asks for it.
     let guard = old.acquire("job").await.expect("free");
     assert!(is_held(&both).await);
-    assert!(is_refused(&next).await, "not open yet");
+    assert!(
+        is_refused(&next).await,
+        "clients of the next masters must be refused before open"
+    );
     guard.release().await;
     let guard = both.acquire("job").await.expect("free");
     assert!(is_held(&old).await);
@@ -191,7 +194,7 @@ async fn holder_on_closed_masters_is_not_extended_and_releases_everywhere() {
     let gives_back = old.acquire("other").await.expect("free");
     change.close().await.expect("closed");
     gives_back.release().await;
-    eventually("released everywhere", || {
+    eventually("every master has released the lock", || {
         scene.servers.iter().all(|server| !has_key(server, "other"))
     })
     .await;
@@ -221,7 +224,10 @@ async fn client_of_outdated_masters_can_neither_see_nor_force_release_locks() {
     }
     let listed = old.list("").await;
     assert_eq!((listed.locks.len(), listed.faults.len()), (0, 3));
-    assert!(is_held(&both).await, "nothing was broken");
+    assert!(
+        is_held(&both).await,
+        "a refused client must not force-release the lock"
+    );
     assert_eq!(both.list("").await.locks.len(), 1);
     held.release().await;
 }
@@ -234,7 +240,7 @@ async fn open_fails_unless_the_old_masters_stayed_closed() {
     prepare(&change).await;
     assert!(
         matches!(change.closed().await, Err(ChangeError::Missing(_))),
-        "not closed"
+        "closed must fail before close"
     );
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
@@ -288,7 +294,10 @@ async fn client_that_cannot_be_refused_is_named_and_stops_open() {
         Err(ChangeError::Missing(_))
     ));
     let change = both.change().expect("a change").strangers_pass(true);
-    change.closed().await.expect("said to be harmless");
+    change
+        .closed()
+        .await
+        .expect("unknown clients are declared harmless");
 }
 
 #[tokio::test]
@@ -309,7 +318,7 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
     // marker.
     ask_server(&scene.servers[0], &["FLUSHALL"]);
     ask_server(&scene.servers[0], &["CLIENT", "KILL", "TYPE", "pubsub"]);
-    eventually("reached again", || {
+    eventually("the client has connected to the master again", || {
         support::connections(&scene.servers[0]) > 0
     })
     .await;
@@ -318,7 +327,7 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
         let guard = guarded
             .acquire("job")
             .await
-            .expect("a majority of each is there");
+            .expect("a majority of both sets is reachable");
         let said = guard.report();
         guard.release().await;
         let quarantined =
@@ -332,7 +341,10 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
         }
         assert!(started.elapsed() < PATIENCE, "{said:?}");
     }
-    eventually("its mark is there again", || scene.marks()[0] == "1").await;
+    eventually("the generation marker of the master is restored", || {
+        scene.marks()[0] == "1"
+    })
+    .await;
     assert!(is_refused(&scene.old()).await);
 }
 
@@ -369,7 +381,7 @@ async fn clients_with_other_masters_are_refused() {
         .expect("odd");
     assert!(
         is_refused(&odd).await,
-        "the right generation, other masters"
+        "a client with other masters must be refused"
     );
     let classic = scene
         .settings(2..5)
@@ -422,7 +434,7 @@ async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change()
     unread
         .acquire("job")
         .await
-        .expect("nobody can tell it")
+        .expect("the lock is free")
         .release()
         .await;
     drop(unread);
@@ -445,7 +457,10 @@ async fn client_with_other_names_for_the_masters_stops_the_change() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    let fewer = scene.settings(0..2).build().expect("two of them");
+    let fewer = scene
+        .settings(0..2)
+        .build()
+        .expect("the settings with two masters are valid");
     fewer.acquire("job").await.expect("free").release().await;
     let started = Instant::now();
     loop {
@@ -573,7 +588,7 @@ async fn clients_of_every_step_can_run_throughout_a_change() {
     assert_eq!(
         book.had()[..4],
         at_last[..4],
-        "those that were closed out have nothing"
+        "closed-out clients must acquire nothing"
     );
 }
 
@@ -605,7 +620,7 @@ async fn client_with_a_wrong_next_master_does_not_mark_it() {
         wrong.acquire("job").await.expect("free").release().await;
     }
     assert!(ask_server(&servers[5], &["GET", MARK]).text().is_none());
-    let foreign = told(&[5]).build().expect("its own client");
+    let foreign = told(&[5]).build().expect("the client is connected");
     assert!(!is_refused(&foreign).await);
 }
 
@@ -676,7 +691,10 @@ async fn foreign_client_with_plain_set_stops_open() {
         .expect("set");
     missing_of(change.closed().await);
     let harmless = both.change().expect("a change").strangers_pass(true);
-    harmless.closed().await.expect("said to be harmless");
+    harmless
+        .closed()
+        .await
+        .expect("unknown clients are declared harmless");
 }
 
 #[tokio::test]

@@ -43,7 +43,9 @@ async fn measured_alone() {
     let masters = masters(1);
     let settings = settings([""; 0]).node_timeout(ms(100));
     let node = quorate::testing::connect(&masters[0].url(), &settings).expect("a good address");
-    ask(&*node, look(b"warm")).await.expect("it answers");
+    ask(&*node, look(b"warm"))
+        .await
+        .expect("the master answers");
     masters[0].stop().expect("stopped");
     let before = memory();
     let mut ears = Ears::new();
@@ -71,10 +73,10 @@ async fn measured_alone() {
     masters[0].cont().expect("continued");
     let started = Instant::now();
     while !matches!(ask(&*node, look(b"warm")).await, Ok(Answer::State(_))) {
-        assert!(started.elapsed() < PATIENCE, "it answers again");
+        assert!(started.elapsed() < PATIENCE, "the master must answer again");
         tokio::time::sleep(ms(10)).await;
     }
-    eventually("no key left", || {
+    eventually("no key is left on any master", || {
         let keys = ask_server(&masters[0], &["KEYS", "job*"]);
         keys == quorate_testbed::Reply::Array(Vec::new())
     })

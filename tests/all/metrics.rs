@@ -95,7 +95,7 @@ async fn renewed(guard: &LockGuard, times: usize) {
     for _ in 0..times {
         let before = guard.valid_until();
         while guard.valid_until() == before {
-            assert!(guard.is_valid(), "lost before it was renewed");
+            assert!(guard.is_valid(), "the lock was lost before it was renewed");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -231,7 +231,10 @@ fn every_series_exists_before_its_first_event() {
     assert!(counter(&after, "quorate_locks_lost_total{cause=expired}") >= 1);
     assert!(counter(&after, "quorate_locks_lost_total{cause=taken_away}") >= 1);
     for name in after.keys() {
-        assert!(before.contains_key(name), "{name} was not there at first");
+        assert!(
+            before.contains_key(name),
+            "{name} must exist before its first event"
+        );
     }
     for metric in quorate::metrics::ALL {
         let of_it = |name: &&String| name.split('{').next() == Some(metric.name);
@@ -269,7 +272,7 @@ fn every_metric_that_is_recorded_is_described() {
                 .iter()
                 .find_map(|end| word.strip_suffix(end))
                 .unwrap_or(word);
-            assert!(names.contains(&stem), "{word} is no metric");
+            assert!(names.contains(&stem), "{word} is not the name of a metric");
         }
     }
 }
@@ -295,7 +298,7 @@ fn a_reply_that_is_dropped_unanswered_is_counted_as_disconnected() {
         let node = |n| Arc::new(Gone(NodeName::new(format!("m{n}")))) as Arc<dyn Node>;
         let redlock = Redlock::builder().nodes((1..=3).map(node).collect());
         let redlock = redlock.build().expect("good settings");
-        redlock.try_acquire("x").await.expect_err("nobody is there");
+        redlock.try_acquire("x").await.expect_err("no master is up");
     });
     let count = |outcome: &str| {
         let labels = format!("node=m1,outcome={outcome},phase=acquire");
@@ -321,12 +324,12 @@ fn labels_used_by_alert_rules_and_dashboard_exist() {
                         let wanted = format!("{label}={value}");
                         let bears =
                             |name: &String| name.split(['{', ',', '}']).any(|l| l == wanted);
-                        assert!(seen.keys().any(bears), "no series bears {wanted}");
+                        assert!(seen.keys().any(bears), "no series has the label {wanted}");
                         asked += 1;
                     }
                 }
             }
         }
     }
-    assert!(asked >= 5, "{asked} labels were found");
+    assert!(asked >= 5, "only {asked} labels were found");
 }

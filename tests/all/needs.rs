@@ -159,16 +159,19 @@ async fn reached_again(masters: &Masters, redlock: &Redlock) {
         if again.release().await.unreachable == 0 {
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "all are reached again");
+        assert!(
+            began.elapsed() < PATIENCE,
+            "the client must connect to all masters again"
+        );
     }
 }
 
 /// Uses quotas and once jobs, which store values under locks.
 async fn values(redlock: &Redlock) {
     let quota = redlock.quota("prizes");
-    quota.create(3).await.expect("none is there");
+    quota.create(3).await.expect("the value does not exist yet");
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 2 }));
-    quota.drop_quota().await.expect("all are there");
+    quota.drop_quota().await.expect("all masters are reachable");
 }
 
 /// Uses readers and permits with their notes, and reads their status.
@@ -220,12 +223,18 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
         guard.extend(secs(25)).await.expect("ours");
         put_back(&masters[0], &guard, "lock:job").await;
         assert_eq!(guard.release().await.unreachable, 0);
-        let guard = waiter.await.expect("no panic").expect("its turn");
+        let guard = waiter
+            .await
+            .expect("no panic")
+            .expect("the waiter gets its turn");
         for master in &masters {
             // The waiter gets the lock as soon as a majority has released it. The release reaches the other masters
             // later.
-            eventually("somebody is woken", || calls(master, "publish") > 0).await;
-            eventually("both listen", || {
+            eventually("the master has published a wake-up", || {
+                calls(master, "publish") > 0
+            })
+            .await;
+            eventually("both clients listen for wake-ups", || {
                 let heard = ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]);
                 matches!(&heard, Reply::Array(channels) if channels.len() >= 2)
             })
@@ -243,7 +252,7 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
         assert_well(&first.inspect().await);
         for master in &masters {
             let left = ask_server(master, &["KEYS", "*quorate-doctor*"]);
-            assert_eq!(left, Reply::Array(Vec::new()), "it leaves nothing");
+            assert_eq!(left, Reply::Array(Vec::new()), "no key may be left");
         }
 
         for master in &masters {
@@ -255,7 +264,7 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
                 // Inspections read the configuration only if they may.
                 .filter(|what| what != "config|get" && what != "config")
                 .collect();
-            assert_eq!(refused, [] as [String; 0], "the page forgets something");
+            assert_eq!(refused, [] as [String; 0], "the page must name every right");
         }
     }
 }
@@ -540,7 +549,10 @@ async fn classic_algorithm_needs_fewer_rights() {
     for inspection in classic.inspect().await {
         assert_eq!(inspection.fault, None, "{inspection:?}");
         assert!(inspection.missing.is_empty(), "{inspection:?}");
-        assert!(!inspection.wake_ups, "nobody waits in order");
+        assert!(
+            !inspection.wake_ups,
+            "no wake-ups are needed without ordered waiters"
+        );
     }
     let guard = classic.acquire("job").await.expect("free");
     guard.extend(secs(25)).await.expect("ours");
@@ -569,7 +581,10 @@ async fn user_without_the_right_to_batches_can_still_take_many_locks() {
             let calls = stats.split("cmdstat_evalsha:calls=").nth(1);
             let calls = calls.and_then(|rest| rest.split(',').next()?.parse::<u32>().ok());
             let fewer = calls.is_some_and(|calls| calls < 250);
-            assert!(fewer, "300 came in fewer calls: {stats}");
+            assert!(
+                fewer,
+                "300 requests must be sent in fewer than 250 calls: {stats}"
+            );
         }
     }
 }
@@ -602,7 +617,10 @@ async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
         assert_eq!(released.unreachable, 0, "{released:?}");
         assert!(!format!("{released:?}").contains("Denied"), "{released:?}");
         for master in masters {
-            assert!(!has_key(master, "lock:job"), "released everywhere");
+            assert!(
+                !has_key(master, "lock:job"),
+                "every master has released the lock"
+            );
         }
     }
     let now = by_command(masters).into_iter();
@@ -623,7 +641,11 @@ async fn unqueued_locks_are_released_by_the_servers_own_command() {
         let has = deletes_by_command(&masters[0]);
         grant(&masters, None);
         for fencing in [true, false] {
-            assert_eq!(give_back(&masters, fencing).await, [0; 3], "by the script");
+            assert_eq!(
+                give_back(&masters, fencing).await,
+                [0; 3],
+                "the locks must be released by the script"
+            );
         }
         for master in &masters {
             let objects = refused(master);

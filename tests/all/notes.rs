@@ -21,7 +21,10 @@ async fn noted(redlock: &Redlock, resource: &str) -> Note {
         if let Some(note) = status.note() {
             return note.clone();
         }
-        assert!(began.elapsed() < support::PATIENCE, "no note: {status:?}");
+        assert!(
+            began.elapsed() < support::PATIENCE,
+            "no note was written in time: {status:?}"
+        );
         tokio::time::sleep(ms(5)).await;
     }
 }
@@ -50,7 +53,7 @@ async fn longer_hold_writes_a_note_and_its_release_removes_it() {
     assert_eq!(note.text.as_deref(), Some("by hand"));
     let age = SystemTime::now().duration_since(note.since);
     assert!(age.expect("in the past") < secs(60), "{note}");
-    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    eventually("all masters have the key", || note_keys(&masters) == 3).await;
     guard.release().await;
     holder.flush().await;
     assert_eq!(note_keys(&masters), 0);
@@ -115,7 +118,7 @@ async fn short_hold_sends_no_note() {
     let sent = node.sent.load(Ordering::Relaxed);
     assert!(sent <= 100 - quick, "{sent} notes for {quick} quick locks");
     let _guard = take(&redlock, "job").await;
-    eventually("one that is held", || {
+    eventually("a held lock has a note", || {
         node.sent.load(Ordering::Relaxed) > sent
     })
     .await;
@@ -131,7 +134,7 @@ async fn renewals_keep_and_restore_the_note() {
     for master in &masters {
         ask_server(master, &["DEL", "quorate:note:job"]);
     }
-    eventually("restored by a renewal", || note_keys(&masters) == 3).await;
+    eventually("a renewal restores the note", || note_keys(&masters) == 3).await;
     // A note is kept for four TTLs. A renewal refreshes it before half of that time has passed.
     let lives = || {
         masters
@@ -140,7 +143,10 @@ async fn renewals_keep_and_restore_the_note() {
     };
     assert!(lives().all(|left| left > secs(2) && left <= secs(8)));
     eventually("time passes", || lives().all(|left| left < ms(7_200))).await;
-    eventually("raised again", || lives().all(|left| left > ms(7_400))).await;
+    eventually("a renewal extends the note", || {
+        lives().all(|left| left > ms(7_400))
+    })
+    .await;
     assert_eq!(note_keys(&masters), 3);
 }
 
@@ -158,7 +164,7 @@ async fn one_in_six_renewals_refreshes_the_note() {
     };
     // The test waits for the first renewal of each lock, and not for all six notes: chance decides which notes are
     // refreshed.
-    eventually("all were renewed", || sees().0 >= 120).await;
+    eventually("all locks are renewed", || sees().0 >= 120).await;
     let (renewed, seen) = sees();
     assert!(seen > 0 && seen < renewed / 2, "{seen} of {renewed}");
 }
@@ -170,13 +176,13 @@ async fn note_of_a_dead_holder_is_not_shown() {
     let dead = holder.lock("job").renewal(false);
     let _dead = dead.note("the dead one").acquire().await.expect("free");
     noted(&other, "job").await;
-    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    eventually("all masters have the key", || note_keys(&masters) == 3).await;
     let mut watches = other.election("job").observe().expect("a good name");
     // The keys are deleted as if the holder's machine were gone and its lease expired: nobody releases the lock.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
-    assert_eq!(note_keys(&masters), 3, "kept for longer than the lock");
+    assert_eq!(note_keys(&masters), 3, "the note must outlive the lock");
     let status = other.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
     assert_eq!(watches.next().await, None);
@@ -184,7 +190,7 @@ async fn note_of_a_dead_holder_is_not_shown() {
     let new = other.lock("job").note(None).acquire().await.expect("free");
     let status = other.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
-    let leader = watches.next().await.expect("it holds the lock");
+    let leader = watches.next().await.expect("the new leader is reported");
     assert_eq!(leader.note, None);
     new.release().await;
 }
@@ -197,9 +203,9 @@ async fn fixed_lease_has_a_note_that_an_extension_extends() {
     let guard = redlock.lock("job").renewal(false).acquire().await;
     let guard = guard.expect("free");
     noted(&redlock, "job").await;
-    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    eventually("all masters have the key", || note_keys(&masters) == 3).await;
     guard.extend(secs(28)).await.expect("ours");
-    eventually("as long as the lock", || {
+    eventually("the note lasts as long as its lock", || {
         let long = |master| left(master, "quorate:note:job") > secs(11);
         masters.iter().all(long)
     })
@@ -213,7 +219,7 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_one() {
     let old = first.lock("job").note("the old one").acquire().await;
     let old = old.expect("free");
     noted(&second, "job").await;
-    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    eventually("all masters have the key", || note_keys(&masters) == 3).await;
     // The keys are deleted as if the holder had been paused until its lease expired: only its notes remain.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
@@ -238,10 +244,10 @@ async fn waiter_and_refused_caller_learn_the_holder() {
     let guard = holder.lock("job").note("by hand").acquire().await;
     let guard = guard.expect("free");
     noted(&other, "job").await;
-    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    eventually("all masters have the key", || note_keys(&masters) == 3).await;
     let tried = other.try_acquire("job").await.expect("answers");
     let TryAcquire::Held(refusal) = tried else {
-        panic!("it is held")
+        panic!("the lock must be reported as held")
     };
     assert_eq!(
         refusal.note.and_then(|note| note.text.clone()).as_deref(),
@@ -284,7 +290,7 @@ async fn holder_without_a_note_writes_none() {
     let guard = unordered.lock("job").note("seen").acquire().await;
     let guard = guard.expect("free");
     assert_eq!(noted(&silent, "job").await.text.as_deref(), Some("seen"));
-    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    eventually("all masters have the key", || note_keys(&masters) == 3).await;
     guard.release().await;
     unordered.flush().await;
     assert_eq!(note_keys(&masters), 0);
@@ -382,13 +388,19 @@ async fn every_reader_and_every_hold_of_an_owner_has_a_note_of_its_own() {
         Reply::Array(keys) => keys.len(),
         other => panic!("{other:?}"),
     };
-    eventually("nothing is left", || masters.iter().all(|m| notes(m) == 0)).await;
+    eventually("no key is left on any master", || {
+        masters.iter().all(|m| notes(m) == 0)
+    })
+    .await;
 
     let owner = one.owner("order-1").expect("an id");
     let outer = owner.lock("stock").note("outer").acquire().await;
     let inner = owner.lock("stock").note("inner").acquire().await;
     assert_eq!(texts(&two, "stock", 2).await, ["inner", "outer"]);
-    drop((outer.expect("free"), inner.expect("its own")));
+    drop((
+        outer.expect("free"),
+        inner.expect("the owner joins its own hold"),
+    ));
     let memory = Redlock::in_memory(3);
     let reader = memory.lock("doc").shared().note("here").acquire().await;
     let _reader = reader.expect("free");
@@ -414,7 +426,7 @@ async fn a_reader_that_dies_leaves_its_note_for_four_ttls_and_the_others_keep_th
     }
     // The guard is forgotten without a release, as in a crash.
     std::mem::forget(dying);
-    eventually("its note is gone by itself", || {
+    eventually("the note of the dead reader expires", || {
         holders(&masters, &key) == 0
     })
     .await;
@@ -422,7 +434,7 @@ async fn a_reader_that_dies_leaves_its_note_for_four_ttls_and_the_others_keep_th
     assert_eq!(
         texts(&lives, "doc", 1).await,
         ["lives"],
-        "and the other stays"
+        "the note of the other reader must stay"
     );
 }
 
@@ -462,11 +474,11 @@ async fn extension_restores_a_missing_note() {
     let far = settings(masters.urls()).max_ttl(secs(600)).ttl(secs(600));
     let redlock = far.build().expect("good settings");
     let guard = take(&redlock, "job").await;
-    eventually("it is noted", || note_keys(&masters) == 3).await;
+    eventually("the note is written", || note_keys(&masters) == 3).await;
     for master in &masters {
         ask_server(master, &["DEL", "quorate:note:job"]);
     }
     guard.extend(secs(600)).await.expect("held");
-    eventually("it is noted again", || note_keys(&masters) == 3).await;
+    eventually("the note is written again", || note_keys(&masters) == 3).await;
     guard.release().await;
 }

@@ -15,7 +15,7 @@ const PERIOD: Duration = secs(10 * 365 * 24 * 3600);
 
 async fn nightly(redlock: &Redlock) -> Once {
     let nightly = redlock.once("nightly", PERIOD);
-    nightly.create().await.expect("all masters are there");
+    nightly.create().await.expect("all masters are reachable");
     nightly
 }
 
@@ -44,7 +44,10 @@ async fn once_job_runs_on_one_machine_per_period() {
     });
     let mut left_out = 0;
     for outcome in futures::future::join_all(machines).await {
-        match outcome.expect("no panic").expect("all masters are there") {
+        match outcome
+            .expect("no panic")
+            .expect("all masters are reachable")
+        {
             OnceOutcome::Done(()) => {}
             OnceOutcome::AlreadyDone { next } => {
                 assert!(next <= PERIOD, "{next:?}");
@@ -81,7 +84,7 @@ async fn at_most_once_skips_the_period_of_a_dropped_body() {
     let body = nightly.at_most_once(async |_| std::future::pending::<()>().await);
     tokio::time::timeout(ms(50), body)
         .await
-        .expect_err("it never ends");
+        .expect_err("the body never ends");
     assert!(is_done(&nightly.at_most_once(async |_| ()).await));
 }
 
@@ -96,7 +99,7 @@ async fn at_least_once_repeats_after_an_error_a_drop_or_a_failed_record() {
     let body = nightly.at_least_once(async |_| std::future::pending::<Result<(), ()>>().await);
     tokio::time::timeout(ms(50), body)
         .await
-        .expect_err("it never ends");
+        .expect_err("the body never ends");
     for node in &nodes[1..] {
         node.change(|request| match request {
             quorate::node::Request::Write { .. } => {
@@ -158,20 +161,26 @@ async fn lost_lock_drops_the_body_and_reports_whether_the_period_counts() {
 async fn once_job_without_a_record_or_with_a_lost_one_does_not_run() {
     let (nodes, redlock) = memory(3);
     let nightly = redlock.once("nightly", PERIOD);
-    let ran = async |_: &_| -> Result<(), ()> { panic!("it must not run") };
+    let ran = async |_: &_| -> Result<(), ()> { panic!("the body must not run") };
     let error = nightly.at_most_once(ran).await.expect_err("none");
     assert!(matches!(error, ValueError::Missing(_)), "{error}");
     let error = nightly.at_least_once(ran).await.expect_err("none");
     assert!(matches!(error, ValueError::Missing(_)), "{error}");
-    nightly.create().await.expect("all are there");
-    let error = nightly.create().await.expect_err("there is one");
+    nightly.create().await.expect("all masters are reachable");
+    let error = nightly
+        .create()
+        .await
+        .expect_err("the value exists already");
     assert!(matches!(error, ValueError::Exists(_)), "{error}");
     nodes[0].forget();
     nodes[1].forget();
     let error = nightly.at_least_once(ran).await.expect_err("lost");
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
-    nightly.drop_record().await.expect("all are there");
-    nightly.create().await.expect("none is left");
+    nightly
+        .drop_record()
+        .await
+        .expect("all masters are reachable");
+    nightly.create().await.expect("no record is left");
 }
 
 #[tokio::test]
@@ -180,10 +189,12 @@ async fn zero_period_is_refused_and_sends_nothing() {
     for period in [Duration::ZERO, Duration::from_micros(900), Duration::MAX] {
         let once = redlock.once("nightly", period);
         for error in [
-            once.create().await.expect_err("no period"),
+            once.create()
+                .await
+                .expect_err("a period of zero is refused"),
             once.at_most_once(async |_| ())
                 .await
-                .expect_err("no period"),
+                .expect_err("a period of zero is refused"),
         ] {
             assert!(matches!(error, ValueError::Invalid(_)), "{error}");
         }
@@ -198,7 +209,10 @@ async fn holder_of_the_lock_can_check_and_record_a_period() {
     let (_, redlock) = memory(3);
     let nightly = nightly(&redlock).await;
     let other = redlock.acquire("other").await.expect("free");
-    let error = nightly.due(&other).await.expect_err("another lock");
+    let error = nightly
+        .due(&other)
+        .await
+        .expect_err("the guard of another lock is refused");
     assert!(matches!(error, ValueError::Invalid(_)), "{error}");
     let shared = redlock
         .lock("nightly")
@@ -216,18 +230,28 @@ async fn holder_of_the_lock_can_check_and_record_a_period() {
         .acquire()
         .await
         .expect("free");
-    match nightly.due(&guard).await.expect("all are there") {
-        Due::Now(turn) => turn.record().await.expect("all are there"),
-        Due::AlreadyDone { .. } => panic!("nobody has done it"),
+    match nightly
+        .due(&guard)
+        .await
+        .expect("all masters are reachable")
+    {
+        Due::Now(turn) => turn.record().await.expect("all masters are reachable"),
+        Due::AlreadyDone { .. } => panic!("the period must be due"),
     }
-    let again = nightly.due(&guard).await.expect("all are there");
+    let again = nightly
+        .due(&guard)
+        .await
+        .expect("all masters are reachable");
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
     // A lock writes only once per fencing number, because a late copy of its first write would undo a second one.
     let hourly = redlock.once("nightly", secs(3600));
     let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
-        panic!("it is due on a finer grid");
+        panic!("an hourly period must be due");
     };
-    let error = turn.record().await.expect_err("the lock has written");
+    let error = turn
+        .record()
+        .await
+        .expect_err("this lock has already written");
     assert!(matches!(error, ValueError::Invalid(_)), "{error}");
 }
 
@@ -239,23 +263,33 @@ async fn a_lock_that_finds_its_period_done_records_the_next_one() {
     let done = long.at_most_once(async |_| ()).await;
     assert_eq!(done, Ok(OnceOutcome::Done(())));
     let last = |command| ask_server(&masters[2], &[command, "quorate:value:nightly"]).int();
-    eventually("all have it", || last("EXISTS") == Some(1)).await;
+    eventually("all masters have the value", || last("EXISTS") == Some(1)).await;
     assert_eq!(last("DEL"), Some(1));
     // With hourly periods, a new period has begun since the run that the long period counted.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");
-        let due = long.due(&guard).await.expect("two have it");
+        let due = long.due(&guard).await.expect("two masters have the value");
         assert!(matches!(due, Due::AlreadyDone { .. }), "{due:?}");
         if refilled {
-            long.refill(&guard).await.expect("two have it");
-            eventually("it was given it", || last("EXISTS") == Some(1)).await;
+            long.refill(&guard)
+                .await
+                .expect("two masters have the value");
+            eventually("the master has received the value", || {
+                last("EXISTS") == Some(1)
+            })
+            .await;
         } else {
             let Ok(Due::Now(turn)) = short.due(&guard).await else {
-                panic!("it is due on a finer grid");
+                panic!("an hourly period must be due");
             };
-            turn.record().await.expect("the first write of this lock");
-            eventually("it has it again", || last("EXISTS") == Some(1)).await;
+            turn.record()
+                .await
+                .expect("this is the first write of this lock");
+            eventually("the master has the value again", || {
+                last("EXISTS") == Some(1)
+            })
+            .await;
             assert_eq!(last("DEL"), Some(1));
         }
         guard.release().await;
@@ -277,7 +311,10 @@ async fn running_once_job_makes_others_wait() {
             .await
         }
     });
-    eventually("the first runs", || begun.load(Ordering::Relaxed) == 1).await;
+    eventually("the first job is running", || {
+        begun.load(Ordering::Relaxed) == 1
+    })
+    .await;
     let hasty = nightly.clone().wait(Wait::None);
     let error = hasty.at_most_once(async |_| ()).await.expect_err("busy");
     assert!(
@@ -296,7 +333,10 @@ async fn once_refuses_a_permit_or_a_lock_on_other_masters() {
     let permit = here.semaphore("nightly", 3).acquire().await.expect("free");
     let elsewhere = there.acquire("nightly").await.expect("free");
     for other in [&permit, &elsewhere] {
-        let error = once.due(other).await.expect_err("another lock");
+        let error = once
+            .due(other)
+            .await
+            .expect_err("the guard of another lock is refused");
         assert!(matches!(error, ValueError::Invalid(_)), "{error}");
     }
     let clone = here.clone();
@@ -309,7 +349,7 @@ async fn record_of_a_future_period_is_reported_and_can_be_dropped() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let once = redlock.once("nightly", secs(3600));
-    once.create().await.expect("all there");
+    once.create().await.expect("all masters are reachable");
     for master in &masters {
         let text = ask_server(master, &["GET", "quorate:value:nightly"]);
         let text = text.text().expect("a value");
@@ -321,8 +361,8 @@ async fn record_of_a_future_period_is_reported_and_can_be_dropped() {
         matches!(outcome, Err(ValueError::Ahead { recorded: true, .. })),
         "{outcome:?}"
     );
-    once.drop_record().await.expect("all there");
-    once.create().await.expect("all there");
+    once.drop_record().await.expect("all masters are reachable");
+    once.create().await.expect("all masters are reachable");
     let outcome = once.at_most_once(async |_| ()).await;
     assert_eq!(outcome, Ok(OnceOutcome::Done(())));
 }

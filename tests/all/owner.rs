@@ -12,7 +12,10 @@ async fn holds_of_one_owner_share_one_fencing_token_across_processes() {
         there.owner("order-1").expect("an id"),
     );
     let outer = one.acquire("stock").await.expect("free");
-    let inner = two.acquire("stock").await.expect("its own");
+    let inner = two
+        .acquire("stock")
+        .await
+        .expect("the owner joins its own hold");
     assert_eq!(outer.fencing_token(), inner.fencing_token());
     assert_ne!(outer.token(), inner.token());
     let other = there.owner("order-2").expect("an id");
@@ -20,10 +23,13 @@ async fn holds_of_one_owner_share_one_fencing_token_across_processes() {
     assert!(matches!(other, TryAcquire::Held(_)));
     let plain = there.try_acquire("stock").await.expect("an answer");
     assert!(matches!(plain, TryAcquire::Held(_)));
-    outer.release().await.expect("the last of its process");
+    outer
+        .release()
+        .await
+        .expect("this is the last hold of the process");
     assert!(
         inner.is_valid(),
-        "the release of the first ended the second"
+        "the release of the first hold must not end the second"
     );
     let plain = here.try_acquire("stock").await.expect("an answer");
     assert!(matches!(plain, TryAcquire::Held(_)));
@@ -46,7 +52,12 @@ async fn further_hold_of_an_owner_overtakes_all_waiters() {
             .wait(Wait::For(secs(60)))
             .build()
             .expect("good");
-        tokio::spawn(async move { there.acquire("stock").await.expect("its turn") })
+        tokio::spawn(async move {
+            there
+                .acquire("stock")
+                .await
+                .expect("the waiter gets its turn")
+        })
     };
     let line = || {
         let master = masters.iter().next().expect("three");
@@ -54,15 +65,20 @@ async fn further_hold_of_an_owner_overtakes_all_waiters() {
             .int()
             .unwrap_or(0)
     };
-    eventually("somebody waits", || line() == 1).await;
+    eventually("a waiter is queued", || line() == 1).await;
     let inner = there.owner("o").expect("an id");
     let inner = tokio::time::timeout(secs(5), inner.acquire("stock")).await;
-    let inner = inner.expect("at once").expect("its own");
+    let inner = inner
+        .expect("at once")
+        .expect("the owner joins its own hold");
     assert!(!waiting.is_finished());
     drop((outer, inner));
     let next = tokio::time::timeout(secs(10), waiting).await.expect("soon");
     next.expect("no panic").release().await;
-    eventually("nothing is left", || holders(&masters, "stock") == 0).await;
+    eventually("no key is left on any master", || {
+        holders(&masters, "stock") == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -77,11 +93,17 @@ async fn clones_of_an_owner_share_one_local_hold() {
             .int()
             .unwrap_or(0)
     };
-    eventually("one hold", || members() == 1).await;
-    let second = owner.acquire("stock").await.expect("its own");
+    eventually("each master has one hold", || members() == 1).await;
+    let second = owner
+        .acquire("stock")
+        .await
+        .expect("the owner joins its own hold");
     assert_eq!(first.token(), second.token());
-    assert_eq!(members(), 1, "no message was sent");
-    assert!(first.release().await.is_none(), "another clone is left");
+    assert_eq!(members(), 1, "the second hold must send no message");
+    assert!(
+        first.release().await.is_none(),
+        "the hold must last while another clone exists"
+    );
     assert!(second.is_valid());
     // The lock key is overwritten. Every clone reports the loss, although the local count of clones is not zero.
     let third = second.clone();

@@ -28,10 +28,13 @@ async fn lease_ends_at_its_paused_time_and_not_earlier() {
     let told = began.elapsed();
     assert!(told > LONG / 2 && told <= LONG, "{told:?}");
     let waits = there.lock("r").wait(quorate::Wait::Forever);
-    let next = waits.acquire().await.expect("its turn comes");
-    assert!(began.elapsed() >= told, "not before it was over");
+    let next = waits.acquire().await.expect("the waiter gets its turn");
+    assert!(
+        began.elapsed() >= told,
+        "the next holder must wait until the lease has expired"
+    );
     tokio::time::sleep(10 * LONG).await;
-    assert!(next.is_valid(), "it is renewed");
+    assert!(next.is_valid(), "the lock is renewed");
     assert!(really.elapsed() < PATIENCE, "{:?}", really.elapsed());
 }
 
@@ -44,7 +47,10 @@ async fn advancing_the_paused_clock_acts_like_a_process_pause() {
     assert!(guard.is_valid());
     tokio::time::advance(2 * LONG).await;
     assert!(!guard.is_valid(), "the process was paused past its lease");
-    assert!(redlock.acquire("r").await.is_ok(), "and the masters know");
+    assert!(
+        redlock.acquire("r").await.is_ok(),
+        "the masters must treat the lease as expired"
+    );
 }
 
 /// Advances the clock beyond the lease and then continues before any other task, as a process does that was paused.
@@ -107,7 +113,7 @@ async fn scope_with_a_lost_lock_returns_the_error_of_its_body_if_the_body_failed
         stand_still().await;
         Err::<(), Box<dyn std::error::Error>>("no paper".into())
     });
-    let error = scope.await.expect_err("its own");
+    let error = scope.await.expect_err("the error of the body is returned");
     assert_eq!(error.to_string(), "no paper");
 }
 

@@ -131,7 +131,10 @@ impl World {
 
 async fn permit(redlock: &Redlock, permits: usize) -> LockGuard {
     let permit = tokio::time::timeout(PATIENCE, redlock.semaphore("api", permits).acquire());
-    permit.await.expect("its turn comes").expect("a permit")
+    permit
+        .await
+        .expect("the waiter gets its turn")
+        .expect("a permit")
 }
 
 async fn all_permits(redlock: &Redlock, permits: usize) -> Vec<LockGuard> {
@@ -154,7 +157,10 @@ async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
         let permit = redlock.semaphore("api", permits).waiting(look);
         permit.acquire().await
     });
-    eventually("it waits", || looks.load(Ordering::Relaxed) > 0).await;
+    eventually("the waiter is waiting", || {
+        looks.load(Ordering::Relaxed) > 0
+    })
+    .await;
     waiter
 }
 
@@ -171,7 +177,10 @@ async fn process_requests_as_many_slots_at_once_as_there_are_permits() {
                 world.attempts() - before
             };
             let (all, asked) = futures::future::join(all, looks).await;
-            assert_eq!(asked, 5, "none has been answered; in order: {fair}");
+            assert_eq!(
+                asked, 5,
+                "no request has been answered yet; in order: {fair}"
+            );
             assert_eq!(world.attempts(), before + 5, "one attempt each");
             for permit in all {
                 permit.release().await;
@@ -198,7 +207,10 @@ async fn are_served_in_order(ours: &Redlock, mut held: Vec<LockGuard>) {
     for number in 0..4 * permits {
         held.remove(number * 7 % permits).release().await;
         let next = tokio::time::timeout(PATIENCE, tasks.next().expect("one each")).await;
-        held.push(next.expect("the first of all").expect("no panic"));
+        held.push(
+            next.expect("the first waiter gets the permit")
+                .expect("no panic"),
+        );
         assert_eq!(order.lock().expect("no panic").len(), number + 1);
     }
     let order = order.lock().expect("no panic");
@@ -236,14 +248,18 @@ async fn concurrently_refused_tasks_are_served_in_order() {
         }));
     }
     // It does not matter how many tasks have asked by now, because no permit is free.
-    eventually("they ask", || world.attempts() >= 4).await;
+    eventually("the tasks send their requests", || world.attempts() >= 4).await;
     tokio::time::sleep(40 * WAY).await;
-    assert_eq!(world.lined().await, 1, "one waits at the masters, for all");
+    assert_eq!(
+        world.lined().await,
+        1,
+        "one waiter must be queued at the masters for all tasks"
+    );
     held.pop().expect("three").release().await;
     for task in tasks {
         tokio::time::timeout(PATIENCE, task)
             .await
-            .expect("its turn comes")
+            .expect("the waiter gets its turn")
             .expect("no panic");
     }
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
@@ -290,7 +306,7 @@ async fn permit_released_elsewhere_makes_one_local_waiter_ask() {
         let attempts = world.attempts() - before;
         assert!(
             attempts <= 5,
-            "{attempts} attempts for permit {number}: two for the slot, and those of who is next"
+            "{attempts} attempts for permit {number}: at most five are expected, for the slot and for the next waiter"
         );
     }
 }
@@ -391,10 +407,10 @@ async fn task_dropped_at_any_await_point_leaves_no_requested_slot() {
             let what = format!("in order: {fair}, {taken} taken, a try: {tries}, {polls} polls");
             nothing_is_noted(&both.redlock, &both.other, &what).await;
             if done {
-                assert!(polls > 1, "it has rested somewhere");
+                assert!(polls > 1, "the future must wait at least once");
                 break;
             }
-            assert!(polls < 400, "it never completes: {what}");
+            assert!(polls < 400, "the future never completes: {what}");
         }
     }
 }
@@ -425,7 +441,7 @@ async fn concurrent_tasks_that_come_and_go_return_all_permits() {
     }
     for task in tasks {
         let done = tokio::time::timeout(PATIENCE, task).await;
-        done.expect("its turn comes").expect("no panic");
+        done.expect("the waiter gets its turn").expect("no panic");
     }
     nothing_is_noted(&redlock, &world.other(), "after the burst").await;
 }

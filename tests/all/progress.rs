@@ -31,7 +31,9 @@ async fn in_vain(redlock: &Redlock) -> (Vec<Waiting>, AcquireError) {
     let notes = seen.clone();
     let see = move |waiting: &Waiting| notes.lock().expect("no panic").push(waiting.clone());
     let outcome = redlock.lock("x").waiting(see).acquire().await;
-    let error = outcome.map(drop).expect_err("not to be had");
+    let error = outcome
+        .map(drop)
+        .expect_err("the lock must not be acquired");
     let seen = std::mem::take(&mut *seen.lock().expect("no panic"));
     (seen, error)
 }
@@ -50,7 +52,7 @@ async fn progress_counts_all_healthy_masters() {
     }
     assert!(!error.to_string().contains("no answer yet"), "{error}");
     let TryAcquire::Held(_) = holder.try_acquire("x").await.expect("a quorum") else {
-        panic!("it is held");
+        panic!("the lock must be reported as held");
     };
     guard.release().await;
 }
@@ -64,7 +66,7 @@ async fn error_names_failed_masters_with_the_most_relevant_first() {
         Stubborn::honest("c"),
     ];
     let (seen, error) = in_vain(&over(&nodes).build().expect("good settings")).await;
-    let last = seen.last().expect("it looked");
+    let last = seen.last().expect("the waiter has looked");
     assert_eq!((last.answering, last.masters), (1, 3));
     let said: Vec<_> = last.trouble.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -97,7 +99,10 @@ async fn permanent_refusal_by_a_majority_ends_a_wait_after_one_look() {
             assert!(!missed.passes_by_itself());
             // Once the fault is corrected on one master, the next attempt succeeds.
             nodes[0].change(|_| Honest);
-            let guard = redlock.acquire("x").await.expect("put right");
+            let guard = redlock
+                .acquire("x")
+                .await
+                .expect("the corrected master works");
             guard.release().await;
             nodes[0].change(fails(fault.clone()));
         }
@@ -119,7 +124,10 @@ async fn permanent_refusal_by_a_minority_does_not_end_a_wait() {
     let waiting = tokio::spawn(async move { redlock.acquire("x").await.map(drop) });
     tokio::time::sleep(ms(200)).await;
     nodes[1].change(|_| Honest);
-    waiting.await.expect("no panic").expect("two of three");
+    waiting
+        .await
+        .expect("no panic")
+        .expect("two of three masters are reachable");
 }
 
 #[tokio::test]
@@ -166,7 +174,7 @@ async fn error_says_that_this_process_holds_the_lock() {
         };
         assert!(missed.held_here);
         let TryAcquire::Held(refusal) = redlock.try_acquire("x").await.expect("a quorum") else {
-            panic!("it is held");
+            panic!("the lock must be reported as held");
         };
         assert!(refusal.held_here);
         // Another resource is not affected, nor is this resource after its release.
@@ -282,16 +290,18 @@ async fn waiter_behind_a_lock_on_several_does_not_report_an_unrelated_holder() {
     });
     let mut sees = sees;
     let waiting = tokio::time::timeout(PATIENCE, sees.recv()).await;
-    let waiting = waiting.expect("an attempt").expect("it waits");
+    let waiting = waiting.expect("an attempt").expect("the waiter is waiting");
     assert!(waiting.note.is_some(), "{waiting:?}");
     // Nobody holds the lock `a`: a waiter in this process has the place before this caller, and that waiter has no
     // note.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
-    let error = error.map(drop).expect_err("the other stands before it");
+    let error = error.map(drop).expect_err("another waiter is ahead");
     let AcquireError::HeldByOther(missed) = &error else {
         panic!("{error}");
     };
     assert_eq!(missed.note, None, "{error}");
     held.release().await;
-    both.await.expect("no panic").expect("its turn");
+    both.await
+        .expect("no panic")
+        .expect("the waiter gets its turn");
 }

@@ -22,7 +22,10 @@ use quorate_testbed::{Fault as Trouble, Proxy, Way};
 
 async fn quota(redlock: &Redlock, pieces: u64) -> Quota {
     let quota = redlock.quota("prizes");
-    quota.create(pieces).await.expect("all masters are there");
+    quota
+        .create(pieces)
+        .await
+        .expect("all masters are reachable");
     quota
 }
 
@@ -42,10 +45,10 @@ async fn quota_hands_out_exactly_its_units() {
 async fn a_quota_that_nobody_created_hands_out_nothing() {
     let (_, redlock) = memory(3);
     let quota = redlock.quota("prizes");
-    let error = quota.take(1).await.expect_err("there is none");
+    let error = quota.take(1).await.expect_err("the value does not exist");
     assert!(matches!(error, ValueError::Missing(_)), "{error}");
     assert!(error.to_string().contains("create it"), "{error}");
-    let error = quota.left().await.expect_err("there is none");
+    let error = quota.left().await.expect_err("the value does not exist");
     assert!(matches!(error, ValueError::Missing(_)), "{error}");
 }
 
@@ -54,22 +57,28 @@ async fn a_quota_is_created_once_and_only_where_all_masters_have_none() {
     let (nodes, redlock) = memory(3);
     let quota = redlock.quota("prizes");
     nodes[1].set_condition(Condition::Down);
-    let error = quota.create(10).await.expect_err("one is away");
+    let error = quota.create(10).await.expect_err("one master is away");
     assert!(matches!(error, ValueError::Incomplete(_)), "{error}");
     assert!(error.to_string().contains("m1: down"), "{error}");
     nodes[1].set_condition(Condition::Up);
-    let error = quota.take(1).await.expect_err("nothing was written");
+    let error = quota.take(1).await.expect_err("no value was written");
     assert!(matches!(error, ValueError::Missing(_)), "{error}");
 
-    quota.create(10).await.expect("all are there");
-    let error = quota.create(10).await.expect_err("there is one");
+    quota.create(10).await.expect("all masters are reachable");
+    let error = quota
+        .create(10)
+        .await
+        .expect_err("the value exists already");
     assert!(matches!(error, ValueError::Exists(_)), "{error}");
     assert!(error.to_string().contains("m0"), "{error}");
     // The quota cannot be created again while even one master still has it.
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
     nodes[0].forget();
     nodes[2].forget();
-    let error = quota.create(10).await.expect_err("one remembers");
+    let error = quota
+        .create(10)
+        .await
+        .expect_err("one master still has the value");
     assert!(matches!(error, ValueError::Exists(_)), "{error}");
     assert!(error.to_string().contains("m1"), "{error}");
 }
@@ -111,15 +120,15 @@ async fn quota_lost_by_a_majority_at_once_hands_out_nothing() {
         node.forget();
     }
     for _ in 0..3 {
-        let error = quota.take(1).await.expect_err("nobody knows what is left");
+        let error = quota.take(1).await.expect_err("the quota is lost");
         assert!(matches!(error, ValueError::Lost(_)), "{error}");
         let said = error.reports().iter();
         let none = said.filter(|said| said.outcome == NodeOutcome::NoValue);
         assert_eq!(none.count(), 3, "{error}");
     }
     // Only an operator can decide what happens to a lost quota.
-    quota.drop_quota().await.expect("all are there");
-    quota.create(9).await.expect("none is left");
+    quota.drop_quota().await.expect("all masters are reachable");
+    quota.create(9).await.expect("no record is left");
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 8 }));
 }
 
@@ -129,7 +138,7 @@ async fn quota_read_from_disk_at_a_restart_does_not_vote() {
     let quota = quota(&redlock, 10).await;
     nodes[0].restart();
     nodes[1].restart();
-    let error = quota.take(1).await.expect_err("it may be an old one");
+    let error = quota.take(1).await.expect_err("the value may be outdated");
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
     let said = error.to_string();
     assert!(
@@ -144,7 +153,11 @@ async fn quota_works_without_a_minority_but_not_without_a_majority() {
     let quota = quota(&redlock, 10).await;
     nodes[2].set_condition(Condition::Down);
     let left = quota.take(1).await;
-    assert_eq!(left, Ok(Take::Taken { left: 9 }), "a majority is enough");
+    assert_eq!(
+        left,
+        Ok(Take::Taken { left: 9 }),
+        "a majority must be enough"
+    );
     nodes[1].set_condition(Condition::Down);
     let error = quota.take(1).await.expect_err("no majority");
     assert!(
@@ -196,7 +209,10 @@ async fn quota_write_counts_only_on_masters_that_were_read() {
         Request::Read { .. } => Treatment::Fails(lost_on_the_way(), ms(0)),
         _ => Treatment::Honest,
     });
-    let error = quota.take(1).await.expect_err("one of those read has it");
+    let error = quota
+        .take(1)
+        .await
+        .expect_err("only one of the masters that were read has the value");
     assert!(matches!(error, ValueError::Unknown(_)), "{error}");
 }
 
@@ -218,7 +234,10 @@ async fn quota_write_counts_only_in_the_server_run_that_was_read() {
             Treatment::Honest
         });
     }
-    let error = quota.take(1).await.expect_err("two are in another run");
+    let error = quota
+        .take(1)
+        .await
+        .expect_err("two masters have restarted since the read");
     assert!(matches!(error, ValueError::Unknown(_)), "{error}");
 }
 
@@ -233,7 +252,7 @@ async fn quota_is_not_written_if_its_lock_ends_between_read_and_write() {
             _ => Treatment::Honest,
         });
     }
-    let error = quota.take(1).await.expect_err("the lock is over");
+    let error = quota.take(1).await.expect_err("the lock has expired");
     assert!(matches!(error, ValueError::LockLost(_)), "{error}");
     for node in &nodes {
         node.change(|_| Treatment::Honest);
@@ -272,7 +291,7 @@ async fn dropped_take_wastes_at_most_one_unit_and_takes_none_twice() {
             let done = polled(quota.take(1), polls).await;
             let mut taken = u64::from(done.is_some());
             loop {
-                match quota.take(1).await.expect("all are there") {
+                match quota.take(1).await.expect("all masters are reachable") {
                     Take::Taken { .. } => taken += 1,
                     Take::SoldOut { left } => break assert_eq!(left, 0),
                 }
@@ -291,7 +310,10 @@ async fn dropped_take_wastes_at_most_one_unit_and_takes_none_twice() {
             }
         }
     }
-    assert!(wasted > 0, "none was dropped behind its write");
+    assert!(
+        wasted > 0,
+        "at least one call must be dropped after its write"
+    );
 }
 
 /// A master that has lost its data gets the value back with the next write, even while its votes do not count.
@@ -315,7 +337,10 @@ async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
         let restarted = Instant::now();
         let mut successes = 0;
         loop {
-            assert!(restarted.elapsed() < PATIENCE, "{n}: it is not refilled");
+            assert!(
+                restarted.elapsed() < PATIENCE,
+                "{n}: the restarted master did not get the value back"
+            );
             match quota.take(1).await {
                 Ok(Take::Taken { .. }) => (taken, successes) = (taken + 1, successes + 1),
                 Ok(sold_out) => panic!("{sold_out:?}"),
@@ -395,12 +420,12 @@ async fn quota_of_an_earlier_server_run_does_not_vote() {
         let old = format!("{} {} quota 10", parts[0], "0".repeat(40));
         ask_server(master, &["SET", "quorate:value:prizes", &old]);
     }
-    let error = quota.take(1).await.expect_err("two may be old");
+    let error = quota.take(1).await.expect_err("two values may be outdated");
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
     // A client that declares the masters durable takes the value with the largest number.
     let unguarded = settings(masters.urls()).restart_guard(RestartGuard::Off);
     let unguarded = unguarded.build().expect("good settings").quota("prizes");
-    let left = unguarded.left().await.expect("three have one");
+    let left = unguarded.left().await.expect("three masters have a value");
     assert!(left >= 9, "{left}");
 }
 
@@ -434,9 +459,18 @@ async fn quota_does_not_change_a_key_of_another_data_type_or_a_value_of_another_
     }
     let quota = redlock.quota("prizes");
     for error in [
-        quota.take(1).await.expect_err("a list"),
-        quota.create(10).await.expect_err("a list"),
-        quota.drop_quota().await.expect_err("a list"),
+        quota
+            .take(1)
+            .await
+            .expect_err("a lock on a list of resources is refused"),
+        quota
+            .create(10)
+            .await
+            .expect_err("a lock on a list of resources is refused"),
+        quota
+            .drop_quota()
+            .await
+            .expect_err("a lock on a list of resources is refused"),
     ] {
         assert!(error.to_string().contains("WRONGTYPE"), "{error}");
     }
@@ -445,16 +479,22 @@ async fn quota_does_not_change_a_key_of_another_data_type_or_a_value_of_another_
         assert_eq!(length.int(), Some(2));
     }
     let nightly = redlock.once("nightly", secs(3600));
-    nightly.create().await.expect("all are there");
+    nightly.create().await.expect("all masters are reachable");
     let other = redlock.quota("nightly");
     for error in [
-        other.take(1).await.expect_err("another kind"),
-        other.drop_quota().await.expect_err("another kind"),
+        other
+            .take(1)
+            .await
+            .expect_err("a value of another kind is refused"),
+        other
+            .drop_quota()
+            .await
+            .expect_err("a value of another kind is refused"),
     ] {
         assert!(matches!(error, ValueError::OtherKind { .. }), "{error}");
     }
     let done = nightly.at_most_once(async |_| ()).await;
-    assert!(done.is_ok(), "it is still there: {done:?}");
+    assert!(done.is_ok(), "the record must still exist: {done:?}");
     quota_is_no_record_to_refill(&redlock).await;
 }
 
@@ -462,7 +502,10 @@ async fn quota_is_no_record_to_refill(redlock: &quorate::Redlock) {
     redlock.quota("seats").create(10).await.expect("new");
     let guard = redlock.acquire("seats").await.expect("free");
     let record = redlock.once("seats", secs(3600));
-    let error = record.refill(&guard).await.expect_err("another kind");
+    let error = record
+        .refill(&guard)
+        .await
+        .expect_err("a value of another kind is refused");
     assert!(matches!(error, ValueError::OtherKind { .. }), "{error}");
 }
 
@@ -483,7 +526,10 @@ async fn invalid_quota_request_is_refused_and_sends_nothing() {
     }
     let classic = Redlock::builder().in_memory(3).fencing(false);
     let classic = classic.build().expect("good settings").quota("prizes");
-    let error = classic.create(1).await.expect_err("no numbers");
+    let error = classic
+        .create(1)
+        .await
+        .expect_err("a client without fencing is refused");
     assert_eq!(error, ValueError::NoFencing);
 }
 
@@ -598,14 +644,18 @@ async fn reading_a_quota_restores_it_on_a_slow_master() {
     ];
     let redlock = settings(urls).build().expect("good settings");
     let quota = redlock.quota("prizes");
-    quota.create(10).await.expect("all there");
+    quota.create(10).await.expect("all masters are reachable");
     let has_it = || has_key(&masters[2], "quorate:value:prizes");
-    eventually("it was written to all", has_it).await;
+    eventually("all masters have the value", has_it).await;
     let forgets = |master| ask_server(master, &["DEL", "quorate:value:prizes"]);
     forgets(&masters[2]);
-    assert_eq!(quota.left().await.expect("two have it"), 10);
-    eventually("it was given it again", has_it).await;
+    assert_eq!(quota.left().await.expect("two masters have the value"), 10);
+    eventually("the master has received the value again", has_it).await;
     forgets(&masters[1]);
     let left = quota.left().await;
-    assert_eq!(left, Ok(10), "a look stood between the two losses");
+    assert_eq!(
+        left,
+        Ok(10),
+        "the value must be restored by the read between the two losses"
+    );
 }

@@ -296,7 +296,7 @@ async fn one_run(seed: u64) -> Seen {
         .quota("prizes")
         .create(PIECES)
         .await
-        .expect("all is well so far");
+        .expect("no fault is injected yet");
     let seen = Arc::new(Mutex::new(Seen::default()));
     let callers: Vec<_> = (0..3)
         .map(|_| {
@@ -333,7 +333,7 @@ impl Seen {
         assert_eq!(
             each.len(),
             taken,
-            "seed {seed}: one is taken twice: {self:?}"
+            "seed {seed}: a unit was taken twice: {self:?}"
         );
         let all_were_there = each.iter().all(|left| *left < PIECES);
         assert!(all_were_there, "seed {seed}: {self:?}");

@@ -29,14 +29,20 @@ async fn readers_share_the_lock_and_exclude_writers() {
     assert!(matches!(writer, TryAcquire::Held(_)));
     one.release().await;
     let writer = there.try_acquire("doc").await.expect("an answer");
-    assert!(matches!(writer, TryAcquire::Held(_)), "two still read");
+    assert!(
+        matches!(writer, TryAcquire::Held(_)),
+        "the writer must wait while two readers hold the lock"
+    );
     two.release().await;
     three.release().await;
     let writer = take(&there, "doc").await;
     let reader = here.lock("doc").shared().try_acquire().await;
     assert!(matches!(reader, Ok(TryAcquire::Held(_))), "{reader:?}");
     writer.release().await;
-    eventually("nothing is left", || holders(&masters, "doc") == 0).await;
+    eventually("no key is left on any master", || {
+        holders(&masters, "doc") == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -76,7 +82,7 @@ async fn readers_and_writers_exclude_each_other_and_neither_starves() {
                     let guard = guard.unwrap_or_else(|error| panic!("reader: {error}"));
                     assert!(
                         inside.fetch_add(1, Ordering::SeqCst) < 1_000,
-                        "a writer held it as well"
+                        "a reader and a writer held the lock at the same time"
                     );
                     tokio::time::sleep(ms(3)).await;
                     inside.fetch_sub(1, Ordering::SeqCst);
@@ -84,7 +90,11 @@ async fn readers_and_writers_exclude_each_other_and_neither_starves() {
                 } else {
                     let guard = redlock.acquire("doc").await;
                     let guard = guard.unwrap_or_else(|error| panic!("writer: {error}"));
-                    assert_eq!(inside.fetch_add(1_000, Ordering::SeqCst), 0, "alone");
+                    assert_eq!(
+                        inside.fetch_add(1_000, Ordering::SeqCst),
+                        0,
+                        "a writer must be the only holder"
+                    );
                     tokio::time::sleep(ms(3)).await;
                     inside.fetch_sub(1_000, Ordering::SeqCst);
                     guard.release().await;
@@ -115,7 +125,12 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
     };
     let writing = {
         let redlock = redlock[1].clone();
-        tokio::spawn(async move { redlock.acquire("doc").await.expect("its turn") })
+        tokio::spawn(async move {
+            redlock
+                .acquire("doc")
+                .await
+                .expect("the waiter gets its turn")
+        })
     };
     eventually("the writer is queued", || line() == 1).await;
     let reading: Vec<_> = (0..4)
@@ -125,7 +140,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
         })
         .collect();
     // One of the readers is queued behind the writer of its own process. It asks the masters only after that writer.
-    eventually("the readers stand behind it", || line() == 4).await;
+    eventually("all readers are queued behind the writer", || line() == 4).await;
     assert!(!writing.is_finished() && reading.iter().all(|one| !one.is_finished()));
     first.release().await;
     let writer = tokio::time::timeout(secs(5), writing)
@@ -135,7 +150,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
     tokio::time::sleep(ms(100)).await;
     assert!(
         reading.iter().all(|one| !one.is_finished()),
-        "a writer held it as well"
+        "a reader and a writer held the lock at the same time"
     );
     let released = std::time::Instant::now();
     writer.release().await;
@@ -173,7 +188,7 @@ async fn readers_are_renewed_separately_and_exclude_plain_clients() {
         masters.iter().next().expect("three"),
         &["SET", "doc", "x", "NX"],
     );
-    assert_eq!(plain.text(), None, "a plain client was let in");
+    assert_eq!(plain.text(), None, "a plain client must be refused");
     short.release().await;
     tokio::time::sleep(secs(2)).await;
     assert!(long.is_valid());
@@ -181,9 +196,12 @@ async fn readers_are_renewed_separately_and_exclude_plain_clients() {
         masters.iter().next().expect("three"),
         &["SET", "doc", "x", "NX"],
     );
-    assert_eq!(plain.text(), None, "a plain client was let in");
+    assert_eq!(plain.text(), None, "a plain client must be refused");
     long.release().await;
-    eventually("nothing is left", || holders(&masters, "doc") == 0).await;
+    eventually("no key is left on any master", || {
+        holders(&masters, "doc") == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -211,7 +229,12 @@ async fn a_writer_becomes_a_reader_without_letting_another_writer_in() {
     // Another writer and a reader are queued already.
     let next = {
         let there = there.clone();
-        tokio::spawn(async move { there.acquire("doc").await.expect("its turn") })
+        tokio::spawn(async move {
+            there
+                .acquire("doc")
+                .await
+                .expect("the waiter gets its turn")
+        })
     };
     let line = || {
         let master = masters.iter().next().expect("three");
@@ -219,7 +242,7 @@ async fn a_writer_becomes_a_reader_without_letting_another_writer_in() {
             .int()
             .unwrap_or(0)
     };
-    eventually("it is queued", || line() >= 1).await;
+    eventually("the waiter is queued", || line() >= 1).await;
     let reader = writer.downgrade().await.expect("still ours");
     assert!(reader.is_valid() && reader.fencing_token() > old);
     tokio::time::sleep(ms(200)).await;
@@ -234,7 +257,10 @@ async fn a_writer_becomes_a_reader_without_letting_another_writer_in() {
         .expect("no panic");
     assert!(next.is_valid());
     next.release().await;
-    eventually("nothing is left", || holders(&masters, "doc") == 0).await;
+    eventually("no key is left on any master", || {
+        holders(&masters, "doc") == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -244,7 +270,7 @@ async fn lost_or_non_exclusive_lock_cannot_be_downgraded() {
     let reader = redlock.lock("doc").shared().acquire().await.expect("free");
     let refused = reader.downgrade().await.expect_err("a reader");
     assert_eq!(refused, DowngradeError::NotAWriter);
-    eventually("given back", || holders(&masters, "doc") == 0).await;
+    eventually("the lock is released", || holders(&masters, "doc") == 0).await;
     let lease = redlock.lock("doc").ttl(secs(2)).renewal(false);
     let writer = lease.acquire().await.expect("free");
     writer.lost().await;
@@ -270,7 +296,7 @@ async fn reader_dropped_at_any_await_point_leaves_no_key() {
         let _ = tokio::time::timeout(Duration::from_micros(100 * after), acquire).await;
     }
     let writer = tokio::time::timeout(SOON, redlock.lock("doc").wait(Wait::For(SOON)).acquire());
-    let writer = writer.await.expect("in time").expect("nobody is left");
+    let writer = writer.await.expect("in time").expect("no reader is left");
     writer.release().await;
     for master in &masters {
         let left = ask_server(master, &["EXISTS", "doc", "quorate:holds:doc"]).int();
@@ -323,7 +349,10 @@ async fn missing_counter_is_restored_by_a_renewal_without_a_reconnect() {
     }
     let before: Vec<_> = masters.iter().map(connections_ever).collect();
     let joined = redlock.lock("doc").shared().wait(Wait::For(secs(60)));
-    let joined = joined.acquire().await.expect("after the next renewal");
+    let joined = joined
+        .acquire()
+        .await
+        .expect("the counter exists after the next renewal");
     for (master, before) in masters.iter().zip(before) {
         assert_eq!(connections_ever(master), before + 1);
     }
@@ -361,7 +390,7 @@ async fn a_downgraded_lock_leaves_no_note_of_the_writer() {
     let redlock = redlock(&masters);
     let guard = take(&redlock, "doc").await;
     let noted = || holders(&masters, "quorate:note:doc");
-    eventually("it is noted", || noted() == 3).await;
+    eventually("the note is written", || noted() == 3).await;
     let reader = guard.downgrade().await.expect("held");
     redlock.flush().await;
     assert_eq!(noted(), 0);
@@ -377,7 +406,7 @@ async fn forced_release_of_readers_removes_their_notes() {
         "quorate:note:quorate:hold:{}:doc",
         String::from_utf8_lossy(&reader.token().to_hex())
     );
-    eventually("it is noted", || holders(&masters, &note) == 3).await;
+    eventually("the note is written", || holders(&masters, &note) == 3).await;
     redlock.break_lock("doc").await.expect("a good name");
     assert_eq!(holders(&masters, &note), 0);
     drop(reader);
@@ -388,6 +417,9 @@ async fn writer_without_a_token_cannot_be_downgraded() {
     let redlock = Redlock::builder().in_memory(3).fencing(false);
     let redlock = redlock.build().expect("good settings");
     let writer = redlock.acquire("doc").await.expect("free");
-    let refused = writer.downgrade().await.expect_err("it has no number");
+    let refused = writer
+        .downgrade()
+        .await
+        .expect_err("the lock has no fencing token");
     assert_eq!(refused, quorate::DowngradeError::NeedsFencing);
 }

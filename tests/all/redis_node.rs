@@ -23,7 +23,7 @@ fn patient(masters: &Masters) -> RedlockBuilder {
 /// Acquires the lock on a majority. Returns the report about the master at index `n`.
 async fn outcome_at(redlock: &Redlock, n: usize) -> NodeOutcome {
     let guard = take(redlock, "job").await;
-    eventually("an answer of every master", || {
+    eventually("every master has answered", || {
         guard.report()[n].outcome != NodeOutcome::Silent
     })
     .await;
@@ -51,7 +51,10 @@ async fn healed(redlock: &Redlock, n: usize) {
 
 /// Waits until no master holds `key`.
 async fn nothing_left(masters: &Masters, key: &str) {
-    eventually("no key left", || holders(masters, key) == 0).await;
+    eventually("no key is left on any master", || {
+        holders(masters, key) == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -172,7 +175,7 @@ async fn wrong_password_corrected_on_the_server_heals() {
     let mut control = locked.connect(PATIENCE).expect("the right password");
     control
         .command(&["CONFIG", "SET", "requirepass", "old-secret"])
-        .expect("put right");
+        .expect("the corrected master works");
     healed(&redlock, 2).await;
 }
 
@@ -280,7 +283,10 @@ async fn a_release_that_a_master_refuses_for_the_moment_is_delivered_later() {
     let redlock = patient(&masters).build().expect("good settings");
     let guard = redlock.lock("job").ttl(secs(30)).acquire().await;
     let guard = guard.expect("free");
-    eventually("on all", || holders(&masters, "job") == 3).await;
+    eventually("all masters hold the lock key", || {
+        holders(&masters, "job") == 3
+    })
+    .await;
     ask_server(&masters[0], &["CONFIG", "SET", "lua-time-limit", "20"]);
     let script = meanwhile(&masters[0], ENDLESS);
     // The master is busy, and reports it.
@@ -384,7 +390,7 @@ async fn a_stopped_master_costs_its_callers_one_timeout() {
     masters[0].cont().expect("continued");
     healed(&redlock, 0).await;
     redlock.flush().await;
-    eventually("no key left", || {
+    eventually("no key is left on any master", || {
         let keys = ask_server(&masters[0], &["KEYS", "job*"]);
         keys == quorate_testbed::Reply::Array(Vec::new())
     })
@@ -461,7 +467,9 @@ async fn more_requests_than_a_master_can_process_wait_without_timeouts() {
     // is long enough for a machine that delays this test by a second.
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
     let node = quorate::testing::connect("redis://pipe", &settings).expect("a good address");
-    ask(&*node, look(b"warm")).await.expect("it answers");
+    ask(&*node, look(b"warm"))
+        .await
+        .expect("the master answers");
     let mut ears = Ears::new();
     for n in 0..12_000 {
         ears.ask(&*node, n, look(b"job"));
@@ -545,7 +553,10 @@ async fn first_acquisition_waits_for_a_slow_handshake_up_to_its_limit() {
     far.heal();
     let started = Instant::now();
     while hasty.try_acquire("job").await.is_err() {
-        assert!(started.elapsed() < PATIENCE, "it connects now");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the client must connect in time"
+        );
         tokio::time::sleep(ms(10)).await;
     }
 }
@@ -580,7 +591,7 @@ async fn one_server_behind_two_addresses_has_one_vote_and_the_second_names_the_f
         NodeOutcome::Fault(Fault::SameServer(other)) => Some(other.to_string()),
         _ => None,
     };
-    eventually("one of the two is refused", || {
+    eventually("one of the two addresses is refused", || {
         (refused(0), refused(1)) == (None, Some(names[0].clone()))
             || (refused(0), refused(1)) == (Some(names[1].clone()), None)
     })
@@ -632,7 +643,10 @@ async fn password_never_appears_in_any_output() {
         NodeOutcome::Fault(Fault::Denied(_))
     ));
     show(heard.heard());
-    assert!(heard.heard().contains("connection lost"), "it is traced");
+    assert!(
+        heard.heard().contains("connection lost"),
+        "the lost connection must be traced"
+    );
     assert!(!shown.contains("s3cret"), "{shown}");
 }
 
@@ -650,13 +664,14 @@ async fn a_dropped_redlock_ends_its_tasks_and_its_connections() {
     eventually("connected", || masters.iter().all(|m| connections(m) == 1)).await;
     assert!(tasks() > before);
     drop(first);
-    eventually("on all: the guard keeps it alive", || {
-        holders(&masters, "job") == 3
-    })
+    eventually(
+        "all masters hold the lock key, because the guard keeps the client alive",
+        || holders(&masters, "job") == 3,
+    )
     .await;
     drop(guard);
     eventually("all tasks ended", || tasks() == before).await;
-    eventually("all connections closed", || {
+    eventually("all connections are closed", || {
         masters.iter().all(|master| connections(master) == 0)
     })
     .await;
@@ -674,13 +689,20 @@ async fn dropped_redlock_with_a_stopped_master_ends_its_tasks() {
     let before = tasks();
     let redlock = redlock(&masters);
     let guard = take(&redlock, "job").await;
-    eventually("on all", || holders(&masters, "job") == 3).await;
+    eventually("all masters hold the lock key", || {
+        holders(&masters, "job") == 3
+    })
+    .await;
     masters[0].stop().expect("stopped");
     drop(guard);
     drop(redlock);
     eventually("all tasks ended", || tasks() == before).await;
     masters[0].cont().expect("continued");
-    assert_eq!(holders(&masters, "job"), 0, "it had been sent");
+    assert_eq!(
+        holders(&masters, "job"),
+        0,
+        "the acquire must have been sent"
+    );
 }
 
 #[test]
@@ -763,10 +785,10 @@ async fn acquire_in_an_old_connection_never_follows_its_release() {
         let kept = proxy.counters().to_server;
         assert!(
             kept.received > kept.delivered,
-            "the acquires are on their way"
+            "the acquires must still be in transit"
         );
         strand.heal();
-        eventually("all that was kept has arrived, or found nobody", || {
+        eventually("all held requests have been delivered or dropped", || {
             let flow = proxy.counters().to_server;
             flow.received == flow.delivered + flow.dropped
         })
@@ -783,7 +805,7 @@ async fn acquire_in_an_old_connection_never_follows_its_release() {
 async fn eventually_answers(node: &dyn node::Node) {
     let started = Instant::now();
     while !matches!(ask(node, look(b"warm")).await, Ok(Answer::State(_))) {
-        assert!(started.elapsed() < PATIENCE, "it answers again");
+        assert!(started.elapsed() < PATIENCE, "the master must answer again");
         tokio::time::sleep(ms(10)).await;
     }
 }

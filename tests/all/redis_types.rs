@@ -42,7 +42,10 @@ async fn masters_from_redis_clients_keep_their_database_and_duplicates_are_notic
     let builder = settings([""; 0]).redis_connection(client.get_connection_info().clone());
     let redlock = builder.build().expect("good settings");
     let guard = redlock.acquire("r").await.expect("free");
-    assert!(!has_key(&masters[0], "r"), "it stands in another database");
+    assert!(
+        !has_key(&masters[0], "r"),
+        "the key must be in another database"
+    );
     drop(guard);
     let twice = Redlock::builder()
         .redis_client(&client)

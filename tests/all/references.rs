@@ -67,7 +67,7 @@ impl File {
             };
             match line {
                 Some(line) if !line.is_empty() && !line.starts_with('|') => {
-                    let paragraph = paragraphs.last_mut().expect("one at least");
+                    let paragraph = paragraphs.last_mut().expect("the list is never empty");
                     *paragraph += line;
                     *paragraph += " ";
                 }
@@ -93,7 +93,9 @@ fn files() -> Vec<File> {
             if path.is_dir() && !name.is_some_and(|name| FOREIGN.contains(&name)) {
                 folders.push(path);
             } else if let Ok(text) = std::fs::read_to_string(&path) {
-                let path = path.strip_prefix(root()).expect("below the root");
+                let path = path
+                    .strip_prefix(root())
+                    .expect("the path is below the root");
                 let path = path.to_owned();
                 found.push(File { path, text });
             }

@@ -114,7 +114,7 @@ async fn lock_acquired_after_all_others_were_released_is_renewed() {
         tokio::time::sleep(ms(700)).await;
     }
     let _guard = world.take("second", TTL).await;
-    eventually("it is renewed", || world.extensions.name("second")).await;
+    eventually("the lock is renewed", || world.extensions.name("second")).await;
 }
 
 #[test]
@@ -144,7 +144,7 @@ async fn a_lost_guard_that_is_dropped_late_does_not_end_the_renewal_of_another()
     // The second lock takes the schedule entry of the first one.
     let _guard = world.take("second", TTL).await;
     drop(lost);
-    eventually("it is renewed", || world.extensions.name("second")).await;
+    eventually("the lock is renewed", || world.extensions.name("second")).await;
 }
 
 /// Delays the sending of a request and its answer. Neither delay may make the lease longer.
@@ -159,7 +159,7 @@ async fn validity_of_a_renewal_counts_from_before_it_was_sent() {
     let guard = world.take("job", TTL).await;
     world.extensions_are(slow);
     let before = guard.valid_until();
-    eventually("it is renewed", || guard.valid_until() > before).await;
+    eventually("the lock is renewed", || guard.valid_until() > before).await;
     let renewed = guard.valid_until();
     let asked = world.extensions.all();
     // Each extension is sent to three masters. The first of the last three requests was sent right after the clock was
@@ -213,7 +213,10 @@ async fn loss_is_reported_when_a_majority_has_answered() {
     let lost = tokio::spawn(guard.lost());
     world.stolen(&[0, 1]);
     world.extensions_are(|node| if node == 2 { Unanswered } else { Honest });
-    eventually("it is asked for", || world.extensions.all().len() == 3).await;
+    eventually("the extension has reached all masters", || {
+        world.extensions.all().len() == 3
+    })
+    .await;
     let told = tokio::time::timeout(SOON, lost).await;
     let cause = told.expect("notified at once").expect("no panic");
     assert_eq!(cause, LossCause::TakenAway);
@@ -243,7 +246,7 @@ async fn a_renewal_that_finds_no_majority_is_tried_again_before_the_next_is_due(
         0 => Honest,
         _ => Fails(fault.clone(), Duration::ZERO),
     });
-    eventually("it is asked for twice", || {
+    eventually("two extensions have reached all masters", || {
         world.extensions.all().len() >= 6
     })
     .await;
@@ -274,8 +277,5 @@ async fn a_longest_hold_below_the_ttl_bounds_the_first_validity() {
     })
     .await;
     assert!(guard.extend(TTL).await.is_err());
-    assert!(
-        world.extensions.all().is_empty(),
-        "nothing was to be renewed"
-    );
+    assert!(world.extensions.all().is_empty(), "no renewal may be sent");
 }

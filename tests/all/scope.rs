@@ -98,7 +98,7 @@ async fn scope_error_distinguishes_body_failure_and_lock_loss() {
             Ok::<_, Box<dyn std::error::Error>>(())
         })
         .await;
-    let error = lost.expect_err("its lease is over");
+    let error = lost.expect_err("the lease has expired");
     assert!(matches!(
         error.downcast_ref::<ScopeError>(),
         Some(ScopeError::Lost {
@@ -118,7 +118,7 @@ async fn scope_whose_body_blocks_its_thread_past_the_end_of_the_lock_is_lost() {
             "done"
         })
         .await;
-    let lost = ended.expect_err("it ended before");
+    let lost = ended.expect_err("the lock ended before the body");
     assert!(lost.to_string().contains("lost"), "{lost}");
     assert_eq!(lost.into_value(), Some("done"));
 }

@@ -43,7 +43,10 @@ async fn semaphore_admits_exactly_its_permits_in_separate_slots() {
     let slot = freed.slot();
     freed.release().await;
     let again = handles[1].semaphore("api", 3).try_acquire().await;
-    let again = again.expect("an answer").acquired().expect("one is free");
+    let again = again
+        .expect("an answer")
+        .acquired()
+        .expect("one permit is free");
     assert_eq!(again.slot(), slot);
     // The permit uses another key than the plain lock with the name of the semaphore.
     assert_eq!(again.resource(), b"api");
@@ -91,7 +94,11 @@ async fn many_tasks_share_the_permits_and_all_are_served() {
     for task in tasks {
         task.await.expect("no panic");
     }
-    assert_eq!(most.load(Ordering::SeqCst), 3, "never all at once");
+    assert_eq!(
+        most.load(Ordering::SeqCst),
+        3,
+        "all three permits must once be held at the same time"
+    );
 }
 
 #[tokio::test]
@@ -108,20 +115,23 @@ async fn permit_is_renewed_and_its_release_wakes_a_waiter() {
         let line = ask_server(master, &["ZCARD", "quorate:queue:quorate:slot:line:api"]);
         line.int().unwrap_or(0)
     };
-    eventually("it is queued", || line() == 1).await;
+    eventually("the waiter is queued", || line() == 1).await;
     let released = std::time::Instant::now();
     permit.release().await;
-    let next = waiting.await.expect("no panic").expect("its turn");
+    let next = waiting
+        .await
+        .expect("no panic")
+        .expect("the waiter gets its turn");
     assert!(released.elapsed() < secs(1), "{:?}", released.elapsed());
     next.release().await;
-    eventually("the line is empty", || line() == 0).await;
+    eventually("the queue is empty", || line() == 0).await;
 }
 
 #[tokio::test]
 async fn minority_down_costs_no_permit() {
     let masters = masters(3);
     let redlock = waits(&masters);
-    masters[0].kill().expect("it was there");
+    masters[0].kill().expect("the server is killed");
     let mut held = Vec::new();
     for at in 0..4 {
         let permit = redlock.semaphore("api", 4).acquire().await;
@@ -212,12 +222,17 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
         let waiter = waiter.clone();
         let waits = tokio::spawn(async move {
             let permit = waiter.semaphore("api", 4).wait(Wait::For(secs(25)));
-            permit.acquire().await.expect("one is free").release().await;
+            permit
+                .acquire()
+                .await
+                .expect("one permit is free")
+                .release()
+                .await;
             Instant::now()
         });
         let line = ["ZCARD", "quorate:queue:quorate:slot:line:api"];
         let lined = || ask_server(&masters[0], &line).int() == Some(1);
-        eventually("it waits", lined).await;
+        eventually("the waiter is waiting", lined).await;
         // All masters have answered the attempt that drew the waiter's ticket.
         tokio::time::sleep(ms(200)).await;
         held.pop().expect("four").release().await;
@@ -226,7 +241,10 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
             .await
             .expect("no panic")
             .saturating_duration_since(freed);
-        assert!(idle < secs(3), "idle for {idle:?}: nobody woke it");
+        assert!(
+            idle < secs(3),
+            "the permit was free for {idle:?}: the waiter was not woken"
+        );
         for permit in held {
             permit.release().await;
         }

@@ -199,7 +199,7 @@ fn build_needs_no_runtime_and_sends_nothing() {
 
 async fn invalid(redlock: &Redlock, resource: &[u8]) -> InvalidResource {
     let error = redlock.acquire(resource).await.expect_err("a bad name");
-    assert!(error.reports().is_empty(), "nothing was sent");
+    assert!(error.reports().is_empty(), "no request may be sent");
     assert_eq!(error.to_string().lines().count(), 1);
     match (error, redlock.status(resource).await) {
         (AcquireError::InvalidResource(why), Err(same)) if why == same => why,
@@ -226,7 +226,7 @@ async fn invalid_resource_name_is_refused_with_the_limit() {
     redlock
         .acquire(&longest)
         .await
-        .expect("just right")
+        .expect("a name of the longest length is accepted")
         .release()
         .await;
 }

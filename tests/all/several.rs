@@ -21,14 +21,20 @@ async fn lock_on_several_resources_holds_and_releases_all() {
     let guard = redlock.lock_all(["a", "b", "c"]).acquire().await;
     let guard = guard.expect("free");
     for resource in ["a", "b", "c"] {
-        eventually("held everywhere", || holders(&masters, resource) == 3).await;
+        eventually("all masters hold the lock key", || {
+            holders(&masters, resource) == 3
+        })
+        .await;
         let other = redlock.try_acquire(resource).await.expect("an answer");
         assert!(matches!(other, TryAcquire::Held(_)), "{resource}");
     }
     let released = guard.release().await;
     assert!(released.was_valid);
     for resource in ["a", "b", "c"] {
-        eventually("let go everywhere", || holders(&masters, resource) == 0).await;
+        eventually("every master has released the locks", || {
+            holders(&masters, resource) == 0
+        })
+        .await;
     }
 }
 
@@ -112,7 +118,7 @@ async fn lock_on_several_resources_is_renewed_and_lost_as_one() {
     let guard = redlock.lock_all(["a", "b"]).ttl(secs(2)).acquire().await;
     let guard = guard.expect("free");
     tokio::time::sleep(secs(3)).await;
-    assert!(guard.is_valid(), "renewed beyond its ttl");
+    assert!(guard.is_valid(), "the lock must be renewed beyond its TTL");
     guard.extend(secs(4)).await.expect("still ours");
     // Another client deletes one of the lock keys on a majority of the masters.
     for master in masters.iter().take(2) {
@@ -120,7 +126,10 @@ async fn lock_on_several_resources_is_renewed_and_lost_as_one() {
     }
     let cause = tokio::time::timeout(secs(10), guard.lost()).await;
     assert_eq!(cause.expect("told"), LossCause::TakenAway);
-    eventually("the other is released", || holders(&masters, "a") == 0).await;
+    eventually("the other resource is released", || {
+        holders(&masters, "a") == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -129,10 +138,16 @@ async fn renewal_restores_one_missing_key_of_several() {
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a", "b"]).ttl(secs(2)).acquire().await;
     let guard = guard.expect("free");
-    eventually("held everywhere", || holders(&masters, "b") == 3).await;
+    eventually("all masters hold the lock key", || {
+        holders(&masters, "b") == 3
+    })
+    .await;
     let first = masters.iter().next().expect("three");
     ask_server(first, &["DEL", "b"]);
-    eventually("put back", || holders(&masters, "b") == 3).await;
+    eventually("the missing key is restored", || {
+        holders(&masters, "b") == 3
+    })
+    .await;
     assert!(guard.is_valid());
 }
 
@@ -158,7 +173,7 @@ async fn invalid_list_of_resources_is_refused_before_anything_is_sent() {
     let error = unfenced.lock_all(["a", "b"]).acquire().await;
     assert!(
         error
-            .expect_err("no numbers")
+            .expect_err("a client without fencing is refused")
             .to_string()
             .contains("fencing")
     );

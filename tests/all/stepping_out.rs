@@ -43,7 +43,10 @@ async fn waiter_that_left_the_queue_returns_to_its_place() {
                 if states.all(|state| state.is_ok_and(|state| stands(state.queue.len()))) {
                     return;
                 }
-                assert!(began.elapsed() < PATIENCE, "{wanted} in line: {seen:?}");
+                assert!(
+                    began.elapsed() < PATIENCE,
+                    "{wanted} waiters must be queued: {seen:?}"
+                );
                 tokio::time::sleep(ms(5)).await;
             }
         }
@@ -143,7 +146,10 @@ async fn waiter_refused_before_it_asked_all_masters_keeps_its_place() {
     let waits = |who: &'static str, redlock: Redlock| {
         let served = served.clone();
         tokio::spawn(async move {
-            let guard = redlock.acquire("job").await.expect("its turn");
+            let guard = redlock
+                .acquire("job")
+                .await
+                .expect("the waiter gets its turn");
             served.lock().expect("no panic").push(who);
             guard.release().await;
         })
@@ -178,7 +184,10 @@ async fn grant_that_follows_its_own_release_is_undone() {
         let both = client(vec![Arc::new(masters[0].clone()), again]);
         let tried = tokio::time::timeout(ms(5), both.try_acquire("job"));
         if cut_short {
-            assert!(tried.await.is_err(), "the second has not answered yet");
+            assert!(
+                tried.await.is_err(),
+                "the second master must not have answered yet"
+            );
         } else {
             drop(both.try_acquire("job").await);
         }

@@ -70,7 +70,7 @@ async fn writer_does_not_enter_while_a_reader_that_joined_an_ending_one_still_re
         assert!(write.acquired().is_none());
         tokio::time::sleep(Duration::from_millis(850)).await;
         let read = reader.lock("page").shared().renewal(false).acquire();
-        let reads = read.await.expect("readers do not exclude readers");
+        let reads = read.await.expect("readers must not exclude readers");
         tokio::time::sleep(Duration::from_millis(350)).await;
         let write = writer.try_acquire("page").await.expect("no fault");
         let writes = write.acquired().is_some();
@@ -94,7 +94,10 @@ async fn waiter_at_stores_is_woken_by_the_release() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let began = std::time::Instant::now();
         guard.release().await;
-        let guard = waits.await.expect("no panic").expect("its turn has come");
+        let guard = waits
+            .await
+            .expect("no panic")
+            .expect("the waiter gets its turn");
         // Without a wake-up the waiter would look after a third of a heartbeat, which is more than three seconds.
         assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
         guard.release().await;
@@ -188,7 +191,10 @@ async fn woken_waiter_reads_before_it_writes() {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let before = counted.stale.load(Ordering::Relaxed);
             guard.release().await;
-            let guard = waits.await.expect("no panic").expect("its turn has come");
+            let guard = waits
+                .await
+                .expect("no panic")
+                .expect("the waiter gets its turn");
             // The holder does not know that another waiter has been queued since, so its commit may come too late. The
             // woken waiter knows that its own knowledge is outdated.
             let late = counted.stale.load(Ordering::Relaxed) - before;
@@ -229,7 +235,9 @@ async fn polling_listeners_also_notify_the_next_two_waiters() {
     }
     guard.release().await;
     for wait in waits {
-        wait.await.expect("no panic").expect("its turn comes");
+        wait.await
+            .expect("no panic")
+            .expect("the waiter gets its turn");
     }
     let told = counted.told.lock().expect("no panic");
     let woken: Vec<&Wake> = told.iter().map(|told| &told[0]).collect();
@@ -270,7 +278,10 @@ async fn waiters_poll_if_no_quorum_can_wake_them() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     let began = std::time::Instant::now();
     guard.release().await;
-    let guard = waits.await.expect("no panic").expect("its turn has come");
+    let guard = waits
+        .await
+        .expect("no panic")
+        .expect("the waiter gets its turn");
     // Without a wake-up the waiter would look after a third of a heartbeat, which is five seconds.
     assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
     guard.release().await;
@@ -290,7 +301,10 @@ async fn masters_of_several_kinds_form_one_quorum() {
     let writer = other
         .lock("doc")
         .wait(Wait::For(Duration::from_millis(200)));
-    assert!(writer.acquire().await.is_err(), "readers are there");
+    assert!(
+        writer.acquire().await.is_err(),
+        "readers must exclude the writer"
+    );
     for reader in readers {
         reader.release().await;
     }
@@ -306,7 +320,10 @@ async fn masters_of_several_kinds_form_one_quorum() {
     );
     account.release().await;
     memory.set_condition(quorate::node::memory::Condition::Down);
-    let guard = other.acquire("doc").await.expect("two of three");
+    let guard = other
+        .acquire("doc")
+        .await
+        .expect("two of three masters are reachable");
     guard.release().await;
 }
 
@@ -405,13 +422,19 @@ async fn tokens_at_a_store_with_dates_ignore_the_clients_clock() {
         number
     };
     let near = |number: u64| number < wall_micros() + secs(3_600).as_micros() as u64;
-    assert!(near(taken("nightly").await), "in the first session");
+    assert!(
+        near(taken("nightly").await),
+        "the number must be near the wall clock in the first session"
+    );
     counted.ends.store(true, Ordering::Relaxed);
     let _ = redlock.try_acquire("other").await;
-    assert!(near(taken("nightly").await), "in the next session");
+    assert!(
+        near(taken("nightly").await),
+        "the number must be near the wall clock in the next session"
+    );
     assert!(near(taken("other").await));
     let nightly = redlock.once("report", secs(3_600));
-    nightly.create().await.expect("all there");
+    nightly.create().await.expect("all masters are reachable");
     let outcome = nightly.at_most_once(async |_| ()).await;
     let refused = matches!(
         outcome,

@@ -243,7 +243,10 @@ async fn records_are_read_again_after_a_restart_of_the_store() {
         "{:?} are left",
         guard.remaining()
     );
-    assert!(guard.is_valid(), "or this has shown nothing");
+    assert!(
+        guard.is_valid(),
+        "the lock was lost: the machine was too slow for this test"
+    );
 }
 
 #[tokio::test]
@@ -255,8 +258,11 @@ async fn recreated_record_is_not_mistaken_for_the_old_one() {
     let first = crashed.lock("doc").shared().renewal(false).acquire().await;
     let first = first.expect("free");
     let tried = writer.try_acquire("doc").await.expect("no fault");
-    assert!(tried.acquired().is_none(), "a reader is there");
-    eventually("the end of the lease", || !first.is_valid()).await;
+    assert!(
+        tried.acquired().is_none(),
+        "a reader must exclude the writer"
+    );
+    eventually("the lease has ended", || !first.is_valid()).await;
     std::mem::forget(first);
     books.state().records.clear();
     tokio::time::sleep(ms(500)).await;
@@ -264,8 +270,14 @@ async fn recreated_record_is_not_mistaken_for_the_old_one() {
     let second = other.lock("doc").shared().renewal(false).acquire().await;
     let second = second.expect("free");
     let tried = writer.try_acquire("doc").await.expect("no fault");
-    assert!(tried.acquired().is_none(), "a reader is there again");
-    assert!(second.is_valid(), "or this has shown nothing");
+    assert!(
+        tried.acquired().is_none(),
+        "a reader must exclude the writer again"
+    );
+    assert!(
+        second.is_valid(),
+        "the lock was lost: the machine was too slow for this test"
+    );
 }
 
 #[tokio::test]
@@ -340,7 +352,9 @@ async fn restart_guard_after_first_contact_lets_only_the_first_server_run_vote()
         assert!(began.elapsed() < secs(2), "{why}");
         tokio::time::sleep(ms(5)).await;
     }
-    let left = quarantined().await.expect("it restarted a moment ago");
+    let left = quarantined()
+        .await
+        .expect("the guard applies after a restart");
     assert!(left > secs(1) && left <= secs(4), "{left:?}");
 }
 
@@ -355,7 +369,10 @@ async fn inspection_of_a_store_reports_duplicates_timeout_and_guard() {
     let found = guarded(RestartGuard::On).inspect().await;
     for one in &found {
         assert!(one.records && one.timeout == Some(secs(1)), "{one:?}");
-        assert_eq!(one.quarantined, None, "up for an hour");
+        assert_eq!(
+            one.quarantined, None,
+            "a server that is up for an hour must vote"
+        );
     }
     let twins = found.iter().filter_map(|one| one.fault.clone());
     let twins: Vec<_> = twins.map(|fault| fault.kind()).collect();
@@ -364,7 +381,7 @@ async fn inspection_of_a_store_reports_duplicates_timeout_and_guard() {
     let quarantined = async |guard| guarded(guard).inspect().await[0].quarantined;
     let left = quarantined(RestartGuard::On)
         .await
-        .expect("up for a second");
+        .expect("the server is up for only a second");
     assert!(left > secs(2) && left <= secs(4), "{left:?}");
     assert_eq!(quarantined(RestartGuard::Off).await, None);
 }
@@ -391,7 +408,11 @@ async fn stored_value_of_an_earlier_run_of_a_volatile_store_does_not_count() {
     books.restart_with(disk);
     let began = std::time::Instant::now();
     let error = loop {
-        match quota.take(1).await.expect_err("written in another run") {
+        match quota
+            .take(1)
+            .await
+            .expect_err("the value was written in another server run")
+        {
             // The first requests may fail because the connection was lost.
             ValueError::NotAcquired(_) if began.elapsed() < secs(2) => {}
             error => break error,

@@ -143,7 +143,7 @@ async fn observer_is_notified_at_once_after_minutes_without_a_leader() {
     tokio::time::sleep(secs(150)).await;
     let began = tokio::time::Instant::now();
     let leads = candidate.election("boss").campaign("here").await;
-    let leads = leads.expect("nobody leads");
+    let leads = leads.expect("there is no leader yet");
     assert_eq!(seen.await.expect("no panic"), Some(leads.term()));
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
@@ -261,7 +261,10 @@ async fn pending_release_of_a_dropped_handle_is_tried_for_a_second_and_no_longer
         tokio::time::sleep(back_after).await;
         store.away.store(false, Ordering::Relaxed);
         tokio::time::sleep(secs(10)).await;
-        let tried = other.try_acquire("nightly").await.expect("it answers");
+        let tried = other
+            .try_acquire("nightly")
+            .await
+            .expect("the master answers");
         assert_eq!(tried.acquired().is_some(), delivered, "{back_after:?}");
     }
 }

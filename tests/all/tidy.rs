@@ -91,7 +91,7 @@ fn spread(text: &str) -> Vec<String> {
             ',' if depth == 0 => parts.push(String::new()),
             _ => {
                 depth += i32::from(c == '{') - i32::from(c == '}');
-                parts.last_mut().expect("one at least").push(c);
+                parts.last_mut().expect("the list is never empty").push(c);
             }
         }
     }
@@ -210,7 +210,7 @@ fn in_circles(arrows: &Arrows) -> Vec<&Vec<String>> {
 fn import_cycles_do_not_grow() {
     for (package, most) in CIRCLES {
         let arrows = arrows(package);
-        assert!(arrows.len() > 2, "{package} has sources");
+        assert!(arrows.len() > 2, "no sources of {package} were found");
         let circles = in_circles(&arrows);
         let names: Vec<String> = circles.iter().map(|file| file.join("/")).collect();
         assert!(
@@ -231,7 +231,7 @@ fn imports_of_the_library_point_to_lower_layers() {
     let floor = |module: &[String]| {
         let room = module.first().map_or("lib", String::as_str);
         let found = FLOORS.iter().position(|rooms| rooms.contains(&room));
-        found.unwrap_or_else(|| panic!("{room} has no floor: give it one"))
+        found.unwrap_or_else(|| panic!("{room} has no layer: add it to FLOORS"))
     };
     let mut back = Vec::new();
     for (from, all) in arrows("src") {
@@ -242,7 +242,10 @@ fn imports_of_the_library_point_to_lower_layers() {
             }
         }
     }
-    assert!(back.is_empty(), "upwards: {back:#?}");
+    assert!(
+        back.is_empty(),
+        "these imports lead to a higher layer: {back:#?}"
+    );
 }
 
 #[test]
@@ -280,7 +283,7 @@ fn key_names_are_defined_in_one_file() {
     };
     let named = files.iter().filter(|path| names(&code(path)));
     let named: Vec<_> = named.filter_map(|path| path.file_name()).collect();
-    assert_eq!(named, ["keys.rs"], "elsewhere they come from crate::keys");
+    assert_eq!(named, ["keys.rs"], "key names must come from crate::keys");
 }
 
 fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
@@ -355,7 +358,7 @@ fn functions_have_at_most_seventy_lines() {
             let all = all.into_iter().filter(|(_, lines)| *lines > LONGEST);
             long.extend(all.map(|(name, lines)| format!("{place}: {name}, {lines} lines")));
         }
-        assert!(seen > 20, "{package} has functions");
+        assert!(seen > 20, "no functions of {package} were found");
         assert_eq!(
             long.len(),
             most,
@@ -394,7 +397,7 @@ fn declared_twice(package: &str) -> BTreeMap<String, Vec<String>> {
             }
         }
     }
-    assert!(seen.len() > 20, "{package} declares something");
+    assert!(seen.len() > 20, "no declarations of {package} were found");
     seen.retain(|name, places| places.len() > 1 && !TWINS.contains(&name.as_str()));
     seen
 }
@@ -434,7 +437,7 @@ fn glossary_has_at_most_fifteen_words() {
         let used = word.to_lowercase().replace(['-', ' '], "_");
         assert!(
             all.iter().any(|code| code.contains(&used)),
-            "{word} is not used"
+            "the word {word} of the glossary is not used"
         );
     }
     // Words that were replaced, and must not come back into the glossary.

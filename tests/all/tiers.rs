@@ -70,7 +70,7 @@ fn table_shows_the_seeded_bugs_of_each_run() {
     let code = text("simulation/tests/all/support/mod.rs");
     assert!(
         code.contains("within < 1_000"),
-        "the bound of the short run"
+        "the chaos tests must contain the bound of the short run"
     );
     let files = ["seeds", "changes", "stores"];
     let bounds = files.map(|file| {
@@ -152,7 +152,9 @@ fn only_nightly_tests_of_simulation_and_chaos_are_ignored() {
         let code = std::fs::read_to_string(&file).expect("a source");
         let lines = code.lines().map(str::trim);
         for line in lines.filter(|line| line.starts_with("#[ignore")) {
-            let file = file.strip_prefix(root()).expect("below the root");
+            let file = file
+                .strip_prefix(root())
+                .expect("the path is below the root");
             let is_slow = file.starts_with("simulation/tests") || file.starts_with("chaos/tests");
             assert!(is_slow && line == NIGHTLY, "{}: {line}", file.display());
         }

@@ -118,7 +118,10 @@ async fn attempt_is_awaited_until_every_master_has_undone_it() {
         };
         let redlock = settings.build().expect("good settings");
         let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
-        eventually("it attempts again and again", || asked.all().len() >= 3).await;
+        eventually("the waiter makes several attempts", || {
+            asked.all().len() >= 3
+        })
+        .await;
         waiting.abort();
         for (undo, next) in undone.all().iter().zip(&asked.all()[1..]) {
             let after = next.saturating_since(*undo);
@@ -139,12 +142,12 @@ async fn waiter_leaving_the_queue_waits_until_it_has_left_everywhere() {
         let said = nodes[0]
             .master
             .with_master(|master, now| master.apply(now, &look));
-        match said.expect("it answers") {
+        match said.expect("the master answers") {
             quorate::node::Answer::State(state) => state.queue.len(),
             other => panic!("{other:?}"),
         }
     };
-    eventually("it is queued", || line() == 1).await;
+    eventually("the waiter is queued", || line() == 1).await;
     for node in &nodes[1..] {
         let down = |request: &Request| -> Treatment {
             match request {
@@ -166,7 +169,7 @@ async fn waiter_leaving_the_queue_waits_until_it_has_left_everywhere() {
         }
         _ => Honest,
     });
-    eventually("it comes back", || {
+    eventually("the waiter is queued again", || {
         let left = left.all();
         let back = |left: &Instant| asked.all().iter().any(|asked| asked > left);
         left.first().is_some_and(back)
@@ -175,6 +178,6 @@ async fn waiter_leaving_the_queue_waits_until_it_has_left_everywhere() {
     waiting.abort();
     let left = left.all()[0];
     let back = asked.all().into_iter().find(|asked| *asked > left);
-    let after = back.expect("it is back").saturating_since(left);
+    let after = back.expect("the server is up again").saturating_since(left);
     assert!(after >= SLOW, "{after:?}");
 }

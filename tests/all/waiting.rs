@@ -78,7 +78,7 @@ async fn waiters_of_one_process_are_served_in_order() {
         tasks.push(tokio::spawn(async move {
             let lock = redlock.lock("one");
             let lock = lock.waiting(move |_| noted.store(true, Ordering::Relaxed));
-            let guard = lock.acquire().await.expect("its turn");
+            let guard = lock.acquire().await.expect("the waiter gets its turn");
             order.lock().expect("not poisoned").push(n);
             guard.release().await;
         }));
@@ -105,7 +105,10 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
         let redlock = redlock(&masters);
         let order = order.clone();
         tasks.push(tokio::spawn(async move {
-            let guard = redlock.acquire("many").await.expect("its turn");
+            let guard = redlock
+                .acquire("many")
+                .await
+                .expect("the waiter gets its turn");
             order
                 .lock()
                 .expect("not poisoned")
@@ -168,7 +171,7 @@ async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     let tried = third.try_acquire("x").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Held(_)),
-        "a try overtook a live waiter"
+        "the try must not overtake a live waiter"
     );
     waiting.abort();
     let _ = waiting.await;
@@ -179,7 +182,7 @@ async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     let tried = third.try_acquire("x").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Acquired(_)),
-        "the ghost of a waiter is in the way"
+        "a dead waiter must not block the try"
     );
     drop(guard);
 }

@@ -41,7 +41,7 @@ async fn queued(redlock: &Redlock, resource: &str, count: usize) {
         }
         assert!(
             began.elapsed() < STALLED,
-            "{count} waiters never stood in line: {status:?}"
+            "fewer than {count} waiters were queued: {status:?}"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -87,7 +87,10 @@ async fn another_process() {
     let mut words = task.split(' ');
     let resource = words.next().expect("a resource");
     let redlock = settings().masters(words).build().expect("good settings");
-    let guard = redlock.acquire(resource).await.expect("its turn");
+    let guard = redlock
+        .acquire(resource)
+        .await
+        .expect("the waiter gets its turn");
     tokio::time::sleep(Duration::from_secs(60)).await;
     drop(guard);
 }
@@ -162,7 +165,7 @@ async fn a_holder_killed_while_twenty_wait_delays_them_by_its_ttl() {
     {
         assert!(
             began.elapsed() < STALLED,
-            "the other process never took the lock"
+            "the other process must acquire the lock"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -278,7 +281,7 @@ async fn waiters_that_reach_only_a_minority_do_not_starve_the_one_that_reaches_a
     for _ in 0..10 {
         let wait = Wait::For(Duration::from_secs(10));
         let guard = whole.lock("x").wait(wait).acquire().await;
-        guard.expect("not starved").release().await;
+        guard.expect("the waiter must not starve").release().await;
     }
     // Once the proxies are healed, these waiters are served as well.
     proxies.iter().for_each(Proxy::heal);
@@ -297,7 +300,10 @@ async fn a_waiter_outlives_its_heartbeat_while_a_minority_hangs() {
     let wait = |name: &'static str, redlock: Redlock| {
         let order = order.clone();
         tokio::spawn(async move {
-            let guard = redlock.acquire("x").await.expect("its turn");
+            let guard = redlock
+                .acquire("x")
+                .await
+                .expect("the waiter gets its turn");
             order.lock().expect("not poisoned").push(name);
             guard.release().await;
         })
@@ -325,5 +331,5 @@ async fn wait_shorter_than_a_round_trip_makes_one_full_attempt() {
         .masters(masters.urls());
     let patient = patient.build().expect("good settings");
     let guard = patient.lock("x").wait(wait).acquire().await;
-    guard.expect("it was free").release().await;
+    guard.expect("the lock is free").release().await;
 }

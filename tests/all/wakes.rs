@@ -25,7 +25,7 @@ fn process(masters: &Masters) -> Redlock {
 async fn waits(masters: &Masters, place: i64) -> Waiter {
     let redlock = process(masters);
     let waiter = tokio::spawn(async move { redlock.acquire("job").await });
-    eventually("it is queued", || {
+    eventually("the waiter is queued", || {
         let length = |master| ask_server(master, &["ZCARD", "quorate:queue:job"]);
         masters
             .iter()
@@ -67,7 +67,10 @@ async fn waiter_is_woken_after_its_connections_were_replaced() {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
     // Clients without a pending request listen again as well.
-    eventually("they listen again", || listeners(&masters) == 2).await;
+    eventually("both clients listen for wake-ups again", || {
+        listeners(&masters) == 2
+    })
+    .await;
     guard.release().await;
     gets_it(waiter).await.release().await;
 }

@@ -27,7 +27,7 @@ pub(crate) async fn a_held_lock_is_refused_with_the_time_that_is_left(arm: &Arm)
         panic!("{said:?}")
     };
     assert_about(ttl_left, LONG);
-    assert_eq!(line, None, "only claims in order hear of it");
+    assert_eq!(line, None, "only ordered claims learn about the queue");
     assert_eq!(arm.read(KEY), Some(hex(1)));
     assert_about(arm.ttl(KEY), LONG);
     assert_eq!(arm.counter(KEY), Some(counter));
@@ -139,7 +139,7 @@ pub(crate) async fn lock_key_of_another_data_type_is_a_fault_and_unchanged(arm: 
     assert_eq!(said, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
     assert_eq!(arm.ttl(KEY), None);
-    assert_eq!(arm.keys(), 1, "the counter has not moved");
+    assert_eq!(arm.keys(), 1, "the counter must be unchanged");
 }
 
 pub(crate) async fn counter_key_of_another_data_type_is_a_fault_and_no_lock_is_acquired(arm: &Arm) {
@@ -179,7 +179,9 @@ pub(crate) async fn counter_that_cannot_be_incremented_is_a_fault_and_no_lock_is
             let said = arm.ask(asked).await;
             assert!(matches!(said, Err(Fault::Server(_))), "{odd:?}: {said:?}");
         }
-        arm.ask(release(&waiting)).await.expect("out of the line");
+        arm.ask(release(&waiting))
+            .await
+            .expect("the waiter has left the queue");
         assert_eq!(arm.read(KEY), None, "{odd:?}");
         assert_eq!(arm.read(&fence(KEY)).as_deref(), Some(odd.as_bytes()));
     }

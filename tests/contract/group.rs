@@ -103,7 +103,7 @@ pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
     }
     let said = arm.ask(release(&writer)).await;
     assert_eq!(said, Ok(Answer::Released(false)));
-    eventually("it is woken", || {
+    eventually("process 7 is woken", || {
         // A wake-up may arrive twice.
         let woken = woken.0.lock().expect("no panic");
         !woken.is_empty() && woken.iter().all(|key| key == KEY)
@@ -227,7 +227,7 @@ pub(crate) async fn break_marker_of_another_data_type_affects_no_other_renewal(a
     assert_eq!(
         arm.read(b"bad"),
         None,
-        "it is not known whether it was broken"
+        "the lock must not be restored, because it may have been force-released"
     );
     let (bad, good) = (taken(b"bad", 1, 7), taken(b"good", 1, 7));
     arm.delete(b"good");

@@ -38,7 +38,11 @@ pub(crate) async fn look_returns_holder_remaining_time_and_counter(arm: &Arm) {
     arm.delete(KEY);
     let found = state(arm).await;
     assert_eq!((found.holder, found.ttl_left), (None, None));
-    assert_eq!(found.counter, Some(counter), "it outlives the lock");
+    assert_eq!(
+        found.counter,
+        Some(counter),
+        "the counter must outlive the lock"
+    );
     arm.put(KEY, b"somebody", None);
     let found = state(arm).await;
     assert_eq!(found.holder.as_deref(), Some(&b"somebody"[..]));
@@ -67,7 +71,11 @@ pub(crate) async fn forced_release_deletes_the_lock_key_and_returns_its_value(ar
     assert_about(was.ttl_left, LONG);
     assert_eq!(was.counter, Some(counter));
     assert_eq!(arm.read(KEY), None);
-    assert_eq!(arm.counter(KEY), Some(counter), "tokens go on rising");
+    assert_eq!(
+        arm.counter(KEY),
+        Some(counter),
+        "the counter must stay, so that tokens keep rising"
+    );
 }
 
 pub(crate) async fn force_released_holder_cannot_return_after_the_next_holder_is_force_released(

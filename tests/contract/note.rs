@@ -204,13 +204,13 @@ pub(crate) async fn leftover_note_is_never_shown_for_another_holder(arm: &Arm) {
     arm.ask(note(&first, "one", false)).await.expect("said");
     let left = arm.read(&note_key(KEY)).expect("a note");
     arm.delete(KEY);
-    assert_eq!(state(arm).await.note, None, "nobody holds it");
+    assert_eq!(state(arm).await.note, None, "a free lock has no note");
     arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
     assert_eq!(arm.read(&note_key(KEY)), Some(left));
     assert_eq!(state(arm).await.note, None);
     let Ok(Answer::Refused { line, .. }) = arm.ask(acquire(&queued(KEY, 3, 1), LONG, now())).await
     else {
-        panic!("it is held")
+        panic!("the lock must be reported as held")
     };
     assert_eq!(line.expect("a line").note, None);
 }
@@ -323,7 +323,7 @@ pub(crate) async fn new_leader_is_announced_to_its_observers(arm: &Arm) {
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false)).await.expect("said");
     arm.ask(note(&holder, "one", true)).await.expect("said");
-    eventually("it is announced", || {
+    eventually("the new leader is announced", || {
         *heard.0.lock().expect("no panic") == [KEY.to_vec()]
     })
     .await;

@@ -24,7 +24,7 @@ pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
     }
     let mut last = 0;
     for (place, (number, said)) in ears.all(MANY).await.into_iter().enumerate() {
-        assert_eq!(number, place, "answers come in order");
+        assert_eq!(number, place, "answers must come in request order");
         match said {
             Ok(Answer::Granted { counter: Some(v) }) if place % 2 == 0 && v > last => last = v,
             Ok(Answer::Released(true)) if place % 2 == 1 => {}
@@ -36,7 +36,7 @@ pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
 pub(crate) async fn every_request_is_answered_once(arm: &Arm) {
     let mut ears = Ears::new();
     // The node is connected first, because requests that are queued before it connects take another path.
-    arm.ask(look(KEY)).await.expect("it answers");
+    arm.ask(look(KEY)).await.expect("the master answers");
     let mut wanted = Vec::new();
     for n in 0..MANY {
         // Most requests are withdrawn, in long sequences after which nothing is left to send.
@@ -52,11 +52,11 @@ pub(crate) async fn every_request_is_answered_once(arm: &Arm) {
     for (number, said) in ears.all(MANY).await {
         assert!(
             !std::mem::replace(&mut seen[number], true),
-            "twice: {number}"
+            "request {number} was answered twice"
         );
         assert_eq!(said == Err(Fault::Withdrawn), wanted[number], "{said:?}");
     }
-    arm.ask(look(KEY)).await.expect("it still answers");
+    arm.ask(look(KEY)).await.expect("the master still answers");
     assert!(ears.is_silent());
 }
 
@@ -92,7 +92,7 @@ pub(crate) async fn repeated_claim_refreshes_its_ticket(arm: &Arm) {
     };
     let number = arm.granted(acquire(&claimed(secs(20)), LONG, now())).await;
     let again = arm.granted(acquire(&claimed(secs(200)), LONG, now())).await;
-    assert_eq!(again, number, "it changes nothing else");
+    assert_eq!(again, number, "nothing else may change");
     let Ok(Answer::State(state)) = arm.ask(look(KEY)).await else {
         panic!("no state")
     };

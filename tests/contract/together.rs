@@ -272,7 +272,11 @@ impl Pair {
             ears.ask(&*arm.node, number, request.clone());
         }
         let said: BTreeMap<usize, Said> = ears.all(requests.len()).await.into_iter().collect();
-        assert_eq!(said.len(), requests.len(), "each is answered once");
+        assert_eq!(
+            said.len(),
+            requests.len(),
+            "each request must be answered once"
+        );
         said.into_values().collect()
     }
 
@@ -502,7 +506,7 @@ fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
     );
     assert!(
         4 * many < 3 * alone,
-        "{many} calls are not many fewer than {alone}"
+        "the burst needed {many} calls, and the single requests {alone}"
     );
     assert!(seen.iter().all(|count| *count > 20), "{seen:?}");
     Ok(())

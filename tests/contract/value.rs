@@ -48,7 +48,7 @@ fn stored(number: u64, bytes: &[u8], vouched: bool) -> StoredValue {
 pub(crate) async fn read_of_an_absent_stored_value_returns_nothing(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     assert_eq!(found(arm, &claim, number).await.1, None);
-    assert_eq!(arm.keys(), 2, "the lock and its counter");
+    assert_eq!(arm.keys(), 2, "only the lock key and its counter may exist");
 }
 
 pub(crate) async fn written_stored_value_is_read_by_the_next_holder(arm: &Arm) {
@@ -59,7 +59,7 @@ pub(crate) async fn written_stored_value_is_read_by_the_next_holder(arm: &Arm) {
     let (second, later) = held(arm, 2).await;
     let (run, there) = found(arm, &second, later).await;
     assert_eq!(there, Some(stored(number, bytes, true)));
-    assert_eq!(run, wrote, "one run of the server");
+    assert_eq!(run, wrote, "the server run must be the same");
     written(arm, write(&second, later, b"")).await;
     assert_eq!(
         found(arm, &second, later).await.1,
@@ -114,7 +114,11 @@ pub(crate) async fn stored_value_with_a_larger_number_is_readable_by_a_later_hol
     arm.put(&fence(KEY), number.to_string().as_bytes(), Some(secs(600)));
     let said = arm.ask(read(&claim(KEY, 2), number)).await;
     assert_eq!(said, Ok(Answer::NotOurs));
-    assert_eq!(arm.counter(KEY), Some(number), "only a holder moves it");
+    assert_eq!(
+        arm.counter(KEY),
+        Some(number),
+        "only a holder may change the counter"
+    );
     let said = arm.ask(read(&first, number)).await;
     assert_eq!(said, Ok(Answer::CounterAbove(ahead)));
     assert_eq!(arm.counter(KEY), Some(ahead));
@@ -169,7 +173,7 @@ pub(crate) async fn write_is_decided_by_fencing_numbers_and_not_by_the_lock_key(
     assert_eq!(
         arm.counter(KEY),
         Some(number),
-        "it is not raised by a write"
+        "a write must not raise the counter"
     );
 }
 

@@ -93,27 +93,23 @@ async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &st
     assert_eq!(
         refused.says(),
         "refused",
-        "the peer took a lock that is held"
+        "the peer must be refused a lock that quorate holds"
     );
     guard.release().await;
     redlock.flush().await;
 
     let mut holder = Peer::start(peer().expect("installed"), "shared", &masters);
-    assert_eq!(
-        holder.says(),
-        "acquired",
-        "the peer was refused a free lock"
-    );
+    assert_eq!(holder.says(), "acquired", "the peer must get a free lock");
     let tried = redlock.try_acquire("shared").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Held(_)),
-        "took a lock that the peer holds"
+        "quorate acquired a lock that the peer holds"
     );
     holder.release();
     let tried = redlock.try_acquire("shared").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Acquired(_)),
-        "the peer has released it"
+        "the lock that the peer released must be free"
     );
 }
 

@@ -10,6 +10,8 @@ pub(crate) type Waiter = JoinHandle<Result<LockGuard, AcquireError>>;
 /// Waits for the task to acquire the lock, and returns its guard.
 pub(crate) async fn gets_it(waiter: Waiter) -> LockGuard {
     let outcome = tokio::time::timeout(PATIENCE, waiter).await;
-    let outcome = outcome.expect("its turn comes").expect("no panic");
+    let outcome = outcome
+        .expect("the waiter gets its turn")
+        .expect("no panic");
     outcome.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -170,7 +170,7 @@ fn finding_of_the_front_waiter_is_visible_to_all_waiters_and_passed_on() {
     assert_eq!(
         knows(&second),
         Some(Finding::Outage),
-        "the knowledge is passed on"
+        "the finding must be passed on"
     );
     second.share_finding(Some(HELD));
     assert_eq!(knows(&third), Some(Finding::Held));
@@ -217,7 +217,7 @@ fn place_in_several_queues_is_the_front_if_it_is_first_in_all() {
     assert_eq!(
         knows(&several),
         Some(Finding::Outage),
-        "it knows what the front it waits for knows"
+        "the waiter must know the finding of the front waiter"
     );
     drop(single);
     assert!(several.is_front());
@@ -282,7 +282,7 @@ fn waiter_that_got_no_slot_returns_before_later_waiters() {
     assert_eq!(
         knows(&fourth),
         Some(Finding::Outage),
-        "passed on by the present front"
+        "the finding must come from the present front waiter"
     );
     third.step_back();
     assert_eq!((third.ahead(), fourth.ahead()), (1, 2));

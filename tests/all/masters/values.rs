@@ -178,7 +178,9 @@ async fn stored_values_of_servers_from_an_earlier_change_do_not_count_again() {
     assert_eq!(advice.len(), 2, "{advice:?}");
     opened(&back).await.expect("open");
     let first = scene.settings(0..3).masters_generation(2);
-    let first = first.build().expect("the first masters again");
+    let first = first
+        .build()
+        .expect("the settings with the first masters are valid");
     assert_eq!(first.quota("beans").left().await, Ok(3));
     let left = first.quota("peas").left().await;
     assert!(matches!(left, Err(ValueError::Missing(_))), "{left:?}");
@@ -233,7 +235,7 @@ async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool)
                     let list = ask_server(server, &["CLIENT", "LIST"]);
                     list.text().unwrap_or_default().contains("name=quorate/0/")
                 };
-                eventually("connected again", || {
+                eventually("the client has connected to all masters again", || {
                     scene.servers.iter().take(3).all(again)
                 })
                 .await;
@@ -304,9 +306,12 @@ async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
     let missing = missing_of(change.open(&closed).await);
     let named = |line: &String| line.contains("\"job\"") && line.contains("order-7");
     assert!(missing.iter().any(named), "{missing:?}");
-    assert!(first.is_valid(), "it is renewed by both sets");
+    assert!(first.is_valid(), "the lock must be renewed on both sets");
     let further = scene.both().owner("order-7").expect("a good id");
-    let further = further.acquire("job").await.expect("it joins the first");
+    let further = further
+        .acquire("job")
+        .await
+        .expect("the hold joins the first hold");
     assert_eq!(further.fencing_token(), first.fencing_token());
     further.release().await;
     first.release().await;

@@ -261,14 +261,20 @@ fn scripts_of_other_kinds_are_loaded_when_they_are_first_needed() {
     bench.link.take(at(1));
     let written = bench.written();
     assert_eq!(written.matches("LOAD").count(), 4, "{written}");
-    assert!(!written.contains("EVALSHA"), "its name is not known yet");
+    assert!(
+        !written.contains("EVALSHA"),
+        "requests must wait until the server's name is known"
+    );
     bench.say(SHA.repeat(4).as_bytes(), 2);
     bench.link.take(at(2));
     assert_eq!(bench.written().matches("EVALSHA").count(), 1);
     bench.say(b":1\r\n", 3);
     bench.ask(2, Request::Release { claim, leave: true });
     bench.link.take(at(4));
-    assert!(!bench.written().contains("LOAD"), "once a connection");
+    assert!(
+        !bench.written().contains("LOAD"),
+        "the scripts must be loaded only once per connection"
+    );
 }
 
 #[test]
@@ -351,7 +357,9 @@ fn pending_releases_never_starve_requests() {
         let written = bench.written();
         let proposals = written.matches("10000\r\n").count();
         assert_eq!(proposals, 1, "the acquire goes out in life {life}");
-        let first = written.find(&*hex(1)).expect("releases go out as well");
+        let first = written
+            .find(&*hex(1))
+            .expect("the releases are sent as well");
         let second = written.find(&*hex(2)).expect("the acquire");
         assert!(first < second, "pending releases go first");
         bench
@@ -472,7 +480,7 @@ fn requests_queued_for_too_long_are_refused() {
     assert!(gone_by.is_none_or(|by| by <= limit), "{gone_by:?}");
     let mut left = Vec::new();
     bench.shared.mailbox.take(usize::MAX, &mut left);
-    assert!(left.is_empty(), "{} are left", left.len());
+    assert!(left.is_empty(), "{} requests are unanswered", left.len());
 }
 
 #[test]
@@ -585,7 +593,10 @@ fn write(until: u64, run: Option<&str>) -> Request {
 fn taken(bench: &mut Bench, request: Request) {
     bench.greet(0);
     bench.ask(1, request);
-    assert!(bench.link.take(at(1)), "there may be more");
+    assert!(
+        bench.link.take(at(1)),
+        "the link must report that more requests may be queued"
+    );
     bench.link.take(at(1));
     assert!(bench.written().contains("LOAD"));
     bench.say(SHA.repeat(2).as_bytes(), 2);
@@ -957,7 +968,10 @@ fn server_that_replaced_a_master_is_guarded_on_a_link_despite_its_long_uptime() 
     bench.ask(3, release(1));
     bench.link.take(at(now + 1));
     assert_eq!(bench.told.kinds(), ["quarantined"]);
-    assert!(bench.written().contains("EVALSHA"), "releases go there");
+    assert!(
+        bench.written().contains("EVALSHA"),
+        "releases must be sent to a closed master"
+    );
     bench.ask(4, acquire(3));
     bench.link.take(at(now + 30_000));
     assert!(

@@ -168,7 +168,10 @@ fn every_call_of_a_script_is_in_the_table_under_a_purpose_of_the_script() {
             let known = listed.iter().any(|need| {
                 need.command() == name && (call.family.is_none() || need.family() == call.family)
             });
-            assert!(known, "not in the table: {line} {call:?}");
+            assert!(
+                known,
+                "the table of rights lacks this call: {line} {call:?}"
+            );
             // A call without a family uses no key, or its key is a variable of a loop.
             assert!(
                 call.family.is_some()
@@ -207,7 +210,7 @@ fn every_line_of_the_table_is_used_by_a_script_or_the_driver() {
             || need.family() == Some(Family::Masters)
             || name.starts_with("client|")
             || name == "config|get";
-        assert!(called || driver, "nobody needs {need:?}");
+        assert!(called || driver, "no script or driver needs {need:?}");
     }
 }
 
