@@ -15,7 +15,7 @@ use serde::{Serialize, Serializer};
 use crate::node::{NodeKind, Which};
 use crate::world::{Needs, Tools, World};
 
-/// A kind of fault, as a reference to its [`Row`].
+/// A kind of fault, as a reference to its row of the table.
 #[derive(Clone, Copy)]
 pub struct Kind(pub(super) &'static Row);
 
