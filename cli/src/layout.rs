@@ -233,7 +233,7 @@ Exit codes:
     }
 
     #[test]
-    fn quoted_text_is_not_broken() {
+    fn quoted_text_is_not_split_over_lines() {
         let text = page("Examples:\n    quorate run name --shell 'a | b; c d' x", 32);
         let expected = "Examples:\n    quorate run name --shell \\\n        'a | b; c d' x";
         assert_eq!(text, expected);

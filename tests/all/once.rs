@@ -60,7 +60,7 @@ async fn once_job_runs_on_one_machine_per_period() {
 }
 
 #[tokio::test]
-async fn next_period_is_due_when_one_is_over() {
+async fn next_period_is_due_when_the_present_one_has_ended() {
     let (_, redlock) = memory(3);
     let long = nightly(&redlock).await;
     assert_eq!(
@@ -256,7 +256,7 @@ async fn holder_of_the_lock_can_check_and_record_a_period() {
 }
 
 #[tokio::test]
-async fn a_lock_that_finds_its_period_done_records_the_next_one() {
+async fn guard_that_finds_its_period_done_can_record_the_next_period() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let long = nightly(&redlock).await;

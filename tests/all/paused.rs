@@ -64,7 +64,7 @@ async fn stand_still() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scope_whose_lock_ended_before_its_body_is_lost_and_keeps_the_value() {
+async fn scope_whose_lock_ended_before_its_body_reports_the_loss_and_the_value_of_the_body() {
     let masters = Masters::new(3);
     let here = over(&masters);
     let owner = here.owner("order-1").expect("a good id");
@@ -118,7 +118,7 @@ async fn scope_with_a_lost_lock_returns_the_error_of_its_body_if_the_body_failed
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_whose_lock_ended_before_its_body_reports_it() {
+async fn once_job_whose_lock_ended_before_its_body_reports_the_loss() {
     let masters = Masters::new(3);
     let (here, there) = (over(&masters), over(&masters));
     let day = secs(24 * 3600);

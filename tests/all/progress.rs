@@ -263,7 +263,7 @@ async fn span_of_a_waiter_records_each_field_once() {
 }
 
 #[tokio::test]
-async fn waiter_behind_a_lock_on_several_does_not_report_an_unrelated_holder() {
+async fn waiter_behind_a_lock_on_several_resources_does_not_report_an_unrelated_holder() {
     let masters = masters(3);
     let (holder, redlock) = (support::redlock(&masters), support::redlock(&masters));
     let held = holder.lock("b").note("of b alone").acquire().await;

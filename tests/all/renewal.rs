@@ -118,7 +118,7 @@ async fn lock_acquired_after_all_others_were_released_is_renewed() {
 }
 
 #[test]
-fn locks_are_renewed_in_another_runtime_when_the_first_is_gone() {
+fn locks_are_renewed_in_another_runtime_when_the_first_runtime_is_gone() {
     let world = World::new();
     let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
     let first = runtime();
@@ -135,7 +135,7 @@ fn locks_are_renewed_in_another_runtime_when_the_first_is_gone() {
 }
 
 #[tokio::test]
-async fn a_lost_guard_that_is_dropped_late_does_not_end_the_renewal_of_another() {
+async fn guard_of_a_lost_lock_that_is_dropped_late_does_not_end_the_renewal_of_another_lock() {
     let world = World::new();
     let lost = world.take("first", ms(900)).await;
     world.redlock.break_lock("first").await.expect("broken");
@@ -258,7 +258,7 @@ async fn a_renewal_that_finds_no_majority_is_tried_again_before_the_next_is_due(
 }
 
 #[tokio::test]
-async fn a_longest_hold_below_the_ttl_bounds_the_first_validity() {
+async fn max_hold_below_the_ttl_limits_the_first_validity() {
     let world = World::new();
     let most = ms(500);
     let lock = world.redlock.lock("job").max_hold(most);

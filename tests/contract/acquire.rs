@@ -20,7 +20,7 @@ pub(crate) async fn a_free_lock_is_granted_and_its_key_holds_the_token(arm: &Arm
     assert_eq!(arm.keys(), 2);
 }
 
-pub(crate) async fn a_held_lock_is_refused_with_the_time_that_is_left(arm: &Arm) {
+pub(crate) async fn held_lock_is_refused_with_its_remaining_ttl(arm: &Arm) {
     let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     let said = arm.ask(acquire(&claim(KEY, 2), secs(1), now())).await;
     let Ok(Answer::Refused { ttl_left, line }) = said else {
@@ -33,7 +33,7 @@ pub(crate) async fn a_held_lock_is_refused_with_the_time_that_is_left(arm: &Arm)
     assert_eq!(arm.counter(KEY), Some(counter));
 }
 
-pub(crate) async fn a_key_without_expiry_is_refused_without_a_time(arm: &Arm) {
+pub(crate) async fn lock_key_without_expiry_is_refused_without_a_remaining_ttl(arm: &Arm) {
     arm.put(KEY, b"somebody", None);
     let said = arm.ask(acquire(&claim(KEY, 1), LONG, now())).await;
     let (ttl_left, line) = (None, None);
@@ -42,7 +42,7 @@ pub(crate) async fn a_key_without_expiry_is_refused_without_a_time(arm: &Arm) {
     assert_eq!(arm.counter(KEY), None);
 }
 
-pub(crate) async fn a_repeated_acquire_is_granted_again_and_changes_nothing(arm: &Arm) {
+pub(crate) async fn repeated_acquire_of_the_holder_is_granted_again_and_changes_nothing(arm: &Arm) {
     let claim = claim(KEY, 1);
     let first = arm.granted(acquire(&claim, secs(60), now())).await;
     let again = arm.granted(acquire(&claim, LONG, now() + 500_000)).await;

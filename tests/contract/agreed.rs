@@ -10,7 +10,7 @@ fn compare(times: &Times, cases: u32, deeds: impl Strategy<Value = Deed>) {
 }
 
 #[test]
-fn the_memory_master_agrees_with_a_real_one_reply_by_reply() {
+fn memory_and_real_master_agree_reply_by_reply() {
     compare(&LASTING, 100, deed());
 }
 

@@ -6,9 +6,9 @@ macro_rules! all_cases {
         $with! {
             acquire:
                 a_free_lock_is_granted_and_its_key_holds_the_token
-                a_held_lock_is_refused_with_the_time_that_is_left
-                a_key_without_expiry_is_refused_without_a_time
-                a_repeated_acquire_is_granted_again_and_changes_nothing
+                held_lock_is_refused_with_its_remaining_ttl
+                lock_key_without_expiry_is_refused_without_a_remaining_ttl
+                repeated_acquire_of_the_holder_is_granted_again_and_changes_nothing
                 counter_rises_with_every_grant_even_after_a_release
                 proposed_number_near_the_masters_clock_is_granted_unchanged
                 proposed_number_ahead_of_the_masters_clock_is_limited_to_one_second_ahead
@@ -34,11 +34,11 @@ macro_rules! all_cases {
             counter:
                 counter_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number
                 counter_raised_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number
-                a_counter_far_beyond_every_clock_is_kept_and_can_be_read;
+                counter_far_beyond_every_clock_is_kept_and_can_be_read;
             release:
                 a_holder_deletes_its_key_and_keeps_the_counter
                 a_second_release_finds_nothing
-                another_holders_key_is_left_alone
+                release_does_not_delete_the_lock_key_of_another_holder
                 release_does_not_delete_a_lock_key_of_another_data_type
                 a_withdrawn_claim_is_still_released
                 release_of_an_expired_lock_finds_nothing;

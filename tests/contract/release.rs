@@ -49,7 +49,7 @@ pub(crate) async fn a_second_release_finds_nothing(arm: &Arm) {
     }
 }
 
-pub(crate) async fn another_holders_key_is_left_alone(arm: &Arm) {
+pub(crate) async fn release_does_not_delete_the_lock_key_of_another_holder(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     for other in claims(2) {
         let said = arm.ask(release(&other)).await;

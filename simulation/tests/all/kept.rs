@@ -24,7 +24,7 @@ fn passes(scenario: &Scenario) -> Outcome {
 
 /// The renewal task handled the end of a lease that is not renewed again and again, in one poll, without end.
 #[test]
-fn renewal_task_goes_on_after_a_fixed_lease_has_run_out() {
+fn renewal_task_continues_after_a_fixed_lease_has_expired() {
     let mut scenario = Scenario::quiet(1, 3, 1);
     let runs_out = Step {
         renew: false,

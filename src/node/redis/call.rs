@@ -13,7 +13,7 @@ pub(super) struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// Finds the call in one line of a script. No line has two calls
-    /// (`every_call_of_a_script_is_in_the_table_under_a_purpose_of_the_script`).
+    /// (`every_call_of_a_script_is_in_the_table_of_rights_under_a_purpose_of_the_script`).
     pub(super) fn read(line: &'a str) -> Option<Self> {
         let (_, rest) = line.split_once("call('")?;
         let (command, rest) = rest.split_once('\'')?;

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_of_every_server_version_are_recognised() {
+    fn permission_errors_of_every_server_version_are_recognised() {
         for (text, denied) in [
             (
                 "NOPERM this user has no permissions to run the 'del' command or its subcommand",

@@ -213,7 +213,7 @@ mod tests {
     use crate::node::{Reply, Token};
 
     #[test]
-    fn request_noted_after_it_was_placed_is_still_written() {
+    fn release_of_a_claim_that_got_a_note_after_queueing_is_still_written() {
         let claims = [1, 2].map(|n| {
             let claim = Claim::new("", &[b'r', n], Token::from_bytes([n; 16]), true);
             std::sync::Arc::new(claim)

@@ -116,7 +116,7 @@ fn waiter_counts_the_waiters_ahead_and_moves_up() {
 }
 
 #[test]
-fn holder_is_known_until_it_passes_its_turn_on() {
+fn local_holder_is_known_until_it_passes_its_turn_on() {
     let lines = LocalLines::new();
     let first = lines.enter(&job());
     assert!(!lines.is_held(b"job"), "a waiter is not a holder");

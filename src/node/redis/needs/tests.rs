@@ -154,7 +154,7 @@ fn page_for_operators_prints_the_table_of_rights() {
 }
 
 #[test]
-fn every_call_of_a_script_is_in_the_table_under_a_purpose_of_the_script() {
+fn every_call_of_a_script_is_in_the_table_of_rights_under_a_purpose_of_the_script() {
     for script in Script::ALL {
         for line in script
             .source()
@@ -185,7 +185,7 @@ fn every_call_of_a_script_is_in_the_table_under_a_purpose_of_the_script() {
 }
 
 #[test]
-fn every_line_of_the_table_is_used_by_a_script_or_the_driver() {
+fn every_row_of_the_table_of_rights_is_used_by_a_script_or_the_driver() {
     // The commands that the driver sends without a script.
     let direct = [
         "evalsha",
@@ -224,7 +224,7 @@ fn prefix_with_wildcards_is_escaped_in_the_pattern_of_its_keys() {
 }
 
 #[test]
-fn settings_that_are_off_need_no_rights() {
+fn features_that_are_off_need_no_rights() {
     let classic = Scope {
         prefix: "".into(),
         fencing: false,

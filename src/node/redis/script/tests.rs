@@ -24,7 +24,7 @@ fn header_of_every_script_names_its_keys_and_arguments_in_order() {
 }
 
 #[test]
-fn script_that_takes_nothing_for_each_key_uses_exactly_the_arguments_of_its_row() {
+fn script_without_arguments_for_each_key_uses_exactly_the_arguments_of_its_row() {
     for script in Script::ALL {
         let Args { first, each, last } = script.row().args;
         if !each.is_empty() {
