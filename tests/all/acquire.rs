@@ -29,10 +29,15 @@ async fn lock_is_acquired_shown_and_released() {
     assert_eq!(released.unreachable, 0, "{released:?}");
     redlock.flush().await;
     for master in &masters {
-        let reply = master.command(&["EXISTS", "nightly"]).expect("alive");
+        let reply = master
+            .command(&["EXISTS", "nightly"])
+            .expect("the server is alive");
         assert_eq!(reply.int(), Some(0));
     }
-    let again = redlock.acquire("nightly").await.expect("free again");
+    let again = redlock
+        .acquire("nightly")
+        .await
+        .expect("the lock is free again");
     drop(again);
 }
 

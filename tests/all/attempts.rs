@@ -213,7 +213,10 @@ async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_m
         node.let_go("job");
     }
     let outcome = tokio::time::timeout(PATIENCE, waiting).await;
-    outcome.expect("in time").expect("no panic").expect("free");
+    outcome
+        .expect("the call ends in time")
+        .expect("no panic")
+        .expect("free");
     assert!(nodes.iter().all(|node| line(node) == 0));
 }
 
@@ -276,7 +279,7 @@ async fn further_hold_adopts_the_owners_number_instead_of_confirming_another() {
     let inner = there.owner("o").expect("an id");
     let inner = tokio::time::timeout(PATIENCE, inner.acquire("job")).await;
     let inner = inner
-        .expect("in time")
+        .expect("the call ends in time")
         .expect("the owner joins its own hold");
     assert_eq!(inner.fencing_token(), outer.fencing_token());
     assert_eq!(confirmed.load(Ordering::Relaxed), 0);

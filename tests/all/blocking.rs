@@ -47,7 +47,7 @@ fn blocking_lock_is_acquired_excludes_others_and_is_released() {
     assert!(matches!(verdict, StatusVerdict::Held(_)), "{verdict:?}");
     let released = guard.release().expect("no runtime");
     assert!(released.was_valid && released.on >= 2, "{released:?}");
-    let next = other.acquire("r").expect("free again");
+    let next = other.acquire("r").expect("the lock is free again");
     assert!(next.extend(secs(20)).is_ok());
     assert_eq!(next.loss(), None);
 }
@@ -224,7 +224,7 @@ fn failing_body_returns_its_error_and_releases_the_lock() {
         failed.expect_err("the body has failed").to_string(),
         "no paper"
     );
-    let guard = redlock.acquire("r").expect("free again");
+    let guard = redlock.acquire("r").expect("the lock is free again");
     let held: Result<(), Box<dyn std::error::Error>> =
         redlock.lock("r").wait(Wait::None).try_scope(|_| Ok(()));
     assert!(

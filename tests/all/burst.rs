@@ -128,7 +128,7 @@ async fn five_thousand_locks_are_kept_while_a_master_is_stopped() {
     masters[0].stop().expect("stopped");
     for second in 0..9 {
         tokio::time::sleep(secs(1)).await;
-        assert_eq!(lost(&guards), 0, "lost after {second} s");
+        assert_eq!(lost(&guards), 0, "locks were lost after {second} s");
     }
     masters[0].cont().expect("continued");
     futures::future::join_all(guards.into_iter().map(LockGuard::release)).await;

@@ -139,7 +139,7 @@ async fn leaving_the_queue_of_silent_masters_ends_with_the_wait() {
     nodes[0].change(fails(&down()));
     nodes[1].change(fails(&down()));
     nodes[2].change(unanswered(is_release));
-    let error = waiting.await.expect("in time");
+    let error = waiting.await.expect("the call ends in time");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
 }
 
@@ -148,7 +148,9 @@ async fn try_with_masters_that_never_answer_ends() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(|_| true)));
     for redlock in both_orders(&nodes) {
         let tried = tokio::time::timeout(LATE, redlock.try_acquire("x")).await;
-        let error = tried.expect("in time").expect_err("no master answers");
+        let error = tried
+            .expect("the call ends in time")
+            .expect_err("no master answers");
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
         assert_eq!(error.reports()[0].phase, Phase::Acquire);
     }
@@ -174,7 +176,7 @@ async fn unlimited_wait_survives_a_master_that_never_answers() {
         }
         let served = tokio::time::timeout(secs(15), waiting).await;
         served
-            .expect("in time")
+            .expect("the call ends in time")
             .expect("no panic")
             .expect("free")
             .await;
@@ -269,17 +271,17 @@ async fn calls_to_masters_that_never_answer_again_end_in_time() {
         node.change(unanswered(|_| true));
     }
     let status = tokio::time::timeout(LATE, redlock.status("x")).await;
-    let status = status.expect("in time").expect("a good name");
+    let status = status.expect("the call ends in time").expect("a good name");
     let silent = |state: &Result<_, Fault>| matches!(state, Err(Fault::Timeout(_)));
     assert!(status.nodes.iter().all(|node| silent(&node.state)));
     // The extension waits until the lock expires, because an answer could extend the lock until then.
     let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
     let error = extended
-        .expect("in time")
+        .expect("the call ends in time")
         .expect_err("no master has confirmed the extension");
     assert_eq!(error, ExtendError::Lost(LossCause::Expired));
     assert!(began.elapsed() >= ms(980), "{:?}", began.elapsed());
     // After the TTL of the lock, there is nothing left to release.
     let released = tokio::time::timeout(LATE, guard.release()).await;
-    assert_eq!(released.expect("in time").pending, 3);
+    assert_eq!(released.expect("the call ends in time").pending, 3);
 }

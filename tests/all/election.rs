@@ -185,7 +185,11 @@ async fn killed_leader_is_replaced_with_a_larger_term() {
         let leader = led(&mut observer).await;
         assert_eq!(text(&leader), Some(note));
         assert_eq!(dies.await.expect("no panic"), leader.term);
-        assert!(leader.term > last, "{} after {last}", leader.term);
+        assert!(
+            leader.term > last,
+            "term {} must exceed {last}",
+            leader.term
+        );
         last = leader.term;
     }
     let leads = campaign(&redlock, "the last").await;
@@ -411,6 +415,6 @@ async fn leader_stream_continues_after_its_first_item() {
     let mut next = async || tokio::time::timeout(PATIENCE, changes.next()).await;
     assert_eq!(next().await, Ok(Some(None)), "no leader may be reported");
     let leads = campaign(&redlock, "here").await;
-    let leader = next().await.expect("in time").flatten();
+    let leader = next().await.expect("the call ends in time").flatten();
     assert_eq!(leader.map(|leader| leader.term), Some(leads.term()));
 }

@@ -79,7 +79,7 @@ async fn leader_lost_by_a_majority_is_reported_until_its_lease_ends() {
     let leadership = election(&leads).campaign("me").await.expect("free");
     let mut observer = election(&looks).observe().expect("a good name");
     let leader = tokio::time::timeout(PATIENCE, observer.next()).await;
-    let leader = leader.expect("told").expect("a leader");
+    let leader = leader.expect("the observer is notified").expect("a leader");
     assert_eq!(leader.term, leadership.term());
     forget(&masters);
     // The observer polls every 4 s, and sooner while no majority answers.

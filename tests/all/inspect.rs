@@ -78,7 +78,10 @@ async fn inspection_does_not_disturb_the_connection_of_locks() {
     eventually("each master has one connection", alone).await;
     let before: Vec<_> = masters.iter().map(id).collect();
     redlock.inspect().await;
-    guard.extend(secs(30)).await.expect("ours");
+    guard
+        .extend(secs(30))
+        .await
+        .expect("the lock is still held");
     eventually("the inspection has closed its connections", alone).await;
     let after: Vec<_> = masters.iter().map(id).collect();
     assert_eq!(before, after);

@@ -66,7 +66,10 @@ async fn every_kind_can_be_acquired_shown_extended_and_force_released_in_memory(
             let held =
                 |status: &quorate::Status| matches!(status.verdict(), StatusVerdict::Held(_));
             assert!(held(&listing.locks[0].status), "{kind:?}: {listing:?}");
-            guard.extend(secs(20)).await.expect("ours");
+            guard
+                .extend(secs(20))
+                .await
+                .expect("the lock is still held");
             let was = match guard.slot() {
                 Some(slot) => redlock.break_permit(name, slot).await,
                 None => redlock.break_lock(name).await,

@@ -35,9 +35,13 @@ async fn end(guard: &LockGuard) -> LossCause {
 #[track_caller]
 fn assert_at(due: Instant) {
     let now = Instant::now();
-    assert!(now >= due, "{:?} too early", due.saturating_since(now));
+    assert!(
+        now >= due,
+        "the event came {:?} too early",
+        due.saturating_since(now)
+    );
     let late = now.saturating_since(due);
-    assert!(late < MARGIN, "{late:?} too late");
+    assert!(late < MARGIN, "the event came {late:?} too late");
 }
 
 /// The remaining TTL of the lock key on this master.
@@ -149,7 +153,9 @@ async fn loss_is_reported_at_the_deadline_while_every_renewal_hangs() {
         master.cont().expect("continued");
     }
     let next = redlock.lock("job").wait(Wait::Forever).acquire();
-    let next = tokio::time::timeout(PATIENCE, next).await.expect("in time");
+    let next = tokio::time::timeout(PATIENCE, next)
+        .await
+        .expect("the call ends in time");
     assert!(next.expect("free").fencing_token() > guard.fencing_token());
     let released = guard.release().await;
     assert!(!released.was_valid);
@@ -439,7 +445,7 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
     for second in 0..7 {
         tokio::time::sleep(secs(1)).await;
         let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
-        assert_eq!(lost, 0, "lost after {second} s");
+        assert_eq!(lost, 0, "locks were lost after {second} s");
     }
     masters[0].cont().expect("continued");
     futures::future::join_all(guards.into_iter().map(LockGuard::release)).await;

@@ -201,7 +201,9 @@ async fn extension_overtaken_by_a_renewal_is_not_a_loss() {
         });
     }
     let extended = tokio::time::timeout(PATIENCE, guard.extend(secs(7))).await;
-    let error = extended.expect("in time").expect_err("no master answers");
+    let error = extended
+        .expect("the call ends in time")
+        .expect_err("no master answers");
     assert!(guard.is_valid());
     assert!(matches!(error, ExtendError::NoQuorum(_)), "{error}");
     guard.release().await;

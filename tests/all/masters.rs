@@ -131,7 +131,7 @@ async fn number(redlock: &Redlock) -> u64 {
 async fn rising(mut last: u64, redlocks: &[&Redlock]) -> u64 {
     for redlock in redlocks {
         let number = number(redlock).await;
-        assert!(number > last, "{number} after {last}");
+        assert!(number > last, "token {number} must exceed {last}");
         last = number;
     }
     last

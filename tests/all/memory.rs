@@ -69,7 +69,7 @@ async fn measured_alone() {
     println!("grown by {grown} kB");
     // Requests in transit and pending releases take a few megabytes. 200,000 queued messages would take far more than
     // 40 MB.
-    assert!(grown < 40_000, "{grown} kB");
+    assert!(grown < 40_000, "the memory grew by {grown} kB");
     masters[0].cont().expect("continued");
     let started = Instant::now();
     while !matches!(ask(&*node, look(b"warm")).await, Ok(Answer::State(_))) {

@@ -133,7 +133,10 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
     let ours = guard.token().to_string();
     let began = Instant::now();
     loop {
-        guard.extend(secs(29)).await.expect("ours");
+        guard
+            .extend(secs(29))
+            .await
+            .expect("the lock is still held");
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
@@ -220,13 +223,10 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
             let state = node.state.as_ref().expect("an answer");
             assert_eq!(state.queue.len(), 1, "{state:?}");
         }
-        guard.extend(secs(25)).await.expect("ours");
+        guard.extend(secs(25)).await.expect("it is still held");
         put_back(&masters[0], &guard, "lock:job").await;
         assert_eq!(guard.release().await.unreachable, 0);
-        let guard = waiter
-            .await
-            .expect("no panic")
-            .expect("the waiter gets its turn");
+        let guard = waiter.await.expect("no panic").expect("its turn comes");
         for master in &masters {
             // The waiter gets the lock as soon as a majority has released it. The release reaches the other masters
             // later.
@@ -337,7 +337,7 @@ async fn documented_rights_allow_no_dangerous_command() {
         let user = documented()[2].clone();
         let mut connection = masters[0].connect(secs(5)).expect("a connection");
         let welcome = connection.command(&["AUTH", &user, PASSWORD]);
-        assert!(welcome.expect("alive").is_ok());
+        assert!(welcome.expect("the server is alive").is_ok());
         for harm in [
             &["FLUSHALL"][..],
             &["FLUSHDB"],
@@ -354,7 +354,7 @@ async fn documented_rights_allow_no_dangerous_command() {
             &["SUBSCRIBE", "news"],
             &["PUBLISH", "news", "x"],
         ] {
-            let reply = connection.command(harm).expect("alive");
+            let reply = connection.command(harm).expect("the server is alive");
             let text = reply.text().unwrap_or_default().into_owned();
             assert!(text.starts_with("NOPERM"), "{harm:?}: {reply:?}");
         }
@@ -555,7 +555,10 @@ async fn classic_algorithm_needs_fewer_rights() {
         );
     }
     let guard = classic.acquire("job").await.expect("free");
-    guard.extend(secs(25)).await.expect("ours");
+    guard
+        .extend(secs(25))
+        .await
+        .expect("the lock is still held");
     assert_eq!(guard.release().await.unreachable, 0);
 }
 

@@ -116,7 +116,10 @@ async fn short_hold_sends_no_note() {
     }
     tokio::time::sleep(ms(300)).await;
     let sent = node.sent.load(Ordering::Relaxed);
-    assert!(sent <= 100 - quick, "{sent} notes for {quick} quick locks");
+    assert!(
+        sent <= 100 - quick,
+        "{sent} notes were sent, although {quick} of 100 locks were held briefly"
+    );
     let _guard = take(&redlock, "job").await;
     eventually("a held lock has a note", || {
         node.sent.load(Ordering::Relaxed) > sent
@@ -142,7 +145,10 @@ async fn renewals_keep_and_restore_the_note() {
             .map(|master| left(master, "quorate:note:job"))
     };
     assert!(lives().all(|left| left > secs(2) && left <= secs(8)));
-    eventually("time passes", || lives().all(|left| left < ms(7_200))).await;
+    eventually("the remaining time of the note falls", || {
+        lives().all(|left| left < ms(7_200))
+    })
+    .await;
     eventually("a renewal extends the note", || {
         lives().all(|left| left > ms(7_400))
     })
@@ -166,7 +172,10 @@ async fn one_in_six_renewals_refreshes_the_note() {
     // refreshed.
     eventually("all locks are renewed", || sees().0 >= 120).await;
     let (renewed, seen) = sees();
-    assert!(seen > 0 && seen < renewed / 2, "{seen} of {renewed}");
+    assert!(
+        seen > 0 && seen < renewed / 2,
+        "{seen} of {renewed} renewals refreshed the note"
+    );
 }
 
 #[tokio::test]
@@ -204,7 +213,10 @@ async fn fixed_lease_has_a_note_that_an_extension_extends() {
     let guard = guard.expect("free");
     noted(&redlock, "job").await;
     eventually("all masters have the key", || note_keys(&masters) == 3).await;
-    guard.extend(secs(28)).await.expect("ours");
+    guard
+        .extend(secs(28))
+        .await
+        .expect("the lock is still held");
     eventually("the note lasts as long as its lock", || {
         let long = |master| left(master, "quorate:note:job") > secs(11);
         masters.iter().all(long)

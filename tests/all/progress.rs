@@ -183,7 +183,7 @@ async fn error_says_that_this_process_holds_the_lock() {
         redlock
             .acquire("x")
             .await
-            .expect("free again")
+            .expect("the lock is free again")
             .release()
             .await;
     }

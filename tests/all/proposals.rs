@@ -108,7 +108,12 @@ async fn joining_client_continues_to_propose_its_own_time() {
     };
     let (first, second) = (process(), process());
     let read = first.lock("doc").shared().acquire().await.expect("free");
-    let beside = second.lock("doc").shared().acquire().await.expect("beside");
+    let beside = second
+        .lock("doc")
+        .shared()
+        .acquire()
+        .await
+        .expect("readers share the lock");
     assert_eq!(read.fencing_token(), beside.fencing_token());
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;

@@ -22,8 +22,18 @@ async fn readers_share_the_lock_and_exclude_writers() {
     let masters = masters(3);
     let (here, there) = (redlock(&masters), redlock(&masters));
     let one = here.lock("doc").shared().acquire().await.expect("free");
-    let two = there.lock("doc").shared().acquire().await.expect("beside");
-    let three = here.lock("doc").shared().acquire().await.expect("beside");
+    let two = there
+        .lock("doc")
+        .shared()
+        .acquire()
+        .await
+        .expect("readers share the lock");
+    let three = here
+        .lock("doc")
+        .shared()
+        .acquire()
+        .await
+        .expect("readers share the lock");
     assert!(one.is_valid() && two.is_valid() && three.is_valid());
     let writer = there.try_acquire("doc").await.expect("an answer");
     assert!(matches!(writer, TryAcquire::Held(_)));
@@ -49,7 +59,8 @@ async fn readers_share_the_lock_and_exclude_writers() {
 async fn token_of_a_reader_lies_between_those_of_the_writers() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let number = |guard: &quorate::LockGuard| guard.fencing_token().expect("fenced");
+    let number =
+        |guard: &quorate::LockGuard| guard.fencing_token().expect("the lock has a fencing token");
     let writer = take(&redlock, "doc").await;
     let before = number(&writer);
     writer.release().await;
@@ -296,7 +307,10 @@ async fn reader_dropped_at_any_await_point_leaves_no_key() {
         let _ = tokio::time::timeout(Duration::from_micros(100 * after), acquire).await;
     }
     let writer = tokio::time::timeout(SOON, redlock.lock("doc").wait(Wait::For(SOON)).acquire());
-    let writer = writer.await.expect("in time").expect("no reader is left");
+    let writer = writer
+        .await
+        .expect("the call ends in time")
+        .expect("no reader is left");
     writer.release().await;
     for master in &masters {
         let left = ask_server(master, &["EXISTS", "doc", "quorate:holds:doc"]).int();

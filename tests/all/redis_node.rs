@@ -78,7 +78,10 @@ async fn build_never_connects_and_a_majority_suffices_once_it_is_up() {
     assert!(!waiting.is_finished(), "two of five are no majority");
     masters[2].restart().expect("restarted");
     let guard = tokio::time::timeout(PATIENCE, waiting).await;
-    let guard = guard.expect("in time").expect("no panic").expect("free");
+    let guard = guard
+        .expect("the call ends in time")
+        .expect("no panic")
+        .expect("free");
     guard.release().await;
 }
 
@@ -181,7 +184,7 @@ async fn wrong_password_corrected_on_the_server_heals() {
 
 /// Sends a command that takes long to the server, from a thread of its own.
 fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinHandle<()> {
-    let mut control = server.connect(secs(60)).expect("alive");
+    let mut control = server.connect(secs(60)).expect("the server is alive");
     thread::spawn(move || {
         // The command may be answered with an error, because it was killed.
         let _ = control.command(command);
@@ -362,7 +365,7 @@ async fn user_without_pubsub_rights_can_lock() {
     guard.release().await;
     let second = tokio::time::timeout(PATIENCE, second).await;
     second
-        .expect("in time")
+        .expect("the call ends in time")
         .expect("no panic")
         .expect("a token");
 }
@@ -670,7 +673,7 @@ async fn a_dropped_redlock_ends_its_tasks_and_its_connections() {
     )
     .await;
     drop(guard);
-    eventually("all tasks ended", || tasks() == before).await;
+    eventually("all tasks have ended", || tasks() == before).await;
     eventually("all connections are closed", || {
         masters.iter().all(|master| connections(master) == 0)
     })
@@ -696,7 +699,7 @@ async fn dropped_redlock_with_a_stopped_master_ends_its_tasks() {
     masters[0].stop().expect("stopped");
     drop(guard);
     drop(redlock);
-    eventually("all tasks ended", || tasks() == before).await;
+    eventually("all tasks have ended", || tasks() == before).await;
     masters[0].cont().expect("continued");
     assert_eq!(
         holders(&masters, "job"),

@@ -138,7 +138,11 @@ fn locks_are_renewed_in_another_runtime_when_the_first_runtime_is_gone() {
 async fn guard_of_a_lost_lock_that_is_dropped_late_does_not_end_the_renewal_of_another_lock() {
     let world = World::new();
     let lost = world.take("first", ms(900)).await;
-    world.redlock.break_lock("first").await.expect("broken");
+    world
+        .redlock
+        .break_lock("first")
+        .await
+        .expect("the lock is force-released");
     let cause = tokio::time::timeout(PATIENCE, lost.lost()).await;
     assert_eq!(cause, Ok(LossCause::TakenAway));
     // The second lock takes the schedule entry of the first one.

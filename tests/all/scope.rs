@@ -82,7 +82,7 @@ async fn scope_error_distinguishes_body_failure_and_lock_loss() {
     let full = |error: &ReportError| matches!(error, ReportError::Disk(why) if why.kind() == io::ErrorKind::StorageFull);
     assert!(failed.as_ref().is_err_and(full), "{failed:?}");
 
-    let guard = redlock.acquire("r").await.expect("free again");
+    let guard = redlock.acquire("r").await.expect("the lock is free again");
     let lock = redlock.lock("r").wait(quorate::Wait::For(ms(20)));
     let held = lock.try_scope(async |_| Ok::<_, ReportError>(())).await;
     let not_acquired =

@@ -61,8 +61,14 @@ async fn each_slot_has_its_own_rising_tokens() {
     for _ in 0..10 {
         let permit = redlock.semaphore("api", 2).acquire().await.expect("free");
         let slot = permit.slot().expect("one");
-        let number = permit.fencing_token().expect("fenced");
-        assert!(number > last[slot], "{number} after {}", last[slot]);
+        let number = permit
+            .fencing_token()
+            .expect("the lock has a fencing token");
+        assert!(
+            number > last[slot],
+            "token {number} must exceed {}",
+            last[slot]
+        );
         last[slot] = number;
         permit.release().await;
     }
@@ -83,7 +89,7 @@ async fn many_tasks_share_the_permits_and_all_are_served() {
                     let permit = permit.unwrap_or_else(|error| panic!("task {task}: {error}"));
                     let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
                     most.fetch_max(now, Ordering::SeqCst);
-                    assert!(now <= 3, "{now} hold a permit");
+                    assert!(now <= 3, "{now} tasks hold one of three permits");
                     tokio::time::sleep(ms(3)).await;
                     inside.fetch_sub(1, Ordering::SeqCst);
                     permit.release().await;

@@ -64,9 +64,9 @@ async fn token_of_several_resources_lies_between_earlier_and_later_holders() {
             _ => &["b"],
         };
         let guard = redlock.lock_all(resources).acquire().await.expect("free");
-        let number = guard.fencing_token().expect("fenced");
+        let number = guard.fencing_token().expect("the lock has a fencing token");
         // Each lock shares a resource with the one before it, so its token must be larger.
-        assert!(number > last, "{number} after {last}");
+        assert!(number > last, "token {number} must exceed {last}");
         last = number;
         guard.release().await;
     }
@@ -125,7 +125,7 @@ async fn lock_on_several_resources_is_renewed_and_lost_as_one() {
         ask_server(master, &["SET", "b", "a foreign value"]);
     }
     let cause = tokio::time::timeout(secs(10), guard.lost()).await;
-    assert_eq!(cause.expect("told"), LossCause::TakenAway);
+    assert_eq!(cause.expect("the loss is reported"), LossCause::TakenAway);
     eventually("the other resource is released", || {
         holders(&masters, "a") == 0
     })

@@ -38,8 +38,8 @@ async fn lock_over_stores_excludes_has_tokens_and_is_released() {
         for _ in 0..10 {
             for redlock in [&one, &other] {
                 let guard = redlock.acquire("nightly").await.expect("free");
-                let number = guard.fencing_token().expect("fenced");
-                assert!(number > last, "{number} after {last}");
+                let number = guard.fencing_token().expect("the lock has a fencing token");
+                assert!(number > last, "token {number} must exceed {last}");
                 last = number;
                 let refused = one.try_acquire("nightly").await;
                 assert!(refused.expect("no fault").acquired().is_none());
@@ -417,7 +417,7 @@ async fn tokens_at_a_store_with_dates_ignore_the_clients_clock() {
         .expect("good settings");
     let taken = async |resource: &str| {
         let guard = redlock.acquire(resource).await.expect("free");
-        let number = guard.fencing_token().expect("fenced");
+        let number = guard.fencing_token().expect("the lock has a fencing token");
         guard.release().await;
         number
     };

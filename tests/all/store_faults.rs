@@ -218,7 +218,7 @@ async fn extension_at_a_slow_store_lasts_as_reported() {
     let (one, other) = (one.expect("good"), other.expect("good"));
     let guard = one.lock("nightly").renewal(false).acquire().await;
     let guard = guard.expect("free");
-    guard.extend(secs(4)).await.expect("ours");
+    guard.extend(secs(4)).await.expect("the lock is still held");
     let _next = seize(&other, "nightly").await;
     assert!(!guard.is_valid(), "{:?} are left", guard.remaining());
 }
@@ -235,7 +235,7 @@ async fn records_are_read_again_after_a_restart_of_the_store() {
     books.restart_with(disk);
     seize(&one, "of this run").await.release().await;
     let guard = seize(&other, "nightly").await;
-    guard.extend(secs(4)).await.expect("ours");
+    guard.extend(secs(4)).await.expect("the lock is still held");
     // The store has made as many changes since as it lost, so its versions are those that the client remembers.
     let tried = one.try_acquire("nightly").await.expect("no fault");
     assert!(

@@ -93,7 +93,7 @@ async fn active_clients_remove_unneeded_records_only() {
     let mut numbers = Vec::new();
     for i in 0..150 {
         let guard = gone.acquire(format!("invoice-{i}")).await.expect("free");
-        numbers.push(guard.fencing_token().expect("fenced"));
+        numbers.push(guard.fencing_token().expect("the lock has a fencing token"));
         guard.release().await;
     }
     drop(gone);
@@ -118,7 +118,10 @@ async fn active_clients_remove_unneeded_records_only() {
 
     for (i, before) in numbers.into_iter().enumerate() {
         let guard = stays.acquire(format!("invoice-{i}")).await.expect("free");
-        assert!(guard.fencing_token().expect("fenced") > before, "{i}");
+        assert!(
+            guard.fencing_token().expect("the lock has a fencing token") > before,
+            "{i}"
+        );
         guard.release().await;
     }
     held.release().await;
@@ -308,15 +311,15 @@ async fn unused_counter_is_not_followed_by_a_smaller_one() {
         };
         let first = redlock(world.clone());
         let guard = first.acquire("nightly").await.expect("free");
-        let before = guard.fencing_token().expect("fenced");
+        let before = guard.fencing_token().expect("the lock has a fencing token");
         guard.release().await;
         let stays = first.acquire("held").await.expect("free");
         // The first client has seen the record unchanged for longer than a day, so it removes the record.
         tokio::time::sleep(27 * HOUR).await;
         let next = redlock(Arc::new(Behind(world.clone(), 30 * HOUR)));
         let guard = next.acquire("nightly").await.expect("free");
-        let number = guard.fencing_token().expect("fenced");
-        assert!(number > before, "{number} after {before}");
+        let number = guard.fencing_token().expect("the lock has a fencing token");
+        assert!(number > before, "token {number} must exceed {before}");
         guard.release().await;
         stays.release().await;
     }
@@ -331,7 +334,7 @@ fn client(world: &Arc<World>, store: &Reachable) -> Redlock {
 /// Acquires and releases a lock. Returns its token.
 async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     let guard = redlock.acquire(resource).await.expect("free");
-    let number = guard.fencing_token().expect("fenced");
+    let number = guard.fencing_token().expect("the lock has a fencing token");
     guard.release().await;
     number
 }
@@ -354,7 +357,7 @@ async fn idle_session_draws_no_number_from_an_old_date() {
     tokio::time::sleep(27 * HOUR).await;
     assert_eq!(records(&store.table).await, ["held"]);
     let number = taken(&idle, "nightly").await;
-    assert!(number > last, "{number} after {last}");
+    assert!(number > last, "token {number} must exceed {last}");
     held.release().await;
 }
 
@@ -377,7 +380,7 @@ async fn number_drawn_by_a_wrong_date_of_the_store_is_kept_until_a_day_after_tha
     tokio::time::sleep(27 * HOUR).await;
     for client in [first.clone(), redlock()] {
         let number = taken(&client, "nightly").await;
-        assert!(number > last, "{number} after {last}");
+        assert!(number > last, "token {number} must exceed {last}");
         last = number;
     }
     tokio::time::sleep(40 * HOUR).await;

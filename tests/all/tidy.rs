@@ -63,7 +63,10 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
 
 /// The module of a file, such as `node::redis::link`. It is empty for the root.
 fn module(path: &Path, base: &Path) -> Vec<String> {
-    let inside = path.strip_prefix(base).expect("inside").with_extension("");
+    let inside = path
+        .strip_prefix(base)
+        .expect("the path is inside the folder")
+        .with_extension("");
     let parts = inside
         .iter()
         .map(|part| part.to_string_lossy().into_owned());
@@ -354,7 +357,10 @@ fn functions_have_at_most_seventy_lines() {
         for path in &files {
             let all = functions(&std::fs::read_to_string(path).expect("a source"));
             seen += all.len();
-            let place = path.strip_prefix(root()).expect("inside").display();
+            let place = path
+                .strip_prefix(root())
+                .expect("the path is inside the folder")
+                .display();
             let all = all.into_iter().filter(|(_, lines)| *lines > LONGEST);
             long.extend(all.map(|(name, lines)| format!("{place}: {name}, {lines} lines")));
         }
@@ -390,7 +396,10 @@ fn declared_twice(package: &str) -> BTreeMap<String, Vec<String>> {
             if let (true, true, Some(name)) = (shared, kind, words.next()) {
                 let ends = |c: char| !c.is_alphanumeric();
                 let name = name.split(ends).next().unwrap_or_default();
-                let place = path.strip_prefix(root()).expect("inside").display();
+                let place = path
+                    .strip_prefix(root())
+                    .expect("the path is inside the folder")
+                    .display();
                 seen.entry(name.to_owned())
                     .or_default()
                     .push(place.to_string());

@@ -27,7 +27,9 @@ async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
 fn queued(masters: &Masters, resource: &str) -> i64 {
     let queue = format!("quorate:queue:{resource}");
     let count = |master: &quorate_testbed::Server| {
-        let count = master.command(&["ZCARD", &queue]).expect("alive");
+        let count = master
+            .command(&["ZCARD", &queue])
+            .expect("the server is alive");
         count.int().expect("a number")
     };
     masters.iter().map(count).min().unwrap_or(0)
@@ -152,7 +154,7 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
     // Ticket keys expire by themselves, so they are not checked.
     for master in &masters {
         let left = master.command(&["PTTL", "quorate:ticket:many"]);
-        let left = left.expect("alive").int().expect("a number");
+        let left = left.expect("the server is alive").int().expect("a number");
         assert!(left == -2 || (0..=8_000).contains(&left), "{left} ms");
     }
 }
@@ -166,7 +168,7 @@ async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     within(PATIENCE, "it is queued", || queued(&masters, "x") == 1).await;
     // The lock key is deleted without a wake-up for the waiter.
     for master in &masters {
-        master.command(&["DEL", "x"]).expect("alive");
+        master.command(&["DEL", "x"]).expect("the server is alive");
     }
     let tried = third.try_acquire("x").await.expect("a quorum");
     assert!(

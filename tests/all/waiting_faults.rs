@@ -199,10 +199,10 @@ async fn connections_cut_while_waiting_block_no_waiter() {
     for master in &masters {
         master
             .command(&["CLIENT", "KILL", "TYPE", "pubsub"])
-            .expect("alive");
+            .expect("the server is alive");
         master
             .command(&["CLIENT", "KILL", "TYPE", "normal"])
-            .expect("alive");
+            .expect("the server is alive");
     }
     guard.release().await;
     assert_eq!(others.await.expect("no panic"), 5);

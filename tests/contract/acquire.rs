@@ -57,7 +57,7 @@ pub(crate) async fn counter_rises_with_every_grant_even_after_a_release(arm: &Ar
     for n in 1..=20 {
         let claim = claim(KEY, n);
         let counter = arm.granted(acquire(&claim, LONG, proposal)).await;
-        assert!(counter > last, "{counter} after {last}");
+        assert!(counter > last, "counter {counter} must exceed {last}");
         last = counter;
         let released = arm.ask(release(&claim)).await;
         assert_eq!(released, Ok(Answer::Released(true)));

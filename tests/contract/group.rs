@@ -113,7 +113,9 @@ pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
 
 pub(crate) async fn force_released_hold_does_not_join_a_later_class(arm: &Arm) {
     let number = arm.granted(acquire(&reader(KEY, 1), LONG, now())).await;
-    arm.ask(smash(KEY)).await.expect("broken");
+    arm.ask(smash(KEY))
+        .await
+        .expect("the lock is force-released");
     let writer = claim(KEY, 2);
     arm.granted(acquire(&writer, LONG, now())).await;
     arm.ask(release(&writer)).await.expect("released");
@@ -136,7 +138,9 @@ pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restore
         let number = arm.granted(acquire(&hold(1, 0), LONG, now())).await;
         let joined = arm.granted(acquire(&hold(2, 0), LONG, now())).await;
         assert_eq!(joined, number);
-        arm.ask(smash(KEY)).await.expect("broken");
+        arm.ask(smash(KEY))
+            .await
+            .expect("the lock is force-released");
         // The second hold agreed on a number that this master did not receive.
         for broken in [hold(1, number), hold(2, number + 7), hold(3, number)] {
             let kept = arm.ask(extend(&[(&broken, LONG)])).await;
@@ -147,7 +151,9 @@ pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restore
         let kept = arm.ask(extend(&[(&later, LONG)])).await;
         assert_eq!(kept, Ok(each(&[Extended::Restored])));
         // The later hold is force-released as well, and the earlier ones cannot return either.
-        arm.ask(smash(KEY)).await.expect("broken");
+        arm.ask(smash(KEY))
+            .await
+            .expect("the lock is force-released");
         for broken in [later, hold(1, number), hold(2, number + 7)] {
             let kept = arm.ask(extend(&[(&broken, LONG)])).await;
             assert_eq!(kept, Ok(each(&[Extended::NotOurs])));
@@ -177,7 +183,9 @@ pub(crate) async fn downgrade_of_a_force_released_lock_returns_the_remaining_tim
     arm: &Arm,
 ) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
-    arm.ask(smash(KEY)).await.expect("broken");
+    arm.ask(smash(KEY))
+        .await
+        .expect("the lock is force-released");
     arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
     let reads = Claim::new("", KEY, token(3), true).with_fairness(Fairness::Fair(None));
     let instead = group(KEY, Class::Shared, 0).instead_of(token(1));

@@ -84,7 +84,9 @@ pub(crate) async fn force_released_holder_cannot_return_after_the_next_holder_is
     let holders: Vec<_> = (1..=3).map(|n| claim(KEY, n)).collect();
     for holder in &holders {
         arm.granted(acquire(holder, LONG, now())).await;
-        arm.ask(smash(KEY)).await.expect("broken");
+        arm.ask(smash(KEY))
+            .await
+            .expect("the lock is force-released");
     }
     for holder in &holders {
         let said = arm.ask(extend(&[(holder, LONG)])).await;
@@ -98,7 +100,9 @@ pub(crate) async fn force_released_holder_cannot_return_after_the_next_holder_is
 pub(crate) async fn break_marker_outlives_the_longest_ttl_of_any_client(arm: &Arm) {
     let short = LONG / 20;
     let number = arm.granted(acquire(&claim(KEY, 1), short, now())).await;
-    arm.ask(smash(KEY)).await.expect("broken");
+    arm.ask(smash(KEY))
+        .await
+        .expect("the lock is force-released");
     assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
     // The marker's lifetime is extended when a class is force-released after it.
     arm.put(&mark(KEY), b"\nanother\n", Some(secs(1)));
@@ -111,7 +115,9 @@ pub(crate) async fn break_marker_outlives_the_longest_ttl_of_any_client(arm: &Ar
     let reader = Claim::new("", KEY, token(2), true).with_fairness(Fairness::Fair(None));
     let reader = Arc::new(reader.with_group(group));
     arm.granted(acquire(&reader, short, now())).await;
-    arm.ask(smash(KEY)).await.expect("broken");
+    arm.ask(smash(KEY))
+        .await
+        .expect("the lock is force-released");
     assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
     assert!(
         arm.read(&mark(KEY))
@@ -127,7 +133,9 @@ pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_return(ar
             bytes[0] = more;
             let holder = Claim::new("", KEY, Token::from_bytes(bytes), true);
             arm.granted(acquire(&Arc::new(holder), LONG, now())).await;
-            arm.ask(smash(KEY)).await.expect("broken");
+            arm.ask(smash(KEY))
+                .await
+                .expect("the lock is force-released");
         }
     }
     let first = Token::from_bytes([&[0][..], &[1; 15]].concat().try_into().expect("sixteen"));
@@ -140,7 +148,9 @@ pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_return(ar
 
 pub(crate) async fn forced_release_of_a_foreign_lock_writes_no_break_marker(arm: &Arm) {
     arm.put(KEY, b"somebody", Some(LONG));
-    arm.ask(smash(KEY)).await.expect("broken");
+    arm.ask(smash(KEY))
+        .await
+        .expect("the lock is force-released");
     assert_eq!((arm.read(KEY), arm.read(&mark(KEY))), (None, None));
 }
 
@@ -149,7 +159,9 @@ pub(crate) async fn force_released_lock_without_expiry_is_not_restored(arm: &Arm
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.put(KEY, &hex(1), None);
-    arm.ask(smash(KEY)).await.expect("broken");
+    arm.ask(smash(KEY))
+        .await
+        .expect("the lock is force-released");
     let said = arm.ask(extend(&[(&holder, LONG)])).await;
     assert_eq!(said, Ok(each(&[Extended::NotOurs])));
     assert_eq!(arm.read(KEY), None);

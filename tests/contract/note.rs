@@ -94,17 +94,25 @@ pub(crate) async fn term_of_a_leader_is_shown_without_a_note(arm: &Arm) {
 pub(crate) async fn note_follows_the_renewed_expiry_of_its_lock(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, secs(100), now())).await;
-    arm.ask(note(&holder, "one", false)).await.expect("said");
+    arm.ask(note(&holder, "one", false))
+        .await
+        .expect("the note is answered");
     assert_about(arm.ttl(&note_key(KEY)), NOTE_LIVES * secs(100));
-    arm.ask(extend(&[(&holder, LONG)])).await.expect("ours");
-    arm.ask(note(&holder, "one", false)).await.expect("said");
+    arm.ask(extend(&[(&holder, LONG)]))
+        .await
+        .expect("the lock is still held");
+    arm.ask(note(&holder, "one", false))
+        .await
+        .expect("the note is answered");
     assert_about(arm.ttl(&note_key(KEY)), NOTE_LIVES * LONG);
 }
 
 pub(crate) async fn renewal_keeps_the_note_and_reports_a_missing_one(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, secs(100), now())).await;
-    arm.ask(note(&holder, "one", false)).await.expect("said");
+    arm.ask(note(&holder, "one", false))
+        .await
+        .expect("the note is answered");
     let each = |said| Ok(Answer::Extended(vec![said]));
     let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
     assert_eq!(renewed, each(Extended::Kept));
@@ -130,7 +138,9 @@ pub(crate) async fn renewal_keeps_the_note_and_reports_a_missing_one(arm: &Arm) 
 pub(crate) async fn renewal_without_the_note_flag_leaves_the_note_unchanged(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, secs(100), now())).await;
-    arm.ask(note(&holder, "one", false)).await.expect("said");
+    arm.ask(note(&holder, "one", false))
+        .await
+        .expect("the note is answered");
     let alone = || {
         let (claim, ttl) = (holder.clone(), LONG);
         let item = ExtendItem {
@@ -153,7 +163,9 @@ pub(crate) async fn renewal_without_the_note_flag_leaves_the_note_unchanged(arm:
 pub(crate) async fn note_without_its_lock_is_not_shown(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
-    arm.ask(note(&holder, "one", false)).await.expect("said");
+    arm.ask(note(&holder, "one", false))
+        .await
+        .expect("the note is answered");
     // The lock key is deleted as by its expiry, not released, so the note stays.
     arm.delete(KEY);
     assert!(arm.read(&note_key(KEY)).is_some());
@@ -171,7 +183,9 @@ pub(crate) async fn only_the_holder_writes_a_note(arm: &Arm) {
     );
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
-    arm.ask(note(&holder, "one", false)).await.expect("said");
+    arm.ask(note(&holder, "one", false))
+        .await
+        .expect("the note is answered");
     assert_eq!(
         arm.ask(note(&stranger, "two", true)).await,
         Ok(written(false))
@@ -182,7 +196,9 @@ pub(crate) async fn only_the_holder_writes_a_note(arm: &Arm) {
 pub(crate) async fn release_removes_its_own_note_only(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
-    arm.ask(note(&holder, "one", false)).await.expect("said");
+    arm.ask(note(&holder, "one", false))
+        .await
+        .expect("the note is answered");
     let late = claim(KEY, 2);
     late.take_note();
     assert_eq!(arm.ask(release(&late)).await, Ok(Answer::Released(false)));
@@ -192,7 +208,9 @@ pub(crate) async fn release_removes_its_own_note_only(arm: &Arm) {
     // Holders that were queued with a ticket.
     for (n, holder) in [(3, queued(KEY, 3, 1)), (4, queued(KEY, 4, 2))] {
         arm.granted(acquire(&holder, LONG, now())).await;
-        arm.ask(note(&holder, "one", false)).await.expect("said");
+        arm.ask(note(&holder, "one", false))
+            .await
+            .expect("the note is answered");
         assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
         assert_eq!(arm.read(&note_key(KEY)), None, "{n}");
     }
@@ -201,7 +219,9 @@ pub(crate) async fn release_removes_its_own_note_only(arm: &Arm) {
 pub(crate) async fn leftover_note_is_never_shown_for_another_holder(arm: &Arm) {
     let first = claim(KEY, 1);
     arm.granted(acquire(&first, LONG, now())).await;
-    arm.ask(note(&first, "one", false)).await.expect("said");
+    arm.ask(note(&first, "one", false))
+        .await
+        .expect("the note is answered");
     let left = arm.read(&note_key(KEY)).expect("a note");
     arm.delete(KEY);
     assert_eq!(state(arm).await.note, None, "a free lock has no note");
@@ -226,14 +246,18 @@ pub(crate) async fn refused_ordered_attempt_gets_the_holders_note(arm: &Arm) {
         let line = line.expect("a line");
         assert_eq!(line.holder, Some(hex(1)));
         assert_eq!(host(line.note), known);
-        arm.ask(note(&holder, "one", false)).await.expect("said");
+        arm.ask(note(&holder, "one", false))
+            .await
+            .expect("the note is answered");
     }
 }
 
 pub(crate) async fn forced_release_returns_and_removes_the_note(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
-    arm.ask(note(&holder, "one", false)).await.expect("said");
+    arm.ask(note(&holder, "one", false))
+        .await
+        .expect("the note is answered");
     let Ok(Answer::State(was)) = arm.ask(smash(KEY)).await else {
         panic!("no state")
     };
@@ -254,7 +278,9 @@ pub(crate) async fn note_key_of_another_data_type_is_ignored(arm: &Arm) {
     assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
     assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
     arm.put(KEY, b"somebody", None);
-    arm.ask(smash(KEY)).await.expect("broken");
+    arm.ask(smash(KEY))
+        .await
+        .expect("the lock is force-released");
     let left = arm.read(&note_key(KEY));
     assert_eq!(left.as_deref(), Some(&b"foreign"[..]));
     // A lock key of another data type has no holder.
@@ -321,8 +347,12 @@ pub(crate) async fn new_leader_is_announced_to_its_observers(arm: &Arm) {
     assert_eq!(arm.ask(watch(true)).await, Ok(Answer::Watching));
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
-    arm.ask(note(&holder, "one", false)).await.expect("said");
-    arm.ask(note(&holder, "one", true)).await.expect("said");
+    arm.ask(note(&holder, "one", false))
+        .await
+        .expect("the note is answered");
+    arm.ask(note(&holder, "one", true))
+        .await
+        .expect("the note is answered");
     eventually("the new leader is announced", || {
         *heard.0.lock().expect("no panic") == [KEY.to_vec()]
     })
@@ -404,7 +434,9 @@ pub(crate) async fn every_hold_of_a_class_has_a_note_that_ends_with_it(arm: &Arm
     let key = |n| [b"quorate:note:quorate:hold:", &hex(n)[..], b":", KEY].concat();
     assert_about(arm.ttl(&key(1)), secs(100) * NOTE_LIVES);
     assert_about(arm.ttl(&key(2)), LONG * NOTE_LIVES);
-    arm.ask(release(&one)).await.expect("ours");
+    arm.ask(release(&one))
+        .await
+        .expect("the lock is still held");
     assert_eq!(arm.read(&key(1)), None);
     let Ok(Answer::State(was)) = arm.ask(smash(KEY)).await else {
         panic!("no state")

@@ -337,7 +337,7 @@ fn waiter_is_woken_when_it_is_first_and_by_a_local_release() {
         );
         assert!(
             wait.as_mut().poll(&mut cx).is_pending(),
-            "it is the second waiter"
+            "the second waiter must not be woken"
         );
         drop(second);
         assert!(waker.0.swap(false, Ordering::SeqCst));
@@ -394,10 +394,18 @@ fn wake_ups_of_a_majority_end_a_wait_at_once_and_fewer_a_moment_later() {
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
     lines.woken(0, b"other");
-    assert_eq!(poll(wait.as_mut()), None, "a wake-up for another lock");
+    assert_eq!(
+        poll(wait.as_mut()),
+        None,
+        "a wake-up for another lock must not end the wait"
+    );
     lines.woken(0, b"job");
     lines.woken(0, b"job");
-    assert_eq!(poll(wait.as_mut()), None, "two wake-ups of the same master");
+    assert_eq!(
+        poll(wait.as_mut()),
+        None,
+        "two wake-ups of one master must not end the wait"
+    );
     lines.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
     // Master 2 was free at the last attempt, so the wake-up of one other master is enough.
@@ -408,7 +416,7 @@ fn wake_ups_of_a_majority_end_a_wait_at_once_and_fewer_a_moment_later() {
     assert_eq!(
         poll(wait.as_mut()),
         None,
-        "a wake-up of the master that was free"
+        "a wake-up of the master that was free must not count"
     );
     lines.woken(0, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));

@@ -98,7 +98,7 @@ impl Bench {
     fn ask(&self, number: usize, request: Request) {
         let reply = Reply::new(self.told.clone(), number, Phase::Acquire);
         let pushed = self.shared.mailbox.push(Queued::new(request, reply));
-        assert!(pushed.is_ok(), "room in the mailbox");
+        assert!(pushed.is_ok(), "the mailbox must have room");
     }
 
     fn say(&mut self, bytes: &[u8], now: u64) {
@@ -334,9 +334,12 @@ fn master_that_closes_after_each_handshake_delays_no_request() {
             Some(_) => {}
         }
     }
-    assert!((10..60).contains(&connections), "{connections} connections");
+    assert!(
+        (10..60).contains(&connections),
+        "the link made {connections} connections"
+    );
     // Once a second a request may wait for one node timeout.
-    assert!(worst <= NODE_TIMEOUT + 2, "{worst} ms");
+    assert!(worst <= NODE_TIMEOUT + 2, "a request waited for {worst} ms");
 }
 
 #[test]
@@ -1129,7 +1132,10 @@ fn request_split_from_a_call_goes_first_unless_withdrawn() {
     assert_eq!(bench.told.all(), [(1, Err(Fault::Withdrawn))]);
     let written = bench.written();
     assert_eq!(many(&written), [1, 2]);
-    assert!(written.contains("10000"), "first the attempt: {written}");
+    assert!(
+        written.contains("10000"),
+        "the attempt must come first: {written}"
+    );
 }
 
 #[test]
@@ -1477,7 +1483,11 @@ fn release_follows_an_acquire_that_may_be_sent_again() {
     bench.ask(1, acquire(claim.clone()));
     bench.ask(2, release(claim.clone()));
     bench.link.take(at(1));
-    assert_eq!(releases(&bench.written()), (0, 2), "both by scripts");
+    assert_eq!(
+        releases(&bench.written()),
+        (0, 2),
+        "both releases must use scripts"
+    );
     bench.say(&b"-NOSCRIPT No matching script.\r\n".repeat(2), 2);
     bench.link.take(at(3));
     bench.say(SHA.repeat(8).as_bytes(), 4);
