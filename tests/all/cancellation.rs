@@ -208,7 +208,7 @@ async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
                         .acquire("job")
                         .await
                         .expect("the lock is released"),
-                )
+                );
             };
             let done = polled(waiting, polls).await;
             giver.await.expect("no panic");
