@@ -14,11 +14,11 @@ use quorate_chaos::scenario::Scenario;
 use quorate_chaos::workload::{Locker, Order, Workload};
 use quorate_chaos::world::Needs;
 
-/// The time that a client waits for a lock in a run with a known-bad implementation, because such a client may never
-/// get the lock.
+/// How long a client waits for a lock in a run with a known-bad lock implementation. The time is short, because such a
+/// client may never get the lock.
 const PATIENCE_WITH_WRONG_ONES: Duration = Duration::from_secs(5);
 
-/// Try to break the lock: real masters, real processes, real faults, and a verdict.
+/// Start real masters and client processes, inject real faults, and check whether the lock kept its promises.
 #[derive(Debug, Parser)]
 #[command(
     name = "quorate-chaos",
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     Matrix(MatrixArgs),
     /// List the kinds of faults
     Faults,
-    /// Run as a client process that another run has started
+    /// Run as a client process of another chaos run (started by that run, not by hand)
     #[command(hide = true)]
     Client,
     /// Resolve a host name and print the result
@@ -56,16 +56,16 @@ pub(crate) enum Command {
         /// The host name to resolve
         name: String,
     },
-    /// Work as the child process of `quorate run`
+    /// Work under a lock as the child process of `quorate run` (started by a client, not by hand)
     #[command(hide = true)]
     Child {
         /// The time at which the run started, on the machine's clock in nanoseconds
         #[arg(long)]
         origin: u64,
-        /// How long the child works
+        /// How long the child process works before it ends
         #[arg(long, value_parser = humantime::parse_duration)]
         works: Duration,
-        /// The file that the child changes
+        /// The file that the child process reads and changes
         #[arg(long)]
         state: PathBuf,
     },
@@ -115,7 +115,7 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value = "careful")]
     operator: Operator,
 
-    /// The TTL of a lock. Masters other than Redis get a quarter of it as their request timeout
+    /// The TTL of a lock. The request timeout of masters other than Redis is a quarter of this TTL
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 
@@ -144,7 +144,8 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value = "fair")]
     order: Order,
 
-    /// Whether the restart guard excludes restarted masters: on or off [default: on, off for amnesia]
+    /// Whether the clients use the restart guard, which excludes restarted masters: on or off [default: on; off for the
+    /// fault amnesia]
     #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new())]
     restart_guard: Option<bool>,
 
@@ -226,7 +227,7 @@ fn mix(names: &str) -> Result<Mix, String> {
 }
 
 impl MatrixArgs {
-    /// The kinds of the masters, for each run of the matrix.
+    /// The kinds of the masters in each run of the matrix: one list per run.
     pub(crate) fn fleets(&self) -> Vec<Vec<NodeKind>> {
         match &self.mixes[..] {
             [] => {
@@ -237,7 +238,7 @@ impl MatrixArgs {
         }
     }
 
-    /// The TTL of a lock.
+    /// The TTL of a lock in the runs of the matrix.
     pub(crate) fn ttl(&self) -> Duration {
         let usual = if self.mixes.is_empty() {
             Scenario::default().ttl
@@ -247,7 +248,7 @@ impl MatrixArgs {
         self.ttl.unwrap_or(usual)
     }
 
-    /// The pair of marks in the file between which the result is written.
+    /// The pair of markers in the result file. The result table is written between them.
     pub(crate) fn place(&self) -> Place {
         if self.mixes.is_empty() {
             Place::REDIS
@@ -274,7 +275,7 @@ fn replaced(text: &str) -> Result<Replaced, String> {
     }
 }
 
-/// The workloads behind a name on the command line.
+/// The workloads that one name on the command line stands for.
 #[derive(Clone, Debug)]
 pub(crate) struct Named(pub(crate) Vec<Workload>);
 
@@ -299,7 +300,7 @@ impl Command {
 }
 
 impl RunArgs {
-    /// The changes of masters that the arguments ask for, or `None`.
+    /// The changes of masters that the command line asks for, or `None` if masters are not changed.
     fn changes(&self) -> Option<Changes> {
         let masters = self.masters;
         let changes = match (self.replace_masters, self.grow) {
@@ -316,7 +317,7 @@ impl RunArgs {
         })
     }
 
-    /// The workloads, each of them once.
+    /// The requested workloads, each of them once.
     fn workloads(&self, changes: Option<&Changes>) -> Vec<Workload> {
         let mut workloads: Vec<Workload> = Vec::new();
         for one in self.workload.iter().flat_map(|named| &named.0) {
@@ -332,7 +333,7 @@ impl RunArgs {
         workloads
     }
 
-    /// The scenario of these arguments.
+    /// The scenario that the command line describes.
     pub(crate) fn scenario(&self) -> anyhow::Result<Scenario> {
         let changes = self.changes();
         let nodes = match &self.nodes[..] {
@@ -379,7 +380,7 @@ impl RunArgs {
         Ok(scenario)
     }
 
-    /// The directory of the report.
+    /// The directory that the report of this scenario is written to.
     pub(crate) fn out(&self, scenario: &Scenario) -> PathBuf {
         self.out.clone().unwrap_or_else(|| {
             let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
@@ -434,7 +435,7 @@ pub(crate) fn again(scenario: &Scenario) -> String {
     command
 }
 
-/// The command-line options for this scenario's changes of masters.
+/// The part of the command line that requests this scenario's changes of masters.
 fn changed(scenario: &Scenario) -> String {
     let Some(changes) = &scenario.changes else {
         return String::new();

@@ -1,6 +1,6 @@
-//! The bank: accounts that the fencing tokens of a lock over several resources protect. The bank does not know locks.
-//! It rejects a token that is smaller than the largest token seen on any of the requested accounts, even if that larger
-//! token came from a reader.
+//! The bank: accounts that are protected by the fencing tokens of a lock over several resources. The bank knows nothing
+//! about locks. It rejects a token that is smaller than the largest token seen on any of the requested accounts, even
+//! if that larger token came from a reader.
 
 use std::collections::BTreeMap;
 
@@ -30,11 +30,11 @@ impl Default for Account {
     }
 }
 
-/// A rejection: the account that has already seen a larger token, and that larger token.
+/// The reason why the bank rejected a token: the account that has already seen a larger token, and that larger token.
 pub type Stale = (String, u64);
 
 impl Bank {
-    /// Returns the balances of these accounts, if the token is not smaller than one seen before.
+    /// Returns the balances of these accounts, if none of the accounts has seen a larger token.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl Bank {
         Ok(names.iter().map(balance).collect())
     }
 
-    /// Sets the balances of these accounts, if the token is not smaller than one seen before.
+    /// Sets the balances of these accounts, if none of the accounts has seen a larger token.
     ///
     /// # Errors
     ///
@@ -59,8 +59,8 @@ impl Bank {
         Ok(())
     }
 
-    /// Records this token as the largest on all of these accounts. If one of them has seen a larger token, none is
-    /// changed.
+    /// Records this token as the largest on all of these accounts. If one of the accounts has seen a larger token, no
+    /// account is changed.
     fn admit(&mut self, names: &[&str], token: u64) -> Result<(), Stale> {
         let stale = names.iter().find_map(|name| {
             let highest = self.accounts.get(*name)?.highest;

@@ -1,27 +1,28 @@
-//! The changes of masters that a run makes: which masters, how often, and by which kind of operator.
+//! The changes of masters in a chaos run: which masters are replaced, how often, and by which kind of operator.
 
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The sets of masters that a run goes through, one after the other.
+/// The sets of masters that clients use during a chaos run, one set after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
-    /// The masters of each generation, by index.
+    /// The sets of masters, one per generation. Each master is given by its index.
     pub sets: Vec<Vec<usize>>,
     /// The operator that changes the masters.
     pub operator: Operator,
 }
 
-/// The kind of operator that changes masters: careful, who follows the operators' page, or known-bad in a way that the
-/// checkers must notice.
+/// The kind of operator that changes masters. A careful operator follows the operators' page; a known-bad operator
+/// breaks one of its rules, and the checkers must notice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {
     /// Takes every step of the operators' page, in order, and completes each step.
     #[default]
     Careful,
-    /// Gives the new masters to one client after another, and skips all other steps.
+    /// Restarts one client after another with the new masters alone, and skips all other steps. So some clients use the
+    /// old masters while others use the new ones.
     NoJointStep,
     /// Opens the new masters by writing their generation markers by hand, and never closes the old masters.
     OpensByHand,
@@ -89,7 +90,7 @@ impl Changes {
         all.map_or(0, |last| last + 1)
     }
 
-    /// The masters that the change with this number removes.
+    /// The masters that are removed by the change with this number.
     pub fn left_over(&self, change: usize) -> Vec<usize> {
         let [old, next] = [&self.sets[change], &self.sets[change + 1]];
         let old = old.iter().filter(|master| !next.contains(master));

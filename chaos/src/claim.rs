@@ -1,4 +1,4 @@
-//! The mode in which an attempt wants its resources: exclusively, or shared with certain other holds.
+//! The mode in which an attempt locks its resources: exclusive, or shared with certain other holds.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub enum Claim {
     Alone,
     /// Shares with other readers.
     Reader,
-    /// Shares with the holders of the other slots. The number is the count of all slots.
+    /// A permit of a semaphore: shares with the holders of the other slots. The field is the total number of slots.
     Permit(usize),
     /// Shares with other holds of the owner with this name.
     Owner(String),

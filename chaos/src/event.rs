@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
 
-/// The text in [`Event::Suffered`] for a pause in which the machine did not run the client.
+/// The value of [`Event::Suffered`]'s `what` for a pause in which the machine did not run the client.
 pub const STALLED: &str = "stalled";
 
 /// The time base of one run.
@@ -51,8 +51,8 @@ impl Clock {
 pub struct Entry {
     /// The time of the event, in nanoseconds since the run began.
     pub t: u64,
-    /// The process that observed the event: `c1` is a client, `c1.2` its second process, `m3` a master; also `chaos`
-    /// and `register`.
+    /// The name of the process that observed the event: `c1` is the first process of a client, `c1.2` its second
+    /// process, `m3` a master. `chaos` (the driver) and `register` record events as well.
     pub who: String,
     /// The event.
     #[serde(flatten)]
@@ -116,7 +116,7 @@ pub enum Event {
         op: u64,
         /// The number of masters that deleted the key.
         on: usize,
-        /// The number of masters that failed or had not answered yet.
+        /// The number of masters whose release failed or whose reply was still outstanding.
         open: usize,
     },
     /// The holder was notified that the lock is lost.
@@ -140,7 +140,7 @@ pub enum Event {
         /// The attempt.
         op: u64,
     },
-    /// A step under the lock that reads, changes and writes unprotected data.
+    /// A holder changed unprotected data: it read the old content, and wrote new content made from it.
     Wrote {
         /// The attempt whose lock the client believed to hold.
         op: u64,
@@ -148,12 +148,12 @@ pub enum Event {
         key: String,
         /// The content that the new content was made from. No two writes may start from the same content.
         from: String,
-        /// The time at which the write itself began.
+        /// The time at which the holder began to write the new content.
         began: u64,
     },
     /// A holder read data that no other client may change while the holder has the lock.
     Found {
-        /// The attempt whose lock the client believed to hold.
+        /// The attempt whose lock the client believed to hold while it read.
         op: u64,
         /// The name of the data.
         key: String,
@@ -161,10 +161,10 @@ pub enum Event {
         expected: String,
         /// The content that the holder found.
         found: String,
-        /// The writer of the content, if it is not the expected content: its client and attempt.
+        /// The client and attempt that wrote the content, if the content is not the expected one.
         writer: String,
     },
-    /// The request for a prize was answered.
+    /// A client's request for a prize was answered.
     Answered {
         /// The attempt.
         op: u64,
@@ -205,13 +205,13 @@ pub enum Event {
         /// The fencing token of the write.
         token: u64,
     },
-    /// The fenced register refused a write with an outdated token. Recorded by the register itself.
+    /// The fenced register refused a write, because it had seen a larger token. Recorded by the register itself.
     Refused {
-        /// The client and attempt that wrote.
+        /// The client and attempt that tried to write.
         by: String,
         /// The name of the register.
         key: String,
-        /// The fencing token of the write.
+        /// The fencing token of the refused write.
         token: u64,
         /// The largest token that the register has seen.
         highest: u64,
@@ -221,12 +221,12 @@ pub enum Event {
     Suffered {
         /// The kind of disturbance, e.g. [`STALLED`].
         what: String,
-        /// The start of the time, in nanoseconds since the run began.
+        /// The start of the disturbance, in nanoseconds since the run began.
         since: u64,
     },
-    /// By the kernel's count, threads of a client waited for a processor.
+    /// Threads of a client waited for a CPU, by the kernel's count.
     Starved {
-        /// The start of the interval; it ends at the time of this line.
+        /// The start of the interval in which threads waited. It ends at the time of this history line.
         since: u64,
         /// The total time waited, in nanoseconds.
         waited: u64,
@@ -268,45 +268,45 @@ pub enum Event {
     },
     /// A client process ended: killed by the run, at the end of the run, or by accident.
     Gone {
-        /// Whether the run intended the end.
+        /// Whether the chaos run itself ended the process on purpose.
         meant: bool,
         /// How the process ended, e.g. its exit status.
         how: String,
     },
-    /// A step of a change of masters has ended, successfully or not.
+    /// A step of a change of masters (e.g. `close`) has ended, successfully or not.
     Step {
         /// The number of the change, from 0.
         change: usize,
-        /// The name of the step.
+        /// The name of the operator's step.
         step: String,
         /// The start of the step.
         since: u64,
-        /// Whether it succeeded.
+        /// Whether the step succeeded.
         done: bool,
-        /// The output of the step.
+        /// The text that the command of this step printed.
         said: String,
     },
-    /// A client starts with other masters than before.
+    /// A client was restarted with other masters than before.
     Sent {
-        /// The step of the client: twice the number of completed changes, plus one while the client uses two sets of
-        /// masters.
+        /// The step that the client's new configuration belongs to: twice the number of completed changes, plus one
+        /// while the client uses two sets of masters.
         step: u64,
     },
     /// A master was stopped for good.
     Retired,
-    /// All faults were ended. From here on every client must make progress.
+    /// All faults have been healed. From here on every client must make progress.
     Calm,
     /// Clients were asked to finish.
     Finish,
-    /// A client ended as asked; every request that it sent was answered.
+    /// A client ended as it was asked to; every request that it had sent was answered.
     Bye,
     /// The keys on a master after the clients have ended.
     Keys {
         /// When the keys were read: `at-once`, `after-ttl`, or `after-notes`.
         when: String,
-        /// Keys of locks and queues.
+        /// The keys of locks and queues that are left.
         left: Vec<String>,
-        /// Keys without an expiry.
+        /// The keys that have no expiry.
         eternal: Vec<String>,
     },
     /// The resources that a client or a master uses.

@@ -12,7 +12,8 @@ use crate::scenario::{Scenario, Workload};
 
 type Checker = fn(&Case<'_>) -> Finding;
 
-/// The checkers that run only for certain kinds of lock, each with the workloads that need it.
+/// The checkers for special kinds of lock. Each checker runs only if the scenario has one of the workloads listed with
+/// it.
 const OF_KINDS: [(Checker, &[Workload]); 6] = [
     (ledger::check, &[Workload::Transfer]),
     (views::check, &[Workload::Readers, Workload::Owners]),
@@ -22,7 +23,7 @@ const OF_KINDS: [(Checker, &[Workload]); 6] = [
     (leaders::check, &[Workload::Leader]),
 ];
 
-/// Runs all checkers.
+/// Runs all checkers over the history, and returns their findings.
 pub fn check(scenario: &Scenario, history: &History) -> Findings {
     let case = Case {
         scenario,

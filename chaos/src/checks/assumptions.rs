@@ -4,7 +4,7 @@
 use super::{Case, Finding, Violation};
 use crate::event::Event;
 
-/// The minimum number of acquisitions per client. A run with fewer has tested nothing.
+/// The minimum number of acquisitions per client. A chaos run with fewer acquisitions has tested nothing.
 const FEW: usize = 3;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -24,7 +24,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("assumptions", looked_at, violations).lacking(&missing)
 }
 
-/// Faults that had no effect, and clients that ended unexpectedly.
+/// Finds faults that had no effect, and clients that ended unexpectedly.
 fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
     let bad = |t: u64, who: &str, what: String| Violation {
         checker: "assumptions".into(),
@@ -57,7 +57,7 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
 /// The reasons why the run is not meaningful.
 fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
     let mut missing = Vec::new();
-    // A short run with many kinds of faults may not reach all of them. A run with one kind must inject it.
+    // A short run with many kinds of faults may not inject all of them. A run with a single kind must inject it.
     if let [kind] = case.scenario.faults[..] {
         let unavailable = case.history.lines.iter().any(|line| {
             matches!(&line.what, Event::Unavailable { kind: name, .. } if name == kind.name())

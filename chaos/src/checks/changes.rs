@@ -54,7 +54,7 @@ fn violation(from: u64, to: u64, who: &str, what: String) -> Violation {
     }
 }
 
-/// Steps of the operator that were not taken or did not complete.
+/// Finds steps of the operator that were not taken or did not complete.
 fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation> {
     let mut missing = Vec::new();
     for change in 0..changes.count() {
@@ -144,7 +144,8 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
 /// time in nanoseconds.
 fn waits(case: &Case<'_>, violations: &mut Vec<Violation>) -> u64 {
     let ttl = case.scenario.ttl;
-    // The lease of a dead holder must expire, and then the ticket of a dead waiter that was next in the queue.
+    // Before the waiter gets the lock, the lease of a dead holder may have to expire, and then the ticket of a dead
+    // waiter that was next in the queue.
     let allowed = (ttl + ttl / 2 + SLACK).as_nanos() as u64;
     let calm = case.history.calm().unwrap_or(case.end);
     let mut longest = 0;

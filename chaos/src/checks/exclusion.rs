@@ -39,7 +39,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     };
     let finding = Finding::of("exclusion", looked_at, violations);
     if promise == Promise::MustBreak && seen == 0 {
-        // The fault certainly breaks exclusion, but no break was seen. So this run says nothing about unseen breaks.
+        // This fault certainly breaks exclusion, but the checker saw no violation. So the checker may also miss
+        // violations in other runs, and its verdict is at most "unknown".
         return finding.at_least(Verdict::Unknown);
     }
     finding

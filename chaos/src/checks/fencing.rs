@@ -55,16 +55,17 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("fencing", looked_at, violations)
 }
 
-/// The holds of lock owners, by resource and token.
+/// The holds of lock owners, grouped by resource and fencing token.
 #[derive(Default)]
 struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 
-/// A hold, the end of the client's belief in it, and the start of the acquisition that drew its token.
+/// A hold that others of its owner may join, the end of the client's belief in it, and the start of the acquisition
+/// that drew its token.
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {
-    /// Returns the start of the acquisition that drew this hold's token. A hold that joins an owner's live lock,
-    /// locally or on the masters, shares the token of that lock.
+    /// Returns the start of the acquisition that drew the token of this hold. A hold that joins the live lock of its
+    /// owner, locally or on the masters, shares the token of that lock.
     fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
         let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
             return attempt.began;

@@ -1,5 +1,5 @@
-//! Checks what followers of a leader see: terms never fall, each term has one leader, and each leader is shown with its
-//! own term. The exclusion checker checks that two leaders never lead at once.
+//! Checks the leaders that followers see: terms never fall, each term has one leader, and each leader is shown with its
+//! own term. Two leaders at the same time are a matter for the exclusion checker.
 
 use std::collections::BTreeMap;
 

@@ -48,8 +48,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             // A killed client could not release its locks, so its keys may remain until they expire.
             let left: Vec<String> = left
                 .iter()
-                // A ticket counter outlives its queue for a moment, so that tickets never fall. The key that shows that
-                // queues exist outlives them as well.
+                // A ticket counter is kept for a moment longer than its queue, so that ticket numbers never fall. The
+                // key `quorate:lines`, which shows that queues exist, is kept longer as well.
                 .filter(|key| !key.starts_with("quorate:ticket:") && *key != "quorate:lines")
                 .filter(|key| !case.abandoned(key))
                 .cloned()
@@ -88,8 +88,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 }
 
 impl Case<'_> {
-    /// Whether this key has an excuse: a client that locked its resource ended without releasing shortly before the end
-    /// of the run, or a fault had an effect until then.
+    /// Whether this leftover key has an excuse. It has one if a client that locked its resource ended without a release
+    /// shortly before the end of the run, or if a fault had an effect until then.
     fn abandoned(&self, key: &str) -> bool {
         let finish = self.history.finish().unwrap_or(self.end);
         let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
@@ -109,8 +109,8 @@ impl Case<'_> {
                     .iter()
                     .any(|attempt| attempt.who == line.who && is_of(key, attempt))
         }) || self.faults.iter().any(|fault| {
-            // A fault explains the key if the master's clock was set back, or if a release met a master that did not
-            // answer.
+            // A fault excuses the key if it set the master's clock back, or if it kept the master from answering a
+            // release.
             fault.healed.unwrap_or(self.end) > felt
         })
     }

@@ -1,4 +1,4 @@
-//! Once all faults have healed, every client gets every lock that it asks for, within a bounded time.
+//! Checks liveness: once all faults have healed, every client gets every lock that it asks for, within a bounded time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -71,7 +71,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// The resource that all clients of a workload share. `None` for the workload `many`, where each client has its own.
+/// The resource that all clients of a workload share. `None` for the workload `many`, because its clients lock
+/// different resources.
 fn shared(workload: Workload, case: &Case<'_>) -> Option<&'static str> {
     let unavailable = case.history.lines.iter().any(|line| {
         matches!(

@@ -1,5 +1,5 @@
-//! The checkers. Each one reads a whole history and gives a verdict. The worst verdict counts, and "unknown" is not
-//! "valid".
+//! The checkers. Each one reads a whole history and gives a verdict. The overall verdict is the worst of all checkers,
+//! and a run with the verdict "unknown" has not passed.
 
 pub mod all;
 mod assumptions;
@@ -28,18 +28,18 @@ use serde::{Deserialize, Serialize};
 use crate::history::{Attempt, FaultSpan, History};
 use crate::scenario::{Exclusion, Scenario};
 
-/// The longest time that a thread is assumed to wait for a processor, in nanoseconds.
+/// The longest time that a thread is assumed to wait for a CPU, in nanoseconds.
 const LONGEST_WAIT: u64 = 5_000_000_000;
 
 /// A checker's verdict, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The promise was checked, and it was kept.
+    /// The checker has tested its promise, and the promise was kept.
     Valid,
     /// The history does not contain enough to decide.
     Unknown,
-    /// A promise was broken.
+    /// A promise of the lock was broken.
     Invalid,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// An event that breaks a promise. The scenario may excuse it.
+/// An event that breaks a promise of the lock. The scenario may excuse it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Violation {
     /// The checker that found the violation.
@@ -72,21 +72,21 @@ pub struct Violation {
     pub excused: Option<String>,
 }
 
-/// The result of one checker.
+/// The finding of one checker: its verdict and the violations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// The name of the checker.
     pub checker: String,
     /// The verdict of the checker.
     pub verdict: Verdict,
-    /// What the checker looked at, in a few words
+    /// A summary of what the checker looked at, in a few words, e.g. a number of acquisitions.
     pub looked_at: String,
     /// The violations that the checker found.
     pub violations: Vec<Violation>,
 }
 
 impl Finding {
-    /// A finding from these violations: "invalid" if one of them has no excuse, otherwise "valid".
+    /// Creates a finding from these violations: "invalid" if one of them has no excuse, otherwise "valid".
     fn of(checker: &str, looked_at: String, violations: Vec<Violation>) -> Self {
         let broken = violations.iter().any(|one| one.excused.is_none());
         Self {
@@ -101,14 +101,14 @@ impl Finding {
         }
     }
 
-    /// The same finding, with its verdict lowered to `verdict` if it was better.
+    /// Lowers the verdict of this finding to `verdict`, unless it is already as bad or worse.
     fn at_least(mut self, verdict: Verdict) -> Self {
         self.verdict = self.verdict.max(verdict);
         self
     }
 
-    /// The same finding with the reasons why the history is not sufficient. With any reason, the verdict is "unknown"
-    /// or worse.
+    /// Adds the reasons why the history is not sufficient for this checker. If there is any reason, the verdict becomes
+    /// "unknown" or worse.
     fn lacking(mut self, reasons: &[String]) -> Self {
         for why in reasons {
             self.looked_at.push_str("; ");
@@ -124,7 +124,7 @@ impl Finding {
 pub struct Findings {
     /// The worst verdict of all checkers.
     pub verdict: Verdict,
-    /// One finding per checker.
+    /// The findings, one per checker.
     pub findings: Vec<Finding>,
 }
 
@@ -140,7 +140,7 @@ impl Findings {
         all
     }
 
-    /// The result of one checker.
+    /// The finding of the checker with this name.
     pub fn by(&self, checker: &str) -> Option<&Finding> {
         self.findings
             .iter()
@@ -148,22 +148,22 @@ impl Findings {
     }
 }
 
-/// The data that the checkers share, computed once.
+/// The data of one chaos run that the checkers share, computed once.
 pub(crate) struct Case<'a> {
     scenario: &'a Scenario,
     history: &'a History,
     attempts: Vec<Attempt>,
     faults: Vec<FaultSpan>,
-    /// The intervals in which each client was not scheduled because the machine was busy: from and to.
+    /// For each client: the intervals (start, end) in which it was not scheduled, because the machine was busy.
     stalls: HashMap<&'a str, Vec<(u64, u64)>>,
-    /// The intervals in which each client's threads waited for a processor: from, to, and the total time waited.
+    /// For each client: the intervals in which its threads waited for a CPU, as (start, end, total time waited).
     starved: HashMap<&'a str, Vec<(u64, u64, u64)>>,
     end: u64,
 }
 
 impl Case<'_> {
-    /// Returns the fault that excuses two holders between `from` and `to`, if there is one. A fault excuses them from
-    /// its start until every lock that it may have affected has expired.
+    /// Returns a fault that excuses two holders at once between `from` and `to`, if there is such a fault. A fault is
+    /// an excuse from its start until every lock that it may have affected has expired.
     fn excuse(&self, from: u64, to: u64) -> Option<String> {
         if self.scenario.exclusion() == Exclusion::Holds {
             return None;
@@ -213,7 +213,7 @@ impl Case<'_> {
     }
 
     /// The nanoseconds by which the machine or a fault may have delayed this client between `from` and `to`: its
-    /// [pauses](Self::paused), plus the time for which its threads waited for a processor.
+    /// [pauses](Self::paused), plus the time for which its threads waited for a CPU.
     fn kept_waiting(&self, who: &str, from: u64, to: u64) -> u64 {
         let mut sum = self.paused(who, from, to);
         let Some(starved) = self.starved.get(who) else {
@@ -221,7 +221,7 @@ impl Case<'_> {
         };
         let near = starved.partition_point(|(_, until, _)| *until < from);
         for (since, until, waited) in &starved[near..] {
-            // Entries are recorded at their end, so they are not sorted by their start.
+            // Waits for a CPU are recorded at their end, so these entries are not sorted by their start.
             if *until > to.saturating_add(LONGEST_WAIT) {
                 break;
             }

@@ -1,11 +1,12 @@
-//! A holder that loses its lock is notified in time: by the deadline of its lease, even while masters do not answer.
+//! Checks that a holder that loses its lock is notified in time: by the deadline of its lease, even while masters do
+//! not answer.
 
 use quorate_promises::LossNotice;
 
 use super::{Case, Finding, Violation, seconds};
 
-/// The allowed delay between the deadline and the notification in the client's log, in nanoseconds. The time for which
-/// the machine is known to have delayed the client comes on top.
+/// The allowed delay between the lease deadline and the loss notification in the client's log, in nanoseconds. The time
+/// by which the machine is known to have delayed the client is added to it.
 const SLACK: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -18,14 +19,14 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         };
         let news = attempt.notified.as_ref().map(|(t, _)| *t);
         told += usize::from(news.is_some());
-        // Whichever way the hold ended, it must not have lasted past the deadline.
+        // However the hold ended (release or loss notification), it must not have lasted past the deadline.
         let ended = match (attempt.release, news) {
             (Some(release), Some(news)) => release.min(news),
             (Some(t), None) | (None, Some(t)) => t,
             // The client was killed, or only part of its history is known, so there is nothing to check.
             (None, None) => continue,
         };
-        // The time in which the client process did not run does not count as a late notification.
+        // Time in which the client process could not run does not count as delay of the notification.
         let kept = case.kept_waiting(&attempt.who, until, ended);
         waited = waited.max(kept);
         if let Some(late) = in_time.judge(until, ended, kept) {

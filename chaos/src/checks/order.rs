@@ -1,6 +1,6 @@
-//! First come, first served: a client that is surely queued gets the lock before all clients that came later. This is
-//! checked only with the fair order and only away from faults, because a waiter that cannot reach a majority has no
-//! ticket.
+//! Checks the fair order (first come, first served): a client that is surely queued gets the lock before all clients
+//! that came later. This is checked only with the fair order and only while no fault has an effect, because a waiter
+//! that cannot reach a majority has no ticket.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::history::Attempt;
 use crate::scenario::{Locker, Order, Workload};
 use crate::workload::family;
 
-/// The time, in nanoseconds, after which a later client is certainly queued behind an earlier one. Within it, the
-/// earlier client has made its first attempt and has been queued, even on a busy machine.
+/// If a client starts to wait this much later than another one, in nanoseconds, it is certainly queued behind the
+/// earlier client. By then the earlier client has made its first attempt and is queued, even on a busy machine.
 const LATER: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -24,7 +24,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     }
     let mut by_resource: BTreeMap<&str, Vec<&Attempt>> = BTreeMap::new();
     for attempt in &case.attempts {
-        // An attempt that continues a writer's hold as a reader already has the lock.
+        // An attempt that continues a writer's hold as a reader never waits in the queue, because it already has the
+        // lock.
         if attempt.goes_on.is_some() || !is_in_line(family(&attempt.resource)) {
             continue;
         }
@@ -41,9 +42,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("order", looked_at, seen.violations)
 }
 
-/// Whether the checker can judge the order of this workload. It cannot judge four of them: each lock of `many` has one
-/// client only; a child process of `run` takes time to start; further holds of an owner may overtake all waiters; and
-/// the lock under a quota of `prizes` is not recorded.
+/// Whether the checker can judge the order in this workload. It cannot judge four workloads: each lock of `many` has
+/// one client only; a child process of `run` takes time to start; in `owners`, further holds of an owner may overtake
+/// all waiters; and in `prizes`, the lock of a quota is not recorded.
 fn is_in_line(workload: &str) -> bool {
     let all = Workload::ALL.iter();
     let mut in_line = all.filter(|workload| {
@@ -55,13 +56,14 @@ fn is_in_line(workload: &str) -> bool {
     in_line.any(|one| one.name() == workload)
 }
 
-/// Whether both attempts may hold the lock at the same time. Then the later of the two may record it first.
+/// Whether both attempts may hold the lock at the same time. Then their order cannot be judged, because the later
+/// attempt may be the first one to record its lock.
 fn at_once(one: &Attempt, other: &Attempt) -> bool {
     let permits = |attempt: &Attempt| matches!(attempt.claim, Claim::Permit(_));
     one.claim.is_beside(&other.claim) || (permits(one) && permits(other))
 }
 
-/// The comparisons so far, and the violations found by them.
+/// The comparisons of attempts so far, and the violations found by them.
 #[derive(Default)]
 struct Seen {
     violations: Vec<Violation>,

@@ -1,6 +1,6 @@
-//! A quota never hands out more prizes than it was created with, and never a prize twice. Among requests that do not
-//! overlap, the remaining number falls with every prize, and no prize is handed out after the last one. No fault
-//! excuses a violation. If masters are changed and no fault is injected, no quota may be lost either.
+//! Checks quotas. A quota never hands out more prizes than it was created with, and never a prize twice. Among requests
+//! that do not overlap, the remaining number falls with every prize, and no prize is handed out after the last one. No
+//! fault excuses a violation. If masters are changed and no fault is injected, no quota may be lost either.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::history::Attempt;
 use crate::scenario::Scenario;
 
-/// One answer to a request for a prize.
+/// One reply to a client's request for a prize.
 struct Answer<'a> {
     attempt: &'a Attempt,
     at: u64,
@@ -68,8 +68,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// Whether this scenario must keep every quota. That is so without faults, if in every change most of the new masters
-/// were masters before. Then clients of both sets find the quotas that clients of the old set have just created.
+/// Whether no quota may be lost in this scenario. That is the case if no faults are injected, and if in every change
+/// most of the new masters were already masters before. Then clients of both sets of masters find the quotas that
+/// clients of the old set have just created.
 fn keeps_all(scenario: &Scenario) -> bool {
     let meets = |sets: &[Vec<usize>]| {
         let both = sets[1].iter().filter(|master| sets[0].contains(master));
@@ -92,7 +93,7 @@ fn lost_by_change(attempt: &Attempt, at: u64) -> Violation {
     }
 }
 
-/// Checks the answers about one quota; they must be sorted by time.
+/// Checks the replies about one quota; they must be sorted by time.
 fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Vec<Violation>) {
     let mut handed: BTreeMap<u64, &Answer<'_>> = BTreeMap::new();
     for (number, one) in answers.iter().enumerate() {

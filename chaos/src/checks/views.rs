@@ -1,5 +1,5 @@
-//! Checks the data that holders find under their locks: readers see complete writes, and a step of one lock owner never
-//! sees the mark of another owner.
+//! Checks the data that holders find under their locks: readers see complete writes, and a holder of one lock owner
+//! never finds the mark of another owner in the shared file.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use super::{Case, Finding, Verdict, Violation};
 use crate::event::Event;
 use crate::history::Attempt;
 
-/// The name of the data that readers read: two files, whose names have a number appended.
+/// The name of the data that readers read. It consists of two files, which are named `readers-1` and `readers-2`.
 const WHOLE: &str = "readers";
 const SECOND_HALF: &str = "readers-2";
 
@@ -73,7 +73,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// The attempts that wrote both halves.
+/// The attempts (by name) that wrote both files.
 fn finished(case: &Case<'_>) -> HashSet<String> {
     let lines = case.history.lines.iter();
     let wrote = lines.filter_map(|line| match &line.what {

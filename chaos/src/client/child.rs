@@ -20,10 +20,10 @@ use super::wanted::Wanted;
 use crate::event::{Clock, Event};
 use crate::workload::Workload;
 
-/// The interval between two lines of the child.
+/// The interval between two lines that the child process prints.
 const BEAT: Duration = Duration::from_millis(4);
 
-/// Starts one child after the other, until the client is asked to finish.
+/// Starts one child process after the other, until the client is asked to finish.
 pub(super) async fn repeat(ctx: Ctx) {
     let Some(quorate) = ctx.settings.quorate.clone() else {
         return;
@@ -60,7 +60,7 @@ async fn once(ctx: &Ctx, quorate: &Path) {
     }
 }
 
-/// Starts `quorate run` with the child as its command.
+/// Starts `quorate run` with the child process as its command.
 fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
     let settings = &ctx.settings;
     let text = |time: Duration| humantime::format_duration(time).to_string();
@@ -98,7 +98,7 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-/// Records the lines that the child writes. Returns the time of its last line, or `None` if it wrote none.
+/// Records the lines that the child process prints. Returns the time of its last line, or `None` if it printed none.
 async fn listen(ctx: &Ctx, op: u64, out: ChildStdout) -> Option<u64> {
     let mut lines = BufReader::new(out).lines();
     let mut worked = None;
@@ -117,7 +117,7 @@ async fn listen(ctx: &Ctx, op: u64, out: ChildStdout) -> Option<u64> {
     worked
 }
 
-/// Parses a line of the child: its time, and the events that it stands for.
+/// Parses a line of the child process: returns its time, and the events to be recorded for it.
 fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
     let mut words = line.split(' ');
     let word = words.next()?;
@@ -153,7 +153,7 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
 ///
 /// # Errors
 ///
-/// If the child cannot print, which means that its output is no longer read.
+/// If the child process cannot print a line, because nothing reads its output any more.
 pub fn main(origin: u64, works: Duration, state: &Path) -> anyhow::Result<()> {
     let clock = Clock::at(origin);
     let mut out = io::stdout();

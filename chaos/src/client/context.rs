@@ -12,8 +12,8 @@ use rand::RngExt;
 use super::settings::Settings;
 use crate::event::{Clock, Entry, Event, STALLED};
 
-/// A task that is scheduled later than this, in nanoseconds, counts as delayed by the machine or by the reader of the
-/// client's output.
+/// A task that is scheduled more than this many nanoseconds late counts as delayed by the machine, or by the driver
+/// that reads the client's output.
 pub(super) const LATE: u64 = 40_000_000;
 
 /// Data that all tasks of a client process share.
@@ -21,7 +21,7 @@ pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) clock: Clock,
     pub(super) redlock: Redlock,
-    /// One handle per lock owner, because the clones of a handle count their holds locally.
+    /// One handle per lock owner, shared by all tasks, because the clones of one handle count their holds locally.
     owners: Mutex<HashMap<String, Owner>>,
     ops: AtomicU64,
     finishing: AtomicBool,
@@ -48,7 +48,7 @@ impl Shared {
         self.finishing.store(true, Ordering::Relaxed);
     }
 
-    /// From now until `t`, tasks drop their futures and guards midway.
+    /// Makes tasks drop their futures and guards midway, from now until `t`.
     pub(super) fn drop_futures_until(&self, t: u64) {
         self.drop_until.store(t, Ordering::Relaxed);
     }
@@ -108,7 +108,7 @@ impl Shared {
             std::process::exit(1);
         }
         drop(out);
-        // Writing took long because the reader of the output was too busy, so this process was blocked.
+        // If writing took long, the driver was too busy to read the output, and this process was blocked meanwhile.
         let stood_still = self.clock.now() - since > LATE;
         if stood_still && !matches!(line.what, Event::Suffered { .. }) {
             let what = STALLED.to_owned();

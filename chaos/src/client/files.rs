@@ -1,4 +1,4 @@
-//! The files that clients change under their locks. The files have no other protection.
+//! The files that clients change under their locks. Nothing but the lock protects these files.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek};
@@ -8,7 +8,7 @@ use super::context::Ctx;
 use super::hold::Hold;
 use crate::event::Event;
 
-/// Writes the file and records the write, unless the lock has been lost.
+/// Writes the new content to the file and records the write, unless the lock has been lost.
 pub(super) fn write(
     ctx: &Ctx,
     (key, file): (&str, &File),
@@ -28,7 +28,7 @@ pub(super) fn write(
     }
 }
 
-/// Writes the mark of this holder into the file, unless the lock has been lost.
+/// Writes a mark with this holder's name into the file, unless the lock has been lost.
 pub(super) fn mark(ctx: &Ctx, file: &File, hold: &Hold, text: &str) -> bool {
     hold.is_valid(ctx)
         && file

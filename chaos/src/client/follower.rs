@@ -1,4 +1,4 @@
-//! Follows the leader of an election, and records the notifications.
+//! A follower: watches who leads an election, and records every notification of a new leader.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::known_bad;
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
-/// Follows the leader until the client is asked to finish.
+/// Watches the leader of the election until the client is asked to finish.
 pub(super) async fn repeat(ctx: Ctx) {
     if ctx.settings.locker == Locker::LedByOne {
         return follow_known_bad(&ctx).await;
@@ -17,8 +17,8 @@ pub(super) async fn repeat(ctx: Ctx) {
         return;
     };
     while !ctx.is_finishing() {
-        // Dropping the future loses only the survey in progress. If the step were shorter than a slow survey, no leader
-        // would ever be seen.
+        // Dropping the future at the end of a step loses only the survey in progress. But a step that is shorter than a
+        // slow survey would never see a leader.
         let step = ctx.settings.ttl;
         let Ok(leader) = tokio::time::timeout(step, observation.next()).await else {
             continue;
@@ -29,7 +29,7 @@ pub(super) async fn repeat(ctx: Ctx) {
     }
 }
 
-/// Follows the leader of a known-bad implementation.
+/// Watches the leader of the known-bad leader election.
 async fn follow_known_bad(ctx: &Ctx) {
     let mut last = None;
     while !ctx.is_finishing() {

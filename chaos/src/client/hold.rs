@@ -51,7 +51,7 @@ impl Hold {
         Taken::of(taken)
     }
 
-    /// Waits for a lock of a kind that a lock request of the library can express.
+    /// Waits for a lock that a single lock request of the library can ask for.
     async fn take_plainly(ctx: &Ctx, wanted: &Wanted) -> Taken {
         let resource = &wanted.resource;
         let request = match wanted.claim {
@@ -87,7 +87,7 @@ impl Hold {
         }
     }
 
-    /// The slot of the semaphore that the hold occupies, if it is a permit.
+    /// The slot of the semaphore that this hold occupies, if it is a permit.
     pub(super) fn slot(&self) -> Option<usize> {
         match self {
             Self::KnownBad(hold) => hold.slot,
@@ -129,15 +129,15 @@ impl Hold {
         }
     }
 
-    /// Drops a lost lock. A known-bad implementation releases it nevertheless.
+    /// Drops a lock that was lost. Known-bad implementations release it nevertheless.
     pub(super) async fn give_up(self, ctx: &Ctx) {
         if let Self::KnownBad(hold) = self {
             known_bad::release(ctx, hold).await;
         }
     }
 
-    /// Records the release, and releases the lock. In the period in which the client drops guards, it drops the guard
-    /// instead.
+    /// Records the release, and then releases the lock. While the client is told to drop guards, it drops the guard
+    /// instead of calling release.
     pub(super) async fn give_back(self, ctx: &Ctx, op: u64) {
         let until = self.until(ctx);
         ctx.note(Event::Release { op, until });
@@ -150,7 +150,7 @@ impl Hold {
             Self::Leading(leadership) => Some(leadership.resign().await),
             Self::KnownBad(hold) => return known_bad::release(ctx, hold).await,
         };
-        // Other clones of the guard still hold the lock, so there is no result to record.
+        // `None` means that other clones of the guard still hold the lock, so there is no result to record.
         if let Some(released) = released {
             let open = released.unreachable + released.pending;
             let on = released.on;
@@ -159,7 +159,7 @@ impl Hold {
     }
 }
 
-/// Whether the lock comes from the library, even if the client uses it wrongly.
+/// Whether the lock comes from the library, even if the client of this implementation uses it wrongly.
 fn is_of_the_library(locker: Locker) -> bool {
     matches!(
         locker,

@@ -33,17 +33,18 @@ use crate::event::Event;
 use crate::locking;
 use crate::workload::{Locker, Order, Workload};
 
-/// The number of worker threads of a client; all of them are blocked when it starves.
+/// The number of worker threads of a client process. The fault that starves a client blocks all of them.
 const WORKERS: usize = 2;
 
-/// The number of tasks per client that want a permit. The tasks of all clients together want more permits than exist.
+/// The number of tasks per client that want a permit of the semaphore. The tasks of all clients together want more
+/// permits than exist.
 const PERMITTED: usize = 3;
 
 /// The main function of a client process.
 ///
 /// # Errors
 ///
-/// If it cannot start.
+/// If the client process cannot start.
 pub fn main() -> anyhow::Result<()> {
     die_with_parent();
     let mut lines = BufReader::new(std::io::stdin()).lines();
@@ -170,7 +171,7 @@ async fn meet_all(ctx: &Ctx) {
     }
 }
 
-/// Whether the master answered. The refusal of a master that restarted recently counts as an answer.
+/// Whether the master answered the first contact. Its refusal because of a recent restart counts as an answer.
 fn is_met(said: &Result<KeyState, Fault>) -> bool {
     matches!(said, Ok(_) | Err(Fault::Quarantined(_)))
 }

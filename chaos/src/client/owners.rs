@@ -1,5 +1,5 @@
-//! The workload of lock owners: each owner is an order, whose steps run nested and in several processes at once. While
-//! the steps of one order hold the lock, no other order may work.
+//! The workload of lock owners: each owner is an order, and the steps of an order are nested holds in several processes
+//! at once. While the steps of one order hold the lock, no step of another order may work.
 
 use super::context::Ctx;
 use super::files;
@@ -8,7 +8,7 @@ use super::wanted::Wanted;
 use crate::claim::Claim;
 use crate::event::Event;
 
-/// The file with the mark of the order that works now, as `order writer`.
+/// The file that names the order whose steps work now. Its content is `order writer`.
 const MARK: &str = "owners";
 
 /// Writes the mark of the attempt's order, unless the lock has been lost.

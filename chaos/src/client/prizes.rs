@@ -1,5 +1,6 @@
-//! The workload of quotas: prizes from quotas of ten, and jobs that run once, each as a quota of one. The first client
-//! is also the operator: it creates new quotas when few are left, which succeeds only if every master answers.
+//! The workload of quotas: prizes from quotas of ten units, and jobs that run once, each as a quota of one unit. The
+//! first client is also the operator: it creates new quotas when few are left, which succeeds only if every master
+//! answers.
 
 use std::fs;
 use std::time::Duration;
@@ -18,16 +19,16 @@ use crate::workload::{Locker, Workload};
 
 /// The number of prizes in each quota.
 const PRIZES: u64 = 10;
-/// One of this many quotas is the record of a job that runs once.
+/// One of this many quotas is not a quota of prizes but the record of a job that runs once.
 const RECORDS: usize = 3;
-/// The period of a job that runs once per period, too long for any run to reach the next period.
+/// The period of a job that runs once per period. No chaos run lasts until the next period.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The number of quotas that the operator keeps available.
+/// The number of quotas with units left that the operator tries to keep available.
 const OPEN: usize = 3;
-/// The probability that a client asks a quota again that should be exhausted.
+/// The probability (0 to 1) that a client asks once more for a unit of a quota that should be exhausted.
 const ASKS_AGAIN: f64 = 0.1;
 
-/// Keeps some quotas available until the client is asked to finish.
+/// The operator's task: keeps some quotas available until the client is asked to finish.
 pub(super) async fn operate(ctx: Ctx) {
     while !ctx.is_finishing() {
         let (open, over) = (quotas(&ctx, "open"), quotas(&ctx, "over"));
@@ -39,7 +40,7 @@ pub(super) async fn operate(ctx: Ctx) {
     }
 }
 
-/// Creates the next quota that does not exist yet. It succeeds only if every master answers.
+/// Creates the next quota that does not exist yet. The creation succeeds only if every master answers.
 async fn create(ctx: &Ctx, next: usize) {
     for number in next.. {
         let (name, pieces) = (name(number), pieces(number));
@@ -70,7 +71,7 @@ async fn create_value(ctx: &Ctx, number: usize) -> Result<(), ValueError> {
     }
 }
 
-/// The job for the quota with this number, if its quota is a job that runs once.
+/// The job whose record is the quota with this number. `None` if the quota hands out prizes.
 fn job(ctx: &Ctx, number: usize) -> Option<Once> {
     let is_record = number.is_multiple_of(RECORDS);
     is_record.then(|| {
@@ -88,7 +89,7 @@ fn pieces(number: usize) -> u64 {
     }
 }
 
-/// The numbers of the quotas in this state. The states are files that all clients see.
+/// The numbers of the quotas in this state. The state of a quota is a file that all clients see.
 fn quotas(ctx: &Ctx, state: &str) -> Vec<usize> {
     let Ok(files) = fs::read_dir(&ctx.settings.dir) else {
         return Vec::new();
@@ -125,7 +126,7 @@ pub(super) async fn repeat(ctx: Ctx) {
     }
 }
 
-/// Takes a prize, and records when the quota is exhausted.
+/// Takes a prize from the quota with this number, and records when the quota is exhausted.
 async fn take(ctx: &Ctx, number: usize) {
     let (op, name) = (ctx.next_op(), name(number));
     let wanted = Wanted::draw(Workload::Prizes, &name);
@@ -150,7 +151,7 @@ async fn take(ctx: &Ctx, number: usize) {
     }
 }
 
-/// Asks for a prize. Returns the answer and how many prizes are left, or the reason why there is no answer.
+/// Asks for a prize. Returns the reply and how many prizes are left, or the reason why there is no reply.
 async fn ask(ctx: &Ctx, number: usize) -> Result<(&'static str, Option<u64>), &'static str> {
     let name = name(number);
     if ctx.settings.locker == Locker::CountsDown {

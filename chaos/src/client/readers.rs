@@ -1,5 +1,5 @@
-//! The workload of readers: two files that belong together. A writer changes one after the other, and readers must see
-//! complete writes.
+//! The workload of readers and writers: a writer changes two files that belong together, one after the other, and
+//! readers must see complete writes.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::workload::Workload;
 
 /// The two files. Each holds `edition writer`.
 const HALVES: [&str; 2] = ["readers-1", "readers-2"];
-/// The name of both files together in the history.
+/// The name that stands for both files together in the history.
 const WHOLE: &str = "readers";
 
 pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
@@ -55,7 +55,7 @@ async fn read(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) 
     }
 }
 
-/// Records the data that the holder read, unless the lock has been lost.
+/// Records the content that the holder found in a file, unless the lock has been lost.
 fn found(ctx: &Ctx, key: &str, op: u64, hold: &Hold, (expected, found): (&str, &str)) {
     if !hold.is_valid(ctx) {
         return;
@@ -80,7 +80,7 @@ fn edition_of(text: &str) -> u64 {
     edition.parse().unwrap_or(0)
 }
 
-/// Decides whether this writer continues as a reader. Some writers do.
+/// Decides at random whether this writer keeps its lock as a reader when it has written.
 pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
     wanted.workload == Workload::Readers
         && wanted.claim == Claim::Alone
@@ -89,7 +89,7 @@ pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
         && rand::rng().random_bool(0.4)
 }
 
-/// The edition that the next reader must find.
+/// The edition that this writer has left in the files, which it must find again as a reader.
 pub(super) fn left(ctx: &Ctx) -> Option<String> {
     files::read(ctx, HALVES[0]).ok().map(|(_, text)| text)
 }

@@ -1,4 +1,5 @@
-//! The settings and commands of a client: one line of JSON each on its standard input, the settings first.
+//! The settings and commands of a client process. Each is one line of JSON on its standard input; the settings come
+//! first.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,17 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::{Locker, Order, Workload};
 
-/// How long clients wait for a lock, in their own process and in their children.
+/// How long a client or its child process waits for a lock before it gives up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The setting of the restart guard for a client; see [`RestartGuard`](quorate::RestartGuard).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Guarding {
-    /// Guards from the first contact: for a client that starts while masters may just have been restarted.
+    /// The guard is active from the first contact with a master. Used for a client that starts while masters may just
+    /// have been restarted.
     On,
-    /// Guards only after the first contact: for the first clients, whose masters have just been started empty.
+    /// The guard is active only after the first contact. Used for the first clients of a run, whose masters have just
+    /// been started empty.
     AfterFirstContact,
-    /// No guard: for scenarios that are meant to break exclusion.
+    /// There is no guard. Used in scenarios that are meant to break exclusion.
     Off,
 }
 
@@ -28,7 +31,7 @@ pub struct Settings {
     pub name: String,
     /// The start of the run, in nanoseconds of the machine's clock.
     pub origin: u64,
-    /// The addresses of the masters for this client.
+    /// The addresses through which this client reaches the masters.
     pub masters: Vec<String>,
     /// The addresses of the second set of masters, while masters are changed. Empty at other times.
     #[serde(default)]
@@ -50,14 +53,14 @@ pub struct Settings {
     pub max_ttl: Duration,
     /// The longest pause between two attempts.
     pub pause: Duration,
-    /// The share of holds that last about as long as the TTL or longer, from 0 to 1.
+    /// The share of holds whose work takes about as long as the TTL or longer, from 0 to 1.
     pub long: f64,
-    /// Whether holds are renewed. A renewal restores a key that a master has lost, often before another client asks for
-    /// the lock. So holds are not renewed in a run that is meant to break exclusion.
+    /// Whether holds are renewed. They are not renewed in a run that is meant to break exclusion: a renewal restores a
+    /// key that a master has lost, often before another client asks for the lock.
     pub renewed: bool,
     /// The number of locks that the client holds at once in the workload `many`.
     pub many: usize,
-    /// About how long the workload `many` holds each lock.
+    /// The approximate time for which the workload `many` holds each lock.
     pub many_hold: Duration,
     /// The folder of the files that all clients share.
     pub dir: PathBuf,
@@ -68,7 +71,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The step of a change of masters that this configuration belongs to.
+    /// The step that this configuration belongs to while masters are changed: twice the number of completed changes,
+    /// plus one while the client uses two sets of masters.
     pub fn step(&self) -> u64 {
         2 * self.generation + u64::from(!self.next_masters.is_empty())
     }

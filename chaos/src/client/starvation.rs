@@ -1,8 +1,8 @@
 //! Measures how much of a client's delay was caused by the machine.
 //!
 //! There are two measures, because neither sees everything. The first is the kernel's count of the time in which
-//! threads were ready but had no processor. The second is a thread that only sleeps and measures how late it wakes. It
-//! also notices when the whole machine or its control group is halted, which the kernel does not count. Neither measure
+//! threads were ready but had no CPU. The second is a thread that only sleeps and measures how late it wakes; it also
+//! notices when the whole machine or its control group is halted, which the kernel does not count. Neither measure
 //! contains delays that the library causes itself by blocking or occupying its threads.
 
 use std::collections::HashMap;
@@ -13,11 +13,11 @@ use std::time::Duration;
 use super::context::{Ctx, LATE};
 use crate::event::{Event, STALLED};
 
-/// How long the measuring thread sleeps at a time.
+/// How long the measuring thread sleeps before it compares the time again.
 const NAP: Duration = Duration::from_millis(10);
 /// The interval between two readings of the kernel's count, in nanoseconds.
 const LOOK: u64 = 50_000_000;
-/// Waits shorter than this within one interval are not recorded, in nanoseconds.
+/// If threads waited for a CPU for less than this within one interval, in nanoseconds, nothing is recorded.
 const LITTLE: u64 = 3_000_000;
 
 /// Records both measures for as long as the process lives.
@@ -43,8 +43,8 @@ pub(super) fn watch(ctx: &Ctx) {
     }
 }
 
-/// Compares two readings: returns since when threads have waited, and for how long in total. The kernel counts a wait
-/// when it ends, so a wait longer than the interval began before the interval.
+/// Compares two readings of the kernel's count. Returns since when threads have waited, and for how long in total. The
+/// kernel counts a wait when it ends, so a wait longer than the interval began before the interval.
 fn starved(
     counted: &HashMap<u32, u64>,
     fresh: &HashMap<u32, u64>,
@@ -61,7 +61,7 @@ fn starved(
     (sum > LITTLE).then_some((since, sum))
 }
 
-/// How long each thread of this process has been ready without a processor, in nanoseconds. Empty if the kernel does
+/// For each thread of this process: how long it has been ready without a CPU, in nanoseconds. Empty if the kernel does
 /// not count it.
 fn waits() -> HashMap<u32, u64> {
     let Ok(threads) = fs::read_dir("/proc/self/task") else {

@@ -1,4 +1,4 @@
-//! The resources and the mode of one attempt.
+//! The resources that one attempt locks, and its mode: exclusive or shared.
 
 use rand::RngExt;
 use rand::seq::SliceRandom;
@@ -12,10 +12,10 @@ use crate::workload::Workload;
 const PERMITS: usize = 5;
 /// The number of lock owners.
 const OWNERS: u32 = 3;
-/// The share of attempts on the two files that are writers, from 0 to 1.
+/// The share of attempts in the workload `readers` that are writers, from 0 to 1.
 const WRITERS: f64 = 0.3;
 
-/// The resources and the mode of one attempt.
+/// The resources that one attempt locks, and its mode: exclusive or shared.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) workload: Workload,
@@ -23,10 +23,10 @@ pub(super) struct Wanted {
     /// Further resources that are locked together with the first one.
     pub(super) also: Vec<String>,
     pub(super) claim: Claim,
-    /// Whether the attempt is nested in another hold of its owner.
+    /// Whether the attempt is made while another hold of its owner is active, so that the new hold is nested.
     pub(super) is_inner: bool,
-    /// If the attempt continues another hold as a reader: the number of that attempt, and the content that it must
-    /// find.
+    /// If the attempt continues a writer's hold as a reader: the number of the writer's attempt, and the content that
+    /// the reader must find.
     pub(super) goes_on: Option<(u64, String)>,
 }
 
@@ -44,7 +44,7 @@ impl Wanted {
         let mut rng = rand::rng();
         match workload {
             Workload::Transfer => {
-                // The order is random, because the lock must not depend on the order of the names.
+                // The accounts are locked in random order, because the lock must not depend on the order of the names.
                 let mut accounts: Vec<usize> = (1..=ACCOUNTS).collect();
                 accounts.shuffle(&mut rng);
                 wanted.resource = format!("{resource}-{}", accounts[0]);
@@ -69,7 +69,7 @@ impl Wanted {
         }
     }
 
-    /// The attempt with which a writer continues as a reader.
+    /// The attempt with which the writer `op` continues as a reader.
     pub(super) fn reader(&self, op: u64, left: String) -> Self {
         Self {
             claim: Claim::Reader,
@@ -86,7 +86,7 @@ impl Wanted {
             .collect()
     }
 
-    /// The event that is recorded before the attempt sends a request.
+    /// The event that the client records before this attempt sends a request.
     pub(super) fn wait(&self, op: u64) -> Event {
         Event::Wait {
             op,

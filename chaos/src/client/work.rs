@@ -33,7 +33,7 @@ pub(super) async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
     }
 }
 
-/// Draws how long a hold works: usually for a short time, sometimes for longer than the TTL.
+/// Draws how long a client works under one hold: usually for a short time, sometimes for longer than the TTL.
 fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
     let ttl = ctx.settings.ttl;
     let draw: f64 = rand::rng().random_range(0.0..1.0);
@@ -115,7 +115,7 @@ pub(super) fn holding<'a>(
     })
 }
 
-/// An attempt in progress. If it is dropped before it has an outcome, that is recorded.
+/// An attempt in progress. If it is dropped before it has an outcome, the drop is recorded.
 pub(super) struct Waits<'a> {
     ctx: &'a Ctx,
     op: u64,
@@ -133,7 +133,7 @@ impl<'a> Waits<'a> {
         }
     }
 
-    /// Notes that the attempt has an outcome, so that dropping it records nothing.
+    /// Marks the attempt as decided, so that dropping it records nothing.
     pub(super) fn over(mut self) {
         self.is_over = true;
     }
@@ -147,7 +147,7 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// A hold that may be dropped with the future around it. Its release is recorded before the lock is released.
+/// A hold whose future may be dropped midway. In that case the release is recorded before the lock is released.
 struct HoldGuard<'a> {
     ctx: &'a Ctx,
     op: u64,
@@ -203,8 +203,8 @@ async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
             write_register(ctx, resource, op, hold, time).await;
         }
         Workload::Many => {
-            // At the end of the run the locks are released early. Otherwise the end would take as long as the longest
-            // hold.
+            // At the end of the run the clients release these locks early. Otherwise the end of the run would take as
+            // long as the longest hold.
             let end = tokio::time::Instant::now() + time;
             while tokio::time::Instant::now() < end && !ctx.is_finishing() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -219,8 +219,8 @@ fn next_number(text: &str) -> String {
     (number + 1).to_string()
 }
 
-/// The next content of the stock, which is `number of the delivery:items left`. One item is taken; an empty stock is
-/// filled first.
+/// The next content of the stock file, as `number of the delivery:items left`. One item is taken. If no item was left,
+/// a new delivery fills the stock first.
 fn next_item(text: &str) -> String {
     let (delivery, left) = text.split_once(':').unwrap_or(("0", "0"));
     let (delivery, left): (u64, u64) = (delivery.parse().unwrap_or(0), left.parse().unwrap_or(0));
@@ -271,7 +271,7 @@ async fn write_register(ctx: &Ctx, key: &str, op: u64, hold: &Hold, time: Durati
     }
 }
 
-/// Works on one step of an order, sometimes with a nested hold.
+/// Works on one step of the order that owns the lock, sometimes with a nested hold.
 async fn work_for_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
     if !owners::leave_mark(ctx, wanted, op, hold) {
         return;

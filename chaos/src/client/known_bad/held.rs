@@ -5,7 +5,7 @@ use crate::client::context::Ctx;
 
 /// A lock that a known-bad client believes to hold.
 pub(crate) struct KnownBadHold {
-    /// The time at which the client stops to believe in its lock, in nanoseconds since the start of the run.
+    /// The time at which the client stops believing that it holds the lock, in nanoseconds since the start of the run.
     pub(crate) until: u64,
     /// The fencing token, if the implementation has one.
     pub(crate) token: Option<u64>,
@@ -33,7 +33,7 @@ impl KnownBadHold {
         }
     }
 
-    /// Returns the hold if the attempt has won; otherwise releases it.
+    /// Returns the hold if the attempt has won the lock. Otherwise releases what was granted, and returns `None`.
     pub(super) fn if_won(self, ctx: &Ctx, won: bool) -> Option<Self> {
         if won && ctx.clock.now() < self.until {
             return Some(self);

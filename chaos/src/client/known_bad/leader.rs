@@ -5,14 +5,14 @@ use super::masters;
 use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 
-/// Draws the next term if nobody leads. The key holds the term and the name of the leader.
+/// Lua script: draws the next term if nobody leads. The key holds the term and the name of the leader.
 const LEAD: &str = "
     if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
     local term = redis.call('INCR', KEYS[2])
     redis.call('SET', KEYS[1], term .. ' ' .. ARGV[1], 'PX', ARGV[2])
     return term";
 
-/// Ends the leadership.
+/// Lua script: ends the leadership.
 const RESIGN: &str = "
     local leads = redis.call('GET', KEYS[1])
     if leads and string.match(leads, ' (.*)') == ARGV[1] then return redis.call('DEL', KEYS[1]) end

@@ -11,7 +11,7 @@ use crate::client::context::Ctx;
 
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Deletes the key if it holds our value.
+/// Lua script: deletes the lock key if it holds this client's value.
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
@@ -26,7 +26,7 @@ pub(super) fn script(text: &str, keys: &[&str], args: &[&str]) -> Command {
     words.map(|word| (*word).to_owned()).collect()
 }
 
-/// The command that deletes the key if it holds our value.
+/// The command that deletes the lock key if it holds this value.
 pub(super) fn release(key: &str, value: &str) -> Command {
     script(RELEASE, &[key], &[value])
 }
@@ -54,7 +54,7 @@ pub(super) fn majority(ctx: &Ctx) -> usize {
     ctx.settings.masters.len() / 2 + 1
 }
 
-/// The time until which a client believes in a grant that was requested at `started`.
+/// The end of the client's belief in a lock that was requested at `started`.
 pub(super) fn until(ctx: &Ctx, started: u64) -> u64 {
     started + ctx.settings.ttl.mul_f64(0.98).as_nanos() as u64
 }
@@ -64,7 +64,7 @@ pub(super) fn ttl(ctx: &Ctx) -> String {
     ctx.settings.ttl.as_millis().to_string()
 }
 
-/// A unique random value.
+/// A unique random value to store under the lock key.
 pub(super) fn value() -> String {
     format!("{:032x}", rand::rng().random::<u128>())
 }

@@ -1,6 +1,6 @@
-//! Known-bad clients: lock implementations with one deliberate mistake each, which the comments in its file name. They
-//! look like the work of a programmer who does not know the rules. A checker that does not catch its known-bad client
-//! does not work. Some implementations also keep counts on the masters.
+//! Known-bad clients: lock implementations with one deliberate mistake each, named by a comment in the file. They look
+//! like the work of a programmer who does not know the rules. If a checker does not catch its known-bad client, the
+//! checker does not work. Some implementations also keep counts on the masters.
 
 mod held;
 mod leader;

@@ -1,5 +1,5 @@
-//! A known-bad semaphore: permits are keys on each master, and each master grants any permit that is free there. So no
-//! master grants more permits than exist.
+//! A known-bad semaphore: permits are keys on each master, and each master grants any permit that is free there. No
+//! single master grants more permits than exist, but all masters together may.
 
 use quorate_testbed::Reply;
 
@@ -9,14 +9,14 @@ use crate::claim::Claim;
 use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 
-/// Takes a permit that is free on this master, and returns its number, counted from 1.
+/// Lua script: takes a permit that is free on this master, and returns its number, counted from 1.
 const TAKE: &str = "
     for number, key in ipairs(KEYS) do
         if redis.call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then return number end
     end
     return 0";
 
-/// Releases the permit that this hold has on the master, whichever number it has.
+/// Lua script: releases the permit of this hold on the master, whatever number the permit has there.
 const LEAVE: &str = "
     for _, key in ipairs(KEYS) do
         if redis.call('GET', key) == ARGV[1] then return redis.call('DEL', key) end
@@ -37,7 +37,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let given: Vec<usize> = numbers
         .filter_map(|number| usize::try_from(number).ok()?.checked_sub(1))
         .collect();
-    // The mistake: a majority of masters granted a permit, but each master may have granted a different one.
+    // The mistake: only the grants are counted. Each master of the majority may have granted a different permit.
     let won = given.len() >= masters::majority(ctx);
     let undo = masters::script(LEAVE, &keys, &[&value]);
     let hold = KnownBadHold {

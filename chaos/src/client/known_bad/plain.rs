@@ -1,5 +1,5 @@
-//! The plain lock of the known-bad clients. The implementations `half-quorum` and `no-undo` have their mistakes here;
-//! for all others this part is correct.
+//! The plain lock of the known-bad clients. The mistakes of the implementations `half-quorum` and `no-undo` are in this
+//! file; the other implementations use it without a mistake.
 
 use super::held::KnownBadHold;
 use super::masters;
@@ -9,7 +9,7 @@ use crate::workload::Locker;
 pub(super) fn attempt(ctx: &Ctx, resource: &str) -> Option<KnownBadHold> {
     let settings = &ctx.settings;
     let quorum = match settings.locker {
-        // The mistake: half is not a majority.
+        // The mistake of `half-quorum`: half of the masters is not a majority.
         Locker::HalfQuorum => (settings.masters.len() / 2).max(1),
         _ => masters::majority(ctx),
     };
@@ -21,7 +21,8 @@ pub(super) fn attempt(ctx: &Ctx, resource: &str) -> Option<KnownBadHold> {
     let hold = KnownBadHold::new(until, masters::release(resource, &value));
     let won = granted >= quorum && ctx.clock.now() < until;
     if !won && settings.locker == Locker::NoUndo {
-        // The mistake: grants of a failed attempt are not undone, so they block all clients until they expire.
+        // The mistake of `no-undo`: the grants of a failed attempt are not undone, so they block all clients until they
+        // expire.
         return None;
     }
     hold.if_won(ctx, won)

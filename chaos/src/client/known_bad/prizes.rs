@@ -1,4 +1,4 @@
-//! A known-bad quota: a number on each master that is decremented for every unit.
+//! A known-bad quota: a counter on each master, which is decremented for every unit.
 
 use quorate_testbed::Reply;
 
@@ -15,7 +15,7 @@ pub(crate) async fn create(ctx: &Ctx, name: &str, pieces: u64) -> bool {
     asked.await.unwrap_or(false)
 }
 
-/// Takes a unit and returns how many are left. `None` if there was none left or no majority answered.
+/// Takes a unit and returns how many units are left. `None` if no unit was left or no majority answered.
 pub(crate) async fn take(ctx: &Ctx, name: &str) -> Option<u64> {
     let (ctx, name) = (ctx.clone(), name.to_owned());
     let taken = tokio::task::spawn_blocking(move || take_one(&ctx, &name));

@@ -1,4 +1,4 @@
-//! A known-bad lock over several resources: they are locked one after the other. Each single lock is correct.
+//! A known-bad lock over several resources: it locks one resource after the other. Each single lock is correct.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 use crate::workload::Locker;
 
-/// The pause of a client that holds the first resource, before it tries again to lock the next one.
+/// How long a client that holds the first resource pauses before it tries again to lock the next one.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The maximum number of attempts to lock the next resource.
 const TRIES: usize = 100;
@@ -29,8 +29,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
             None => next,
             Some(first) => KnownBadHold {
                 undo: [first.undo, next.undo].concat(),
-                // The mistake of `later-lease`: the hold lasts as long as the last lock, although the first lock
-                // expires earlier.
+                // The mistake of `later-lease`: the client trusts the hold until the last lock expires, although the
+                // first lock expires earlier.
                 ..next
             },
         });
