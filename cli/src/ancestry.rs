@@ -2,7 +2,8 @@
 
 use std::os::unix::fs::MetadataExt;
 
-/// Maximum number of ancestors that are read. If there are more, none of them is known.
+/// Maximum number of ancestor processes that are read from `/proc`. If this process has more ancestors, none of them is
+/// known.
 const DEEPEST: usize = 1024;
 
 /// A process, identified by its pid and its start time, because the kernel reuses pids.
@@ -16,7 +17,8 @@ struct Process {
 /// This process and its ancestors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ancestry {
-    /// Inode of the pid namespace. Pids of another namespace cannot be compared with ours.
+    /// Inode of the pid namespace of this process. Pids of another namespace cannot be compared with the pids in
+    /// `line`.
     namespace: u64,
     /// This process first, then its ancestors, up to the process that has no parent.
     line: Vec<Process>,
@@ -56,7 +58,8 @@ impl Ancestry {
             return false;
         };
         let is = |process: &Process| u64::from(process.pid) == pid && process.began == began;
-        // A process of another pid namespace may be an ancestor: pids differ between namespaces.
+        // A process in another pid namespace may be an ancestor, because the same process has different pids in
+        // different namespaces. So compare only processes of this namespace.
         namespace == self.namespace && !self.line.iter().any(is)
     }
 }
@@ -96,7 +99,8 @@ mod tests {
             ("1.0.3", false),
             ("7.98.3", true),
             ("8.99.3", true),
-            // For another pid namespace or a malformed name, the result is `false`: the process may be an ancestor.
+            // If the name has another pid namespace or is malformed, the result is `false`, because that process may be
+            // an ancestor.
             ("8.99.4", false),
             ("8.99", false),
             ("", false),

@@ -102,7 +102,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The words of the command to run, as the user typed them.
+    /// The words of the command that quorate runs under the lock, as the user typed them.
     fn typed_command(&self) -> &[OsString] {
         match self {
             Self::Run(args) => args.command(),
@@ -112,8 +112,8 @@ impl Command {
         }
     }
 
-    /// The default level for events of the library: warnings for commands that hold a lock or lead, no events for the
-    /// others. The other commands print the reply of each master themselves, and the demo kills masters on purpose.
+    /// The default log level for events of the library: warnings for commands that hold a lock or lead, no events for
+    /// the other commands. Those print the reply of each master themselves, and the demo kills masters on purpose.
     pub(crate) fn usual(&self) -> LevelFilter {
         match self {
             Self::Run(_) | Self::Hold(_) | Self::Once(_) | Self::Lead(_) => LevelFilter::WARN,
@@ -159,7 +159,7 @@ pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
     Ok((command, talk))
 }
 
-/// Refuses a command line in which the command to run could begin at another word than the parser assumed.
+/// Refuses a command line if the command to run could begin at a different word than the one that the parser chose.
 fn check_separator(name: &str, command: &[OsString]) -> Result<(), clap::Error> {
     let mut all = Cli::command();
     all.build();
@@ -182,8 +182,9 @@ fn check_separator(name: &str, command: &[OsString]) -> Result<(), clap::Error> 
         .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
-/// For two options that exclude each other: returns whether only the second was typed on the command line. In that case
-/// the second wins over the variable of the first. If both were typed, the result is an error with the text `words`.
+/// For two options that exclude each other: returns whether only the second option was typed on the command line. In
+/// that case the second option overrides the environment variable of the first option. If both options were typed, the
+/// result is an error with the text `words`.
 fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bool, clap::Error> {
     match two.map(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
         [true, true] => Err(Cli::command().error(ErrorKind::ArgumentConflict, words)),
@@ -208,8 +209,8 @@ fn fitted(command: clap::Command, width: usize) -> clap::Command {
     command
 }
 
-/// Makes the parser ignore empty variables, so that an empty variable counts as unset for every option. People unset a
-/// variable in this way in a unit file, a compose file or a pipeline, but the parser would use "" as the value.
+/// Makes the parser treat an empty environment variable as unset, for every option. People unset a variable in this way
+/// in a unit file, a compose file or a pipeline, but the parser would use the empty text as the value.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     command
         .mut_args(|arg| {

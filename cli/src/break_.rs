@@ -1,7 +1,7 @@
-//! `quorate break`: deletes a lock on all masters, whoever holds it, and prints the state of the lock before that.
+//! `quorate break`: deletes a lock on all masters, whoever holds it, and prints the state that the lock had before.
 //!
-//! It is the operator's last resort, so it requires `--yes`. The JSON form is one object as of `quorate status`, with
-//! the state before the break.
+//! This is the operator's last resort, so it requires `--yes`. The JSON output is one object with the fields of
+//! `quorate status`, and describes the lock before it was deleted.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -97,7 +97,7 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// The output for people: one line per master, with its state before the break.
+/// The text output for people: one line per master, with the state of the lock before it was deleted.
 fn page(before: &ResourceStatus) -> String {
     let mut text = holder_lines(before);
     for master in &before.masters {

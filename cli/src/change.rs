@@ -15,8 +15,8 @@ use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 use crate::process;
 use crate::run::leaving_nothing;
 
-/// Longest ttl of the locks under which stored values are copied to the next masters. The locks are renewed meanwhile;
-/// if this process is killed, they expire after at most this time.
+/// Longest ttl of the locks under which stored values are copied to the next masters. The locks are renewed during the
+/// copy. If this process is killed, they expire after at most this time.
 const LOCKED: Duration = Duration::from_secs(5);
 
 const CUT_SHORT: &str = "the step may be half done: run it again";
@@ -68,7 +68,7 @@ pub(crate) struct ChangeArgs {
     step: Step,
 }
 
-/// The steps.
+/// The steps of a change of the masters.
 #[derive(Debug, Subcommand)]
 enum Step {
     /// Show the state of the change and the connected clients
@@ -190,7 +190,7 @@ async fn closed(change: &MastersChange<'_>) -> Outcome {
 
 async fn opened(change: &MastersChange<'_>) -> Outcome {
     if change.look().await.stage() >= ChangeStage::Open {
-        // The masters are open already. Repeat the step for masters that were unreachable the first time.
+        // The next masters are open already. Repeat the step for masters that were unreachable when it first ran.
         let survey = taken(change, change.open_again().await).await?;
         show(&survey)?;
         return done(
@@ -240,8 +240,8 @@ async fn left(change: &MastersChange<'_>) -> Outcome {
     }
 }
 
-/// Returns the state after `step`. If the library refused the step, prints the state of all masters, and then the
-/// reasons.
+/// Returns the state of the change after `step`. If the library refused the step, prints the state of all masters, and
+/// then the reasons for the refusal.
 async fn taken(
     change: &MastersChange<'_>,
     step: Result<Survey, ChangeError>,
@@ -256,7 +256,7 @@ async fn taken(
     }
 }
 
-/// Prints what is missing for a step that was refused, and returns the failure.
+/// Prints what the refused step still needs, and returns the failure.
 fn refused<T>(missing: &[String]) -> Result<T, Failure> {
     for missing in missing {
         output::say(missing);
@@ -326,7 +326,7 @@ fn show(survey: &Survey) -> Result<(), Failure> {
     ))
 }
 
-/// Prints one line for each stored value that was copied, and the library's advice.
+/// Prints one line for each stored value that was copied to the next masters, and the library's advice.
 fn show_values(survey: &Survey) -> Result<(), Failure> {
     for value in &survey.carried {
         output::print(&format!("{value}\n"))?;
@@ -360,8 +360,8 @@ fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
     ]
 }
 
-/// The cell with the clients connected to this master: the number at each step of the change, and the numbers of other
-/// clients.
+/// The cell for the clients connected to this master: the number of quorate clients at each step of the change, and the
+/// number of other clients.
 fn clients(master: &MasterSeen) -> Cell {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
     for client in &master.seen.clients {

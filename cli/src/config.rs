@@ -19,8 +19,8 @@ use crate::settings::{self, MasterSettings};
 /// The configuration file that is read if it exists and `--config` is not given.
 const DEFAULT_FILE: &str = "quorate.toml";
 
-/// Fills in, from the TOML file, the options of the command that neither a flag nor a variable gives. For settings of
-/// the library, `Settings::or` does this.
+/// For each option that neither a flag nor a variable gives, uses the value in the TOML file. For settings of the
+/// library, `Settings::or` does this.
 macro_rules! fill {
     ($options:ident from $under:ident: $($name:ident),+ $(,)?) => {
         $($options.$name = $options.$name.take().or($under.$name.take());)+
@@ -28,8 +28,8 @@ macro_rules! fill {
 }
 pub(crate) use fill;
 
-/// How long the end of the command waits for releases, in addition to the node timeout. On a master that takes longer,
-/// the lock may remain until its ttl expires.
+/// How long the command waits at its end for releases, in addition to the node timeout. If a master takes longer, the
+/// lock may remain on that master until its ttl expires.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// How to reach the masters, and the rules of the lock. Every command takes these.
@@ -79,7 +79,7 @@ impl MasterOptions {
         &self.given.0
     }
 
-    /// The settings of the masters, to be changed.
+    /// Mutable access to the settings of the masters.
     pub(crate) fn settings_mut(&mut self) -> &mut Settings {
         &mut self.given.0
     }
@@ -89,7 +89,7 @@ impl MasterOptions {
         self.settings().node_timeout.unwrap_or(DEFAULT_NODE_TIMEOUT)
     }
 
-    /// How long the end of the command may wait for releases: the node timeout and [`PARTING`].
+    /// How long the command may wait at its end for releases: the node timeout plus [`PARTING`].
     pub(crate) fn parting(&self) -> Duration {
         self.node_timeout() + PARTING
     }
@@ -106,7 +106,7 @@ fn none_empty(what: &str, urls: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// Creates a client with these options. Opens no connection yet.
+/// Creates a lock client with these options. Opens no connection yet.
 ///
 /// # Errors
 ///
@@ -134,7 +134,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
         .map_err(Failure::internal)?;
     let outcome = runtime.block_on(future);
     // Dropping the runtime would wait for its thread that resolves a host name, even if the name server does not reply.
-    // Nobody needs that result any more (test `silent_name_server_does_not_delay_the_exit`).
+    // The result of that thread is not needed any more (test `silent_name_server_does_not_delay_the_exit`).
     runtime.shutdown_background();
     outcome
 }

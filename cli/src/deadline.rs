@@ -13,7 +13,7 @@ pub(crate) enum Action {
     KeepRunning(Duration),
     /// Little validity is left: send `SIGTERM` if it was not sent yet, and decide again after this time.
     Terminate(Duration),
-    /// The validity or the grace period has ended: send `SIGKILL`.
+    /// The lock's validity or the grace period has ended: send `SIGKILL`.
     Kill,
 }
 
@@ -25,8 +25,8 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// The deadline for a lock with this `ttl` (or `max_hold`, if that is shorter) and `grace` between `SIGTERM` and
-    /// `SIGKILL`.
+    /// Computes when the command gets its signals, for a lock with this `ttl` (or `max_hold`, if that is shorter).
+    /// `grace` is the time between `SIGTERM` and `SIGKILL`.
     ///
     /// Renewals are due after a third of the ttl, so the validity of a healthy lock varies between two thirds and the
     /// whole of it. Grace and margin together take at most half of the ttl, so that one failed renewal and its retries
@@ -45,8 +45,8 @@ impl Deadline {
         self.grace
     }
 
-    /// How long before the end of the validity the guard process sends `SIGTERM` and `SIGKILL`. Both times are a little
-    /// later than those of the supervisor, so that the guard acts only if the supervisor could not.
+    /// How long before the end of the lock's validity the guard process sends `SIGTERM` and `SIGKILL`. The guard sends
+    /// both a little later than the supervisor would, so that the guard acts only if the supervisor could not.
     pub(crate) fn backstop(self) -> (Duration, Duration) {
         (self.grace + self.margin / 2, self.margin / 2)
     }

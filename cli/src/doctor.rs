@@ -94,7 +94,7 @@ struct MasterReport {
     grant: Vec<String>,
     settings: BTreeMap<String, String>,
     unseen: Vec<String>,
-    /// The state of the master as the table shows it.
+    /// The state of the master, as the table for people shows it.
     #[serde(skip)]
     state: State,
 }

@@ -22,12 +22,12 @@ fn needs_fencing(what: &str) -> String {
     format!("{what} need fencing tokens: do not use --fencing off")
 }
 
-/// The failure if a quota could not be read or written.
+/// The failure of a command because a quota could not be read or written.
 pub(crate) fn no_quota(error: ValueError) -> Failure {
     no_value(error, "quota", "quorate quota create NAME N")
 }
 
-/// The failure if the record of a command of `once` could not be read or written.
+/// The failure of `once` because its record of the last period could not be read or written.
 pub(crate) fn no_record(error: ValueError) -> Failure {
     no_value(error, "record", "quorate once --create NAME")
 }
@@ -60,7 +60,8 @@ fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
     }
 }
 
-/// The message if a signal interrupts the access to a stored value under its lock.
+/// The error message if a signal interrupts the access to a stored value, which is made under the lock of the same
+/// name.
 pub(crate) const VALUE_CUT_SHORT: &str = "no lock is held; if the lock had been acquired already, the change may or may not have been made";
 
 fn code_of(error: &AcquireError) -> u8 {

@@ -53,12 +53,12 @@ const TABLE: [Meaning; 11] = [
     ),
 ];
 
-/// The table of all exit codes, for a help text.
+/// Formats the table of all exit codes for a help text.
 pub(crate) fn table() -> String {
     table_of(&TABLE)
 }
 
-/// The table of exit codes of one command. A code with an empty text gets its general meaning.
+/// Formats the table of the exit codes of one command. A code without a text of its own gets its general meaning.
 pub(crate) fn table_of(codes: &[Meaning]) -> String {
     let mut text = "Exit codes:".to_owned();
     for (code, own) in codes {
@@ -87,10 +87,11 @@ pub(crate) fn signalled(n: i32) -> u8 {
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) line: String,
-    /// The signal that ended this command. The process then ends itself with the same signal, so that its parent sees
-    /// it.
+    /// The signal that ended this command. The `quorate` process then ends itself with the same signal, so that its
+    /// parent process sees the signal.
     pub(crate) signal: Option<Signal>,
-    /// Whether this is an expected outcome and not an error: then `-q` suppresses the message.
+    /// Whether the failure is an expected outcome and not an error. The flag `-q` suppresses the message of an expected
+    /// outcome.
     pub(crate) is_usual: bool,
 }
 
@@ -127,7 +128,7 @@ impl Failure {
         }
     }
 
-    /// Replaces the exit code by `code` if the failure is that another client holds the lock.
+    /// Replaces the exit code of this failure by `code` if the cause is that another client holds the lock.
     pub(crate) fn on_conflict(self, code: u8) -> Self {
         let is_conflict = self.code == HELD;
         Self {
@@ -141,7 +142,7 @@ impl Failure {
         Self::new(SOFTWARE, line)
     }
 
-    /// Creates the failure for a command that a signal has ended, after its cleanup.
+    /// Creates the failure of a command that a signal has ended. The command has already cleaned up.
     pub(crate) fn cut_short(signal: Signal, line: impl fmt::Display) -> Self {
         Self {
             signal: Some(signal),
@@ -186,7 +187,8 @@ mod tests {
         }
     }
 
-    /// The exit codes of `run`, without 0 (`run` then returns the code of the command) and 1 (not used by `run`).
+    /// The exit codes of `run`, except 0, because `run` then returns the code of the command, and 1, which `run` does
+    /// not use.
     fn run_codes() -> impl Iterator<Item = &'static Meaning> {
         TABLE.iter().filter(|(code, _)| !matches!(*code, "0" | "1"))
     }

@@ -14,8 +14,8 @@ use crate::exit::{self, Failure};
 use crate::metrics::RunMetrics;
 use crate::output;
 
-/// How long the end of a `quorate run` waits for the address of statsd to be resolved. It waits twice as long until all
-/// metrics are written.
+/// How long `quorate run` waits at its end for the address of the statsd server to be resolved. It waits twice as long
+/// for all metrics to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The options for the metrics of a `quorate run`.
@@ -62,7 +62,8 @@ impl Exporter {
         };
         let mut args = args.clone();
         if let Some(path) = &mut args.metrics_file {
-            // If the path is a symbolic link, replace the file that it points to, not the link.
+            // If the path is a symbolic link, use the path of its target, so that the target is replaced and not the
+            // link.
             *path = fs::canonicalize(&path).unwrap_or(path.clone());
             try_out(path)?;
         }
@@ -91,8 +92,8 @@ impl Exporter {
         self.hand_over();
     }
 
-    /// Records the end of the run with this exit code, and waits a limited time until the metrics are written.
-    /// `conflict` is the exit code for a lock that another client holds.
+    /// Records the exit code of the `quorate run`, and waits a limited time until the metrics are written. `conflict`
+    /// is the exit code that means that another client holds the lock.
     pub(crate) fn end(mut self, outcome: Result<u8, u8>, conflict: u8) {
         let ran = self.metrics.is_running;
         let (label, code) = match outcome {
@@ -186,8 +187,8 @@ fn check_kind(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces the file atomically: writes a temporary file, whose name the collector ignores, and renames it. If another
-/// run has written a later time of the last success meanwhile, that time is kept.
+/// Replaces the metrics file atomically: writes a temporary file, whose name the collector ignores, and renames it. If
+/// another `quorate run` has meanwhile written a later time of its last success, that later time is kept.
 fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;
     metrics.remember(&fs::read_to_string(path).unwrap_or_default());

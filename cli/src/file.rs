@@ -27,7 +27,7 @@ pub(crate) struct FileOptions {
     pub(crate) grace: Option<Duration>,
 }
 
-/// Keys of the file that are options of the command, not settings of the library.
+/// The keys `keep_for` and `grace` of the TOML file are options of the command, not settings of the library.
 const KEEP_FOR: &str = "keep_for";
 const GRACE: &str = "grace";
 
@@ -50,8 +50,8 @@ impl FileOptions {
         })
     }
 
-    /// Parses the file. An error is one line with the line number and the key. It quotes no value of another key,
-    /// because values may contain passwords.
+    /// Parses the TOML file. An error is one line with the line number and the key. The line quotes no value of another
+    /// key, because values may contain passwords.
     fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| {
             let what = error.message().replace('\n', " ");
@@ -71,7 +71,7 @@ impl FileOptions {
     }
 }
 
-/// Why a configuration file is read.
+/// Why a configuration file is read: the user named it, or it has the default name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The user named the file. It may be a pipe, as with `--config <(..)`.
@@ -88,7 +88,7 @@ fn read(path: &Path, source: Source) -> io::Result<String> {
     let mut options = File::options();
     options.read(true);
     if source == Source::Found {
-        // Without this flag, opening a pipe would wait for a writer. The flag has no effect on regular files.
+        // With O_NONBLOCK, opening a pipe does not wait for a writer. The flag has no effect on regular files.
         options.custom_flags(OFlag::O_NONBLOCK.bits());
     }
     let file = options.open(path)?;

@@ -108,10 +108,10 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
 
 /// Adds findings about rights that the configured user of this master lacks.
 fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
-    // Leave out rights that only the persistence check needs: that check reports them where they matter.
+    // Leave out rights that only the persistence check needs, because that check reports them itself.
     let told = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
-    // Without a prefix, a lock may have any name, and only the operator knows which names are in use. So a missing
-    // right to keys may be intended.
+    // Without a prefix, a lock may have any name, and only the operator knows which names are in use. So the operator
+    // may have limited the user to some keys on purpose.
     let unclear = |missing: &&MissingRight| missing.is_about_keys() && !rules.prefix;
     let missing: Vec<&MissingRight> = master.missing.iter().filter(told).collect();
     let some = |wanted: &dyn Fn(&&MissingRight) -> bool| -> Vec<&MissingRight> {
@@ -230,8 +230,8 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Checks that the masters have generation markers. Clients use the marker to recognise a master that was replaced by
-/// another server at the same address.
+/// Checks that the masters have generation markers. Clients use the generation marker to recognise that a master was
+/// replaced by another server at the same address.
 fn marked(masters: &[Inspection], add: &mut impl Add) {
     // Generation markers are used only if all masters are Redis or Valkey servers.
     let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();
@@ -367,14 +367,14 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
     }
 }
 
-/// Checks whether the master has restarted so recently that it does not vote on locks yet.
+/// Checks whether the master restarted so recently that it does not vote on locks yet.
 fn just_started(master: &Inspection, add: &mut impl Add) {
     if let Some(left) = master.quarantined {
         let started = match master.uptime {
             Some(uptime) => format!("started {} ago", human(uptime)),
             None => "started recently".to_owned(),
         };
-        // Round up to a whole second: "0s" would not be a useful time to wait.
+        // Round up to a whole second, because "0s" would not be useful as the time to wait.
         let left = Duration::from_secs(left.as_secs() + 1);
         add(
             Severity::Warning,

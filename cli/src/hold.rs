@@ -62,7 +62,7 @@ pub(crate) struct HoldArgs {
 }
 
 impl HoldArgs {
-    /// The options that `hold` shares with `run`.
+    /// The lock options, which `hold` shares with `run`.
     pub(crate) fn lock(&mut self) -> &mut LockArgs {
         &mut self.lock
     }
@@ -87,7 +87,7 @@ fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
     config::block_on(leaving_nothing(&lock.redlock, lock.parting, work))
 }
 
-/// Prints the fencing token and waits until the hold ends. Returns the signal if a signal ended it.
+/// Prints the fencing token and waits until the hold ends. Returns the signal if a signal ended the hold.
 async fn hold(
     guard: &LockGuard,
     lock: &Lock,
@@ -115,7 +115,7 @@ async fn hold(
             () = &mut input => return still_held(guard, lock, began, None),
             written = &mut told, if !is_told => {
                 is_told = true;
-                // Keep the lock also if stdout has no reader, so that nobody gets the fencing token.
+                // Keep holding the lock even if stdout has no reader, so that nobody receives the fencing token.
                 let _is_read = written.map_err(Failure::internal)??;
             }
             () = tokio::time::sleep(nap.min(TICK)) => {}
@@ -123,7 +123,7 @@ async fn hold(
     }
 }
 
-/// The result if the user ended the hold: success if the lock was still valid, else the failure for a lost lock.
+/// The result of `hold` after the user ended it: success if the lock was still valid, else the failure for a lost lock.
 fn still_held(
     guard: &LockGuard,
     lock: &Lock,
@@ -137,7 +137,8 @@ fn still_held(
     Err(lost(guard, lock, began, why))
 }
 
-/// How long the lock is certainly valid from now on; `None` once it must be reported as lost.
+/// How long to sleep, because the lock is certainly valid for this time; `None` if the lock must be reported as lost
+/// now.
 fn nap(guard: &LockGuard, lock: &Lock) -> Option<Duration> {
     match Deadline::new(lock.room(), Duration::ZERO).decide(guard.remaining(), None) {
         Action::KeepRunning(nap) | Action::Terminate(nap) => Some(nap),

@@ -52,7 +52,7 @@ pub(crate) enum Kind {
 }
 
 impl KindArgs {
-    /// The first given option that asks for a kind other than the exclusive lock on one resource.
+    /// The first given option that asks for another kind of lock than the exclusive lock on one resource.
     pub(crate) fn asks_for_another(&self) -> Option<&'static str> {
         let asked = [
             (!self.also.is_empty(), "--also"),
@@ -65,11 +65,11 @@ impl KindArgs {
         asked.next().map(|(_, option)| option)
     }
 
-    /// The kind of lock that the options ask for on this resource.
+    /// Returns the kind of lock that the options ask for on this resource.
     ///
     /// # Errors
     ///
-    /// If `--reenter` is given and no ancestor has an owner id.
+    /// If `--reenter` is given and no ancestor process has an owner id.
     pub(crate) fn kind(self, place: &Place, resource: &OsStr) -> Result<Kind, Failure> {
         let owner = if self.reenter {
             let place = place.of(resource);
@@ -94,7 +94,7 @@ impl KindArgs {
 }
 
 impl Kind {
-    /// Creates the request to the library for this kind of lock. The request borrows its owner from `owner`, which this
+    /// Creates the library's request for this kind of lock. The request borrows the owner id from `owner`, which this
     /// function fills.
     ///
     /// # Errors
@@ -140,12 +140,12 @@ impl Kind {
         std::iter::once(first).chain(also.iter().map(OsString::as_os_str))
     }
 
-    /// Refuses to wait for a lock that an ancestor holds. The wait could not end, because the ancestor waits for this
-    /// process.
+    /// Refuses to wait for a lock that an ancestor process holds. The wait would never end, because the ancestor waits
+    /// for this process.
     ///
     /// # Errors
     ///
-    /// If an ancestor holds the lock. The message says what to do.
+    /// If an ancestor process holds the lock. The message says what to do.
     pub(crate) fn check_ancestors(
         &self,
         place: &Place,
@@ -165,33 +165,36 @@ impl Kind {
         Ok(())
     }
 
-    /// Whether this is a read lock that an ancestor already holds as a reader. In that case only a queued writer can
-    /// make this process wait. That writer waits for the ancestor, and the ancestor waits for this process to end.
+    /// Whether this is a read lock that an ancestor process already holds as a reader. In that case only a queued
+    /// writer can make this process wait. That writer waits for the ancestor, and the ancestor waits for this process
+    /// to end.
     pub(crate) fn is_read_above(&self, place: &Place, resource: &OsStr) -> bool {
         let held = Held::by_ancestors();
         let place = place.of(resource);
         *self == Self::Shared && held.of(&place).any(|hold| hold.letter == b's')
     }
 
-    /// Whether this lock can be granted while ancestors of this process hold `held`.
+    /// Whether this lock can be granted while ancestor processes have the holds `held`.
     fn goes_beside<'a>(&self, held: impl Iterator<Item = Hold<'a>>) -> bool {
-        // A semaphore and the plain lock of the same name are separate.
+        // Separate the permits of the semaphore from holds of the plain lock, because the two are independent even if
+        // their names are the same.
         let (ours, plain): (Vec<Hold<'_>>, Vec<_>) = held.partition(|hold| hold.letter == b'p');
         match self {
             Self::Permits(permits) => {
-                // Holds in slots at or above `permits` do not use up any of these permits.
+                // Count only holds in slots below `permits`: a hold in a higher slot takes none of the permits that are
+                // requested here.
                 let taken = ours.iter().filter(|hold| hold.may_be_below(*permits));
                 *permits == 0 || taken.count() < *permits
             }
             Self::Shared => plain.iter().all(|hold| hold.letter == b's'),
-            // An ancestor with another owner would exclude this one, so all holds must have the same owner.
+            // An owner lock excludes other owners, so every hold of an ancestor must have the same owner as this lock.
             Self::Owner(id) => plain.iter().all(|hold| hold.owner().as_ref() == Some(id)),
             Self::Exclusive | Self::Several(_) => plain.is_empty(),
         }
     }
 
-    /// The variables that inform nested `quorate` processes about this lock. `slot` is the slot of the permit, for a
-    /// semaphore.
+    /// The environment variables that inform nested `quorate` processes about this lock. `slot` is the slot of the
+    /// permit, if the lock is a permit of a semaphore.
     pub(crate) fn environment(
         &self,
         place: &Place,
@@ -214,8 +217,8 @@ impl Kind {
                 _ => {}
             }
             if let Some(holder) = &holder {
-                // Add the name of this process. A daemon that the command leaves behind keeps the variable after this
-                // process has ended, and can then ignore the entry.
+                // Add the name of this process to the entry. A daemon that outlives this process keeps the variable,
+                // and can then ignore the entry because the named process is no ancestor of it.
                 entry.push_str(&format!("@{holder}"));
             }
             held.extend(entry.into_bytes());
@@ -228,11 +231,12 @@ impl Kind {
     }
 }
 
-/// Refuses access to the stored value under the lock of this name while an ancestor holds that lock.
+/// Refuses access to a stored value while an ancestor process holds the lock of the same name. Every access to the
+/// value takes that lock.
 ///
 /// # Errors
 ///
-/// If an ancestor holds the lock. The wait for it could not end.
+/// If an ancestor process holds the lock, because the wait for the lock would never end.
 pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<(), Failure> {
     let held = Held::by_ancestors();
     if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
@@ -252,23 +256,23 @@ fn refused(resource: &OsStr, instead: &str) -> Failure {
     )
 }
 
-/// The locks that ancestors of this process hold, as [`HELD`] lists them.
+/// The locks that ancestor processes hold, as the variable [`HELD`] lists them.
 struct Held {
     entries: Vec<u8>,
-    /// The ancestors of this process, if the list is not empty and they can be read.
+    /// The ancestors of this process; `None` if [`HELD`] lists no lock or the ancestors cannot be read.
     ancestry: Option<Ancestry>,
 }
 
 impl Held {
     fn by_ancestors() -> Self {
         let entries = std::env::var_os(HELD).unwrap_or_default().into_vec();
-        // Most processes have no ancestor with a lock: read `/proc` only if the list has entries.
+        // Most processes have no ancestor that holds a lock. So read `/proc` only if [`HELD`] lists locks.
         let told = !entries.is_empty();
         let ancestry = told.then(Ancestry::of_this_process).flatten();
         Self { entries, ancestry }
     }
 
-    /// The holds of ancestors on `place`, which is a resource with its masters and prefix.
+    /// The holds of ancestor processes on the resource `place`, which is a text made of resource, masters and prefix.
     fn of<'a>(&'a self, place: &'a str) -> impl Iterator<Item = Hold<'a>> {
         let entries = self.entries.split(|byte| *byte == b' ');
         entries.filter_map(move |entry| {
@@ -283,22 +287,23 @@ impl Held {
         })
     }
 
-    /// Whether the process that acquired the hold is not an ancestor, so that it does not wait for this process.
-    /// Returns `false` if that is unknown, for example because an older version of quorate did not write the holder's
-    /// name.
+    /// Whether the process that acquired the hold has ended or is no ancestor, so that it does not wait for this
+    /// process. Returns `false` if that is unknown, for example because an older version of quorate did not write the
+    /// holder's name.
     fn is_over(&self, holder: Option<&[u8]>) -> bool {
         let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());
         let ours = self.ancestry.as_ref().zip(holder);
         ours.is_some_and(|(ours, holder)| ours.is_without(holder))
     }
 
-    /// The owner id under which an ancestor holds the lock on `place`.
+    /// The owner id that an ancestor process used to take the lock on `place`.
     fn holder(&self, place: &str) -> Option<String> {
         self.of(place).find_map(|hold| hold.owner())
     }
 }
 
-/// Describes the holder of a lock for messages: `readers`, an owner, or the token of a single holder.
+/// Describes for messages who holds a lock: `readers`, an owner, or the token of a single holder. `key` is the value of
+/// the lock key.
 pub(crate) fn holder_words(key: &str) -> String {
     match key.strip_prefix("quorate:owner:") {
         Some(owner) => format!("owner '{owner}'"),
@@ -307,10 +312,10 @@ pub(crate) fn holder_words(key: &str) -> String {
     }
 }
 
-/// One hold of an ancestor, parsed from [`HELD`].
+/// One lock that an ancestor process holds, parsed from [`HELD`].
 struct Hold<'a> {
     letter: u8,
-    /// The owner id, or the slot of a permit. Older versions of quorate do not write the slot.
+    /// The owner id, or the slot of a permit. Older versions of quorate wrote no slot.
     which: Option<&'a [u8]>,
 }
 
@@ -320,7 +325,7 @@ impl Hold<'_> {
         String::from_utf8(unprintable(id)?).ok()
     }
 
-    /// Whether the slot is one of the slots 0 to `permits` - 1, or unknown.
+    /// Whether the slot of this hold may be one of the slots 0 to `permits` - 1. An unknown slot may be.
     fn may_be_below(&self, permits: usize) -> bool {
         let slot = self
             .which
@@ -329,12 +334,13 @@ impl Hold<'_> {
     }
 }
 
-/// The owner id of the nearest ancestor that holds a lock as an owner.
+/// The owner id of the nearest ancestor process that holds a lock as an owner.
 fn nearest_owner() -> Option<String> {
     std::env::var(OWNER).ok().filter(|id| !id.is_empty())
 }
 
-/// The masters and the key prefix of a resource. Resources with the same name at different places are different locks.
+/// The masters and the key prefix of a resource. The same resource name with other masters or another prefix is another
+/// lock.
 pub(crate) struct Place {
     masters: u64,
     prefix: String,
@@ -344,7 +350,7 @@ impl Place {
     pub(crate) fn new(redlock: &Redlock, options: &MasterOptions) -> Self {
         let mut masters: Vec<String> = redlock.masters().map(ToString::to_string).collect();
         masters.sort_unstable();
-        // FNV-1a is enough, because the hash only distinguishes sets of masters.
+        // The hash function FNV-1a is enough, because the hash only distinguishes sets of masters.
         let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let masters = masters.join(" ");
         Self {
@@ -353,8 +359,8 @@ impl Place {
         }
     }
 
-    /// The name of a resource at this place: hash of the masters, prefix and resource, in printable characters without
-    /// spaces.
+    /// A text that identifies a resource: hash of the masters, prefix and resource name, in printable characters
+    /// without spaces.
     fn of(&self, resource: &OsStr) -> String {
         let key = [self.prefix.as_bytes(), resource.as_bytes()].concat();
         format!("{:016x}:{}", self.masters, printable(&key))

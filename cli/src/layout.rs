@@ -28,11 +28,11 @@ pub(crate) struct Block {
 /// One indented line of a block.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// A line with two columns.
+    /// A line with two columns of text.
     Pair(String, String),
     /// A command that users can copy.
     Command(String),
-    /// A description of the command in the line above.
+    /// A description of the command in the preceding line.
     Words(String),
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     let mut text = String::new();
     let mut at = 0;
     let mut is_new = true;
-    // Keep spaces with the word that follows them, so that columns stay aligned.
+    // Keep spaces with the word that follows them, so that columns stay aligned in a broken line.
     let mut rest = &line[lead..];
     text.push_str(&line[..lead]);
     at += lead;
@@ -167,7 +167,7 @@ pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     text
 }
 
-/// The number of columns that a text takes on a terminal: colour sequences take none.
+/// The number of columns that a text takes on a terminal. Colour sequences count as zero columns.
 pub(crate) fn visible(text: &str) -> usize {
     let mut count = 0;
     let mut letters = text.chars();

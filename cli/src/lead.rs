@@ -129,11 +129,11 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
     })
 }
 
-/// How `lead` ended, if nothing failed.
+/// How `quorate lead` ended, if nothing failed.
 enum WayOut {
     /// `quorate lead` exits with this code, which is the exit code of the command.
     Code(u8),
-    /// `quorate lead` ends by this signal, which ended the command or arrived before leadership was lost.
+    /// `quorate lead` ends itself by this signal, which ended the command or arrived before leadership was lost.
     Signal(Signal),
 }
 
@@ -182,7 +182,7 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     let election = election.waiting(move |seen| display.see(seen));
     let note = args.note.as_deref().unwrap_or_default();
     let leads = election.campaign(note).await.map_err(not_acquired)?;
-    // Remove the progress line of the wait before the next message is printed.
+    // Remove the progress line, which shows the wait for leadership, before the next message is printed.
     drop(election);
     output::mention(format!(
         "leading '{}', term {}",
@@ -241,9 +241,9 @@ async fn command(
     }
 }
 
-/// The result of a term whose command ended with this exit code.
+/// The result of a term of leadership whose command ended with this exit code.
 fn ended_with(code: u8, asked_to_end: bool) -> Term {
-    // End now if the command could not be started, because it would fail in the next term, too.
+    // If the command could not be started, end now, because it could not be started in the next term either.
     if asked_to_end || matches!(code, exit::OK | exit::NOT_EXECUTABLE | exit::NOT_FOUND) {
         return Term::Last(WayOut::Code(code));
     }
@@ -254,7 +254,7 @@ fn ended_with(code: u8, asked_to_end: bool) -> Term {
     Term::Failed
 }
 
-/// The result of a term that ended because leadership was lost.
+/// The result of a term of leadership that ended because leadership was lost.
 fn lost(
     guard: &LockGuard,
     cause: &str,

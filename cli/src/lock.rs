@@ -18,8 +18,7 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// Upper bound for the duration of the acquire, which counts towards `max_hold`. It may take longer on an overloaded
-/// machine.
+/// How long the acquire may take at most, which counts towards `max_hold`. On an overloaded machine it may take longer.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -63,7 +62,7 @@ pub(crate) struct Lock {
 }
 
 impl LockArgs {
-    /// Lets `--wait` on the command line override the variable `QUORATE_TRY`.
+    /// Lets the option `--wait` on the command line override the variable `QUORATE_TRY`.
     pub(crate) fn do_wait(&mut self) {
         self.try_once = false;
     }
@@ -84,7 +83,7 @@ impl LockArgs {
     }
 
     /// Completes the options from the configuration file. Returns the lock on these masters, and the contents of the
-    /// file, which also has options that are not part of the lock.
+    /// configuration file, which also has options that do not concern the lock.
     ///
     /// # Errors
     ///
@@ -121,13 +120,13 @@ impl LockArgs {
 }
 
 impl Lock {
-    /// The smaller of the ttl and `max_hold`. The grace period must fit into it.
+    /// The smaller of the ttl and `max_hold`. The grace period must fit into this time.
     pub(crate) fn room(&self) -> Duration {
         self.max_hold.map_or(self.ttl, |most| most.min(self.ttl))
     }
 
-    /// Returns `max_hold` if it is the reason why a lock ended after `held_for`. The deadline ends the command some
-    /// time before the validity ends, so `held_for` may be shorter than `max_hold` by that time.
+    /// Returns `max_hold` if it is the reason why a lock ended after `held_for`. The deadline ends the command before
+    /// the end of the lock's validity, so `held_for` may be a little shorter than `max_hold`.
     pub(crate) fn max_hold_over(&self, held_for: Duration, deadline: Deadline) -> Option<Duration> {
         let (notice, _) = deadline.backstop();
         let reached = held_for + notice + SLACK.min(self.ttl / 4);
@@ -139,9 +138,9 @@ impl Lock {
         self.kind.is_read_above(&self.place, &self.resource)
     }
 
-    /// How long to wait for the lock. If an ancestor already holds the read lock, the wait is at most one ttl, which
-    /// gives a queued writer time to give up. Waiting longer cannot help: an outage of more than one ttl would also
-    /// have ended the ancestor's lock.
+    /// How long to wait for the lock. If an ancestor process already holds the read lock, the wait is at most one ttl,
+    /// which gives a queued writer time to give up. Waiting longer cannot help: an outage of more than one ttl would
+    /// also have ended the ancestor's lock.
     fn patience(&self) -> Wait {
         match self.wait {
             Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),
@@ -190,12 +189,12 @@ impl Lock {
     }
 }
 
-/// The replies with which masters refused a renewal, in brackets; empty if no master refused one.
+/// The replies of the masters that refused to renew the lock, in brackets; empty if no master refused.
 pub(crate) fn said(guard: &LockGuard) -> String {
     let report = guard.report().into_iter();
     let failed: Vec<String> = report
         .filter(|said| said.phase == Phase::Extend)
-        // Leave out masters that did not reply: `NodeOutcome::Silent` is no cause of the failure.
+        // Leave out masters that did not reply (`NodeOutcome::Silent`), because a missing reply is not a refusal.
         .filter(|said| !matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::Silent))
         .map(|said| said.to_string())
         .collect();

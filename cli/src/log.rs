@@ -28,7 +28,8 @@ pub(crate) struct Talk {
     pub(crate) verbose: u8,
 }
 
-/// Starts to print events of the library. The level comes from the options, else from `RUST_LOG`, else it is `usual`.
+/// Starts to print events of the library. The options set the log level. Without them `RUST_LOG` sets it, and without
+/// `RUST_LOG` the level is `usual`.
 pub(crate) fn start(talk: Talk, usual: LevelFilter) {
     output::be_quiet(talk.quiet);
     let library = |level| Targets::new().with_target("quorate", level);
@@ -44,11 +45,11 @@ pub(crate) fn start(talk: Talk, usual: LevelFilter) {
         .with_writer(|| Lines)
         .finish()
         .with(wanted);
-    // An error means that a subscriber was set before: keep that subscriber.
+    // An error means that this process already has a subscriber for events: keep that subscriber.
     let _ = tracing::subscriber::set_global_default(lines);
 }
 
-/// The levels in the variable `RUST_LOG`. An empty variable counts as unset.
+/// The log levels in the variable `RUST_LOG`. An empty variable counts as unset.
 fn from_environment() -> Option<Targets> {
     let wanted = std::env::var("RUST_LOG").ok()?;
     if wanted.trim().is_empty() {

@@ -11,7 +11,7 @@ use crate::layout::{self, Block, Line};
 use crate::output;
 use crate::variables::TOLD;
 
-/// The first part of the text below the options of `quorate --help`. The exit codes follow it.
+/// The first part of the text below the options of `quorate --help`. The exit codes follow this part.
 const AFTER_HELP: &str = "\
 Examples:
     quorate demo
@@ -37,7 +37,7 @@ pub(crate) fn after_help() -> String {
     format!("{AFTER_HELP}\n\n{}", exit::table())
 }
 
-/// Environment variables that quorate reads, but that belong to no option: name and meaning.
+/// Environment variables that quorate reads and that no option has: name and meaning.
 const OTHERS: [(&str, &str); 3] = [
     (
         "RUST_LOG",

@@ -23,20 +23,20 @@ const LAST_SUCCESS: &str = "quorate_run_last_success_time_seconds";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RunMetrics {
     pub(crate) resource: String,
-    /// When the run started, in seconds since 1970-01-01 UTC, as all times here.
+    /// When the `quorate run` started, in seconds since 1970-01-01 UTC. All times of this type have this form.
     pub(crate) began: f64,
     pub(crate) waited: Duration,
     /// Whether the command is running.
     pub(crate) is_running: bool,
     pub(crate) number: Option<u64>,
     pub(crate) held: Option<Duration>,
-    /// Outcome, exit code and time of the end; `None` until the run has ended.
+    /// Outcome, exit code and end time of the `quorate run`; `None` until it has ended.
     pub(crate) end: Option<(&'static str, u8, f64)>,
     pub(crate) last_success: Option<f64>,
 }
 
 impl RunMetrics {
-    /// Records that the run has ended at the time `at`.
+    /// Records that the `quorate run` has ended at the time `at`.
     pub(crate) fn ended(&mut self, outcome: &'static str, code: u8, at: f64) {
         debug_assert!(OUTCOMES.contains(&outcome), "{outcome} has its series");
         self.is_running = false;
@@ -134,8 +134,8 @@ impl RunMetrics {
         lines.join("\n")
     }
 
-    /// Reads the time of the last success of this resource from the metrics text `earlier`, which an earlier run has
-    /// written. The later of both times is kept.
+    /// Reads the time of the last success of this resource from `earlier`, the metrics text of an earlier `quorate
+    /// run`. Keeps the later one of that time and the time of this run.
     pub(crate) fn remember(&mut self, earlier: &str) {
         let series = format!(
             "{LAST_SUCCESS}{{resource=\"{}\"}} ",

@@ -103,10 +103,10 @@ impl OnceArgs {
     }
 }
 
-/// Any period: it is used to create or drop the record, which does not depend on the period.
+/// Any period will do to create or drop the record, because neither depends on the period.
 const SOME: Duration = Duration::from_secs(1);
 
-/// Runs a command once per period, or creates or drops the record of its runs.
+/// Runs a command once per period, or creates or drops the record that says in which period the command last ran.
 pub(crate) fn run(args: OnceArgs) -> Outcome {
     if let Some(option) = args.run.lock.kind().asks_for_another() {
         return Err(Failure::usage(format!(

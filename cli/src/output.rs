@@ -26,13 +26,13 @@ pub(crate) const RED: Style = AnsiColor::Red.on_default();
 /// Style of headings.
 pub(crate) const BOLD: Style = Style::new().bold();
 
-/// Time between two checks that stdout still has a reader.
+/// Time between two checks whether stdout still has a reader.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Whether `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Suppresses messages from now on if `quiet`, else prints them.
+/// Suppresses messages from now on if `quiet` is true, otherwise allows them.
 pub(crate) fn be_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }

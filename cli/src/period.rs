@@ -10,7 +10,7 @@ use crate::exit::Failure;
 use crate::output::{self, human};
 use crate::process::{self, Signals};
 
-/// The period of a command of `once`.
+/// The present period of a command of `once`, and whether a failed command is retried.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Period {
     pub(crate) per: Duration,
@@ -18,18 +18,19 @@ pub(crate) struct Period {
     pub(crate) at_least: bool,
 }
 
-/// The period to record when the command has succeeded; empty if nothing is left to record.
+/// The period that is recorded after the command has succeeded; empty if nothing must be recorded any more.
 #[must_use]
 pub(crate) struct Unrecorded<'a>(Option<Turn<'a>>);
 
 impl<'a> Unrecorded<'a> {
-    /// The value for a command without a period, for which nothing is recorded.
+    /// The value for a command that `once` does not control: nothing is recorded for it.
     pub(crate) fn nothing() -> Self {
         Self(None)
     }
 
-    /// Checks whether the command is due. The lock must be held. Returns `None` if this period is done already. Fails
-    /// if a signal arrives before the period is recorded, because the command must not be started after the signal.
+    /// Checks whether the command is due. The caller must hold the lock. Returns `None` if the command has already run
+    /// in this period. Fails if a signal arrives before the period is recorded, because the command must not be started
+    /// after the signal.
     pub(crate) async fn begin(
         once: &Once,
         name: &str,
@@ -58,9 +59,10 @@ impl<'a> Unrecorded<'a> {
             }
             Due::Now(turn) if at_least => Ok(Some(Self(Some(turn)))),
             Due::Now(turn) => {
-                // Check this first: a command that cannot be started must not use up the period.
+                // Check the program before the period is recorded: a command that cannot be started must not use up the
+                // period.
                 process::look_for(program)?;
-                // The runtime receives pending signals only when a task yields.
+                // Yield once, because the runtime receives pending signals only when a task yields.
                 unless_signalled(tokio::task::yield_now(), signals).await?;
                 turn.record().await.map_err(no_record)?;
                 Ok(Some(Self(None)))
@@ -68,7 +70,7 @@ impl<'a> Unrecorded<'a> {
         }
     }
 
-    /// Records the period if the command ended with exit code 0.
+    /// Records that the period is done, if the command ended with exit code 0.
     pub(crate) async fn ended(self, code: u8) {
         if let (Some(turn), 0) = (self.0, code)
             && let Err(error) = turn.record().await

@@ -49,7 +49,8 @@ pub(crate) fn run(args: PrepareArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// Prepares the server with this URL and returns a report. Returns `None` if servers of its kind need no preparation.
+/// Prepares the server with this URL and returns a report of what was created. Returns `None` if servers of its kind
+/// need no preparation.
 pub(crate) async fn one(url: &str) -> Result<Option<String>, Failure> {
     match scheme(url) {
         Scheme::Redis => Ok(None),

@@ -144,7 +144,7 @@ impl Count {
     }
 }
 
-/// Runs the subcommand on the quota.
+/// Runs the subcommand (create, take, left or drop) on the quota.
 pub(crate) fn run(args: QuotaArgs) -> Outcome {
     if let Verb::Drop { of, yes: false } = &args.verb {
         return Err(Failure::usage(format!(
@@ -180,7 +180,7 @@ pub(crate) fn run(args: QuotaArgs) -> Outcome {
 }
 
 impl Of {
-    /// Runs `ask` on the quota, and prints its result.
+    /// Runs the access `ask` on the quota, and prints its result.
     fn with(self, ask: impl AsyncFnOnce(&Quota) -> Result<Count, Failure>) -> Outcome {
         let (masters, file) = self.masters.complete()?;
         let redlock = config::redlock(&masters, None)?;

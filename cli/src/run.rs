@@ -131,7 +131,7 @@ impl RunArgs {
         &self.command
     }
 
-    /// The name of the resource, and the masters, for calls that run no command.
+    /// The name of the resource, and the masters, for `quorate once` calls that run no command.
     pub(crate) fn into_name(self) -> (OsString, MasterOptions) {
         (self.lock.into_name(), self.masters)
     }
@@ -150,8 +150,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// The message why the lock was lost, and what became of the command. `max_hold` is checked here because the
-    /// deadline ends the command before the library reports that `max_hold` was reached.
+    /// The message that says why the lock was lost, and what happened to the command. `max_hold` is checked here
+    /// because the deadline ends the command before the library reports that `max_hold` was reached.
     fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
         let advice = match fate {
             Fate::StillRunning(_) => {
@@ -233,11 +233,11 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
     end
 }
 
-/// How `run` ended, if nothing failed.
+/// How `quorate run` ended, if nothing failed.
 enum WayOut {
     /// `quorate run` exits with this code: the exit code of the command, or 0 if no command was due (`quorate once`).
     Code(u8),
-    /// `quorate run` ends by this signal, which ended the command or was typed while `--keep-for` kept the lock.
+    /// `quorate run` ends itself by this signal, which ended the command or was typed while `--keep-for` kept the lock.
     Signal(Signal),
 }
 
@@ -332,7 +332,7 @@ fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsSt
     env
 }
 
-/// Checks whether the command is due. Returns `None` if it has been done in this period.
+/// Checks whether the command is due. Returns `None` if `quorate once` has already run it in this period.
 async fn begin<'a>(
     plan: &Plan,
     guard: &'a LockGuard,
@@ -348,7 +348,8 @@ async fn begin<'a>(
     Unrecorded::begin(&once, &name, at_least, program, guard, signals).await
 }
 
-/// Keeps the lock for `rest` after a short command. Ends earlier if a signal asks for it or the lock is lost.
+/// Keeps the lock for `rest`, because the command ended earlier than `--keep-for` requires. Ends earlier if a signal
+/// asks for it or the lock is lost.
 ///
 /// Returns only SIGINT and SIGQUIT, because the keyboard sends them to the whole job, including a loop around this
 /// process. After any other signal the result is `None`, because the exit code of the command is more useful to the

@@ -9,7 +9,7 @@ use crate::output;
 /// The word that separates the options of quorate from the command to run.
 const SEPARATOR: &str = "--";
 
-/// Checks that the command which the parser found is the only possible reading of the command line.
+/// Checks that the command line can be read in only one way, namely with the command that the parser found.
 ///
 /// `typed` is the command line without the program name. It ends with `command`, because the parser takes everything
 /// after the first word of the command as its arguments. `is_ours` recognises the options of quorate.

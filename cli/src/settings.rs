@@ -1,5 +1,5 @@
-//! The settings of the library as options of the command line. They are made from the library's list of settings, so
-//! that a new setting needs no code here.
+//! The settings of the library as options of the command line. The options are made from the library's list of
+//! settings, so that a new setting needs no code in this file.
 
 use std::ffi::OsString;
 

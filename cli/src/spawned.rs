@@ -1,4 +1,4 @@
-//! Starts servers of every kind on free ports, for `demo` and `bench`. A server is stopped when its value is dropped.
+//! Starts servers of every kind on free ports, for `demo` and `bench`. Dropping a [`Spawned`] stops its server.
 
 use std::thread;
 
@@ -38,7 +38,8 @@ impl Spawned {
                 .iter()
                 .map(|&kind| scope.spawn(move || Self::start(kind)))
                 .collect();
-            // Join all threads before the first failure is returned, so that no server is started after that.
+            // Join all threads before the first failure is returned, so that no thread starts a server after the
+            // return.
             let started: Vec<_> = starts
                 .into_iter()
                 .map(|start| {

@@ -1,6 +1,7 @@
 //! `quorate status`: prints the state of a resource on every master, and the verdict of the majority.
 //!
-//! It only reads. The JSON form is an object `{"resources": [..]}` of [`ResourceStatus`].
+//! The command changes nothing on the masters. Its JSON output is an object `{"resources": [..]}` of
+//! [`ResourceStatus`].
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -75,26 +76,27 @@ pub(crate) struct ResourceStatus {
     /// The name of the resource in hexadecimal, present only if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resource_hex: Option<String>,
-    /// The slot, if this entry is a permit of the semaphore of this name.
+    /// The slot of the permit, if this entry is a permit of the semaphore with the name `resource`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slot: Option<usize>,
     /// The verdict of the majority: `held`, `free`, `split` or `unknown`.
     pub(crate) verdict: &'static str,
-    /// The value of the lock key that a majority of masters reports: the holder's token, or a marker for readers or an
-    /// owner.
+    /// The value of the lock key that a majority of masters reports: the holder's token, or a fixed text that means
+    /// readers or an owner.
     pub(crate) holder: Option<String>,
     /// The note that the holder has left.
     pub(crate) note: Option<NoteStatus>,
     /// All holds of the lock, if readers or an owner hold it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) holds: Vec<HoldStatus>,
-    /// The permits of the semaphore of this name that are held.
+    /// The held permits of the semaphore that has the same name as the resource.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permits: Vec<ResourceStatus>,
-    /// The clients that wait for a permit, for each master that replied; empty if no client waits.
+    /// The clients that wait for a permit of the semaphore, listed for each master that replied; empty if no client
+    /// waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permit_line: Vec<LineStatus>,
-    /// Why the state of the semaphore of this name could not be read, although the plain lock could.
+    /// Why the state of the semaphore with the same name could not be read, although the plain lock could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
     /// The number of masters that are a majority.
@@ -112,7 +114,7 @@ pub(crate) struct MasterStatus {
     pub(crate) master: String,
     /// The state of the lock on this master: `held`, `free` or `error`.
     pub(crate) state: &'static str,
-    /// The value of the lock key on this master: the holder's token, or a marker for readers or an owner.
+    /// The value of the lock key on this master: the holder's token, or a fixed text that means readers or an owner.
     pub(crate) token: Option<String>,
     /// Time until the key expires on this master, in milliseconds; null for a key without expiry.
     pub(crate) ttl_left_ms: Option<u64>,
@@ -185,12 +187,12 @@ impl HoldStatus {
 pub(crate) struct WaiterStatus {
     /// The id of the waiter, which is the same on every master.
     pub(crate) id: String,
-    /// How long its place in the queue is kept without another heartbeat, in milliseconds.
+    /// How long the waiter's place in the queue is kept without another heartbeat, in milliseconds.
     pub(crate) lives_ms: u64,
 }
 
 impl WaiterStatus {
-    /// The clients that wait for the lock on one master, whose `state` this is.
+    /// The clients that wait for the lock on one master. `state` is the state of the lock on that master.
     fn line(state: &KeyState) -> Vec<Self> {
         let waiter = |waiter: &Waiter| Self {
             id: output::bytes(waiter.id.as_bytes()),
@@ -252,7 +254,7 @@ async fn look(redlock: &Redlock, names: &[OsString]) -> Result<Vec<ResourceStatu
     Ok(statuses)
 }
 
-/// The failure for a name that cannot be the name of a lock, because of `why`.
+/// The failure if `name` cannot be the name of a lock, for the reason `why`.
 pub(crate) fn wrong_name(name: &OsString, why: impl std::fmt::Display) -> Failure {
     let mut shown = output::bytes(name.as_bytes());
     if shown.chars().count() > 40 {
@@ -270,8 +272,8 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     )
 }
 
-/// The failure if only `answered` of `of` masters replied, and `needed` are needed. `kinds` are the kinds of their
-/// faults, which distinguish an outage from an outdated configuration.
+/// The failure if only `answered` of `of` masters replied although `needed` must reply. `kinds` are the error kinds of
+/// the other masters, which distinguish an outage from an outdated configuration.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,
@@ -295,7 +297,7 @@ pub(crate) fn unanswered<'a>(
 }
 
 impl ResourceStatus {
-    /// The JSON form of one entry of `quorate list`. The entry of a permit has its slot.
+    /// The JSON form of one entry of `quorate list`. If the entry is a permit, its slot is included.
     pub(crate) fn of_listed(listed: &Listed) -> Self {
         Self {
             slot: listed.slot,
@@ -330,7 +332,7 @@ impl ResourceStatus {
         notes.map(|note| &*note.line).collect()
     }
 
-    /// The time until the lock has expired on all masters, as text; `-` if no master reports it.
+    /// The time until the lock has expired on all masters, as text; `-` if no master reports a time.
     pub(crate) fn left(&self) -> String {
         let left = self.masters.iter().filter_map(|master| master.ttl_left_ms);
         let left = left.max().map(|ms| human(Duration::from_millis(ms)));

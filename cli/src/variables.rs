@@ -27,7 +27,7 @@ pub(crate) const TOLD: [(&str, &str); 6] = [
 /// The variables that choose the servers which `demo` and `bench` start.
 const SERVERS: [&str; 2] = ["QUORATE_SERVER", "QUORATE_ZOOKEEPER"];
 
-/// Prefixes of the variables that tests and tools of this project read, for which there is no warning.
+/// Prefixes of the variables that tests and tools of this project read. Such variables cause no warning.
 const TOOLS: [&str; 11] = [
     "QUORATE_TEST_",
     "QUORATE_CHAOS_",

@@ -12,14 +12,14 @@ use quorate::Waiting;
 use crate::kind::holder_words;
 use crate::output::{self, human};
 
-/// Waits that are shorter than this print nothing.
+/// Longest wait for which nothing is printed.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Minimum time between two lines without a terminal, if the state of the wait has changed.
+/// Without a terminal: minimum time between two printed lines, if the state of the wait has changed.
 const CHANGE: Duration = Duration::from_secs(2);
-/// Maximum time between two lines without a terminal.
+/// Without a terminal: time after which a line is printed even if the state of the wait has not changed.
 const STILL: Duration = Duration::from_secs(30);
 
-/// The spinner that is shown on the terminal, while there is one.
+/// The spinner on the terminal; `None` while no spinner is shown.
 static MOVING: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Runs `write` so that its output appears above the spinner, if there is one.
@@ -98,7 +98,8 @@ impl Drop for WaitDisplay {
     }
 }
 
-/// The parts of the state that cause a new line when they change: position, holder, and masters with problems.
+/// The parts of the wait's state that cause a new line when they change: position in the queue, holder, and masters
+/// with problems.
 fn key(seen: &Waiting) -> String {
     let trouble = seen.trouble.iter();
     let trouble: Vec<_> = trouble

@@ -1,4 +1,4 @@
-//! `quorate watch`: prints the leader, and every change of the leader, until it is ended.
+//! `quorate watch`: prints the leader, and every change of the leader, until the command is ended.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

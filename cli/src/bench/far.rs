@@ -14,11 +14,11 @@ use crate::exit::Failure;
 
 /// Simulated round trip to each of five distant masters, in milliseconds.
 const FAR: [u64; 5] = [1, 10, 40, 80, 150];
-/// Number of masters in this measurement.
+/// Number of masters in the measurement with distant masters.
 pub(super) const MASTERS: usize = FAR.len();
 const CYCLES: usize = 12;
 
-/// The masters of the measurement, and the round trip to each of them.
+/// The masters of the measurement with distant masters, and the round trip to each master.
 struct Place {
     options: MasterOptions,
     urls: Vec<String>,
@@ -41,7 +41,7 @@ impl Place {
             proxies.push(proxy);
         }
         let mut options = ground.options.clone();
-        // Replies of distant masters take longer than the default timeouts allow.
+        // Use longer timeouts, because replies of distant masters take longer than the default timeouts allow.
         let settings = options.settings_mut();
         settings.node_timeout = Some(Duration::from_millis(500));
         settings.connect_timeout = Some(Duration::from_secs(5));
@@ -53,8 +53,8 @@ impl Place {
         })
     }
 
-    /// Uses the configured masters at their real distances. The round trip to each master is the median time of an
-    /// acquire on that master alone.
+    /// Uses the configured masters at their real distances. Measures the round trip to each master as the median time
+    /// of an acquire on that master alone.
     async fn found(ground: &Ground, time: Duration) -> Result<Self, Failure> {
         let options = ground.options.clone();
         let mut round_trips_ms = Vec::new();
@@ -77,8 +77,8 @@ impl Place {
 }
 
 /// Measures how long an acquire takes when masters are far apart. Masters that were started for the benchmark are
-/// measured through delaying proxies, configured masters directly. Takes about `time`, and longer if `time` is too
-/// short for one acquire per size and setting.
+/// measured through delaying proxies, and configured masters are measured directly. Takes about `time`; takes longer if
+/// `time` is too short for one acquire per number of masters and setting.
 pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wide>, Failure> {
     if ground.is_by_kind() {
         return Ok(None);
@@ -91,7 +91,7 @@ pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wi
         return Ok(None);
     }
     let sizes: Vec<usize> = if ground.spawned.is_some() {
-        // Measure even sizes as well: they show that one master more than an odd size only costs time.
+        // Measure even numbers of masters as well, to show that one master more than an odd number only costs time.
         (1..=place.urls.len()).collect()
     } else {
         ground

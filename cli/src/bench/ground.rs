@@ -19,13 +19,13 @@ use crate::spawned::Spawned;
 pub(super) struct Ground {
     pub(super) options: MasterOptions,
     pub(super) urls: Vec<String>,
-    /// The quorums to compare with each other.
+    /// The quorums that the benchmark compares with each other.
     pub(super) parties: Vec<Party>,
     pub(super) server: String,
     pub(super) spawned: Option<Masters>,
     /// The settings to measure with each quorum.
     pub(super) settings: &'static [Setting],
-    /// Servers that were started for a comparison of kinds. The field only keeps them running.
+    /// Servers that were started to compare kinds of masters. This field only keeps the servers running.
     others: Vec<Spawned>,
     /// All clients created so far, so that an interrupted measurement can still send their releases.
     pub(super) clients: RefCell<Vec<Redlock>>,
@@ -35,8 +35,8 @@ const TTL: Duration = Duration::from_secs(10);
 const DEFAULT_SIZES: [usize; 5] = [1, 3, 5, 7, 9];
 
 impl Ground {
-    /// Starts as many masters as the largest of these sizes needs (default: [`DEFAULT_SIZES`]), but at least `least`
-    /// masters.
+    /// Starts as many masters as the largest quorum size in `sizes` (default: [`DEFAULT_SIZES`]) needs, but at least
+    /// `least` masters.
     pub(super) fn spawn(sizes: Option<Vec<usize>>, least: usize) -> Result<Self, Failure> {
         let sizes = sizes.unwrap_or(DEFAULT_SIZES.to_vec());
         check(&sizes)?;
@@ -62,7 +62,7 @@ impl Ground {
         })
     }
 
-    /// Starts servers for quorums of these kinds. Quorums with masters of the same kind share the servers.
+    /// Starts servers for quorums with masters of these kinds. Quorums with masters of the same kind share the servers.
     pub(super) async fn spawn_kinds(quorums: &[Kinds]) -> Result<Self, Failure> {
         let most = |kind: Scheme| {
             let of_kind = |one: &Kinds| one.0.iter().filter(|other| **other == kind).count();
@@ -99,8 +99,8 @@ impl Ground {
         })
     }
 
-    /// Uses the configured masters. If `sizes` is `None`, compares the kinds of masters if there are several kinds,
-    /// else all odd sizes.
+    /// Uses the configured masters. If `sizes` is `None`, compares the kinds of masters if there are several kinds. If
+    /// all masters are of one kind, compares all odd quorum sizes.
     pub(super) fn find(sizes: Option<Vec<usize>>, masters: MasterOptions) -> Result<Self, Failure> {
         let (options, _) = masters.complete().map_err(|failure| {
             failure.with("; or use --spawn to start servers for the measurement")
@@ -132,7 +132,7 @@ impl Ground {
         })
     }
 
-    /// If `wanted`, measures the kinds of locks (reader, permit, ..) instead of the settings of the plain lock.
+    /// If `wanted` is true, measures the kinds of locks (reader, permit, ..) instead of the settings of the plain lock.
     pub(super) fn by_kinds_of_locks(self, wanted: bool) -> Self {
         Self {
             settings: if wanted {
@@ -166,7 +166,7 @@ impl Ground {
 
     /// Waits until the releases of all clients have been sent, but at most for [`MasterOptions::parting`].
     pub(super) async fn clear(&self) {
-        // Give the runtime time to end tasks that were dropped.
+        // Give the runtime 10 ms to end the lock tasks that were dropped.
         tokio::time::sleep(Duration::from_millis(10)).await;
         let clients = self.clients.take();
         let flushed = futures::future::join_all(clients.iter().map(Redlock::flush));
@@ -178,7 +178,7 @@ impl Ground {
         format!("quorums of {} ({})", labels.join(", "), self.server)
     }
 
-    /// Whether kinds of masters are compared instead of sizes.
+    /// Whether the benchmark compares kinds of masters instead of quorum sizes.
     pub(super) fn is_by_kind(&self) -> bool {
         self.parties.iter().any(|party| party.kinds.is_some())
     }
@@ -189,7 +189,8 @@ impl Ground {
     }
 }
 
-/// Options for masters that were just started: without the restart guard, because they have lost no locks.
+/// Options for masters that the benchmark has just started. The restart guard is off, because new masters have lost no
+/// locks.
 fn of_our_own() -> MasterOptions {
     let mut options = MasterOptions::default();
     options.settings_mut().restart_guard = Some(RestartGuard::Off);

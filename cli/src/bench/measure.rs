@@ -34,12 +34,12 @@ impl Latency {
     }
 }
 
-/// The result of one turn in which many tasks acquired locks concurrently.
+/// The result of one turn of the benchmark in which many tasks acquired locks concurrently.
 pub(super) struct Crowd {
     pub(super) per_second: f64,
     pub(super) client_us: f64,
-    /// Processor time that the servers used per acquire and release, in microseconds. NaN if their processes are not
-    /// visible.
+    /// Processor time that the servers used per acquire and release, in microseconds. NaN if the processes of the
+    /// servers are not visible.
     pub(super) server_us: f64,
     pub(super) failed: u64,
 }
@@ -61,7 +61,8 @@ pub(super) async fn warm_up(redlock: &Redlock, name: &str) -> Result<(), Failure
     }
 }
 
-/// Acquires and releases the same lock repeatedly with one client, until `time` has elapsed or after `cycles` cycles.
+/// Acquires and releases the same lock repeatedly with one client, until `time` has elapsed or `cycles` cycles of
+/// acquire and release are done.
 pub(super) async fn alone(
     redlock: &Redlock,
     setting: Setting,
@@ -126,7 +127,8 @@ pub(super) async fn crowd(
     }
 }
 
-/// Acquires one lock. Waits at most one second, so that the benchmark ends in time; `None` if the acquire fails.
+/// Acquires one lock. Waits for the lock at most one second, so that the benchmark ends in time. `None` if the acquire
+/// fails.
 async fn take(redlock: &Redlock, setting: Setting, resource: &str) -> Option<Held> {
     let wait = Wait::For(Duration::from_secs(1));
     let parts = |count| (0..count).map(|part| format!("{resource}:{part}"));
@@ -144,7 +146,7 @@ async fn take(redlock: &Redlock, setting: Setting, resource: &str) -> Option<Hel
     request.wait(wait).acquire().await.ok().map(Held::Lock)
 }
 
-/// The guard of an acquired lock, which [`release`](Self::release) releases.
+/// The guard of an acquired lock of any kind. Call [`release`](Self::release) to release the lock.
 pub(super) enum Held {
     Lock(LockGuard),
     Owned(OwnedGuard),

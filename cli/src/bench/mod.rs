@@ -1,8 +1,8 @@
-//! `quorate bench`: measures the cost of a quorum, by size or by kind of masters, on configured or started masters.
+//! `quorate bench`: measures the cost of a quorum, by number or by kind of masters, on configured or started masters.
 //!
-//! In each round every size and setting gets one short turn, so that other load affects all of them alike. Absolute
-//! times depend on the machine and its load; ratios can be compared. Other lock libraries are compared only by the
-//! project's own benchmarks.
+//! In each round of the benchmark every quorum and setting gets one short turn, so that other load affects all of them
+//! alike. Absolute times depend on the machine and its load; ratios can be compared. This command does not measure
+//! other lock libraries: the project's own benchmarks do.
 
 mod far;
 mod ground;
@@ -140,8 +140,8 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         ));
     }
     if let Some(dir) = &args.out {
-        // Create the directory before the measurement, which takes half a minute, so that an unwritable path is
-        // reported at once.
+        // Create the directory before the measurement, which takes half a minute by default, so that an unwritable path
+        // is reported at once.
         std::fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
     }
     let Measured {
@@ -177,7 +177,7 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// The measurements, and the masters on which they were made.
+/// The measured times, and the masters on which they were measured.
 struct Measured {
     ground: Ground,
     noise: Noise,
@@ -210,14 +210,14 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     let ground = ground.by_kinds_of_locks(args.kinds);
     let progress = Progress::of(sizes::turns(&ground) + 1, "turns");
     let all = async {
-        // Keep a tenth of the time for the measurement with distant masters, and for the time between turns.
+        // Keep a tenth of the total time for the measurement with distant masters and for the pauses between turns.
         let time = args.time.mul_f64(0.9);
         let servers = ground.spawned.as_deref();
         let before = Look::now(servers.unwrap_or_default());
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
         let after = Look::now(servers.unwrap_or_default());
-        // The processor time of configured servers is unknown, so the share of other processes can be computed only for
-        // servers that were started here.
+        // The processor time of configured servers is unknown. So compute the share of other processes only for servers
+        // that the benchmark has started.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {
@@ -235,7 +235,8 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         }
     };
     progress.finish();
-    // Wait for releases also after success, because a release returns as soon as a majority has replied.
+    // Wait for the remaining releases also after success, because `release` returns as soon as a majority of the
+    // masters has replied.
     ground.clear().await;
     let (noise, sizes, wide) = measured?;
     Ok(Measured {

@@ -8,13 +8,13 @@ use serde::Serialize;
 
 /// Share of the machine's processor time (0 to 1) that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// The relative difference between the rounds of one setting, in the median of all settings, up to which there is no
-/// warning.
+/// Largest relative difference between the rounds of one setting that causes no warning: the median over all settings
+/// is compared with this limit.
 const APART: f64 = 0.25;
 /// The unit of the processor times in `/proc/stat`, on common kernels.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The processor times that were used until a moment; two of them are compared.
+/// The processor times that were used up to one moment. Two such readings are compared.
 pub(super) struct Look {
     /// Busy time and total time of all processors together, in ticks.
     machine: Option<(u64, u64)>,
@@ -60,14 +60,15 @@ pub(super) struct Noise {
     /// The share of the machine's processor time (0 to 1) that other processes used; `None` if unknown. This process
     /// and the servers that it started are not counted.
     others: Option<f64>,
-    /// The relative difference between the rounds of one setting, in the median of all settings.
+    /// The relative difference between the benchmark rounds of one setting; the median over all settings.
     apart: f64,
-    /// Whether `others` exceeds [`OTHERS`] or `apart` exceeds [`APART`].
+    /// Whether the machine was too busy: `others` exceeds [`OTHERS`] or `apart` exceeds [`APART`].
     noisy: bool,
 }
 
 impl Noise {
-    /// Computes the noise. `apart` has one entry per setting: the relative difference between its rounds.
+    /// Computes the noise. `others` is the share of other processes. `apart` has one entry per setting: the relative
+    /// difference between the rounds of that setting.
     pub(super) fn of(others: Option<f64>, mut apart: Vec<f64>) -> Self {
         apart.retain(|share| share.is_finite());
         apart.sort_by(f64::total_cmp);

@@ -10,7 +10,7 @@ use crate::masters::{Scheme, scheme};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Party {
     pub(super) urls: Vec<String>,
-    /// The kinds of its masters, if kinds are compared instead of sizes.
+    /// The kinds of the quorum's masters, if kinds are compared instead of sizes.
     pub(super) kinds: Option<String>,
 }
 
@@ -28,7 +28,7 @@ impl Party {
         Self { urls, kinds }
     }
 
-    /// For each kind, the quorum of all masters of that kind; and one quorum of all masters. Empty if all masters are
+    /// One quorum for each kind, with all masters of that kind, and one quorum of all masters. Empty if all masters are
     /// of one kind.
     pub(super) fn each_kind(urls: &[String]) -> Vec<Self> {
         let of = |kind: Scheme| urls.iter().filter(move |url| scheme(url) == kind).cloned();
@@ -50,7 +50,7 @@ impl Party {
     }
 }
 
-/// Counts the masters by kind, for example `2 redis + 1 mysql`.
+/// Describes the number of masters of each kind, for example `2 redis + 1 mysql`.
 fn count(kinds: &[Scheme]) -> String {
     let words: Vec<String> = Scheme::value_variants()
         .iter()

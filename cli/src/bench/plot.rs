@@ -19,9 +19,9 @@ pub(super) struct Series {
     pub(super) name: &'static str,
     /// The CSS class that gives the colour: `s0`, `s1`, ..
     pub(super) class: &'static str,
-    /// The values, one for each place on the x axis.
+    /// The values, one for each position on the x axis.
     pub(super) values: Vec<f64>,
-    /// The upper edge of the band above the line, one value for each place on the x axis.
+    /// The upper edge of the band above the line, one value for each position on the x axis.
     pub(super) upper: Option<Vec<f64>>,
 }
 
@@ -92,7 +92,7 @@ impl Axis {
     }
 }
 
-/// A round step between the marks of an axis, so that an axis up to `most` has about five marks.
+/// The distance between two tick marks of an axis: a round number for which an axis up to `most` has about five marks.
 fn step(most: f64) -> f64 {
     let rough = most / 5.0;
     let decade = 10_f64.powf(rough.log10().floor());
@@ -169,7 +169,7 @@ fn frame(
     svg + marks + "</svg>\n"
 }
 
-/// The x coordinate of the middle of place `n` (from 0), if `places` places share the width of the plot.
+/// The x coordinate of the middle of position `n` (from 0), if `places` positions share the width of the plot.
 fn x(n: usize, places: usize) -> f64 {
     LEFT + (WIDTH - LEFT - RIGHT) * (n as f64 + 0.5) / places as f64
 }
@@ -232,7 +232,7 @@ pub(super) fn lines(
     frame(&axis, places, x_title, y_title, &marks, what)
 }
 
-/// A plot with bars side by side at every place; `upper` is stacked on top.
+/// A plot with bars side by side at every x position. Each value in `upper` is stacked on top of its bar.
 pub(super) fn bars(
     places: &[String],
     series: &[Series],

@@ -76,7 +76,7 @@ pub(super) fn html(results: &Results) -> String {
 struct Figure {
     file: &'static str,
     title: &'static str,
-    /// A short caption for the plot as a separate picture.
+    /// A short caption, shown when the plot is a separate picture.
     caption: String,
     words: String,
     series: Vec<Series>,
@@ -220,11 +220,11 @@ fn cost(results: &Results, places: &[String]) -> Figure {
     }
 }
 
-/// The figure for masters far apart, which compares the expected with the measured time of an acquire. `None` if that
-/// was not measured.
+/// The figure for masters that are far apart: expected and measured time of an acquire. `None` if masters far apart
+/// were not measured.
 fn far(results: &Results) -> Option<Figure> {
     let wide = results.wide.as_ref()?;
-    // Draw the expected times pale and wide below the measured lines, so that differences are visible.
+    // Draw the expected times as pale, wide lines below the measured lines, so that differences are visible.
     let mut all = vec![Series {
         name: "theory",
         class: "theory",

@@ -19,22 +19,23 @@ pub(super) struct Row {
     pub(super) acquire_us: Latency,
     pub(super) release_us: Latency,
     pub(super) cycle_us: Latency,
-    /// The smallest and the largest median cycle of a round, in microseconds.
+    /// The smallest and the largest per-round median of the time for one acquire and release, in microseconds.
     pub(super) rounds_us: Apart,
     pub(super) cycles_per_s: f64,
     pub(super) client_cpu_us: f64,
     pub(super) server_cpu_us: Option<f64>,
-    /// The median cycle, divided by that of `classic` at the same size.
+    /// The median time for one acquire and release, divided by that of the setting `classic` at the same quorum size.
     pub(super) over_classic: Option<f64>,
-    /// With `--kinds`: the median cycle, divided by the median cycle of the plain lock on the same quorum.
+    /// With `--kinds`: the median time for one acquire and release, divided by that of the plain lock on the same
+    /// quorum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) over_lock: Option<f64>,
-    /// The median cycle, divided by the median cycle of the first quorum in the same setting.
+    /// The median time for one acquire and release, divided by that of the first quorum in the same setting.
     pub(super) over_first: f64,
     pub(super) failed: u64,
 }
 
-/// The smallest and the largest value of a measurement over several rounds.
+/// The smallest and the largest value of a measurement that was repeated in several rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Apart {
     pub(super) least: f64,
@@ -71,7 +72,7 @@ pub(super) struct Wide {
     pub(super) sizes: Vec<WideSize>,
 }
 
-/// The measured and the expected times with the first `masters` masters.
+/// The measured and the expected acquire times with the first `masters` masters.
 #[derive(Debug, Serialize)]
 pub(super) struct WideSize {
     pub(super) masters: usize,
@@ -104,15 +105,16 @@ pub(super) struct Results {
     pub(super) wide: Option<Wide>,
 }
 
-/// One column: its heading in the report, its heading on the terminal (`None`: not shown there), and its cells.
+/// One column of the results: its heading in the report, its heading on the terminal (`None`: not shown there), and a
+/// function that returns the cell of a row.
 pub(super) type Column = (&'static str, Option<&'static str>, fn(&Row) -> String);
 
-/// Heading of the column for `over_first`, which is shown only if kinds of masters are compared.
+/// Heading of the column for `over_first`. This column is shown only if kinds of masters are compared.
 const OVER_FIRST: &str = "over first";
 
 const OVER_CLASSIC: &str = "over classic";
 
-/// Heading of the column for `over_lock`, which is shown only with `--kinds`.
+/// Heading of the column for `over_lock`. This column is shown only with `--kinds`.
 const OVER_LOCK: &str = "over lock";
 
 const COLUMNS: [Column; 18] = [

@@ -16,7 +16,7 @@ pub(super) enum Setting {
     Four,
     /// One of four permits of a semaphore.
     Permit,
-    /// A hold of an owner that has no other hold.
+    /// A lock that is held by an owner which has no other hold of this lock.
     Owner,
 }
 

@@ -13,7 +13,7 @@ use crate::progress::Progress;
 
 const ROUNDS: usize = 3;
 
-/// The number of turns in a whole measurement.
+/// The number of turns in a whole measurement. In one turn, one quorum is measured in one setting.
 pub(super) fn turns(ground: &Ground) -> usize {
     ground.parties.len() * ground.settings.len() * ROUNDS
 }
@@ -80,7 +80,7 @@ pub(super) async fn measure(
     Ok(rows)
 }
 
-/// Merges the samples of all rounds.
+/// Merges the samples of all benchmark rounds.
 fn together(rounds: Vec<Samples>) -> Samples {
     let mut all = Samples::default();
     for round in rounds {
@@ -92,8 +92,8 @@ fn together(rounds: Vec<Samples>) -> Samples {
     all
 }
 
-/// For each row, divides its median cycle by that of the first setting of the same quorum (`classic` or the plain
-/// lock), and by that of the first quorum in the same setting.
+/// For each row, divides the median time of acquire and release by two others: that of the first setting on the same
+/// quorum (`classic` or the plain lock), and that of the first quorum in the same setting.
 fn compare(rows: &mut [Row], settings: &[Setting]) {
     let cycles: Vec<f64> = rows.iter().map(|row| row.cycle_us.p50).collect();
     for (n, row) in rows.iter_mut().enumerate() {

@@ -92,7 +92,7 @@ struct Summary {
     took_ms: u64,
 }
 
-/// The state that the workers share: a shop without any locking of its own, and counters that detect errors.
+/// The shop that the workers share, which does no locking of its own, with counters that detect errors.
 struct Shop {
     /// The number of prizes left. Workers read and write it in two separate steps.
     left: Mutex<usize>,
@@ -101,7 +101,8 @@ struct Shop {
     acquisitions: AtomicUsize,
     refused: AtomicUsize,
     sales: Mutex<Vec<Sale>>,
-    /// When the lock was last released; and the longest time from a release until the next worker had the lock.
+    /// The time when the lock was last released, and the longest time from a release until the next worker had the
+    /// lock.
     gap: Mutex<(Option<Instant>, Duration)>,
     sold_one: Notify,
     started: Instant,
@@ -196,7 +197,7 @@ async fn trouble(
 ) -> Result<(), Failure> {
     for &event in stage.events() {
         while shop.sales.lock().await.len() < event.sold {
-            // Check again after 20 ms at the latest, in case a notification was missed.
+            // Check the number of sales again after 20 ms at the latest, in case a notification was missed.
             let notice = shop.sold_one.notified();
             let _ = tokio::time::timeout(Duration::from_millis(20), notice).await;
         }
@@ -224,8 +225,8 @@ impl Shop {
         }
     }
 
-    /// Sells one prize, if one is left: reads the number left, waits, and writes it. Returns whether prizes may be
-    /// left.
+    /// Sells one prize, if a prize is left: reads the number of prizes left, waits, and writes the new number. Returns
+    /// whether prizes may be left.
     async fn sell(&self, worker: usize, guard: &LockGuard, progress: &Progress) -> bool {
         self.acquisitions.fetch_add(1, Ordering::Relaxed);
         {

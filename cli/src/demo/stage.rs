@@ -14,10 +14,11 @@ use crate::spawned::Spawned;
 const MASTERS: usize = 5;
 const MOST: usize = 9;
 const TTL: Duration = Duration::from_millis(800);
-/// The longest ttl of all clients. A restarted master does not vote for this time, so it is short enough for the demo
-/// to show the master voting again.
+/// The longest ttl of all clients in the demo. A restarted master does not vote for this time. One second is short
+/// enough for the demo to show that the master votes again.
 const MAX_TTL: Duration = Duration::from_secs(1);
-/// The ttl if there are masters that may take longer to reply than Redis. It must be at least four node timeouts.
+/// The ttl in the demo if there are masters that may take longer to reply than Redis. The ttl must be at least four
+/// node timeouts.
 const LONG_TTL: Duration = Duration::from_secs(2);
 const LONG_MAX_TTL: Duration = Duration::from_millis(2500);
 
@@ -99,7 +100,7 @@ impl Stage {
         }
     }
 
-    /// Describes how many masters of each kind there are, and how many of them are killed.
+    /// Describes for the user how many masters of each kind the demo has, and how many of them it kills.
     pub(super) fn cast(&self) -> String {
         let mut counted: Vec<(String, usize)> = Vec::new();
         for name in self.0.iter().map(Actor::name) {
@@ -205,8 +206,8 @@ impl Stage {
                 Ok(())
             }
             (Actor::Memory(node), true) => {
-                // A restart would lose the data of a master in memory, which has no restart guard. So the master was
-                // only made unreachable, and has kept its data.
+                // A master in memory has no restart guard, and a restart would lose its data. So the demo only made
+                // this master unreachable, and its data was kept.
                 node.set_condition(Condition::Up);
                 Ok(())
             }

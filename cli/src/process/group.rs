@@ -22,8 +22,8 @@ impl Group {
         }
     }
 
-    /// The living processes of the group; `None` once all have ended. Ended processes do not count, even before they
-    /// are reaped.
+    /// The living processes of the group; `None` once all have ended. A process that has ended but was not reaped yet
+    /// does not count.
     pub(super) fn alive(self) -> Option<Members> {
         let may = killpg(self.0, None);
         if may == Err(Errno::ESRCH) {
@@ -41,8 +41,8 @@ impl Group {
                 members.seen.push(process);
             }
         }
-        // The kernel knows the group, but no process of it is visible. The processes belong to another user, and this
-        // system hides the processes of other users (mount option hidepid).
+        // The kernel knows the group, but no process of the group is visible. Its processes belong to another user, and
+        // this system hides the processes of other users (mount option hidepid).
         (!members.seen.is_empty() || !ended).then_some(members)
     }
 }
@@ -55,7 +55,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Returns `one` if there is exactly one process, else `many`, to build a sentence.
+    /// Returns the word `one` if there is exactly one process, else the word `many`, to build a sentence.
     pub(crate) fn verb<'a>(&self, one: &'a str, many: &'a str) -> &'a str {
         if self.seen.len() == 1 { one } else { many }
     }

@@ -29,7 +29,8 @@ impl Guard {
             .arg0("quorate")
             .arg(helper::GUARD)
             .stdin(Stdio::piped())
-            // Use a separate pipe: with our stdout, the reader of that stdout would have to wait until the guard ends.
+            // Give the guard a separate pipe as stdout. With the stdout of this process, a reader of that stdout would
+            // have to wait until the guard ends.
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .current_dir("/")
@@ -37,7 +38,7 @@ impl Guard {
             .spawn()?;
         let orders = child.stdin.take();
         if let Some(pipe) = &orders {
-            // If a signal has stopped the guard, a full pipe must not block this process.
+            // Make writes non-blocking: if a signal has stopped the guard, a full pipe must not block this process.
             fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
         let word = child.stdout.take();
@@ -60,7 +61,7 @@ impl Guard {
         self.send(&helper::group_order(group))
     }
 
-    /// Sets new deadlines for the guard. `terminate` and `kill` are the times from `now` until SIGTERM and SIGKILL.
+    /// Sends new deadlines to the guard. `terminate` and `kill` are the times from `now` until SIGTERM and SIGKILL.
     pub(super) fn until(
         &mut self,
         now: Duration,
@@ -83,9 +84,8 @@ impl Guard {
 
     /// Whether the guard has signalled the process group. The guard reports this before it sends the signal.
     ///
-    /// If `quorate` got no processor time for a while, it may find later that a renewal succeeded after all, although
-    /// the guard's signal has ended the command. That counts as a loss of the lock, not as an end of the command by
-    /// itself.
+    /// If `quorate` got no processor time for a while, the guard may have ended the command although a renewal
+    /// succeeded after all. That counts as a loss of the lock, not as an end of the command by itself.
     pub(super) fn acted(&mut self) -> bool {
         if let Some(pipe) = &mut self.word {
             self.acted |= matches!(pipe.read(&mut [0; 8]), Ok(1..));
@@ -93,7 +93,7 @@ impl Guard {
         self.acted
     }
 
-    /// Notes that the process `pid`, which may be the guard, was reaped.
+    /// Notes that the process `pid` was reaped. If it is the guard, the guard is gone.
     pub(super) fn reaped(&mut self, pid: Pid) {
         self.gone |= pid.as_raw() == self.child.id().cast_signed();
     }

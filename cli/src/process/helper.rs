@@ -39,8 +39,8 @@ const DEATH: &str = "__die";
 /// returns the exit code that a shell shows for the signal.
 pub(crate) fn die_of(sig: Signal) -> u8 {
     let number = (sig as i32).to_string();
-    // `exec` resets all signal handlers without unsafe code. It returns only if it fails. The environment is cleared,
-    // because it is not needed there and contains passwords.
+    // `exec` resets all signal handlers without unsafe code, and returns only if it fails. The environment is cleared,
+    // because the new program does not need it and it contains passwords.
     let _failed = binary::own()
         .arg0("quorate")
         .args([DEATH, &number])
@@ -73,7 +73,8 @@ pub(crate) fn main() -> Option<ExitCode> {
     }
 }
 
-/// The time on the clock that the deadlines in the pipe use. On Linux this clock continues while the machine sleeps.
+/// The present time on the clock that the guard's deadlines use. On Linux this clock continues while the machine
+/// sleeps.
 pub(super) fn now() -> Duration {
     #[cfg(target_os = "linux")]
     let clock = nix::time::ClockId::CLOCK_BOOTTIME;
@@ -97,7 +98,7 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         ));
         return ExitCode::from(exit::SOFTWARE);
     }
-    // If the parent died before the parent-death signal was set, that signal will not come.
+    // If the parent died before the parent-death signal was set, the kernel will never send that signal.
     if parent != Some(getppid()) {
         return ExitCode::from(exit::SOFTWARE);
     }
@@ -218,7 +219,7 @@ fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
 /// Reports to `quorate` that the guard is about to signal the group.
 fn tell() {
     use std::io::Write;
-    // An error means that `quorate` has ended, which does not matter here.
+    // An error means that `quorate` has ended. The guard must then still signal the group.
     let mut out = io::stdout();
     let _ = out.write_all(b"!").and_then(|()| out.flush());
 }

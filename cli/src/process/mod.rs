@@ -59,12 +59,12 @@ use terminal::Terminal;
 /// Longest time between two checks of the lock. Timers stop while the machine sleeps, but the validity keeps running
 /// out.
 const TICK: Duration = Duration::from_millis(250);
-/// How long other processes of the group may run after the command has ended, before a message names them.
+/// How long other processes of the group may keep running after the command has ended, before a message names them.
 const AFTERMATH: Duration = Duration::from_millis(100);
 /// How long a process may take to end after `SIGKILL`, before it is reported as still running.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The lock under which the command runs, as the supervisor needs it.
+/// The lock under which the command runs: the part of its interface that the supervisor needs.
 pub(crate) trait Lease {
     /// How long the lock is still valid; zero once its validity has ended.
     fn remaining(&self) -> Duration;
@@ -194,7 +194,7 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
 
-/// How the command itself ended, apart from other processes of its group.
+/// How the command's own process ended, regardless of other processes in its group.
 #[derive(Debug, Clone, Copy)]
 struct CommandEnd {
     code: u8,
@@ -215,13 +215,13 @@ struct Watch {
     running: bool,
     /// When `SIGTERM` was sent because the lock was about to end; `None` if it was not sent.
     terminated: Option<Instant>,
-    /// How the command itself ended; `None` while it runs.
+    /// How the command's own process ended; `None` while it runs.
     end: Option<CommandEnd>,
     /// The signals that `quorate` has received so far.
     received: SigSet,
-    /// Whether the message was printed that this process may not signal the command.
+    /// Whether the message that this process may not signal the command has been printed.
     denied: bool,
-    /// Whether the group needs no stop any more, because the command has ended or was killed.
+    /// Whether the group need not be stopped any more, because the command has ended or was killed.
     over: bool,
     /// Signals to forward to the command after the next check of the lock.
     pending: Vec<Signal>,
@@ -263,7 +263,7 @@ impl Watch {
         }
     }
 
-    /// The time until the next check. It is short while waiting for changes that cause no signal.
+    /// The time until the next check of the command. It is short while waiting for changes that cause no signal.
     fn tick(&self) -> Duration {
         if self.end.is_some() || !self.running {
             Duration::from_millis(10)
@@ -306,7 +306,7 @@ impl Watch {
         Ok(Some(nap))
     }
 
-    /// Warns early that this process cannot stop the command, because the command runs as another user.
+    /// Warns early if this process will not be able to stop the command, because the command runs as another user.
     fn look_at_its_user(&mut self) {
         if self.end.is_none() && !self.denied && kill(self.pid, None) == Err(Errno::EPERM) {
             self.denied = true;
@@ -317,8 +317,7 @@ impl Watch {
         }
     }
 
-    /// The cause of a loss that only the deadline has shown so far. Waits 50 ms for a more exact cause from the
-    /// library.
+    /// The cause of a loss that was only noticed by the deadline. Waits 50 ms for a more exact cause from the library.
     async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
@@ -365,7 +364,7 @@ impl Watch {
         }
     }
 
-    /// Handles all children that have ended or stopped since the last call.
+    /// Handles all child processes that have ended or stopped since the last call.
     fn reap(&mut self) -> io::Result<()> {
         loop {
             let (pid, status) = match children::changed() {
@@ -397,7 +396,8 @@ impl Watch {
         let typed =
             |sig: &Signal| had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT);
         if let Some(sig) = sig.filter(typed) {
-            // Ctrl-C or Ctrl-\ was meant for the whole job, so send the signal to the script around this process, too.
+            // Ctrl-C or Ctrl-\ was meant for the whole job, so send the signal to this process's own group, too, which
+            // includes the script that runs it.
             let _ = kill(Pid::from_raw(0), sig);
         }
         self.end = Some(CommandEnd {
@@ -427,8 +427,8 @@ impl Watch {
                 self.terminal.take_back();
                 self.stop_with_it();
             }
-            // The job is in the background, and the command wants to read the keyboard: stop until `fg`, as any job
-            // does.
+            // The command is in the background of the terminal and wants to read the keyboard. Stop this process until
+            // `fg`, as any background job does.
             Signal::SIGTTIN | Signal::SIGTTOU if terminal::has_job_control() => self.stop_with_it(),
             // Another process stopped the command. Keep the lock meanwhile.
             _ => {}
@@ -461,7 +461,7 @@ impl Watch {
     }
 
     /// Kills the group and waits up to [`KILL_TIMEOUT`] until it is gone. Returns the processes that could not be
-    /// stopped. This blocks the thread, because nothing is more urgent.
+    /// stopped. This call blocks the thread, because nothing else is more urgent.
     fn stop(&mut self) -> Option<Members> {
         self.over = true;
         // An error is ignored here, because the loop below checks which processes are left.

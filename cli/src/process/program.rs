@@ -15,8 +15,8 @@ const LOOKED_AT: u64 = 256;
 /// The search path if `PATH` is not set.
 const USUAL: &str = "/bin:/usr/bin";
 
-/// Checks that a program of this name exists and is executable. If it is a script, checks its interpreter as well. Only
-/// `exec` can find out whether the file is really a program.
+/// Checks that a program of this name exists and is executable. If the program is a script, checks its interpreter as
+/// well. Only `exec` can find out whether the file can really be executed.
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ pub(crate) fn look_for(program: &OsStr) -> Result<(), Failure> {
     found(program, &path).map_err(|why| not_started(program, &why))
 }
 
-/// The failure of a command that cannot be started because of `why`.
+/// The failure if the command cannot be started, with the reason `why`.
 pub(super) fn not_started(program: &OsStr, why: &io::Error) -> Failure {
     let (code, what) = match why.kind() {
         io::ErrorKind::NotFound => (exit::NOT_FOUND, "command not found".to_owned()),

@@ -10,8 +10,9 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use super::children;
 use crate::exit::Failure;
 
-/// SIGCHLD, and all signals that are forwarded to the command. The other signals are left out: `SIGKILL` and `SIGSTOP`
-/// cannot be received, `SIGTTIN` and `SIGTTOU` belong to the terminal, and the rest report faults of this process.
+/// The signals to receive: SIGCHLD, and all signals that are forwarded to the command. The other signals are left out:
+/// `SIGKILL` and `SIGSTOP` cannot be received, `SIGTTIN` and `SIGTTOU` belong to the terminal, and the rest report
+/// faults of this process.
 const RECEIVED: [Signal; 11] = [
     Signal::SIGCHLD,
     Signal::SIGTERM,
@@ -30,7 +31,7 @@ const RECEIVED: [Signal; 11] = [
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
-    /// Whether children that have ended are reaped while no command runs.
+    /// Whether to reap children that have ended while no command runs.
     reaps: bool,
     /// The first signal received that asked this process to end.
     end: Option<Signal>,
@@ -44,8 +45,8 @@ impl Signals {
         let ignored = ignored();
         let mut streams = Vec::with_capacity(RECEIVED.len());
         for sig in RECEIVED {
-            // Receive SIGCHLD even if it was ignored. Ignoring it is never intended, and would hide the end of
-            // children.
+            // Receive SIGCHLD even if the parent process has set it to ignored. That is never intended, and would hide
+            // the end of children.
             if sig == Signal::SIGCHLD || !ignores(ignored, sig) {
                 streams.push((sig, signal(SignalKind::from_raw(sig as i32))?));
             }
@@ -67,7 +68,7 @@ impl Signals {
         })
     }
 
-    /// The next signal. Cancel safe: no signal is lost if the future is dropped.
+    /// Waits for the next signal. Cancel safe: no signal is lost if the future is dropped.
     pub(crate) async fn next(&mut self) -> Signal {
         let next = poll_fn(|context| {
             for (sig, stream) in &mut self.streams {
@@ -90,7 +91,8 @@ impl Signals {
         self.end
     }
 
-    /// The next signal that ends a process while it runs no command. SIGTSTP stops the process, as it does by default.
+    /// Waits for the next signal that asks this process to end, while no command runs. SIGTSTP stops the process, as it
+    /// does by default.
     pub(crate) async fn next_that_ends(&mut self) -> Signal {
         loop {
             match self.next().await {
@@ -117,9 +119,9 @@ pub(crate) async fn unless_asked_to_end<T>(
     }
 }
 
-/// Repairs inherited signal settings, for this process and its children. It unblocks signals, because some programs
-/// leave signals blocked by mistake. It handles SIGCHLD if that is ignored, because exit codes of children would be
-/// lost.
+/// Repairs signal settings that this process has inherited, for this process and its children. Unblocks signals,
+/// because some programs leave signals blocked by mistake. Handles SIGCHLD if it is ignored, because otherwise exit
+/// codes of children would be lost.
 ///
 /// Must be called before anything else.
 pub(crate) fn repair_inherited() -> io::Result<()> {

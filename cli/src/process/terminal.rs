@@ -1,10 +1,12 @@
 //! Lends the terminal to the command.
 //!
-//! The command runs in a process group of its own, which is a background group of the terminal. It may write, but it is
-//! stopped (`SIGTTIN`, `SIGTTOU`) when it reads or changes settings. Only then is its group made the foreground group.
+//! The command runs in a process group of its own, which is a background group of the terminal. The command may write,
+//! but is stopped (`SIGTTIN`, `SIGTTOU`) when it reads from the terminal or changes its settings. Only then is its
+//! group made the foreground group.
 //!
-//! Before that, Ctrl-C reaches the same processes as without `quorate`: `quorate` itself, which forwards it, and the
-//! rest of its job (a script, the other commands of a pipe). In `quorate run .. | less`, the pager keeps the keyboard.
+//! Before that, Ctrl-C reaches the same processes as without `quorate`: the rest of the job (a script, the other
+//! commands of a pipe), and `quorate` itself, which forwards the signal to the command. In `quorate run .. | less`, the
+//! pager keeps the keyboard.
 
 use std::fs::File;
 
@@ -74,7 +76,7 @@ impl Drop for Terminal {
 }
 
 /// Whether a shell of the same session can continue this process after a stop. Without such a shell, for example if
-/// this process is the session leader in a container, it would stay stopped.
+/// this process is the session leader in a container, a stopped process would stay stopped.
 pub(super) fn has_job_control() -> bool {
     getsid(Some(getppid())).is_ok_and(|theirs| getsid(None) == Ok(theirs))
 }

@@ -37,7 +37,8 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
         run.err.contains("a noisy machine"),
         "{run:?}"
     );
-    // The third fastest of the round trips 1, 10, 40, 80 and 150 ms is a lower bound on any machine.
+    // With five masters, an acquire takes at least the third fastest of the round trips 1, 10, 40, 80 and 150 ms, on
+    // any machine.
     let far = result["wide"]["sizes"].as_array().expect("a list");
     let theory: Vec<_> = far.iter().map(|size| size["theory_ms"].as_f64()).collect();
     let expected = [1.0, 10.0, 10.0, 40.0, 40.0].map(Some);
@@ -248,7 +249,7 @@ fn interrupted_bench_stops_its_spawned_masters() {
     assert_eq!(inside(), 0, "{run:?}");
 }
 
-/// All keys that are left on the masters, without fencing counters.
+/// All keys that the benchmark has left on the masters, without fencing counters.
 fn left(masters: &quorate_testbed::Masters) -> Vec<String> {
     let keys =
         masters.iter().flat_map(

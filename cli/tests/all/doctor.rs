@@ -30,7 +30,7 @@ fn examine(masters: &Masters, options: &[&str]) -> (Done, Value) {
     (run, json)
 }
 
-/// The names of the checks that have findings of this severity.
+/// The names of the checks for which `doctor` reports a finding of this severity.
 fn found(json: &Value, severity: &str) -> Vec<String> {
     let findings = json["findings"].as_array().expect("findings");
     findings
@@ -47,7 +47,8 @@ fn doctor_finds_no_problem_on_healthy_masters() {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(json["well"], true);
     let findings = json["findings"].as_array().expect("findings");
-    // Ignore findings about the version, because the installed server may be an untested version.
+    // Accept findings of the check `version`, because the installed server may be a version that is not on the tested
+    // list.
     assert!(findings.iter().all(|f| f["check"] == "version"), "{run:?}");
     let first = &json["masters"][0];
     assert_eq!(first["appendfsync"], "always");
@@ -167,7 +168,7 @@ fn documented() -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// Runs the documented `ACL SETUSER` command on every master, without the right `without`.
+/// Runs the documented `ACL SETUSER` command on every master. If `without` is given, leaves out that right.
 fn grant(masters: &Masters, without: Option<&str>) {
     let words: Vec<String> = documented()
         .into_iter()
@@ -237,7 +238,7 @@ fn doctor_asks_for_prefix_if_the_user_may_not_use_all_keys() {
     assert!(run.out.contains("--prefix"), "{run:?}");
 }
 
-/// How a scripted server reacts when it receives data.
+/// How a scripted server reacts to received data.
 type Manner = fn(&mut TcpStream, &[u8]) -> std::io::Result<()>;
 
 /// Starts a scripted server on a free port, and returns its URL. It runs until the test program ends.
@@ -317,8 +318,8 @@ fn doctor_reports_every_master_that_a_lock_cannot_use() {
     }
 }
 
-/// The variable `QUORATE_TEST_OLD_SERVERS` has the paths of servers that the library must refuse (Redis 5 and older),
-/// separated by commas. If it is not set, nothing is tested.
+/// Tests servers that the library must refuse (Redis 5 and older). The variable `QUORATE_TEST_OLD_SERVERS` has the
+/// paths of their programs, separated by commas. If the variable is not set, nothing is tested.
 #[test]
 fn servers_that_are_too_old_are_refused_by_version() {
     let named = std::env::var("QUORATE_TEST_OLD_SERVERS").unwrap_or_default();

@@ -97,7 +97,8 @@ fn hold_exits_with_74_when_the_lock_is_lost() {
         .spawn();
     let mut taken = taken.expect("starts");
     number(&mut taken);
-    // Take the input out of `taken`, because waiting for the child would close its standard input and end the hold.
+    // Take standard input out of the child, because waiting for the child would close its standard input and end the
+    // hold.
     let _input = taken.stdin.take();
     for master in &masters {
         master.command(&["SET", "r", "another"]).expect("alive");

@@ -1,4 +1,5 @@
-//! Tests of `quorate run` with kinds of locks other than the exclusive lock, and of nested runs.
+//! Tests of `quorate run` with locks other than the exclusive lock, and of a `quorate run` inside another `quorate
+//! run`.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ fn holds(masters: &Masters, key: &str) -> bool {
     masters.iter().filter(|master| there(master)).count() >= 2
 }
 
-/// Starts `quorate run` with a command that runs until its standard input ends.
+/// Starts `quorate run` with a command that runs until its standard input is closed.
 fn lasting(masters: &Masters, args: &[&str]) -> std::process::Child {
     run(masters, args, &["cat"])
         .stdin(std::process::Stdio::piped())
@@ -173,7 +174,8 @@ fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
     }
 }
 
-/// Tests the variable in the environment of a daemon that was started under a `quorate run` and has outlived it.
+/// Tests the variable `QUORATE_HELD` in the environment of a daemon that was started under a `quorate run` and has
+/// outlived that `quorate run`.
 #[test]
 fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancestor() {
     let masters = masters(3);
@@ -192,7 +194,7 @@ fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancesto
         if outer.len() > 1 {
             continue;
         }
-        // An entry counts if it names no holder, or names the holder in a malformed way.
+        // An entry of `QUORATE_HELD` counts even if it names no holder process, or names it in a malformed way.
         let (hold, _) = held.split_once('@').expect("its holder is named");
         for held in [hold.to_owned(), format!("{hold}@"), format!("{hold}@1.2")] {
             let inner = done(run(&masters, outer, &["true"]).env("QUORATE_HELD", &held));
@@ -236,7 +238,7 @@ fn hold_of_an_ancestor_is_found_with_its_owner_among_several_ancestors() {
     let masters = masters(3);
     let outer = ["--owner", "the first", "x"];
     for (inner, code) in [
-        // The nearest ancestor has a different owner than the ancestor that holds `x`.
+        // The nearest ancestor has a different owner id than the ancestor that holds `x`.
         (
             "Q run --owner b y -- Q run --wait 1s --reenter x -- true",
             0,
@@ -283,7 +285,7 @@ fn nested_quota_or_once_under_the_lock_of_its_ancestor_is_refused_without_waitin
             ran.err.contains("'x' is held by the quorate process"),
             "{inner}: {ran:?}"
         );
-        // The inner run is not affected if the outer run holds another name, or a semaphore of the same name.
+        // The inner run is not affected if the outer run holds a lock of another name, or a semaphore of the same name.
         for outer in [&["y"][..], &["--permits", "2", "x"]] {
             let beside = nested(&masters, outer, inner);
             assert!(!beside.err.contains("runs under"), "{inner}: {beside:?}");

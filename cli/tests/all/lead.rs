@@ -223,7 +223,7 @@ fn lead_ends_on_a_signal_whatever_the_exit_code_of_the_command() {
     assert_eq!(leads.next(), "ready");
     signal(&leads.child, "TERM");
     assert_eq!(leads.end().code(), Some(3));
-    // The command ignores SIGTERM, and leadership is lost while `lead` waits for it.
+    // The command ignores SIGTERM, and leadership is lost while `lead` waits for the command to end.
     let script = format!("trap '' TERM; echo ready; sleep {}", stays.0);
     let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
     assert_eq!(leads.next(), "ready");

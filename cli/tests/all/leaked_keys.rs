@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::{Done, alive, done, end, mark, masters, run, signal, until, until_held};
 use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
 
-/// All keys on the masters that run, as `MASTER: KEY`, without fencing counters and other keys that may stay.
+/// All keys on the masters that are running, as `MASTER: KEY`, without fencing counters and other keys that may remain.
 fn leavings(masters: &Masters) -> Vec<String> {
     let mut left = Vec::new();
     for (number, master) in masters.iter().enumerate().filter(|(_, m)| m.is_alive()) {
@@ -236,7 +236,8 @@ fn held_on(masters: &Masters) -> usize {
     masters.iter().filter(holds).count()
 }
 
-/// Checks that `quorate` has not changed the foreign hold that [`hold`] has set on the first `n` masters, and ends it.
+/// Checks that `quorate` has not changed the foreign lock that [`hold`] has set on the first `n` masters, and deletes
+/// that lock.
 fn unhold(masters: &Masters, n: usize) {
     for master in masters.iter().take(n) {
         let held = master.command(&["GET", "r"]).expect("alive");
@@ -277,7 +278,8 @@ fn repeated_refused_try_leaves_no_keys() {
 
 #[test]
 fn slow_masters_get_the_release_before_run_exits() {
-    // A round trip takes longer than a fixed pause at the end of `quorate run` would, but less than --node-timeout.
+    // A round trip takes less than --node-timeout, but longer than any fixed pause for releases that `quorate run`
+    // could make at its end.
     let masters = masters(3);
     hold(&masters, 2);
     let proxies: Vec<_> = masters
@@ -318,7 +320,8 @@ fn dead_and_silent_masters_do_not_delay_the_exit_of_run() {
     masters[4].kill().expect("killed");
     assert!(matches!(run.code, Some(75 | 69)), "{run:?}");
     assert_eq!(leavings(&masters).len(), 3, "{run:?}");
-    // Allow two seconds for the failed connection and half a second for replies. The rest is slack for a busy machine.
+    // Allow two seconds for the failed connection and half a second for replies. The rest of the six seconds is reserve
+    // for a busy machine.
     assert!(run.took < Duration::from_secs(6), "{run:?}");
 }
 

@@ -21,7 +21,8 @@ fn walk() -> Vec<Vec<String>> {
     commands.map(words).collect()
 }
 
-/// Five servers. The first three are the old masters, and the last three are the next masters, so one server is both.
+/// Five servers. The first three are the old masters, and the last three are the next masters, so the third server is
+/// both an old and a next master.
 struct Scene(Masters);
 
 impl Scene {
@@ -256,7 +257,8 @@ fn doctor_recommends_masters_mark_until_all_masters_are_marked() {
     assert!(next.err.contains("prepare"), "{next:?}");
 }
 
-/// The configuration of a client: its masters, next masters and generation. The numbers are indices of the servers.
+/// The configuration of a client: its masters, next masters and generation. A master is given by the index of its
+/// server.
 struct Told<'a> {
     scene: &'a Scene,
     masters: &'a [usize],
@@ -300,7 +302,7 @@ impl Told<'_> {
         });
     }
 
-    /// Runs a job under this name with `quorate once`. Returns whether the command ran.
+    /// Runs a job of this name with `quorate once`. Returns whether `quorate once` ran the job's command.
     fn runs(&self, name: &str) -> bool {
         let words = ["once", "--per", "8760h", name, "--", "echo", "ran"];
         self.does(&words) == "ran\n"

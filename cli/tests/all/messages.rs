@@ -213,13 +213,13 @@ fn nested_run_of_the_same_lock_is_refused_with_the_reason() {
     let inside = [inner, "run", "--wait", "4s", "mine", "--", "true"];
     let outer = done(&mut run(&masters, &["mine"], &inside));
     assert_eq!(outer.code, Some(75), "{outer:?}");
-    // The inner run must be refused at once, not after the wait.
+    // The inner run must be refused at once, not after its wait has ended.
     assert!(outer.took < Duration::from_secs(4), "{outer:?}");
     assert!(outer.err.contains("waits for this one to end"), "{outer:?}");
 }
 
-/// A write blocks on a terminal that Ctrl-S has stopped, or on a pager that is not scrolled. The renewals must continue
-/// meanwhile.
+/// Tests that renewals continue while a write to stderr blocks, as on a terminal that Ctrl-S has stopped or in a pager
+/// that is not scrolled.
 #[test]
 fn blocked_stderr_does_not_cost_the_lock() {
     let (mut full, unread) = UnixStream::pair().expect("a pair");
@@ -234,7 +234,8 @@ fn blocked_stderr_does_not_cost_the_lock() {
     drop(command);
     until_held(&masters, "x");
     masters[1].kill().expect("killed");
-    // The last message may block until stderr can be written. After 15 s the reader is closed, which unblocks it.
+    // The last message may block until stderr can be written. After 15 s the test closes the reader, which unblocks the
+    // write.
     let late = Instant::now() + Duration::from_secs(15);
     while child.try_wait().expect("ours").is_none() && Instant::now() < late {
         std::thread::sleep(Duration::from_millis(50));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::{done, end, masters, run, signal, until};
 use quorate_testbed::not_run;
 
-/// The value of the series `name` whose labels contain `label`.
+/// The value of the metric `name` on the line whose labels contain `label`.
 fn value(file: &Path, name: &str, label: &str) -> Option<f64> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text
@@ -92,8 +92,8 @@ fn metrics_file_behind_a_link_keeps_the_success_of_a_concurrent_run() {
     until("it runs", || {
         value(&file, "quorate_run_running", "") == Some(1.0)
     });
-    // The second run starts to wait before the first run succeeds, and then fails. It must keep the time of that
-    // success.
+    // The second run starts to wait before the first run succeeds, and fails afterwards. The file must keep the success
+    // time of the first run.
     let second = done(&mut run(&masters, &options, &["false"]));
     assert_eq!((end(first).code, second.code), (Some(0), Some(1)));
     let success = value(&file, "quorate_run_last_success_time_seconds", "");

@@ -1,5 +1,5 @@
-//! Tests of the files in `packaging/`. The tool that reads a file checks it, and the commands in it run on real
-//! masters.
+//! Tests of the files in `packaging/`. Each file is checked by the tool that reads it, and the commands in it run on
+//! real masters.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -26,8 +26,8 @@ fn is_there(program: &str) -> bool {
     found.is_ok()
 }
 
-/// Runs the command line `words` once for each exit code in `times`, and expects that code. For `quorate once`, creates
-/// the record `name` first.
+/// Runs the command line `words` once for each exit code in `times`, and expects that exit code. If the command is
+/// `quorate once`, creates its record `name` first.
 fn runs(masters: &Masters, words: &[String], name: &str, times: &[i32]) {
     let mut create = quorate(masters);
     create.env("QUORATE_NODE_TIMEOUT", "500ms");
@@ -242,7 +242,7 @@ fn compose_file_has_five_masters_and_a_job_that_uses_them() {
     }
 }
 
-/// Checks that docker accepts the file. The error is the reason if docker cannot be run.
+/// Checks that docker accepts the file. The error says why docker cannot be run.
 fn docker_reads(docker: &mut Command) -> Result<(), String> {
     let said = docker
         .output()

@@ -124,7 +124,8 @@ fn typeset(name: &str, file: &std::path::Path, command: &str) {
     }
 }
 
-/// The lines that `quorate WORDS` prints on a terminal with `columns` columns; `None` without the program `script`.
+/// The lines that `quorate WORDS` prints on a terminal with `columns` columns; `None` if the program `script` is
+/// missing.
 fn on_a_terminal(columns: u16, urls: &str, words: &str) -> Option<Vec<String>> {
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let line = format!("stty cols {columns}; {quorate} {words}");
@@ -172,7 +173,7 @@ fn tables_fit_narrow_terminals() {
         let all = narrow.join("\n");
         assert!(all.contains("STATE ") || all.contains("HOLDER "), "{all}");
     }
-    // If stdout is a pipe, a row of a table is never broken.
+    // If stdout is a pipe, no row of a table is broken into several lines.
     let piped = done(common::quorate(&masters).args(["status", "deploy:web"]));
     assert!(piped.out.contains("MASTER "), "{piped:?}");
 }

@@ -1,4 +1,4 @@
-//! Tests of `quorate run` on real masters: exit codes, signals, lost locks and leftover processes.
+//! Tests of `quorate run` on real masters: exit codes, signals, lost locks and processes that remain.
 
 use std::process::Stdio;
 use std::time::Duration;

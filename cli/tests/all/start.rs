@@ -1,5 +1,5 @@
-//! Tests of environments in which `quorate run` may be started: inherited signal masks and dispositions, PID 1, no
-//! `/proc`, and existing files and variables.
+//! Tests of `quorate run` in unusual environments: inherited signal masks and dispositions, PID 1, no `/proc`, and
+//! existing files and variables.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -381,8 +381,8 @@ fn command_inherits_the_masters_unless_hide_masters_is_given() {
     );
 }
 
-/// The name server never replies. The system resolver asks it twice and waits five seconds each time, so an exit that
-/// waits for the resolver takes ten seconds.
+/// Tests a name server that never replies. The system resolver asks it twice and waits five seconds each time, so an
+/// exit that waits for the resolver takes ten seconds.
 #[test]
 fn silent_name_server_does_not_delay_the_exit() {
     let conf = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("silent.conf");

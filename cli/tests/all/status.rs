@@ -70,8 +70,8 @@ fn lock_is_not_reported_free_while_most_masters_do_not_vote() {
         let set = master.command(&["SET", "r", &value, "PX", "60000"]);
         assert!(set.expect("alive").is_ok());
     }
-    // The restart guard lasts for 8 s. After this pause, two masters vote; the other three are restarted and do not
-    // vote yet.
+    // The restart guard keeps a restarted master from voting for 8 s. After this pause, two masters vote; the other
+    // three are restarted and do not vote yet.
     std::thread::sleep(std::time::Duration::from_secs(10));
     for master in masters.iter().take(3) {
         master.restart_empty().expect("restarted");
@@ -328,7 +328,7 @@ fn status_of_an_unreadable_semaphore_reports_the_error() {
         .as_str()
         .expect("why");
     assert!(why.contains("NOPERM"), "{why}");
-    // The default user may read the semaphore, and gets no error.
+    // The default user of the server may read the semaphore, and gets no error.
     let all = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
     assert_eq!(all["resources"][0]["permits_error"], Value::Null);
 }

@@ -1,5 +1,5 @@
-//! Tests of databases and ZooKeeper servers that cannot be masters as they are. Both the lock and doctor report the
-//! problem and the remedy, and no command waits without a message.
+//! Tests of database and ZooKeeper servers that are not prepared or not configured to be masters. Both the lock and
+//! `doctor` report the problem and the remedy, and no command waits without a message.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::common::{Done, bare, done};
 use quorate_testbed::{MariaDb, MariaDbOptions, ZooKeeper, ZooKeeperOptions, not_run};
 use serde_json::Value;
 
-/// Limit for commands that must fail at once: far less than the waits that they ask for, and far more than a busy
+/// Time limit for commands that must fail at once: far less than the `--wait` that they use, and far more than a busy
 /// machine needs.
 const SOON: Duration = Duration::from_secs(30);
 
@@ -83,7 +83,8 @@ fn refused(run: &Done, words: &[&str]) {
     }
 }
 
-/// Creates a user with the grants that `prepare` printed, except the grant `without`. Returns the URL with this user.
+/// Creates a user with the grants that `prepare` printed, except the grant `without`. Returns the server's URL with
+/// this user.
 fn user(server: &MariaDb, prepared: &str, without: &str) -> String {
     server
         .sql("CREATE USER app IDENTIFIED BY 'hunter2'")

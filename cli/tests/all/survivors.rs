@@ -20,7 +20,7 @@ struct Ordinary {
 }
 
 impl Ordinary {
-    /// Creates the directory. The error is the reason if this machine does not allow set-uid programs.
+    /// Creates the directory. The error says why set-uid programs do not work on this machine.
     fn new() -> Result<Self, String> {
         if fs::metadata("/proc/self").is_ok_and(|me| me.uid() != 0) {
             return Err("only root can make a set-uid program".into());
@@ -41,7 +41,7 @@ impl Ordinary {
             .and_then(|()| copy(env!("CARGO_BIN_EXE_quorate").as_ref(), "quorate", 0o755))
             .and_then(|()| fs::set_permissions(this.dir.path(), Permissions::from_mode(0o755)))
             .map_err(|error| error.to_string())?;
-        // Check that the program has an effect, because the file system may ignore set-uid bits.
+        // Check that the set-uid program really becomes root, because the file system may ignore set-uid bits.
         let mut nobody = Self::nobody();
         let seen = nobody.arg(this.root()).args(["--reuid=0", "id", "-u"]);
         let seen = seen.output().map_err(|error| error.to_string())?;
@@ -102,7 +102,7 @@ fn command_of_another_user_is_reported_as_not_stopped() {
         .spawn()
         .expect("starts");
     until("the command runs", || sleeps(mark));
-    // Wait until the warning is printed. It must come early enough for a user to act on it.
+    // Wait until the warning should be printed. The warning must come early enough for a user to act on it.
     std::thread::sleep(std::time::Duration::from_millis(600));
     held_by_another(&masters);
     let holder = end(holder);

@@ -9,11 +9,11 @@ use std::time::Duration;
 use crate::common::{end, masters};
 use quorate_testbed::Masters;
 
-/// Runs `line` on a terminal, and types `keys` one by one, with a pause before each key. Returns the output; `None`
-/// without `script`.
+/// Runs `line` on a terminal, and types `keys` one by one, with a pause before each key. Returns the output; `None` if
+/// the program `script` is missing.
 fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String> {
     let line = line.replace("quorate", env!("CARGO_BIN_EXE_quorate"));
-    // Run an interactive shell in between, which provides job control.
+    // Run an interactive shell between `script` and `line`, because the shell provides job control.
     let mut script = Command::new("script")
         .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
         .env("QUORATE_MASTERS", masters.urls().join(","))

@@ -19,7 +19,7 @@ fn openssl(dir: &Path, line: &str) -> bool {
 }
 
 /// Creates a certificate authority, and one certificate for servers and clients on the loopback address. Returns false
-/// if that fails.
+/// if `openssl` cannot create them.
 fn certificates(dir: &Path) -> bool {
     std::fs::write(
         dir.join("ext"),
@@ -141,7 +141,7 @@ fn certificate_of_a_database_is_checked_before_the_login() {
         (&wrong, 69, "certificate"),
         (&by_web, 69, "certificate"),
         (&missing, 64, "/no/such/file"),
-        // This is the error of MariaDB for an unencrypted client. The error of MySQL is clearer.
+        // MariaDB refuses an unencrypted client with the error "denied". The error of MySQL is clearer.
         (&plain, 69, "denied"),
     ] {
         let refused = run(master);

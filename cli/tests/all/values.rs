@@ -20,7 +20,7 @@ fn ask(masters: &Masters, words: &[&str]) -> Done {
     done(&mut with(masters, words))
 }
 
-/// Checks that no master has the lock key of this name.
+/// Checks that no master still has the lock key of this name.
 fn assert_tidy(masters: &Masters, name: &str) {
     for master in masters {
         let key = master.command(&["EXISTS", name]).expect("alive");
@@ -137,7 +137,7 @@ fn signal_ends_a_waiting_quota_or_once_and_leaves_no_queue_entry() {
     assert_eq!(ask(&masters, &["quota", "create", "r", "1"]).code, Some(0));
 }
 
-/// A period that does not end during a test.
+/// A period of `quorate once` that does not end during a test.
 const LONG: &str = "3650d";
 
 #[test]
@@ -253,9 +253,9 @@ fn signal_before_the_record_does_not_use_up_the_period() {
             .env("QUORATE_TTL", "25s");
         let once = once.spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
-        // From now on each reply takes one second. The signal must arrive between the grant of the lock and the reply
-        // with the record. The holder's note, which the test waits for, is written 100 ms after the grant, so there is
-        // enough time.
+        // From now on each reply takes one second. The signal must arrive after the lock was granted and before the
+        // reply with the stored record. The test waits for the holder's note, which is written 100 ms after the grant,
+        // so there is enough time.
         let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
         let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
         assert_eq!(end(before).code, Some(0));

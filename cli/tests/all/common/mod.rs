@@ -106,19 +106,19 @@ pub(crate) fn signal(child: &Child, name: &str) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), sig).expect("the process is there");
 }
 
-/// A unique argument for `sleep`, in seconds, by which a test finds its own processes.
+/// A unique argument for `sleep`, in seconds, by which a test finds the processes that it started.
 pub(crate) fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("1000.{:07}{n:03}", std::process::id())
 }
 
-/// The number of living processes that have `mark` in their command line, without `quorate` itself.
+/// The number of living processes that have `mark` in their command line. Processes of `quorate` are not counted.
 pub(crate) fn alive(mark: &str) -> usize {
     pids(mark).len()
 }
 
-/// The pids of the living processes that have `mark` in their command line, without `quorate` itself.
+/// The pids of the living processes that have `mark` in their command line. Processes of `quorate` are left out.
 pub(crate) fn pids(mark: &str) -> Vec<i32> {
     let processes = std::fs::read_dir("/proc").expect("proc");
     processes
