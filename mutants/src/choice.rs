@@ -1,4 +1,4 @@
-//! Which tests judge mutants, and in which order.
+//! Which test programs and sweeps judge the mutants, and in which order.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,8 @@ const TESTS: &[(&str, Part)] = &[
     ("lib", Part::Only(&["node::redis::link::"])),
     ("lib", Part::Only(&["node::redis::"])),
     ("lib", Part::All),
-    // The contract tests that need no server: those of the memory master, and the same rules for a store.
+    // Of the contract tests, only those that need no server run: the tests of the in-memory master and of the in-memory
+    // store.
     ("contract", Part::Only(&["memory::"])),
     ("contract", Part::Only(&["table::"])),
     ("contract", Part::Only(&["table_without_a_clock::"])),
@@ -81,15 +82,15 @@ pub(crate) enum Part {
     Only(&'static [&'static str]),
 }
 
-/// The number of test programs that a `--quick` run uses: the first ones of `TESTS`.
+/// The number of test programs in a `--quick` run, which uses only the first entries of `TESTS`.
 const QUICK: usize = 35;
 
-/// Which judges a run uses.
+/// Which judges (test programs and sweeps of the simulation) are used.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Choice {
-    /// Whether only the cheap judges are used.
+    /// Whether only the fastest judges are used.
     pub(crate) quick: bool,
-    /// The names of the test programs, or of the files of the program `all`, that are used. Empty for all.
+    /// The names of the test programs to use. A name may also be a file of the test program `all`. Empty for all.
     pub(crate) only: Vec<String>,
 }
 
@@ -127,8 +128,8 @@ mod tests {
     use super::*;
     use crate::targets;
 
-    /// Files of tests that are no judges, because they do not concern the deciding code. They test pages, the package,
-    /// its settings, and calls that other tests cover.
+    /// Test files that are not used as judges, because they do not test the code that decides about locks. They test
+    /// pages, the package, its settings, and calls that other tests cover.
     const NO_JUDGES: [&str; 10] = [
         "blocking",
         "crates",

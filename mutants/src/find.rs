@@ -1,4 +1,4 @@
-//! Finds all mutants of the deciding code.
+//! Finds all mutants of the library's code that decides about locks, e.g. counts votes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::mutant::{Mutant, number};
 use crate::rust::Constant;
 use crate::{lua, rust, targets};
 
-/// The deciding code, which is mutated, and its mutants.
+/// The files with the code that decides about locks, and the mutants of this code.
 #[derive(Debug)]
 pub(crate) struct Code {
     /// The text of each file.
@@ -20,7 +20,7 @@ pub(crate) struct Code {
     pub(crate) mutants: Vec<Mutant>,
 }
 
-/// Finds the mutants of a checkout.
+/// Finds the mutants of the code in the checkout `root`.
 pub(crate) fn find(root: &Path) -> Result<Code> {
     let mut code = Code {
         texts: BTreeMap::new(),

@@ -1,8 +1,8 @@
-//! Judges of mutants: test programs and the simulation, the cheapest first.
+//! Judges of mutants: test programs and sweeps of the simulation, the fastest first.
 //!
-//! A judge runs only if it reaches the mutant. One traced run of each judge has shown which mutants it reaches. The
-//! first failure ends the run of a judge. Tests of timers may fail on a busy machine, so a failure counts only if the
-//! test fails again when it runs alone, and passes without the mutant.
+//! A judge runs only against mutants that it reaches, i.e. whose code it executes. One traced run of each judge has
+//! shown which mutants it reaches. A judge stops at its first failure. Tests of timers may fail on a busy machine. So a
+//! failure counts only if the test fails again when it runs alone, and passes without the mutant.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -23,7 +23,7 @@ use crate::mutant::Mutant;
 use crate::tree::Built;
 
 /// The sweeps of the simulation: the family of scenarios, the first seed, and the number of seeds. The long sweeps
-/// follow only if the mutant has survived the short sweeps.
+/// judge only mutants that have survived the short sweeps.
 const PLAYED: [(&str, u64, u64); 6] = [
     ("", 0, 400),
     ("--stores", 0, 200),
@@ -33,10 +33,10 @@ const PLAYED: [(&str, u64, u64); 6] = [
     ("--changes", 200, 1_300),
 ];
 
-/// The number of sweeps in a `--quick` run: the first ones of `PLAYED`.
+/// The number of sweeps in a `--quick` run, which uses only the first entries of `PLAYED`.
 const QUICKLY_PLAYED: usize = 3;
 
-/// The smallest time limit of a judge.
+/// The smallest time limit for one run of a judge.
 const LEAST: Duration = Duration::from_secs(5);
 
 /// One judge: a test program or a sweep of the simulation, with its arguments.
@@ -47,19 +47,19 @@ pub(crate) struct Judge {
     program: PathBuf,
     args: Vec<String>,
     kind: Kind,
-    /// The time after which a run of the judge is ended, and the mutant counts as hung.
+    /// The time limit for one run of the judge. A run that takes longer is killed, and the mutant counts as hung.
     limit: Duration,
-    /// How long the judge takes without a mutant.
+    /// How long a run of the judge takes without a mutant.
     usual: Duration,
-    /// The numbers of the mutants that the judge reaches.
+    /// The numbers of the mutants whose code the judge executes.
     reaches: BTreeSet<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A test program.
+    /// The judge is a test program.
     Tests,
-    /// The simulation.
+    /// The judge is a sweep of the simulation.
     Simulation,
 }
 
@@ -67,7 +67,7 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ran {
     Passed,
-    /// The test or rule with this name failed.
+    /// The test, or the rule of the simulation, with this name failed.
     Failed(String),
     Overran,
 }
@@ -75,17 +75,17 @@ enum Ran {
 /// The verdict on a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// A judge failed. The text names the judge and the failed test or rule.
+    /// A judge noticed the mutant. The text names the judge, and the test or rule that failed.
     Killed(String),
     /// The judge with this name did not end within its time limit.
     Hung(String),
-    /// The judges that reach the mutant all pass.
+    /// All judges that reach the mutant have passed.
     Alive,
-    /// No judge reaches the mutant.
+    /// No judge executes the mutated code.
     Unreached,
 }
 
-/// Returns the chosen judges, the cheapest first.
+/// Returns the chosen judges, the fastest first.
 pub(crate) fn judges(built: &Built, choice: &Choice) -> Result<Vec<Judge>> {
     let mut judges = Vec::new();
     for (name, part) in choice.tests() {
@@ -142,7 +142,7 @@ impl Judge {
         copy.join(format!("../reached-by-{words}.txt"))
     }
 
-    /// The file with the usual duration (milliseconds) and the arguments of this judge.
+    /// The file with the judge's duration without a mutant (milliseconds) and its arguments.
     fn notes(&self, copy: &Path) -> PathBuf {
         self.trace(copy).with_extension("calibrated")
     }
@@ -170,7 +170,7 @@ impl Judge {
     }
 
     /// Runs the judge without a mutant, to find out which mutants it reaches, how long it takes, and whether it passes.
-    /// Tests that fail now are left out from now on, and returned.
+    /// Returns the tests that fail now. These tests are skipped in all later runs.
     pub(crate) fn calibrate(&mut self, copy: &Path) -> Result<Vec<String>> {
         let (trace, notes) = (self.trace(copy), self.notes(copy));
         let _ = fs::remove_file(&notes);
@@ -190,7 +190,7 @@ impl Judge {
                     return Ok(deaf);
                 }
                 Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 8 => {
-                    // A test may fail once on a busy machine, so the judge runs again if the test passes alone.
+                    // A test may fail once on a busy machine. If it passes alone, the whole judge runs again.
                     let alone = [test.clone(), "--exact".into()];
                     if again < 3 && self.run(copy, 0, &alone, None, 60 * LEAST)? == Ran::Passed {
                         again += 1;
@@ -208,7 +208,7 @@ impl Judge {
         }
     }
 
-    /// Whether the judge reaches this mutant.
+    /// Whether the judge executes the code of this mutant.
     pub(crate) fn reaches(&self, mutant: usize) -> bool {
         self.reaches.contains(&mutant)
     }
@@ -234,14 +234,14 @@ impl Judge {
         }
     }
 
-    /// Whether the judge passes within its time limit without a mutant now. If not, the machine is too busy to call a
-    /// mutant hung.
+    /// Whether the judge passes within its time limit now if no mutant is on. If not, the machine is too busy, and the
+    /// mutant must not be called hung.
     fn keeps_time(&self, copy: &Path) -> Result<bool> {
         Ok(self.run(copy, 0, &[], None, self.limit)? == Ran::Passed)
     }
 
-    /// Runs the judge once in a process group of its own. The group is killed at the first failure or at the time
-    /// limit. Servers end with the group, because the testbed ties them to their parent process.
+    /// Runs the judge once in a process group of its own, and kills the group at the first failure or at the time
+    /// limit. The test servers are then killed too, because the testbed ties them to their parent process.
     fn run(
         &self,
         copy: &Path,
@@ -294,7 +294,7 @@ impl Judge {
             let _ = killpg(group, Signal::SIGKILL);
         }
         let status = child.wait()?;
-        // A child process that is left behind would keep the pipe open, and the reader would wait.
+        // A child process that survives would keep the output pipe open, and the reader of the pipe would wait for it.
         let _ = killpg(group, Signal::SIGKILL);
         let _ = reader.join();
         Ok(ran.unwrap_or_else(|| {
@@ -322,8 +322,8 @@ impl Judge {
     }
 }
 
-/// Calibrates several judges at a time. Returns the tests that are left out. With `keep`, calibrates only judges
-/// without an earlier calibration.
+/// Calibrates several judges at a time. Returns the tests that fail without a mutant and are skipped from now on. With
+/// `keep`, skips judges that have been calibrated before.
 pub(crate) fn calibrate(
     judges: &mut [Judge],
     copy: &Path,
@@ -360,7 +360,7 @@ pub(crate) fn calibrate(
 }
 
 /// For each file and judge: the number of killed mutants, and the seconds that the judge has used. The judge with the
-/// most kills per second runs first. This changes how soon a mutant is judged, never the verdict.
+/// most kills per second runs first. This order changes how soon a mutant is judged, but never the verdict.
 #[derive(Default)]
 pub(crate) struct Experience(Mutex<HashMap<(String, String), (f64, f64)>>);
 
@@ -371,7 +371,7 @@ impl Experience {
             .get(&(file.to_owned(), judge.name.clone()))
             .copied()
             .unwrap_or_default();
-        // The simulation and the unit tests need no time limit to notice a mutant that hangs, so they run early.
+        // The simulation and the unit tests notice a hanging mutant before the time limit, so they run early.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
             Kind::Tests if judge.name.starts_with("lib") => 2.0,
@@ -390,7 +390,8 @@ impl Experience {
     }
 }
 
-/// Lets the judges run, the most promising first, until one notices the mutant. Returns the verdict.
+/// Runs the judges against a mutant, the most promising judge first, until one judge notices the mutant. Returns the
+/// verdict.
 pub(crate) fn try_all(
     judges: &[Judge],
     experience: &Experience,

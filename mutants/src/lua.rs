@@ -1,9 +1,9 @@
-//! Mutants of a script, line by line. The script text is replaced at run time: each mutated line is a comment after the
-//! original line until the mutant is switched on.
+//! Mutants of a Lua script, line by line. The copy of a script contains each mutated line as a comment after the
+//! original line. When a mutant is switched on, its line replaces the original line at run time.
 
 use crate::mutant::{Form, Mutant, exchange, short};
 
-/// The words of a script that are replaced, and their replacements.
+/// Words of a Lua script, each with its replacement.
 const WORDS: &[(&str, &str)] = &[
     (" == ", " ~= "),
     (" ~= ", " == "),
@@ -41,8 +41,7 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
             continue;
         }
         let mut add = |other: String, change: String| {
-            // The replacement of a number and the replacement of a word may result in the same line, which is one
-            // mutant.
+            // Replacing a number and replacing a word may give the same line. Such a line is only one mutant.
             let form = Form::Line(other);
             let twice = |known: &Mutant| known.range == range && known.form == form;
             if found.iter().any(twice) {
@@ -83,7 +82,7 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
     found
 }
 
-/// Finds the numbers that are outside of strings and are no subscripts, with their positions.
+/// Returns the numbers in a line of code with their positions. Omits numbers in strings and subscripts.
 fn numbers(code: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut quoted = false;
@@ -107,7 +106,7 @@ fn numbers(code: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Whether a line is a complete call or assignment, which can be left out.
+/// Whether a line is a complete call or assignment, so that a mutant can omit it.
 fn is_a_statement(code: &str) -> bool {
     let code = code.trim();
     let called = ["call(", "redis.call(", "redis.pcall("]

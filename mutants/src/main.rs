@@ -1,14 +1,15 @@
-//! `scripts/mutants`: finds out which small faults in the deciding code of quorate the tests and the simulation notice.
+//! `scripts/mutants` makes small faults (mutants) in the code of quorate that decides about locks. It finds out which
+//! mutants the tests and the simulation notice.
 //!
-//! All mutants are woven into **one** build of a copy of the tree. An environment variable switches one mutant on, so
-//! each mutant costs only the time of its tests, and no build.
+//! All mutants are woven into **one** build of a copy of the repository. An environment variable switches one mutant
+//! on, so judging a mutant needs no build, only the run time of its tests.
 //!
-//! 1. `find` reads the deciding code (`targets.rs` lists it) and finds mutants.
-//! 2. `tree` weaves the mutants into the copy, leaves out those that do not compile, and builds the tests and the
+//! 1. `find` reads the code that decides about locks (`targets.rs` lists its files) and finds mutants.
+//! 2. `tree` weaves the mutants into the copy, omits the mutants that do not compile, and builds the tests and the
 //!    simulation of the copy.
-//! 3. `judge` runs the tests and the simulation against each mutant, the cheapest first, until one fails.
+//! 3. `judge` runs the tests and the simulation against each mutant, the fastest first, until one fails.
 //! 4. `survivors.txt` lists the mutants that no judge notices, with the reason why they make no difference. A test
-//!    checks that the list fits the code and does not grow.
+//!    checks that every listed mutant exists in the code, and that the list does not grow.
 
 mod choice;
 mod find;
@@ -128,7 +129,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what the options ask for. Returns true if no mutant survives without a reason.
+/// Does what the options request. Returns true if `survivors.txt` explains every surviving mutant.
 fn run(options: &Options) -> Result<bool> {
     let root = targets::root();
     let code = find::find(&root)?;
@@ -218,7 +219,7 @@ fn run(options: &Options) -> Result<bool> {
     Ok(alive.is_empty())
 }
 
-/// Returns a seed that differs from run to run.
+/// Returns a random seed, different each time that the command is started.
 fn by_chance() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::from(now.unwrap_or_default().subsec_nanos())
@@ -241,7 +242,7 @@ fn judge_all(
                 let mut table = table
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
-                // If only some judges were chosen, the other judges may still kill a surviving mutant, so its fate is
+                // If only some judges were chosen, another judge may still kill a surviving mutant. So this verdict is
                 // not recorded.
                 let lives = matches!(fate, Fate::Alive | Fate::Unreached);
                 if !lives || options.choice.only.is_empty() {
@@ -271,7 +272,7 @@ fn judge_all(
     results.into_iter().collect()
 }
 
-/// Returns a sort key that depends on the seed and hardly on the order of the code.
+/// Returns a sort key for a random order: it depends on the seed, and hardly on the mutant's position in the code.
 fn shuffled(id: u64, seed: u64) -> u64 {
     let mut x = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed.wrapping_mul(0xD1B5_4A32_D192_ED03);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,10 +1,10 @@
-//! One small fault: its place, its change, and how it is switched on.
+//! A mutant is one small fault: its position in the code, the change, and how the mutant is switched on.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
-/// How a mutant changes the code, and so how it is woven into the text.
+/// How a mutant changes the code. This also decides what is woven into the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The expression is replaced by this expression.
@@ -17,18 +17,18 @@ pub(crate) enum Form {
     Not,
     /// The pattern of an `if let` or `while let` never matches.
     NoMatch,
-    /// The match arm is never taken. Another arm matches as well.
+    /// The match arm is never taken. A later arm matches the same values, so the code still compiles.
     NoArm,
     /// The statement is left out.
     Without,
-    /// The function does nothing but this.
+    /// The body of the function is replaced by this text.
     Only(String),
     /// The line of a script is replaced by this line.
     Line(String),
 }
 
 impl Form {
-    /// Returns the text that is woven in before the original text, and the text after it. `id` is the mutant's number.
+    /// Returns the texts that are woven in before and after the original text. `id` is the mutant's number.
     pub(crate) fn around(&self, id: usize) -> (String, String) {
         let on = format!("crate::mutant({id})");
         let (before, after) = match self {
@@ -57,9 +57,9 @@ pub(crate) struct Mutant {
     pub(crate) function: String,
     /// The line on which the mutated text begins.
     pub(crate) line: usize,
-    /// The change, in words that stay the same when the code moves.
+    /// A description of the change. It stays the same when the code moves to another line.
     pub(crate) change: String,
-    /// The position of this mutant among the mutants with the same file name, function and change, from 1.
+    /// The position of this mutant among the mutants with the same file name, function and change, counted from 1.
     pub(crate) nth: usize,
     /// The range of the original text in the file, in bytes.
     pub(crate) range: Range<usize>,
@@ -98,7 +98,7 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// Sets the number of each mutant, and its position among the mutants with the same name.
+/// Sets the number of each mutant, and its position among the mutants with the same file, function and change.
 pub(crate) fn number(mutants: &mut [Mutant]) {
     let mut seen: HashMap<String, usize> = HashMap::new();
     for (index, mutant) in mutants.iter_mut().enumerate() {
@@ -110,7 +110,8 @@ pub(crate) fn number(mutants: &mut [Mutant]) {
     }
 }
 
-/// Describes a replacement on one line. For code of more than 60 characters, shows only the part that differs.
+/// Describes on one line how `code` is replaced by `other`. If the code has more than 60 characters, shows only the
+/// part that differs.
 pub(crate) fn exchange(code: &str, other: &str) -> String {
     let line = |code: &str| code.split_whitespace().collect::<Vec<_>>().join(" ");
     let (code, other): (Vec<char>, Vec<char>) =

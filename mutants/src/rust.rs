@@ -1,9 +1,10 @@
 //! Finds the mutants of a Rust file.
 //!
-//! Mutants are small and likely faults: a comparison that is off by its boundary or reversed, a forgotten condition, a
-//! statement left out, a match arm never taken, a number off by one, a bound that is not applied. Not mutated are
-//! tests, constants (they have no run time), the contents of macros, statements that only log or measure (`tracing`,
-//! `metrics`), and fallbacks of number conversions.
+//! Mutants are small and likely faults: a comparison that is reversed or wrong at its boundary, a forgotten condition,
+//! an omitted statement, a match arm that is never taken, a number that is off by one, a bound that is not applied.
+//!
+//! Not mutated are tests, constants (a mutant cannot be switched on in them at run time), the contents of macros,
+//! statements that only log or measure (`tracing`, `metrics`), and fallbacks of number conversions.
 
 use std::ops::Range;
 
@@ -22,8 +23,8 @@ use crate::mutant::{Form, Mutant, exchange, short};
 pub(crate) struct Found {
     /// The mutants of the file, in no particular order.
     pub(crate) mutants: Vec<Mutant>,
-    /// The functions that the compiler may evaluate at compile time. A mutant cannot be switched on in them, so `const`
-    /// is removed from those that have mutants.
+    /// The `const fn` functions of the file. The compiler may evaluate them at compile time, when no mutant can be
+    /// switched on. So the word `const` is removed from every such function that has mutants.
     pub(crate) constant: Vec<Constant>,
 }
 
@@ -80,7 +81,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
             || (path.is_ident("cfg")
                 && attribute.meta.require_list().is_ok_and(|list| {
                     let words = list.tokens.to_string();
-                    // Code that is in no build of a judge is not compiled, so it is treated like a test.
+                    // Code that no judge compiles cannot be judged, so it is skipped like a test.
                     let unbuilt = words.contains("loom") || words.contains("\"tls-rustls\"");
                     words == "test" || words.contains("all (test") || unbuilt
                 }))
@@ -106,7 +107,7 @@ fn is_for_tests(stmt: &Stmt) -> bool {
     })
 }
 
-/// Whether an `if` does nothing but write to the log.
+/// Whether an `if` does nothing but write log messages.
 fn only_tells(branch: &syn::ExprIf) -> bool {
     let traces = |block: &Block| {
         block.stmts.iter().all(|stmt| match stmt {
@@ -149,7 +150,7 @@ fn has_let(expr: &Expr) -> bool {
     }
 }
 
-/// Whether the parts of a condition have mutants of their own, so that the whole condition needs none.
+/// Whether parts of a condition are mutated on their own. Then the whole condition is not mutated.
 fn has_parts(expr: &Expr) -> bool {
     match expr {
         Expr::Binary(_) | Expr::Let(_) | Expr::Lit(_) | Expr::Macro(_) => true,
@@ -165,8 +166,8 @@ fn says_yes_or_no(call: &ExprMethodCall) -> bool {
     name.starts_with("is_") || name.starts_with("contains") || name == "any" || name == "all"
 }
 
-/// Whether this is `T::try_from(x).unwrap_or(y)`. Mutants of the fallback `y` are useless, because no possible time or
-/// size needs it.
+/// Whether this is `T::try_from(x).unwrap_or(y)`. The fallback `y` is not mutated, because no possible time or size
+/// needs it.
 fn converts(call: &ExprMethodCall) -> bool {
     let tries = called(&call.receiver).is_some_and(|(_, last)| last == "try_from");
     tries && call.method == "unwrap_or"
@@ -256,7 +257,7 @@ impl Finder<'_> {
         block: &Block,
     ) -> bool {
         let name = signature.ident.to_string();
-        // A public `const fn` must stay `const`, because users may call it in constants. So it is not mutated.
+        // A public `const fn` is not mutated: it must stay `const`, because users may call it in constants.
         let callable = signature.constness.is_some() && matches!(visible, Visibility::Public(_));
         if is_test(attributes) || callable || name == "fmt" {
             return false;
@@ -374,7 +375,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_expr_match(&mut self, expr: &'ast syn::ExprMatch) {
         let catches_all = |pat: &Pat| match pat {
             Pat::Wild(_) => true,
-            // A name in lower case is a binding, which matches everything. A name like `None` is a constant.
+            // A pattern name in lower case is a binding, which matches everything. A name like `None` is a constant.
             Pat::Ident(name) => {
                 let first = name.ident.to_string().chars().next();
                 name.subpat.is_none() && first.is_some_and(char::is_lowercase)

@@ -1,4 +1,4 @@
-//! Mutants that may survive, each with the reason, as `survivors.txt` lists them.
+//! The list `survivors.txt`: mutants that no judge notices, each with the reason why it makes no difference.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::mutant::Mutant;
 
-/// One mutant of the list, with its reason.
+/// One entry of `survivors.txt`: a mutant and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Survivor {
     /// The mutant's name, as [`Mutant::name`] returns it.
@@ -15,7 +15,7 @@ pub(crate) struct Survivor {
     pub(crate) reason: String,
 }
 
-/// Reads the list. Each mutant is on a line of its own, and the indented lines below it are its reason.
+/// Reads `survivors.txt`. Each mutant is on a line of its own, and the indented lines below it are its reason.
 pub(crate) fn read() -> Result<Vec<Survivor>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("survivors.txt");
     let text = std::fs::read_to_string(path).context("survivors.txt")?;
@@ -41,7 +41,7 @@ pub(crate) fn read() -> Result<Vec<Survivor>> {
     Ok(list)
 }
 
-/// Whether a mutant is in the list.
+/// Whether the list contains this mutant.
 pub(crate) fn explains(list: &[Survivor], mutant: &Mutant) -> bool {
     list.iter().any(|survivor| survivor.name == mutant.name())
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::{find, targets};
 
-    /// The largest allowed number of mutants in the list. It may only be lowered.
+    /// The largest allowed number of mutants in `survivors.txt`. This number may only be lowered.
     const MOST: usize = 31;
 
     #[test]

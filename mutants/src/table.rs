@@ -1,4 +1,5 @@
-//! The verdict on each mutant. The table is written to disk after each verdict, so that a stopped run can continue.
+//! The table of verdicts on mutants. It is written to disk after each verdict, so that an interrupted run of the
+//! command can continue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -28,7 +29,7 @@ const ALIVE: &str = "ALIVE";
 const UNREACHED: &str = "ALIVE, reached by no judge";
 
 impl Table {
-    /// Reads the table of earlier runs. It is empty if there is no file.
+    /// Reads the table that earlier runs of the command have written. The table is empty if the file does not exist.
     pub(crate) fn read(path: PathBuf) -> Self {
         let text = fs::read_to_string(&path).unwrap_or_default();
         let rows = text.lines().filter_map(|line| {
@@ -70,14 +71,14 @@ impl Table {
         Ok(fs::write(&self.path, text)?)
     }
 
-    /// Removes the mutants that are no longer in the code.
+    /// Removes the verdicts on mutants that are no longer in the code.
     pub(crate) fn retain(&mut self, mutants: &[Mutant]) {
         let names: BTreeSet<String> = mutants.iter().map(Mutant::name).collect();
         self.rows.retain(|name, _| names.contains(name));
     }
 
-    /// Returns a summary with a line for each file and each judge. It is about the mutants in `only`, or else about all
-    /// mutants that were ever judged.
+    /// Returns a summary of the verdicts, with a line for each file and each judge. It covers the mutants in `only`; if
+    /// `only` is `None`, it covers all mutants that were ever judged.
     pub(crate) fn summary(&self, explained: &[Survivor], only: Option<&[&Mutant]>) -> String {
         let explained: BTreeSet<&str> = explained.iter().map(|one| &*one.name).collect();
         let only: Option<BTreeSet<String>> =
@@ -152,7 +153,7 @@ impl Counts {
     }
 }
 
-/// Returns a verdict as the text in the table.
+/// Returns the text that stands for a verdict in the table.
 fn said(fate: &Fate) -> String {
     match fate {
         Fate::Killed(by) => format!("killed by {by}"),

@@ -1,4 +1,4 @@
-//! Which code is mutated. Only this file of the package contains paths of the library.
+//! The list of files that are mutated. No other file of this package contains paths of the library.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The deciding code, as patterns of git. A pattern that matches no file is an error. Otherwise a file that was moved
-/// would be left out silently.
+/// The files with the code that decides about locks, as git patterns. A pattern that matches no file is an error.
+/// Otherwise a file that was moved would silently no longer be mutated.
 const DECIDING: &[&str] = &[
     "src/protocol/*.rs",
     "src/limit.rs",
@@ -56,15 +56,16 @@ const DECIDING: &[&str] = &[
     "src/scripts/**/*.lua",
 ];
 
-/// Files of the deciding code that only tests and simulations use. They are not mutated, because a fault in them is a
-/// fault of a check.
+/// Files that match [`DECIDING`], but that only tests and simulations use. They are not mutated, because a fault there
+/// would be a fault of a check, not of the library.
 const FOR_TESTS: &[&str] = &[
     "src/node/store/record_access.rs",
     "src/node/store/flaw.rs",
     "src/node/store/table.rs",
 ];
 
-/// The function of the library that assembles the text of a script. There the mutant that is on is put into the script.
+/// The library function that assembles the text of a script. At run time it also puts the mutant that is switched on
+/// into the script.
 pub(crate) const ASSEMBLES_SCRIPTS: &str = "with_parts";
 
 /// The root of the checkout.
@@ -89,7 +90,7 @@ pub(crate) fn tracked(root: &Path, patterns: &[&str]) -> Result<Vec<String>> {
     Ok(files.filter(|file| root.join(file).is_file()).collect())
 }
 
-/// Returns the files that are mutated, with their texts.
+/// Returns the files that are mutated (path and text).
 pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
     let mut files = BTreeMap::new();
     for file in FOR_TESTS {
@@ -105,7 +106,7 @@ pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
             "no file matches {pattern}: name its new place in mutants/src/targets.rs"
         );
         for file in matching {
-            // `tests.rs` has the unit tests of the module next to it, and `models.rs` has the module's loom models.
+            // `tests.rs` contains the unit tests of the module in the same folder, and `models.rs` its loom models.
             let tests = file.ends_with("tests.rs") || file.ends_with("models.rs");
             if !tests && !FOR_TESTS.contains(&&*file) {
                 let text = std::fs::read_to_string(root.join(&file)).context(file.clone())?;

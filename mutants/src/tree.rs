@@ -16,7 +16,8 @@ use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
 use crate::{rust, targets};
 
-/// The code that switches a mutant on, appended to the library. `{count}` is one more than the number of mutants.
+/// The code that switches a mutant on. It is appended to the copy of the library. `{count}` is one more than the number
+/// of mutants.
 const SWITCH: &str = r#"
 
 /// Whether the mutant is on.
@@ -93,19 +94,19 @@ pub(crate) struct Tree {
     /// The folder of the copy.
     pub(crate) copy: PathBuf,
     code: Code,
-    /// The names of the mutants that do not compile, including those of earlier builds.
+    /// The names of the mutants that did not compile in this build or in earlier builds.
     dropped: BTreeSet<String>,
 }
 
-/// The built programs of the judges.
+/// The built test programs and the built simulation, which the judges run.
 pub(crate) struct Built {
     /// The test programs by name. `lib` is the program of the unit tests.
     pub(crate) tests: BTreeMap<String, PathBuf>,
-    /// The optimized simulation; `None` if it was not built.
+    /// The simulation, built with optimizations; `None` if it was not built.
     pub(crate) simulation: Option<PathBuf>,
 }
 
-/// An error of the compiler: the places that it points at, its code, and its text.
+/// A compiler error: the positions in the code that it names, its error code, and its text.
 struct Complaint {
     places: Vec<(String, Range<usize>)>,
     code: String,
@@ -113,14 +114,14 @@ struct Complaint {
 }
 
 impl Tree {
-    /// Copies the files under version control. A file with the same content is not written again, so cargo does not
-    /// compile it again.
+    /// Copies all files under version control to the folder of the copy. A file with unchanged content is not written,
+    /// so that cargo does not compile it again.
     pub(crate) fn copy(root: &Path, code: Code) -> Result<Self> {
         let work = root.join("target/mutants");
         let copy = work.join("tree");
         let files = targets::tracked(root, &["**"])?;
         for file in &files {
-            // The source files of the library are written when the mutants are woven in.
+            // The library's source files are written later, with the mutants woven in.
             if !is_source(file) {
                 write(&copy.join(file), &fs::read(root.join(file))?)?;
             }
@@ -147,7 +148,7 @@ impl Tree {
         self.code.mutants.len() - self.mutants().count()
     }
 
-    /// Returns the copy and the programs of the last build, to judge other mutants of exactly the same code.
+    /// Returns the copy and its programs from the last build. `code` must be exactly the code of that build.
     pub(crate) fn built(root: &Path, code: Code) -> Result<(Self, Built)> {
         let work = root.join("target/mutants");
         let known = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
@@ -168,7 +169,8 @@ impl Tree {
         Ok((tree, Built { tests, simulation }))
     }
 
-    /// Weaves the mutants in, leaves out the mutants that do not compile, and builds the judges.
+    /// Weaves the mutants into the copy, omits the mutants that do not compile, and builds the test programs and the
+    /// simulation.
     pub(crate) fn build(&mut self, choice: &Choice) -> Result<Built> {
         const LIBRARY: &[&str] = &[
             "check",
@@ -255,7 +257,7 @@ impl Tree {
         Ok(Built { tests, simulation })
     }
 
-    /// Writes the source files with the mutants woven in. Returns the positions of the mutants, by file.
+    /// Writes the source files with the mutants woven in. Returns the positions of the mutants in each file.
     fn weave(&self) -> Result<BTreeMap<String, Vec<Placed>>> {
         let mut placed = BTreeMap::new();
         let mut wraps: BTreeMap<&str, Vec<Wrap>> = BTreeMap::new();
@@ -313,17 +315,17 @@ impl Tree {
         Ok(placed)
     }
 
-    /// Leaves out the mutants that a compiler error is about.
+    /// Drops the mutants that caused a compiler error.
     fn drop_for(&mut self, complaint: &Complaint, placed: &BTreeMap<String, Vec<Placed>>) {
         let mut blamed = BTreeSet::new();
         for (file, range) in &complaint.places {
             let around = placed.get(file).into_iter().flatten().filter(|placed| {
                 placed.whole.start <= range.start && range.end <= placed.whole.end
             });
-            // Of the mutants around the place of the error, the innermost one causes it.
+            // If several mutants surround the position of the error, the innermost mutant has caused the error.
             if let Some(placed) = around.min_by_key(|placed| placed.whole.len()) {
                 blamed.insert(placed.id);
-                // The compiler names the main place first, so the other places are not needed.
+                // The compiler names the main position first, so the other positions are not needed.
                 break;
             }
         }
@@ -338,9 +340,9 @@ impl Tree {
         if !blamed.is_empty() {
             return;
         }
-        // No mutant is around the error, so a mutant elsewhere causes it. Often a left-out `return` or `break` makes
-        // the code continue. Leaves out such mutants between the first and the last place of the error; if there are
-        // none, all mutants there.
+        // No mutant surrounds the error, so a mutant at another position causes it. Often this mutant omits a `return`
+        // or a `break`, so that the code continues. Drops such mutants between the first and the last position of the
+        // error; if there are none, drops all mutants there.
         let Some((file, _)) = complaint.places.first() else {
             return;
         };
@@ -366,7 +368,7 @@ impl Tree {
     }
 
     /// Runs cargo in the copy. Returns the built programs by name, and the compiler errors. The copy has a build folder
-    /// of its own, because cargo would otherwise confuse it with the original.
+    /// of its own; otherwise cargo would confuse the copy with the original repository.
     fn cargo(&self, args: &[&str]) -> Result<(BTreeMap<String, PathBuf>, Vec<Complaint>)> {
         eprintln!("cargo {}", args.join(" "));
         let ran = Command::new("nice")
@@ -400,8 +402,8 @@ impl Tree {
     }
 }
 
-/// Returns the mutant's name in `not-compiled.txt`. It includes the whole replacement, because shortened names may be
-/// equal for different mutants.
+/// Returns the mutant's name in `not-compiled.txt`. The name includes the whole replacement, because shortened names of
+/// different mutants may be equal.
 fn dropped_name(mutant: &Mutant) -> String {
     let kind = match &mutant.form {
         Form::Instead(other) => other.split_whitespace().collect::<Vec<_>>().join(" "),
@@ -426,7 +428,7 @@ fn complaint(said: &Value) -> Complaint {
     }
 }
 
-/// Whether a file is source code of the library, which is written when the mutants are woven in.
+/// Whether a file is source code of the library. Such a file is written only when the mutants are woven in.
 fn is_source(file: &str) -> bool {
     let kind = Path::new(file).extension();
     file.starts_with("src/") && kind.is_some_and(|kind| kind == "rs" || kind == "lua")
@@ -446,7 +448,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).context(path.display().to_string())
 }
 
-/// Removes the files of the copy that are no longer in the original.
+/// Removes the files of the copy that no longer exist in the original repository.
 fn remove_others(folder: &Path, copy: &Path, wanted: &BTreeSet<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

@@ -1,9 +1,9 @@
-//! Weaves all mutants of a file into one text. Each mutant has a switch of its own.
+//! Weaves all mutants of a file into one text, in which each mutant can be switched on alone.
 
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Text that is woven in before and after a range of the original text.
+/// Two texts that are woven in before and after a range of the original text.
 #[derive(Clone, Debug)]
 pub(crate) struct Wrap {
     /// The number of the mutant; `None` for a change that is no mutant.
@@ -25,7 +25,7 @@ pub(crate) struct Placed {
     pub(crate) whole: Range<usize>,
 }
 
-/// Weaves all wraps into the text. Of two wraps with the same range, the first in the list is the outer one.
+/// Weaves all wraps into the text. If two wraps have the same range, the first wrap in the list encloses the second.
 pub(crate) fn weave(text: &str, mut wraps: Vec<Wrap>) -> (String, Vec<Placed>) {
     wraps.sort_by_key(|wrap| (wrap.range.start, Reverse(wrap.range.end)));
     let mut woven = Woven {

@@ -1,5 +1,5 @@
-//! At most one client at a time believes that it holds a lock. A belief begins with "obtained" and ends with the first
-//! of "release sent", "validity ended" and "loss notified".
+//! Checks that at most one client at a time believes that it holds a lock. A client believes this from "obtained" until
+//! the first of "release sent", "validity ended" and "loss notified".
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,15 +7,15 @@ use std::hash::Hash;
 /// A client's belief that it holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief<I> {
-    /// The client that believes, or one of its holds.
+    /// The client that believes that it holds the lock, or one hold of this client.
     pub who: I,
     /// When the client obtained the lock.
     pub from: u64,
-    /// When the belief ends if nothing else happens: the end of the validity.
+    /// The end of the validity. The belief ends then, unless the client releases or loses the lock earlier.
     pub until: u64,
 }
 
-/// An overlap of a belief with an earlier one on the same resource.
+/// Two beliefs on the same resource that overlap in time, which breaks the promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overlap<I> {
     /// The client or hold whose belief began earlier.
@@ -26,7 +26,7 @@ pub struct Overlap<I> {
     pub to: u64,
 }
 
-/// Checks the beliefs on each resource.
+/// Checks that beliefs on the same resource do not overlap.
 #[derive(Debug)]
 pub struct Exclusion<R, I> {
     open: HashMap<R, Vec<Belief<I>>>,
@@ -43,7 +43,7 @@ impl<R, I> Default for Exclusion<R, I> {
 }
 
 impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
-    /// Records that a belief begins. Returns its overlaps with the beliefs of others.
+    /// Records that a belief begins. Returns its overlaps with the beliefs of other clients or holds.
     pub fn begins(&mut self, resource: R, belief: Belief<I>) -> Vec<Overlap<I>> {
         self.judged += 1;
         let open = self.open.entry(resource).or_default();
@@ -53,7 +53,8 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         overlaps
     }
 
-    /// Records at `now` that the belief of `who` will end at `until`. Returns its overlaps with the beliefs of others.
+    /// Records at `now` that the belief of `who` will end at `until`. Returns its overlaps with the beliefs of other
+    /// clients or holds.
     pub fn moves(&mut self, resource: &R, who: I, now: u64, until: u64) -> Vec<Overlap<I>> {
         let Some(open) = self.open.get_mut(resource) else {
             return Vec::new();
@@ -73,7 +74,7 @@ impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
         }
     }
 
-    /// The number of beliefs that were checked.
+    /// The number of beliefs that the checker has judged.
     pub fn judged(&self) -> u64 {
         self.judged
     }
@@ -111,7 +112,7 @@ mod tests {
         assert_eq!(exclusion.begins("a", belief(4, 39, 60)), [both(3, 39, 40)]);
         exclusion.ends(&"a", 3);
         assert_eq!(exclusion.begins("a", belief(5, 60, 70)), []);
-        // The belief of client 5 ends at 70, so client 6 overlaps with it.
+        // The belief of client 5 lasts until 70, so a belief of client 6 from 65 on overlaps with it.
         assert_eq!(exclusion.begins("a", belief(6, 65, 66)), [both(5, 65, 66)]);
         exclusion.ends(&"a", 5);
         assert_eq!(exclusion.begins("a", belief(7, 66, 90)), []);

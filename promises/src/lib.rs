@@ -1,8 +1,8 @@
-//! The promises of a lock, as checkers over facts.
+//! The promises of a lock, as checkers that receive facts, e.g. "client 3 obtained the lock".
 //!
-//! The simulation reports facts while they happen, and a chaos run reports them from its history. So both judge a
-//! promise in the same way. The caller decides which assumptions were violated, and which violations of promises that
-//! excuses. The checkers know neither the library nor the source of the facts.
+//! The simulation reports facts while they happen. A chaos run reports facts from its history afterwards. So the same
+//! code judges a promise for both. A fault may violate the assumptions behind a promise; the caller decides which
+//! breaches this excuses. The checkers know neither the library nor the source of the facts.
 //!
 //! Times are numbers on one time base, in any unit. Facts must be reported in the order in which they happened.
 

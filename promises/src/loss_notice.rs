@@ -1,6 +1,7 @@
-//! The holder of a lock is notified of a loss in time: at the end of the validity, whatever the masters do.
+//! Checks that the holder of a lock is notified of a loss in time: at the latest when the validity ends, whatever the
+//! masters do.
 
-/// Judges how late holders were notified.
+/// Judges how late holders were notified that their lock was lost.
 #[derive(Clone, Copy, Debug)]
 pub struct LossNotice {
     slack: u64,
@@ -19,9 +20,9 @@ impl LossNotice {
         }
     }
 
-    /// Checks a hold that was valid until `until`. The time `now` is when its holder was notified, or the present if it
-    /// was not notified yet. The time `kept`, for which the holder's process could not run since `until`, does not
-    /// count. Returns the delay if it is too long.
+    /// Checks the holder of a lock that was valid until `until`. `now` is the time of the notification, or the present
+    /// time if the holder was not notified yet. `kept` is how long the holder's process could not run since `until`;
+    /// this time does not count. Returns the delay if it is too long.
     pub fn judge(&mut self, until: u64, now: u64, kept: u64) -> Option<u64> {
         self.judged += 1;
         let late = now.saturating_sub(until).saturating_sub(kept);
@@ -29,12 +30,12 @@ impl LossNotice {
         (late > self.slack).then_some(late)
     }
 
-    /// The longest delay of any notification.
+    /// The longest delay of any notification that was checked.
     pub fn worst(&self) -> u64 {
         self.worst
     }
 
-    /// The number of checks.
+    /// The number of delays that were checked.
     pub fn judged(&self) -> u64 {
         self.judged
     }

@@ -1,9 +1,9 @@
-//! First come, first served: once a client is certainly queued, no client whose first attempt began later gets the lock
-//! before it. This is checked in true time, not by the tickets of the queue.
+//! Checks "first come, first served". Once a client is certainly queued, no client whose first attempt began later may
+//! get the lock before it. The checker compares true times, not the tickets of the queue.
 
 use std::collections::BTreeSet;
 
-/// The clients that are certainly queued for one resource, each with the time since when.
+/// The clients that are certainly queued for one resource, each with the time from which it was certainly queued.
 #[derive(Debug)]
 pub struct Line<I> {
     waiting: BTreeSet<(u64, I)>,
@@ -23,24 +23,25 @@ impl<I: Ord + Clone> Line<I> {
         self.waiting.insert((since, who));
     }
 
-    /// Records that the client `who` has the lock or stops waiting.
+    /// Records that the client `who` has obtained the lock or has stopped waiting.
     pub fn leaves(&mut self, who: &I) {
         self.waiting.retain(|(_, one)| one != who);
     }
 
-    /// Returns the client that has been queued the longest, and since when.
+    /// Returns the client that has been queued for the longest time, and the time from which it was certainly queued.
     pub fn first(&self) -> Option<(u64, &I)> {
         self.waiting.first().map(|(since, one)| (*since, one))
     }
 
-    /// Returns the client that has been queued the longest among those for which `is` returns true, and since when.
+    /// Among the clients for which `is` returns true: returns the client that has been queued for the longest time, and
+    /// the time from which it was certainly queued.
     pub fn first_of(&self, is: impl Fn(&I) -> bool) -> Option<(u64, &I)> {
         let first = self.waiting.iter().find(|(_, one)| is(one));
         first.map(|(since, one)| (*since, one))
     }
 
-    /// Returns the client that was overtaken by a winner whose first attempt began at `began`; `None` if there is none.
-    /// The winner must have left the queue before.
+    /// Returns the client that a winner has overtaken; `None` if the winner has overtaken nobody. The winner's first
+    /// attempt began at `began`. Call `leaves` for the winner first.
     pub fn passed(&self, began: u64) -> Option<&I> {
         let (since, first) = self.first()?;
         (since < began).then_some(first)

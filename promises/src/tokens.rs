@@ -1,5 +1,6 @@
-//! Fencing tokens are never given twice, and an attempt that began after another lock was obtained gets a larger token.
-//! Attempts that overlap may get their tokens in any order. Holds that may share a lock may have the same token.
+//! Checks that a fencing token is never given twice, and that an attempt gets a larger token than every lock that was
+//! obtained before the attempt began. Attempts that overlap may get their tokens in any order. Holds that may share a
+//! lock (e.g. readers) may have the same token.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,7 +8,7 @@ use std::hash::Hash;
 /// A lock that was obtained with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Obtained<I> {
-    /// The client that obtained the lock, or its hold.
+    /// The client that obtained the lock, or one hold of this client.
     pub who: I,
     /// When the client's attempt began.
     pub began: u64,
@@ -17,12 +18,12 @@ pub struct Obtained<I> {
     pub token: u64,
 }
 
-/// A violation of the rule, with the other hold.
+/// A breach of the rule for fencing tokens, with the other hold that is involved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breach<I> {
-    /// Another hold has the same token.
+    /// This other hold has the same token.
     Twice(Obtained<I>),
-    /// Another hold had a larger token before the attempt began.
+    /// This other hold had a larger token before the attempt began.
     Smaller(Obtained<I>),
 }
 
@@ -36,7 +37,7 @@ pub struct Tokens<R, I> {
 #[derive(Debug)]
 struct Given<I> {
     all: HashMap<u64, Obtained<I>>,
-    /// The holds whose token was larger than all tokens before, in order of time.
+    /// The holds whose token was larger than all tokens given before them, in order of time.
     records: Vec<Obtained<I>>,
 }
 
@@ -50,13 +51,15 @@ impl<R, I> Default for Tokens<R, I> {
 }
 
 impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
-    /// Records that a hold was obtained with a token, and returns a violation. Must be called in order of `at`.
+    /// Records that a client obtained a lock with a token. Returns a breach of the rule, if there is one. Must be
+    /// called in order of `new.at`.
     pub fn obtained(&mut self, resource: R, new: Obtained<I>) -> Option<Breach<I>> {
         self.obtained_beside(resource, new, |_| false)
     }
 
-    /// Records a hold that may share the lock with other holds. For those for which `beside` returns true, it may have
-    /// the same token. Returns a violation. Must be called in order of `at`.
+    /// Records a hold that may share the lock with other holds, namely those for which `beside` returns true. Such
+    /// holds may have the same token. Returns a breach of the rule, if there is one. Must be called in order of
+    /// `new.at`.
     pub fn obtained_beside(
         &mut self,
         resource: R,
@@ -128,7 +131,7 @@ mod tests {
     #[test]
     fn shared_holds_may_have_the_same_token_but_no_smaller_one() {
         let mut tokens = Tokens::default();
-        // Clients with even numbers may share the lock with each other, and so may clients with odd numbers.
+        // Two clients with even numbers may share the lock, and so may two clients with odd numbers.
         let mut give = |who: u64, (began, at), token| {
             let new = Obtained {
                 who,

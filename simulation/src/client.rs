@@ -1,4 +1,4 @@
-//! What a client process does: the steps of its plan, and one last lock after the faults have healed.
+//! The work of a client process: the steps of its plan, and one last lock after the faults have ended.
 
 mod observing;
 mod values;
@@ -24,8 +24,8 @@ use crate::process::Process;
 use crate::scenario::{COUNTED_WAIT, Step};
 use crate::seeded_bugs::{AsItStands, Flaw, counted_place};
 
-/// Runs one task of a client. It continues the plan where the previous life of the process was killed, and shares the
-/// steps with the other tasks of the client. The first task takes the last lock.
+/// Runs one task of a client. The task continues the plan at the step where the previous process of the client was
+/// killed. All tasks of the client share the steps. Only the `first` task takes the last lock.
 pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, first: bool) {
     let client = Client { process, locker };
     while let Some(step) = client.next_step() {
@@ -73,10 +73,10 @@ impl Client {
         self.process.shared.world().say(|| line(client));
     }
 
-    /// Takes the last lock after the faults have healed, when every live waiter must get its lock.
+    /// Takes the last lock after the faults have ended, when every live waiter must get its lock.
     async fn last_one(&self) {
         while !self.process.shared.world().may_lock(self.process.client) {
-            // The operators have not finished yet, or the client will be reconfigured and restarted.
+            // The operators are still replacing masters, or this client will be reconfigured and restarted.
             self.sleep(100 * MS).await;
         }
         while !self.has_last_one().await {
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// Waits for the last lock. The acquire may fail only while masters are replaced; then returns false.
+    /// Acquires the last lock. Returns false if the acquire fails, which is allowed only while masters are replaced.
     async fn has_last_one(&self) -> bool {
         let kind = self.last_kind();
         let order = Order {
@@ -111,7 +111,7 @@ impl Client {
         self.process.shared.world().scenario.change.is_none()
     }
 
-    /// Returns the kind of the last lock: that of the client's last step, without notes, values and downgrades.
+    /// Returns the kind of the client's last lock: the kind of its last step, but without notes, values and downgrades.
     fn last_kind(&self) -> Kind {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;
@@ -138,7 +138,7 @@ impl Client {
 
     async fn lock(&self, step: &Step) {
         let (wait, renew) = match step.kind {
-            // The library call for counted owners has no options: it waits for the default time and renews the lock.
+            // A counted hold of an owner has no options: the call waits for the default time and renews the lock.
             Kind::Counted(_) => (COUNTED_WAIT, true),
             Kind::Lead(_) => (step.wait, true),
             _ => (step.wait, step.renew),
@@ -202,7 +202,7 @@ impl Client {
         call.over();
     }
 
-    /// Reports to the checkers the note that the holder of the lock with this value leaves.
+    /// Reports to the checkers the note of the holder whose lock has this value.
     fn says(&self, step: &Step, value: Token) {
         if let Some(note) = step.kind.note() {
             let resource = step.resource.into();
@@ -237,7 +237,7 @@ impl Client {
         world.watch.fact(now, &fact(task));
     }
 
-    /// Does the work; returns true if the lock is lost before the work is done.
+    /// Does the work of a step. Returns true if the lock is lost before the work is done.
     async fn is_lost(&self, hold: &Arc<dyn Hold>, work: impl Future<Output = ()>) -> bool {
         let lost = hold.lost();
         let work = std::pin::pin!(work);
@@ -263,8 +263,8 @@ impl Client {
         self.sleep(step.hold / 2).await;
     }
 
-    /// Holds the lock as a writer for half of the step, and then downgrades to a reader. The client stops believing
-    /// that it is a writer before it sends the downgrade.
+    /// Holds the lock as a writer for half of the time, and then downgrades it to a reader's lock. The client stops
+    /// believing that it is a writer before it sends the downgrade.
     async fn downgraded(
         &self,
         step: &Step,
@@ -303,7 +303,7 @@ impl Client {
         reader
     }
 
-    /// For a seeded bug: a client that downgrades still believes to be a writer until the downgrade is confirmed.
+    /// For a seeded bug: a client that downgrades still believes that it is a writer until the downgrade is confirmed.
     fn believe_on(&self, id: u64, hold: &Arc<dyn Hold>) {
         let as_it_stands = Arc::new(AsItStands::of(&**hold));
         let mut world = self.process.shared.world();
@@ -364,7 +364,7 @@ impl Client {
     }
 }
 
-/// A running call of the library, which the rule `calls` measures.
+/// A call of the library that has not returned yet. The rule `calls` measures its duration.
 struct UnderWay<'a> {
     client: &'a Client,
     call: Call,
@@ -384,7 +384,7 @@ impl UnderWay<'_> {
     }
 }
 
-/// A future that is dropped after this number of polls, unless it is ready by then.
+/// A future that is dropped after a given number of polls, unless it is ready before.
 struct Cut<F> {
     future: Option<Pin<Box<F>>>,
     polls: u8,

@@ -1,5 +1,5 @@
-//! Rule 3: every fencing token is backed by a quorum of votes. On a majority of the configured masters, the lock key
-//! held the value of the attempt while the fencing counter was equal to the token.
+//! Rule 3: every fencing token is backed by a quorum of votes. A majority of the configured masters must have held the
+//! attempt's value in the lock key while their fencing counter was equal to the token.
 
 use super::{ByValue, Check, Moment};
 use crate::change_plan::is_majority;
@@ -8,11 +8,11 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Backing {
     fencing: bool,
-    /// The masters that are stores (bit n is master n). They count as votes, because the checkers do not read their
-    /// records.
+    /// The masters that are stores (databases or ZooKeeper; bit n is master n). They always count as votes, because the
+    /// checkers do not read their records.
     stores: u16,
-    /// For each lock value: the resource, the fencing counter seen together with the value, and the masters on which
-    /// both were seen (bit n is master n).
+    /// For each lock value: the resource, the fencing counter that was seen together with the value, and the masters on
+    /// which both were seen (bit n is master n).
     votes: ByValue<Vec<(usize, u64, u16)>>,
     judged: u64,
 }
@@ -71,7 +71,7 @@ impl Check for Backing {
                     });
                     equal.fold(0u16, |all, (.., masters)| all | masters)
                 };
-                // A master counts only if it has granted every resource of the lock.
+                // A master counts only if it has granted every resource of a lock on several resources.
                 let all = believer.scope.resources().map(of);
                 let masters = all.fold(u16::MAX, |all, one| all & one) | self.stores;
                 if is_majority(masters, believer.sets) {

@@ -1,4 +1,4 @@
-//! Every call returns within its own timeout plus a stated bound, whatever the masters do.
+//! Checks that every call of the library returns within its own timeout plus a stated bound, whatever the masters do.
 
 use std::fmt;
 
@@ -10,12 +10,13 @@ use crate::scenario::Scenario;
 /// The time, in nanoseconds, until a process has its first connections and can send its first request.
 const CONNECT: u64 = 500 * MS;
 
-/// The largest number of rounds in one attempt: the attempt of the first local waiter or of the caller, at most three
-/// confirmations, and the request that finds out why the attempt failed. An attempt is made in full even if the wait is
-/// shorter.
+/// The largest number of rounds (requests to all masters) in one attempt. They are: the attempt of the first local
+/// waiter or of the caller, at most three confirmations, and the request that finds out why the attempt failed. An
+/// attempt is completed even if the caller's wait ends before.
 const ROUNDS: u64 = 6;
 
-/// The number of rounds that a call about a value makes once it has the lock: a read, a write and a release.
+/// The number of rounds (requests to all masters) that a call about a value makes once it has the lock: a read, a write
+/// and a release.
 const VALUE_ROUNDS: u64 = 3;
 
 /// The extra time, in nanoseconds, for timers, wake-ups and the last attempt before a wait ends.
@@ -24,18 +25,18 @@ const SLACK: u64 = 10 * MS;
 pub(crate) struct Calls {
     /// The longest time, in nanoseconds, by which a call may exceed its own timeout.
     bound: u64,
-    /// The longest duration of a round, in nanoseconds.
+    /// The longest duration of a round (one request to all masters), in nanoseconds.
     round: u64,
     worst: Option<Lateness>,
     judged: u64,
 }
 
-/// How long a call took beyond its own timeout.
+/// By how much a call exceeded its own timeout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lateness {
     /// The name of the call, e.g. "an acquire".
     pub call: &'static str,
-    /// How long the call took beyond its timeout, in nanoseconds.
+    /// By how much the call exceeded its timeout, in nanoseconds.
     pub late: u64,
     /// The largest allowed value of `late`, in nanoseconds.
     pub bound: u64,
@@ -94,12 +95,12 @@ impl Check for Calls {
             Call::Acquire {
                 wait: Some(wait), ..
             } => *wait,
-            // A wait without a limit has no timeout; the rule `healing` bounds it.
+            // An acquire without a time limit has no timeout; the rule `healing` bounds how long it waits.
             Call::Acquire { wait: None, .. } => return Ok(()),
             Call::Value { wait } => *wait + VALUE_ROUNDS * self.round,
             Call::Extend | Call::Downgrade | Call::Release => 0,
         };
-        // A process that was paused during the call is late because of the pause.
+        // If the client's process was paused during the call, the pause has made the call late.
         if !at.promises.punctual || at.awake_since[*client] > *began {
             return Ok(());
         }

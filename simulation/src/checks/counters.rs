@@ -1,6 +1,6 @@
-//! Rule 4: on every master the fencing counter rises with every grant and never falls between restarts. A master keeps
-//! the key of a counter for a day after the grant, by the master's clock. The counter may be gone only if that clock
-//! has reached the expiry of the key, even if the clock has gone back since then.
+//! Rule 4: on every master the fencing counter rises with every grant, and never falls between restarts. A master keeps
+//! the key of a counter for a day after the grant, by the master's clock. A missing counter is allowed only if that
+//! clock has reached the key's expiry at some time, even if the clock has gone back since then.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
@@ -13,19 +13,20 @@ const DAY_US: u64 = 86_400_000_000;
 
 pub(crate) struct Counters {
     fencing: bool,
-    /// The last known counters, by master and resource.
+    /// The last known fencing counters, by master and resource.
     last: Vec<[Last; PLACES]>,
     judged: u64,
 }
 
-/// The fencing counter of one resource on one master after the last message about it. All zeros after a restart.
+/// The fencing counter of one resource on one master, after the last message about this resource. All fields are zero
+/// after a restart of the master.
 #[derive(Clone, Copy, Default)]
 struct Last {
     counter: u64,
     /// When the key of the counter expires, in microseconds on the master's clock.
     expires: u64,
-    /// The largest time that the master's clock has shown since that message, in microseconds. It is noted before each
-    /// jump of the clock.
+    /// The largest time that the master's clock has shown since that message, in microseconds. It is updated before the
+    /// clock jumps.
     shown_us: u64,
 }
 

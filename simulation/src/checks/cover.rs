@@ -1,8 +1,8 @@
-//! A majority of the masters keeps the key of a holder. When a lock is obtained or extended, these masters keep its
-//! key, in true time, at least until the end of its validity.
+//! Checks that a majority of the masters keeps the lock key of a holder. When a lock is obtained or extended, the key
+//! on a majority must not expire, in true time, before the end of the holder's validity.
 //!
-//! The rule `exclusion` notices a validity that is too long only if another client asks for the lock within the few
-//! milliseconds that are too much.
+//! The rule `exclusion` would notice a validity that is too long only if another client asks for the lock within the
+//! few milliseconds by which the validity is too long.
 
 use super::{Check, Moment};
 use crate::change_plan::is_majority;
@@ -13,8 +13,8 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Cover {
     masters: Vec<Kept>,
-    /// The masters that are stores (bit n is master n). They count as keeping the lock, because the checkers do not
-    /// read their records.
+    /// The masters that are stores (databases or ZooKeeper; bit n is master n). They always count as keeping the lock,
+    /// because the checkers do not read their records.
     stores: u16,
     /// How long a master does not vote after a restart, in nanoseconds. Zero without the restart guard.
     guarded: u64,
@@ -25,16 +25,16 @@ pub(crate) struct Cover {
 #[derive(Clone)]
 struct Kept {
     keys: [Key; PLACES],
-    /// The holds that share a lock with others of their class, each with its resource.
+    /// The holds that share a lock, e.g. those of readers, each with its resource.
     members: Vec<(usize, Member)>,
-    /// The true time until which the master does not vote because it has restarted.
+    /// The true time until which the master does not vote, because it has restarted and the restart guard is on.
     silent_until: u64,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Key {
     holder: Option<[u8; 32]>,
-    /// The true time at which the key expires.
+    /// The true time at which the lock key expires.
     until: u64,
 }
 
@@ -116,7 +116,8 @@ impl Check for Cover {
                 let kept = &mut self.masters[*master].members;
                 if !members.is_empty() || !kept.is_empty() {
                     kept.retain(|(of, _)| of != resource);
-                    // A hold of a class counts only while the lock key shows the marker of the class.
+                    // A shared hold counts only while the lock key contains the marker of the hold's class (readers, or
+                    // one owner).
                     let marked = after.holder.is_some_and(|holder| holder.ends_with(&[0]));
                     let all = members.iter().filter(|_| marked);
                     kept.extend(all.map(|member| (*resource, *member)));

@@ -1,5 +1,6 @@
-//! Rule 1: at most one client at a time believes that it holds a lock, except that holds of one class share it. A
-//! belief begins with `obtained` and ends when the release is sent, the validity ends, or the loss is notified.
+//! Rule 1: at most one client at a time believes that it holds a lock. Holds of the same class (readers, or one owner)
+//! may share it. A belief begins with `obtained` and ends when the release is sent, the validity ends, or the loss is
+//! notified.
 
 use quorate_promises::{Belief, Exclusion as Believers, Overlap};
 
@@ -12,7 +13,7 @@ pub(crate) struct Exclusion {
     believers: Believers<usize, Who>,
 }
 
-/// A hold, its client and its scope.
+/// A hold of a lock, with its client and its scope (resources and class).
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Who {
     id: u64,
@@ -64,7 +65,7 @@ impl Check for Exclusion {
                 let from = at.now;
                 self.believers.begins(resource, Belief { who, from, until })
             };
-            // Holds of one class may share the resource, so their overlap is allowed.
+            // Holds of the same class (readers, or one owner) may share the resource, so their overlap is allowed.
             let apart = |overlap: &&Overlap<Who>| !overlap.other.scope.beside(who.scope);
             if let Some(overlap) = overlaps.iter().find(apart) {
                 return Err(format!(

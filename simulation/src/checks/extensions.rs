@@ -1,5 +1,5 @@
-//! Rule 5: an extension is not counted if the old validity has ended or if another client holds the lock. No extension
-//! shortens the time for which a master keeps the key.
+//! Rule 5: an extension does not count if the old validity has ended, or if another client holds the lock. No extension
+//! shortens the time for which a master keeps the lock key.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
@@ -8,7 +8,8 @@ use crate::locker::PLACES;
 use crate::scenario::Scenario;
 
 pub(crate) struct Extensions {
-    /// The last hold that was obtained on each resource: its event, client and scope.
+    /// The last hold that was obtained on each resource: the event number, the client, and the scope (resources and
+    /// class).
     last: [Option<(u64, usize, Scope)>; PLACES],
     judged: u64,
 }

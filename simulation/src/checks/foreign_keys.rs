@@ -1,4 +1,5 @@
-//! Foreign keys stay untouched: no client overwrites a value that another program keeps under the key of a lock.
+//! Checks that foreign keys stay untouched: if another program keeps a value under the key of a lock, no client
+//! overwrites this value.
 
 use super::{Check, Moment};
 use crate::facts::Fact;

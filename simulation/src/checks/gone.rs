@@ -1,5 +1,5 @@
-//! Once a store has reported to a client that its lock is released, the lock stays released: no commit that is still in
-//! flight writes it again.
+//! Checks that a released lock stays released. Once a store (a database or ZooKeeper) has reported a release to a
+//! client, no commit that is still in flight may write the lock again.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};

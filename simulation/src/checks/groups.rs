@@ -1,6 +1,7 @@
-//! Checks holds of a class (docs/protocol.md, "Several resources, readers, owners, semaphores"). On every master the
-//! class marker lives as long as each hold, and no hold exists without the marker. No client removes the hold of
-//! another client. An owner is never refused a lock that it already holds.
+//! Checks holds that share a lock because they have the same class: readers, or holds of one owner (docs/protocol.md,
+//! "Several resources, readers, owners, semaphores"). On every master the class marker lives as long as each hold, and
+//! no hold exists without the marker. No client removes the hold of another client. An owner is never refused a lock
+//! that it already holds.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use crate::scenario::Scenario;
 use quorate::node::{Answer, Claim, Class, Extended, Group, Mode};
 
 pub(crate) struct Groups {
-    /// The holds on each master and resource after the last message about them.
+    /// The shared holds on each master and resource, after the last message about this resource.
     stood: HashMap<(usize, usize), Vec<Member>>,
     judged: u64,
 }
@@ -25,7 +26,7 @@ impl Groups {
     }
 }
 
-/// Returns the class with which a claim asks for a resource; `None` for an exclusive claim.
+/// Returns the class (readers, or one owner) for which a claim asks on this resource; `None` for an exclusive claim.
 pub(super) fn class_on(claim: &Claim, resource: usize) -> Option<&Class> {
     let mut parts = claim.group()?.parts().iter();
     match &parts.find(|part| resource_of(&part.key) == resource)?.mode {
@@ -34,7 +35,7 @@ pub(super) fn class_on(claim: &Claim, resource: usize) -> Option<&Class> {
     }
 }
 
-/// Whether the lock key holds the marker of this class.
+/// Whether the lock key contains the marker of this class (readers, or one owner).
 pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
     let marker = class.marker();
     holder.is_some_and(|holder| {
@@ -43,8 +44,8 @@ pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
     })
 }
 
-/// Checks that a master confirms a fencing token only while it still keeps the hold: its lock value and, for a class,
-/// also the class marker.
+/// Checks that a master confirms a fencing token only while it still keeps the hold: the lock value and, for a shared
+/// hold, also the marker of its class.
 fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -75,8 +76,8 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     ))
 }
 
-/// Checks that, once another client has held the lock, no master keeps the hold of an owner or restores the hold of a
-/// reader. Also checks that no owner is refused a lock that it already holds.
+/// Checks what must not happen after another client has held the lock: a master keeps the hold of an owner, or restores
+/// the hold of a reader. Also checks that no owner is refused a lock that it already holds.
 fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,
@@ -171,7 +172,7 @@ impl Check for Groups {
             }
         }
         if let Some(member) = members.iter().find(lives) {
-            // Values of attempts fill all 32 bytes. A shorter value, padded with zeros, is the marker of a class.
+            // The random lock value of an attempt fills all 32 bytes. A class marker is shorter and padded with zeros.
             if after.holder.is_none_or(|holder| holder[31] != 0) {
                 return Err(format!(
                     "{} holds r{resource} on master {master}, and the lock key shows no class",

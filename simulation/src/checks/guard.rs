@@ -1,5 +1,5 @@
-//! Rule 7: with the restart guard, no vote of a master is counted within `max_ttl` of its restart. A client that knows
-//! of the restart, because it has connected since, does not even ask that master for a vote.
+//! Rule 7: with the restart guard, no client counts a vote that a master gives within `max_ttl` of its restart. A
+//! client that has connected since the restart knows of it, and does not even ask that master for a vote.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};
@@ -30,7 +30,7 @@ impl Check for Guard {
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            // After the unused days, every master has been running for days by its own clock and may vote.
+            // After the days without use, every master has been running for days by its own clock, so it may vote.
             Fact::Happened {
                 what: Happening::Unused,
                 ..

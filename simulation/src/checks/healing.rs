@@ -1,4 +1,4 @@
-//! Rule 8: once the faults have healed, every live waiter gets its lock within the bound of the scenario
+//! Rule 8: once the faults have ended, every live waiter gets its lock within the bound of the scenario
 //! ([`Scenario::bound`]).
 
 use super::Violation;
@@ -6,7 +6,7 @@ use crate::clock::BEGIN;
 use crate::scenario::Scenario;
 
 pub(crate) struct Healing {
-    /// The true time, in nanoseconds, at which every client must be done.
+    /// The true time, in nanoseconds, by which every client must have its last lock.
     pub(crate) deadline: u64,
 }
 
@@ -19,7 +19,7 @@ impl Healing {
         }
     }
 
-    /// Complains if a client still waits at the deadline.
+    /// Returns a violation if a client is still waiting at the deadline.
     pub(crate) fn overdue(&self, waiting: &[usize], bound: u64) -> Option<Violation> {
         (!waiting.is_empty()).then(|| Violation {
             rule: Self::RULE,

@@ -1,7 +1,7 @@
-//! In a calm scenario with ordered waiting, no lock is idle while a client waits for it. After a release, the next
-//! waiter holds the lock within a few round trips.
+//! Checks that no lock is idle while a client waits for it, in a calm scenario with ordered waiting. After a release,
+//! the next waiter must hold the lock within a few round trips.
 //!
-//! Every waiter also polls by a timer. Only this rule notices a wake-up that never comes, because the timer hides it.
+//! Only this rule notices a missing wake-up. Every waiter also polls by a timer, so it gets the lock anyway, but later.
 
 use super::{Check, Moment};
 use crate::clock::MS;
@@ -10,24 +10,24 @@ use crate::kind::Kind;
 use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
-/// The longest time that a lock may be idle, in one-way network delays: a release, a wake-up, an attempt that other
-/// clients disturb, its withdrawal, another attempt and a confirmation. The longest in 8,000 cases was ten.
+/// The longest time that a lock may be idle, in one-way network delays. This time includes a release, a wake-up, an
+/// attempt that other clients disturb, the withdrawal of this attempt, another attempt and a confirmation. The longest
+/// time in 8,000 cases was ten delays.
 const WAYS: u64 = 12;
 
-/// The delays, in nanoseconds, that waiters add on purpose: until other wake-ups have arrived, and between two
-/// wake-ups.
+/// The time, in nanoseconds, that waiters wait on purpose: until other wake-ups have arrived, and between two wake-ups.
 const SLACK: u64 = 15 * MS;
 
-/// The factor of the bound for stores. They need several requests for each step, and stores that send no wake-ups are
-/// polled every 200 ms.
+/// The factor by which the bound is larger if masters are stores. Stores need several requests for each step, and
+/// waiters poll a store without wake-ups every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }
 
 pub(crate) struct Idle {
-    /// Whether the rule applies. It does not apply to scenarios with locks on several resources, because one resource
-    /// may be idle while a client waits for the others. It does not apply to owners either, because two first holds of
-    /// an owner that arrive together may need several rounds to agree on a fencing token.
+    /// Whether the rule applies to the scenario. It does not apply to locks on several resources, because one resource
+    /// may be idle while a client waits for the others. It does not apply to owners either: if two first holds of an
+    /// owner arrive together, they may need several rounds to agree on a fencing token.
     on: bool,
     bound: u64,
     locks: [Lock; RESOURCES],
@@ -39,7 +39,7 @@ struct Lock {
     /// The number of clients that hold the lock.
     held: u32,
     free_since: u64,
-    /// The waiting tasks, longest wait first, each with the time since when it waits.
+    /// The waiting tasks, longest wait first, each with the time at which it began to wait.
     waiting: Vec<(usize, u64)>,
 }
 
@@ -64,7 +64,8 @@ impl Idle {
         }
     }
 
-    /// Called when a waiter stops waiting: complains if it could have had the lock for longer than the bound.
+    /// Called when a waiter stops waiting. Returns an error if the lock was free for this waiter for longer than the
+    /// bound.
     fn judge(&mut self, at: &Moment<'_>, resource: usize) -> Result<(), String> {
         let lock = &self.locks[resource];
         let Some((_, since)) = lock.waiting.first().filter(|_| lock.held == 0) else {

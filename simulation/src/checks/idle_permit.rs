@@ -1,5 +1,5 @@
-//! In a calm scenario with ordered waiting, no permit of a semaphore is idle while a client waits for one. After a
-//! permit was taken or released, the next waiter has a free permit within a few round trips.
+//! Checks that no permit of a semaphore is idle while a client waits for one, in a calm scenario with ordered waiting.
+//! After a permit was taken or released, the next waiter must get a free permit within a few round trips.
 
 use super::permits::asked_for;
 use super::{Check, Moment};
@@ -8,17 +8,16 @@ use crate::facts::{Call, Fact};
 use crate::locker::{SEMAPHORES, semaphore_of};
 use crate::scenario::Scenario;
 
-/// The longest time that a permit may be idle, in one-way network delays: a release, a wake-up, attempts on three slots
-/// one after the other, the withdrawal of attempts that other clients disturbed, a confirmation, and the departure of
-/// earlier waiters.
+/// The longest time that a permit may be idle, in one-way network delays. This time includes a release, a wake-up,
+/// attempts on three slots one after the other, the withdrawal of attempts that other clients disturbed, a
+/// confirmation, and the departure of earlier waiters.
 const WAYS: u64 = 20;
 
-/// The delays, in nanoseconds, that waiters add on purpose: until other wake-ups have arrived, and between two
-/// wake-ups.
+/// The time, in nanoseconds, that waiters wait on purpose: until other wake-ups have arrived, and between two wake-ups.
 const SLACK: u64 = 25 * MS;
 
-/// The factor of the bound for stores. They need several requests for each step, and stores that send no wake-ups are
-/// polled every 200 ms.
+/// The factor by which the bound is larger if masters are stores. Stores need several requests for each step, and
+/// waiters poll a store without wake-ups every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }
 }
@@ -31,12 +30,12 @@ pub(crate) struct IdlePermit {
 
 #[derive(Default)]
 struct Semaphore {
-    /// The number of permits of the semaphore; `None` if clients configure different numbers.
+    /// The number of permits of the semaphore; `None` if clients configure different numbers of permits.
     permits: Option<usize>,
     held: usize,
     /// When a permit of the semaphore was last taken or released.
     moved: u64,
-    /// The waiting tasks, longest wait first, each with the time since when it waits.
+    /// The waiting tasks, longest wait first, each with the time at which it began to wait.
     waiting: Vec<(usize, u64)>,
 }
 
@@ -54,8 +53,8 @@ impl IdlePermit {
         }
     }
 
-    /// Called when a waiter stops waiting, and when a permit is taken or released: complains if the waiter could have
-    /// had a permit for longer than the bound.
+    /// Called when a waiter stops waiting, and when a permit is taken or released. Returns an error if a permit was
+    /// free for the first waiter for longer than the bound.
     fn judge(&mut self, now: u64, line: usize) -> Result<(), String> {
         let semaphore = &self.semaphores[line];
         let Some((_, since)) = semaphore.waiting.first() else {

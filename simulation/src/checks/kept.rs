@@ -1,4 +1,4 @@
-//! In a calm scenario, a lock that is renewed in the background is not lost, however long it is held.
+//! Checks that a lock which is renewed in the background is not lost in a calm scenario, however long it is held.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Why};
@@ -28,7 +28,7 @@ impl Check for Kept {
         if !at.promises.calm || !believer.renewed {
             return Ok(());
         }
-        // A lock older than its TTL exists only because it was renewed.
+        // A lock that is older than its TTL still exists only because it was renewed, so it counts as a judged case.
         self.judged += u64::from(at.now > believer.obtained + self.ttl);
         if *why == Why::Lost {
             return Err(format!(

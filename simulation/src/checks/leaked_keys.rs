@@ -1,7 +1,7 @@
-//! In a calm scenario no key is left behind. Once a client is done with a lock value (released, dropped, or never
-//! granted), every master deletes the key with this value within a round trip.
+//! Checks that no key is left behind in a calm scenario. A client is done with a lock value when it has released or
+//! dropped the lock, or never got it. Then every master must delete the key with this value within a round trip.
 //!
-//! The rule `healing` would not notice leaked keys, because it waits until keys expire.
+//! The rule `healing` would not notice such leaked keys, because it waits until keys expire.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,17 +15,17 @@ type Value = [u8; 32];
 
 pub(crate) struct LeakedKeys {
     on: bool,
-    /// The time, in nanoseconds, until a master has executed a release. A release is sent after earlier requests and
-    /// may wait until a reply to one of them arrives. With several kinds of locks, the release and each earlier request
-    /// may have to load a script first.
+    /// The time, in nanoseconds, until a master has executed a release. The client sends a release after its earlier
+    /// requests, and may first wait for a reply to one of them. If the scenario has several kinds of locks, the release
+    /// and each earlier request may have to load a script first.
     bound: u64,
     /// The lock value with which each task is trying to get a lock.
     tries: HashMap<usize, Value>,
-    /// The lock values that clients are done with, each with the time by which its keys must be gone.
+    /// The lock values that clients are done with, each with the true time by which its keys must be deleted.
     done: VecDeque<(u64, Value)>,
-    /// By master and resource: the value in the lock key, and the true time at which the key expires.
+    /// By master and resource: the value in the lock key, and the true time at which this key expires.
     keys: Vec<[(Option<Value>, u64); PLACES]>,
-    /// The holds that share a lock, each with its master and resource.
+    /// The holds that share a lock (readers, or holds of one owner), each with its master and resource.
     members: Vec<(usize, usize, Member)>,
     judged: u64,
 }
@@ -44,7 +44,7 @@ impl LeakedKeys {
         }
     }
 
-    /// Complains about the keys that should be gone by `now`.
+    /// Returns an error if a key still exists at `now` that should have been deleted.
     fn sweep(&mut self, now: u64) -> Result<(), String> {
         while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
             self.done.pop_front();
@@ -81,8 +81,8 @@ impl Check for LeakedKeys {
         self.sweep(at.now)?;
         let over = match fact {
             Fact::Started { task, claim, .. } => {
-                // A further hold of an owner sends a second request with the same value. Only another value means that
-                // the last attempt is over.
+                // A further hold of an owner sends a second request with the same lock value. Only a request with
+                // another value means that the previous attempt has ended.
                 let value = claim.token().to_hex();
                 let last = self.tries.insert(*task, value);
                 last.filter(|last| *last != value)

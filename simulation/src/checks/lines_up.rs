@@ -1,4 +1,4 @@
-//! The sets of masters of which each waiter needs a majority.
+//! The sets of masters of which each waiter needs a majority: one set, or two while masters are replaced.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use crate::change_plan::Sets;
 use crate::scenario::Scenario;
 use quorate::node::Ticket;
 
-/// The sets of masters of each waiter, by the waiter's name, because clients may have different masters.
+/// The sets of masters of which each waiter needs a majority, by the waiter's name. Clients may have different masters.
 pub(super) struct LinesUp {
-    /// The sets of masters of each client at its first step of a replacement of masters. They are enough, because order
-    /// is not promised in scenarios in which clients change their step.
+    /// The sets of masters of each client at its first step in the replacement of masters. The first step is enough: if
+    /// clients change their step, order is not promised.
     clients: Vec<Sets>,
     changes: bool,
     waiters: HashMap<Arc<str>, usize>,
@@ -27,7 +27,7 @@ impl LinesUp {
         }
     }
 
-    /// Records that a client begins an attempt; `place` is its place in the queue, if it waits in order.
+    /// Records that a client begins an attempt; `place` is its ticket in the queue, if it waits in order.
     pub(super) fn begins(&mut self, client: usize, place: Option<&Ticket>) {
         if let Some(place) = place.filter(|_| self.changes) {
             self.waiters.insert(place.waiter.clone(), client);

@@ -1,4 +1,4 @@
-//! Rule 1 for the holder: a holder is notified when its validity ends. It has a timer of its own for this, so it need
+//! Rule 1, seen by the holder: a holder is notified when its validity ends. The holder has a timer for this, so it does
 //! not wait until the next renewal.
 
 use quorate_promises::LossNotice;
@@ -8,7 +8,8 @@ use crate::clock::MS;
 use crate::facts::Fact;
 use crate::scenario::Scenario;
 
-/// The time, in nanoseconds, from the timer until the holder is notified, if its process is not paused.
+/// The longest time, in nanoseconds, from the end of the validity until the holder is notified. Pauses of its process
+/// do not count.
 const SLACK: u64 = MS;
 
 pub(crate) struct Loss {
@@ -45,7 +46,7 @@ impl Check for Loss {
                 continue;
             }
             let shows = believer.clock.read(at.now);
-            // The slack starts again when the holder's process resumes after a pause.
+            // If the holder's process was paused, the allowed delay begins again when the process resumes.
             let kept = believer
                 .clock
                 .read(awake_since)

@@ -1,7 +1,7 @@
-//! The checkers: the promises of docs/protocol.md ("Promises and assumptions"), one file for each rule. Each checker is
-//! called after every event.
+//! The checkers of the promises in docs/protocol.md ("Promises and assumptions"), one file for each rule. Each checker
+//! is called after every event.
 //!
-//! A checker receives facts as they happen and returns an error if its rule is broken. It knows nothing of the
+//! A checker receives facts as they happen, and returns an error if its rule is broken. It knows nothing of the
 //! library's internals: only what clients believe, what masters did, and which messages were sent.
 
 mod backing;
@@ -41,7 +41,7 @@ pub(crate) use healing::Healing;
 use crate::facts::{Believer, Fact};
 use crate::scenario::{Promises, Scenario};
 
-/// A rule that was broken, with the event that broke it.
+/// A rule that was broken, with the state or event that broke it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The name of the broken rule.
@@ -64,7 +64,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The rules whose breach does harm to users. The other rules protect these: they are broken earlier.
+/// The rules that protect users directly: breaking one does harm. The other rules are early warnings for these rules.
 pub const HARM: [&str; 9] = [
     "exclusion",
     "permits",
@@ -77,28 +77,28 @@ pub const HARM: [&str; 9] = [
     "time goes on",
 ];
 
-/// The rule that has nothing to check if no master is a store.
+/// The rule that has nothing to check if all masters are Redis, i.e. if no master is a store.
 pub(crate) const OF_STORES: &str = <gone::Gone as Check>::RULE;
 
-/// The time and the state of the clients, which every checker may read.
+/// The time of an event and the state of the clients, which every checker may read.
 pub(crate) struct Moment<'a> {
     /// The true time, in nanoseconds.
     pub(crate) now: u64,
     /// The number of the current event.
     pub(crate) event: u64,
     pub(crate) believers: &'a [Believer],
-    /// The true time since when each client has been running without a pause. In the future for a client that is paused
-    /// now.
+    /// For each client, the true time since when its process has been running without a pause. If the process is paused
+    /// now, this time is in the future.
     pub(crate) awake_since: &'a [u64],
     pub(crate) promises: Promises,
 }
 
-/// One rule that a scenario must keep.
+/// The checker of one rule.
 pub(crate) trait Check {
     /// The name of the rule, as violations show it.
     const RULE: &'static str;
 
-    /// Handles a fact, and returns an error if it breaks the rule.
+    /// Receives a fact, and returns an error if the fact breaks the rule.
     fn see(&mut self, _at: &Moment<'_>, _fact: &Fact<'_>) -> Result<(), String> {
         Ok(())
     }
@@ -181,18 +181,18 @@ checkers! {
 }
 
 impl Checkers {
-    /// The call that came closest to the bound of the rule for calls.
+    /// The call that came closest to the bound of the rule `calls`.
     pub(crate) fn worst(&self) -> Option<Lateness> {
         self.calls.worst()
     }
 
-    /// Reports a violation: tasks have been polled `polls` times while the simulated time has not moved.
+    /// Records a violation: tasks have been polled `polls` times although the simulated time has not moved.
     pub(crate) fn busy(&mut self, now: u64, polls: usize) {
         let what = format!("tasks were polled {polls} times while the time did not move");
         self.note("time goes on", now, Err(what));
     }
 
-    /// Keeps the complaint of a rule as the violation, if it is the first one.
+    /// If a rule has returned an error, records it as the violation. Only the first violation is kept.
     fn note(&mut self, rule: &'static str, now: u64, said: Result<(), String>) {
         if let (Err(what), None) = (said, &self.violation) {
             if self.harm && !HARM.contains(&rule) {
@@ -204,11 +204,11 @@ impl Checkers {
     }
 }
 
-/// A map with lock values of attempts as keys. These values are random, so a cheap hasher is enough.
+/// A map whose keys are the lock values of attempts. These values are random, so a simple hasher is enough.
 pub(crate) type ByValue<T> =
     std::collections::HashMap<[u8; 32], T, std::hash::BuildHasherDefault<FirstBytes>>;
 
-/// A hasher that takes the first eight bytes of the value.
+/// A hasher that uses only the first eight bytes of a lock value.
 #[derive(Default)]
 pub(crate) struct FirstBytes(u64);
 
@@ -219,7 +219,8 @@ impl std::hash::Hasher for FirstBytes {
 
     fn write(&mut self, bytes: &[u8]) {
         if let Some(head) = bytes.last_chunk::<8>().filter(|_| bytes.len() >= 16) {
-            // Each hexadecimal digit holds only four random bits in its byte; the multiplication spreads them.
+            // The lock value is hexadecimal text with only four random bits per byte; the multiplication spreads these
+            // bits.
             self.0 = u64::from_le_bytes(*head).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         }
     }

@@ -1,6 +1,6 @@
 //! Checks notes and leaders as they are reported to clients (docs/protocol.md, "Notes and leaders"). The terms that an
 //! observer reports never fall. A note belongs to the holder of its lock, outlives the lock by at most three times the
-//! largest TTL, and is deleted with the release.
+//! largest TTL, and is deleted when the lock is released.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -16,20 +16,21 @@ pub(crate) struct Notes {
     on: bool,
     /// The largest term that each task has received in its current observation.
     terms: HashMap<usize, u64>,
-    /// The largest term that any observer has received, by resource. `floor` is a copy of it from the last time that
-    /// the masters were unused for days.
+    /// The largest term that any observer has received, by resource. `floor` is a copy of this map, made when the
+    /// masters were last unused for days.
     largest: HashMap<usize, u64>,
     floor: HashMap<usize, u64>,
-    /// The note that observers received for each leader's term, by resource and term.
+    /// The leader's note that observers received for each term, by resource and term.
     received: HashMap<(usize, u64), String>,
-    /// The note of the holder of each term, by resource and term. The inner `None` is a holder without a note.
+    /// The note that the leader of each term has left, by resource and term. The inner `None` is a leader without a
+    /// note.
     says: HashMap<(usize, u64), Option<String>>,
-    /// The note of each client, by the value of the lock that it holds.
+    /// The note that each holder leaves, by the lock value of the holder.
     values: ByValue<String>,
     /// All notes that holders have left, each with its resource.
     said: HashSet<(usize, String)>,
-    /// By master and resource: the lock value of the holder whose note is there, and the true time at which the note
-    /// expires.
+    /// By master and resource: the lock value of the holder whose note the master keeps, and the true time at which
+    /// this note expires.
     beside: HashMap<(usize, usize), (Value, u64)>,
     /// In calm scenarios: the lock values whose notes must be gone, each with the true time by which they must be gone.
     done: VecDeque<(u64, Value)>,
@@ -64,8 +65,8 @@ impl Notes {
         }
     }
 
-    /// Checks that observers received the note of the term's holder. The holder's note may be known before or after
-    /// theirs.
+    /// Checks that the note which observers received for a term is the note of the term's leader. Called when either of
+    /// the two notes becomes known.
     fn agree(&mut self, resource: usize, term: u64) -> Result<(), String> {
         let place = (resource, term);
         let (Some(received), Some(says)) = (self.received.get(&place), self.says.get(&place))
@@ -153,8 +154,8 @@ impl Notes {
         Ok(())
     }
 
-    /// Checks the note that a waiter received. If the master named the holder, it must be the holder's note; otherwise
-    /// it must be a note that some holder has left.
+    /// Checks the holder's note that a waiter received with a refusal. If the master named the holder's lock value, the
+    /// note must belong to this holder. Otherwise some holder must have left this note.
     fn refused(
         &mut self,
         resource: usize,
@@ -174,7 +175,7 @@ impl Notes {
         Ok(())
     }
 
-    /// Complains about notes that should be gone by `now`.
+    /// Returns an error if a note still exists at `now` that should have been deleted.
     fn sweep(&mut self, now: u64) -> Result<(), String> {
         while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
             self.done.pop_front();

@@ -1,6 +1,7 @@
-//! Checks fencing tokens of locks with classes (docs/protocol.md, "Several resources, readers, owners, semaphores").
-//! Two holds that exclude each other never have the same token, and the later hold has the larger token. Within a class
-//! tokens do not fall, and the live holds of an owner share one token.
+//! Checks fencing tokens of locks that may be shared (docs/protocol.md, "Several resources, readers, owners,
+//! semaphores"). If two holds exclude each other, they never have the same token, and the later hold has the larger
+//! token. Among holds of the same class (readers, or one owner) tokens do not fall. All live holds of an owner have the
+//! same token.
 
 use super::Moment;
 use crate::facts::Believer;

@@ -1,8 +1,8 @@
 //! Rule 8: first come, first served.
 //!
-//! On every master, no lock is granted while a live waiter is ahead in the queue. Across masters, in true time: once a
-//! waiter is queued on a majority, no task whose first attempt began later gets the lock before that waiter. The
-//! promise across masters holds only while nothing keeps waiters from sending heartbeats.
+//! On every master, no lock is granted while a live waiter is ahead in the master's queue. Over all masters, in true
+//! time: once a waiter is queued on a majority, no task whose first attempt began later gets the lock before that
+//! waiter. The rule over all masters is promised only while nothing keeps waiters from sending heartbeats.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,15 +27,15 @@ pub(crate) struct Order {
     queues: Vec<[Queue; RESOURCES]>,
     /// The masters on which each waiter is queued (bit n is master n), by resource and waiter.
     stands: HashMap<(usize, Arc<str>), u16>,
-    /// The waiters that are queued on a majority, each with the event since when, by resource. Readers are in
-    /// `readers`.
+    /// The waiters that are queued on a majority, by resource, each with the event at which it was queued there.
+    /// Readers are in `readers`.
     lines: [Line<Arc<str>>; RESOURCES],
-    /// The readers that are queued on a majority, by resource. Other readers may overtake them.
+    /// The readers that are queued on a majority, by resource. Other readers may overtake these readers.
     readers: [Line<Arc<str>>; RESOURCES],
-    /// The shared holds that a master has granted (master, resource, lock value). A further grant of such a hold is a
-    /// repetition.
+    /// The shared holds that a master has granted (master, resource, lock value). If the master grants such a hold
+    /// again, the grant is only a repetition.
     granted: HashSet<(usize, usize, [u8; 32])>,
-    /// The acquire call of each task.
+    /// The current acquire call of each task.
     tasks: HashMap<usize, Attempts>,
     judged: u64,
 }
@@ -45,7 +45,7 @@ struct Attempts {
     /// The number of the event with which the first attempt began.
     first: u64,
     waiter: Option<Arc<str>>,
-    /// The acquire replaces a lock that the task holds, so it waits for no other client.
+    /// Whether the call replaces a lock that its task already holds. Such a call waits for no other client.
     instead: bool,
 }
 
@@ -79,7 +79,7 @@ impl Order {
         self.stands_on(event, (master, resource), place, reads);
     }
 
-    /// Records that a waiter is queued on one more master.
+    /// Records that a waiter is now queued on this master as well.
     fn stands_on(
         &mut self,
         event: u64,
@@ -108,8 +108,8 @@ impl Order {
         self.readers[resource].leaves(waiter);
     }
 
-    /// Complains if the lock was obtained before a waiter that was queued on a majority when the winner's first attempt
-    /// began.
+    /// Returns an error if a client obtained the lock although another waiter had been queued on a majority before the
+    /// client's first attempt began.
     fn obtained(&mut self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
         let Some(attempts) = self.tasks.remove(&believer.task) else {
             return Ok(());
@@ -144,7 +144,7 @@ impl Order {
         Ok(())
     }
 
-    /// Handles a message with which a client asked a master for a lock.
+    /// Handles a client's request to a master for a lock.
     fn asked(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         let Fact::Applied {
             master,
@@ -160,7 +160,7 @@ impl Order {
             return Ok(());
         };
 
-        // While a foreign key is under the key of the lock, no client is queued.
+        // While another program keeps a value under the lock key, the master queues no client.
         if answer.is_err() {
             return Ok(());
         }
@@ -170,14 +170,15 @@ impl Order {
         let place = place(claim);
         let granted = matches!(answer, Ok(Answer::Granted { .. }));
         if instead(claim) {
-            // A granted replacement also takes the waiter's place out of the queue.
+            // If a master grants the replacement of a lock, it also removes the waiter from its queue.
             if let Some(place) = place.filter(|_| granted) {
                 self.queues[*master][*resource].leave(&place.waiter);
             }
             return Ok(());
         }
         let value = claim.token().to_hex();
-        // A grant to a group that already has the lock only repeats the first grant. It does not count as a heartbeat.
+        // If a group already has the lock, another grant only repeats the first grant, and does not count as a
+        // heartbeat.
         let again = granted
             && match class {
                 None => claim.group().is_some() && before.holder == Some(value),
@@ -188,8 +189,8 @@ impl Order {
         }
         let fresh = match class {
             None => before.holder != after.holder,
-            // Every first grant to a reader counts as new. An owner may overtake waiters for a lock that it already
-            // holds, so only its first hold counts.
+            // A grant to a reader counts as new unless it repeats an earlier grant. An owner may overtake waiters for a
+            // lock that it already holds, so only the owner's first hold counts.
             Some(NodeClass::Shared) => !again,
             Some(class) => !again && !shows(before.holder, class),
         };
@@ -200,7 +201,7 @@ impl Order {
         Ok(())
     }
 
-    /// Complains if a master granted a lock while another client was ahead in the master's queue.
+    /// Returns an error if a master granted a lock while another client was ahead in this master's queue.
     fn grant(
         &self,
         (master, resource): (usize, usize),
@@ -210,7 +211,7 @@ impl Order {
     ) -> Result<(), String> {
         let rank = place.map(|place| (place.number, named(place, reads)));
         let mut before = self.queues[master][resource].before(rank.as_ref(), now_ms);
-        // A reader does not wait for other readers.
+        // A reader does not wait for other readers, so readers ahead of it are ignored.
         match before.find(|id| !(reads && id.ends_with(READER))) {
             None => Ok(()),
             Some(first) => Err(format!(
@@ -220,7 +221,7 @@ impl Order {
     }
 }
 
-/// The suffix that marks a reader's name in a queue.
+/// The suffix in the queue name of a waiter that wants a reader's lock.
 const READER: &str = ":r";
 
 /// Returns the name under which a waiter is queued.
@@ -232,7 +233,7 @@ fn named(place: &Ticket, reads: bool) -> Arc<str> {
     }
 }
 
-/// Whether the claim replaces a lock that its client holds.
+/// Whether the claim replaces a lock that the same client already holds.
 fn instead(claim: &Claim) -> bool {
     claim.group().is_some_and(|group| group.instead().is_some())
 }
@@ -279,7 +280,7 @@ impl Check for Order {
                     }
                 }
             }
-            // A hold that an extension has restored counts like a granted hold.
+            // An extension that restores a lost hold counts like a grant of this hold.
             Fact::Applied {
                 master,
                 resource,

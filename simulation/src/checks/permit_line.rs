@@ -24,14 +24,15 @@ pub(crate) struct PermitLine {
     lines_up: LinesUp,
     /// The queue on each master, by semaphore, reconstructed from the messages.
     queues: Vec<[Queue; SEMAPHORES]>,
-    /// The masters that have restarted (bit n is master n). Their disk may restore a queue that differs from `queues`.
+    /// The masters that have restarted (bit n is master n). A restart may restore an older queue from disk, which then
+    /// differs from `queues`.
     restarted: u16,
     /// The masters on which each waiter is queued (bit n is master n), by semaphore and waiter.
     stands: HashMap<(usize, Arc<str>), u16>,
-    /// The waiters that are queued on a majority, each with the event since when, by semaphore.
+    /// The waiters that are queued on a majority, by semaphore, each with the event at which it was queued there.
     lines: [Line<Arc<str>>; SEMAPHORES],
-    /// The first attempt of each task that asks for a permit: the number of the event with which it began, and the name
-    /// of the waiter in the queue.
+    /// For each task that asks for a permit: the number of the event at which its first attempt began, and its name in
+    /// the queue.
     tasks: HashMap<usize, (u64, Option<Arc<str>>)>,
     judged: u64,
 }
@@ -59,7 +60,7 @@ impl PermitLine {
         self.stands_on(event, (master, line), place);
     }
 
-    /// Records that a waiter is queued on one more master.
+    /// Records that a waiter is now queued on this master as well.
     fn stands_on(&mut self, event: u64, (master, line): (usize, usize), place: &Ticket) {
         let masters = self.stands.entry((line, place.waiter.clone())).or_default();
         let before = *masters;
@@ -75,7 +76,7 @@ impl PermitLine {
         self.lines[line].leaves(waiter);
     }
 
-    /// Handles a message with which a client asked a master for a slot.
+    /// Handles a client's request to a master for a slot.
     fn asked(&mut self, at: &Moment<'_>, line: usize, fact: &Fact<'_>) -> Result<(), String> {
         let Fact::Applied {
             master,
@@ -118,8 +119,8 @@ impl PermitLine {
         }
     }
 
-    /// Complains if the permit was obtained before a waiter that was queued on a majority when the winner's first
-    /// attempt began.
+    /// Returns an error if a client obtained a permit although another waiter had been queued on a majority before the
+    /// client's first attempt began.
     fn obtained(&mut self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
         let Some((began, waiter)) = self.tasks.remove(&believer.task) else {
             return Ok(());

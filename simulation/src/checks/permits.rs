@@ -1,6 +1,6 @@
-//! Checks that at most as many clients believe that they hold a permit of a semaphore as it has permits
-//! (docs/protocol.md, "Several resources, readers, owners, semaphores"). Other rules check that each slot has one
-//! holder and a token of its own, as for any lock.
+//! Checks that a semaphore with n permits has at most n clients that believe that they hold a permit (docs/protocol.md,
+//! "Several resources, readers, owners, semaphores"). Other rules check that each slot has only one holder, and that
+//! fencing tokens are unique, as for any lock.
 //!
 //! If clients configure different numbers of permits, the largest number is the limit.
 
@@ -41,7 +41,8 @@ pub(super) fn asked_for(scenario: &Scenario) -> [(usize, usize); SEMAPHORES] {
             let place = usize::from(step.kind.place(step.resource));
             note(&mut asked, place, permits.into());
         }
-        // The lock that a client takes after all its steps has the kind of its last step, and is on the first resource.
+        // After all its steps, a client takes one last lock. This lock has the kind of the client's last step, and is
+        // on the first resource.
         if let Some(Kind::Permit(permits)) = client.steps.last().map(|step| step.kind) {
             let place = Kind::Permit(permits).place(0);
             note(&mut asked, place.into(), permits.into());
@@ -87,7 +88,7 @@ impl Check for Permits {
                 return Ok(());
             }
         };
-        // All holders in `others` believe at the same moment that they hold a permit.
+        // All holders in `others` believe at this same moment that they hold a permit.
         if others.len() < self.most[semaphore] {
             return Ok(());
         }

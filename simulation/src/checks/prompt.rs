@@ -1,5 +1,5 @@
-//! A holder whose lock was taken away is notified at once: as soon as a majority of the masters has replied "not
-//! yours", and not only at the end of its validity.
+//! Checks that a holder whose lock was taken away is notified at once: when a majority of the masters has replied "not
+//! yours", and not only when the validity ends.
 
 use super::{ByValue, Check, Moment};
 use crate::change_plan::is_majority;
@@ -11,7 +11,8 @@ use quorate::node::Extended;
 
 pub(crate) struct Prompt {
     /// The longest time, in nanoseconds, from the reply that completes the majority until the holder is notified. It
-    /// covers the travel of this reply, the same time again for late replies of the same round, and the notification.
+    /// includes the travel time of this reply, the same time again for late replies to the same request, and the
+    /// notification.
     bound: u64,
     taken: ByValue<Taken>,
     judged: u64,
@@ -20,14 +21,14 @@ pub(crate) struct Prompt {
 #[derive(Default)]
 struct Taken {
     masters: u16,
-    /// The true time by which the holder must have been notified.
+    /// The true time by which the holder must have been notified; `None` while no majority has denied its lock.
     by: Option<u64>,
 }
 
 impl Prompt {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            // A round needs more than one request to each store.
+            // A round needs several requests to each store, so the bound is longer.
             bound: if scenario.stores() == 0 { 2 } else { 10 }
                 * (scenario.net.delay + scenario.net.jitter)
                 + MS,
@@ -36,13 +37,13 @@ impl Prompt {
         }
     }
 
-    /// Records that a master has replied that the lock is not held by this value.
+    /// Records that a master has replied that the lock is not held with this lock value.
     fn denied(&mut self, at: &Moment<'_>, master: usize, value: [u8; 32]) {
         let mut believers = at.believers.iter();
         let held = believers.find(|one| one.value.to_hex() == value);
         let taken = self.taken.entry(value).or_default();
         taken.masters |= 1 << master;
-        // A client with two sets of masters has lost its lock once a majority of either set denies it.
+        // A client with two sets of masters has lost its lock once a majority of one set, old or new, has denied it.
         let denied = |believer: &Believer| {
             let mut sets = believer.sets.into_iter();
             sets.any(|set| is_majority(taken.masters, [set, set]))
@@ -73,8 +74,8 @@ impl Check for Prompt {
                 claim,
                 extended: Some(Extended::NotOurs),
                 ..
-                // A lock on several resources is lost once a majority denies the same resource; this rule looks at the
-                // first resource.
+                // A lock on several resources is lost once a majority denies one and the same resource. This rule
+                // checks only the first resource.
             } if *resource == resource_of(claim.key()) => {
                 self.denied(at, *master, claim.token().to_hex());
             }

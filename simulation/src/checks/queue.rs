@@ -1,4 +1,4 @@
-//! The queue of one lock on one master, reconstructed from the messages.
+//! The queue of waiters for one lock on one master, reconstructed from the messages.
 
 use std::sync::Arc;
 
@@ -15,9 +15,10 @@ struct Standing {
 }
 
 impl Queue {
-    /// Adds a waiter to the queue, or records its heartbeat.
+    /// Adds a waiter to the queue. If it is queued already, records its heartbeat.
     pub(super) fn stand(&mut self, rank: Rank, until_ms: u64, now_ms: u64) {
-        // Waiters whose heartbeats have expired are removed, so that a clock that jumps back does not bring them back.
+        // Waiters whose heartbeats have expired are removed for good. Otherwise a clock that jumps back would revive
+        // them.
         self.0
             .retain(|one| one.until_ms > now_ms || one.rank == rank);
         match self.0.iter_mut().find(|one| one.rank == rank) {
@@ -30,7 +31,7 @@ impl Queue {
         self.0.retain(|one| *one.rank.1 != *name);
     }
 
-    /// Returns the live waiters ahead of this rank; `None` as the rank returns all live waiters.
+    /// Returns the live waiters ahead of `rank`. If `rank` is `None`, returns all live waiters.
     pub(super) fn before(
         &self,
         rank: Option<&Rank>,

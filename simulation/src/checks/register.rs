@@ -1,6 +1,6 @@
 //! Checks values under locks as masters store them (docs/protocol.md, "Values under a lock"). A read leaves the
-//! reader's fencing token on the master, and a write is refused if a larger token is there. Tokens do not fall within
-//! one server run, and the values written under one token are the same on every master.
+//! reader's fencing token on the master. The master refuses a write if it has a larger token. Tokens do not fall while
+//! a server runs, and a value that is written under one token is the same on every master.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use quorate::node::{Answer, Request};
 pub(crate) struct Register {
     /// The value that was written under each fencing token, by resource and token.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// The fencing token of the last write in the current run of a server, by master and resource.
+    /// The fencing token of the last write since the server's restart, by master and resource.
     last: HashMap<(usize, usize), u64>,
     judged: u64,
 }

@@ -1,8 +1,8 @@
 //! Checks values under locks as their users see them (docs/protocol.md, "Values under a lock"):
 //!
 //! - Every unit of a quota that is handed out was created, and is handed out only once.
-//! - A period starts at most once.
-//! - The reported number of units left is never too high, and not lower than the requests can explain.
+//! - The work of a period starts at most once.
+//! - The number of units that a call reports as left is never too high, and not lower than the requests can explain.
 //! - A lost value hands out no units, and no value is lost unless a master restarts.
 
 use std::collections::{HashMap, HashSet};
@@ -17,20 +17,21 @@ use quorate::node::{Answer, Request};
 pub(crate) struct Stock {
     /// The quotas that were created, by resource.
     quotas: HashMap<usize, Quota>,
-    /// The client that took each unit, by resource and unit. A unit is identified by the number of units below it.
+    /// The client that took each unit, by resource and unit. The number of a unit is the number of units below it.
     taken: HashMap<(usize, u64), usize>,
-    /// The client that did the work of each period, by resource and the bytes that recorded the period.
+    /// The client that did the work of each period, by resource and the bytes that were written to record this period.
     done: HashMap<(usize, Vec<u8>), usize>,
     /// The bytes written on some master, by resource and fencing token.
     written: HashMap<(usize, u64), Vec<u8>>,
     /// The values that were reported as lost after their creation, by resource: the event of the report, and the
-    /// smallest step of a client that received it. For clients of this step and later steps the value stays lost.
+    /// smallest step in the replacement of masters of a client that received the report. For clients at this step or a
+    /// later step, the value stays lost.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
     /// Whether any master has restarted. Only then may values be lost.
     restarted: bool,
-    /// The current call of each task.
+    /// The current call of each task about a value.
     asks: HashMap<usize, Ask>,
     judged: u64,
 }
@@ -38,20 +39,20 @@ pub(crate) struct Stock {
 #[derive(Clone, Copy, Default)]
 struct Quota {
     units: u64,
-    /// The number of units that were certainly taken.
+    /// The number of units that clients have certainly taken.
     taken: u64,
-    /// The largest number of units that may have been taken: the units asked for, minus the requests that certainly
-    /// took nothing.
+    /// The largest number of units that may have been taken: all units that clients asked for, except in calls that
+    /// certainly took nothing.
     asked: u64,
 }
 
 /// The removals of values, by resource.
 #[derive(Default)]
 struct Removals {
-    /// The event at which the last removal returned. The results of calls that began before this event may concern the
-    /// removed value.
+    /// The event at which the last removal returned. A call that began before this event may still report the removed
+    /// value.
     since: HashMap<usize, u64>,
-    /// The resources without a value: no client has begun to create a new one since the removal.
+    /// The resources whose value was removed, and for which no client has begun to create a new value since.
     gone: HashSet<usize>,
     /// The number of removals that have not returned, or whose outcome is unknown.
     open: HashMap<usize, usize>,
@@ -62,14 +63,14 @@ struct Removals {
 }
 
 impl Removals {
-    /// Whether the result of this call may concern a value that has been removed or is being removed.
+    /// Whether the result of the call `ask` may be about a value that has been removed or is being removed.
     fn cover(&self, resource: usize, ask: Ask) -> bool {
         let since = self.since.get(&resource).copied().unwrap_or(0);
         since > ask.began || self.open.get(&resource).is_some_and(|open| *open > 0)
     }
 
-    /// Records that a creation writes its value under this fencing token. A removal under a smaller token came first,
-    /// so the value is not gone.
+    /// Records that a creation writes its value under this fencing token. If the last removal has a smaller token, the
+    /// removal was first, so the new value exists.
     fn created_under(&mut self, resource: usize, number: u64) {
         let last = self.creations.entry(resource).or_default();
         *last = number.max(*last);
@@ -89,9 +90,9 @@ struct Ask {
     resource: usize,
     /// The number of the event with which the call began.
     began: u64,
-    /// The client's step in the replacement of masters when the call began.
+    /// The client's step in the replacement of masters when its call began.
     step: u8,
-    /// The number of units that were certainly taken when the call began.
+    /// The number of units of the quota that were certainly taken when the call began.
     taken: u64,
     /// For a creation: the number of units of the quota before the call.
     before: u64,
@@ -123,7 +124,7 @@ impl Stock {
         match verb {
             ValueStep::Create(units) => {
                 before = others.map_or(quota.units, |other| other.before);
-                // The creation fails if the resource has a value already.
+                // The creation of a value fails if the resource has a value already.
                 if !self.created.contains_key(&resource) {
                     quota.units = units.into();
                 }
@@ -132,7 +133,7 @@ impl Stock {
             ValueStep::Take(units) => quota.asked += u64::from(units),
             ValueStep::Remove { .. } => {
                 *self.removals.open.entry(resource).or_default() += 1;
-                // From now on, a missing value may be the effect of this removal.
+                // From now on, this removal may be the reason why a call finds no value.
                 self.lost.remove(&resource);
                 self.created.remove(&resource);
             }
@@ -150,7 +151,7 @@ impl Stock {
         self.asks.insert(task, ask);
     }
 
-    /// Records the fencing token of the lock under which the call of a task writes.
+    /// Records the fencing token under which the call of a task writes the value.
     fn writes(&mut self, task: usize, resource: usize, number: u64) {
         let Some(ask) = self.asks.get_mut(&task) else {
             return;
@@ -161,8 +162,9 @@ impl Stock {
         }
     }
 
-    /// Records that a removal has returned: the value was gone from every master, and a later value is a new one. The
-    /// call may return after a later creation, so the fencing tokens of both writes decide which was first.
+    /// Records that a removal has returned, so the old value is gone from every master, and a later value is a new one.
+    /// The removal may return after a later creation. So the fencing tokens of both writes decide which write was
+    /// first.
     fn removed(&mut self, now: u64, resource: usize, removal: Ask) {
         self.judged += 1;
         let number = removal.number.unwrap_or(u64::MAX);
@@ -194,8 +196,8 @@ impl Stock {
         self.quotas.insert(resource, anew);
     }
 
-    /// Sets the units of a quota when a creation has returned. Several clients may create it at the same time; at most
-    /// one succeeds.
+    /// Records the units of a quota once a call that creates it has returned. If several clients create the quota at
+    /// the same time, at most one call succeeds.
     fn created_or_not(&mut self, ask: Ask, result: ValueResult) {
         let quota = self.quotas.entry(ask.resource).or_default();
         match (ask.verb, result) {
@@ -258,8 +260,8 @@ impl Stock {
             ValueResult::Created => {
                 self.created.insert(resource, now);
             }
-            // At an odd step a client has two sets of masters, and may get `Lost` for a value that the new masters do
-            // not have yet. Only even steps are checked.
+            // At an odd step in the replacement of masters, a client has two sets of masters. It may get `Lost` for a
+            // value that the new masters do not have yet, so only even steps are checked.
             ValueResult::Lost if ask.step.is_multiple_of(2) && self.was_created_before(ask) => {
                 self.judged += 1;
                 if !self.restarted {
@@ -287,7 +289,7 @@ impl Stock {
         created.is_some_and(|at| *at < ask.began)
     }
 
-    /// Checks that each taken unit exists and has not been taken before.
+    /// Checks that each unit that a call has taken exists and was not taken before.
     fn took(
         &mut self,
         client: usize,
@@ -312,7 +314,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Checks that the reported number of units left is possible.
+    /// Checks that the number of units that a call reports as left is possible.
     fn left(&mut self, resource: usize, ask: Ask, left: u64) -> Result<(), String> {
         self.judged += 1;
         let quota = self.quotas.get(&resource).copied().unwrap_or_default();
@@ -327,7 +329,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Checks that the work of the period was not done before.
+    /// Checks that no client has done the work of this period before.
     fn did(&mut self, client: usize, resource: usize, number: u64) -> Result<(), String> {
         self.judged += 1;
         let Some(period) = self.written.get(&(resource, number)) else {

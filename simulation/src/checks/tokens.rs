@@ -1,7 +1,7 @@
 //! Rule 2: fencing tokens are unique. If an attempt starts after another lock was obtained, the attempt gets a larger
-//! token.
+//! token than this lock.
 //!
-//! An attempt starts with the first message that carries its lock value.
+//! An attempt starts with the first message that carries the lock value of the attempt.
 
 use quorate_promises::{Breach, Obtained, Tokens as Given};
 
@@ -12,9 +12,9 @@ use crate::scenario::Scenario;
 
 pub(crate) struct Tokens {
     started: ByValue<u64>,
-    /// The fencing tokens that clients received. Times are event numbers.
+    /// The fencing tokens that clients received. Their times are event numbers.
     given: Given<usize, usize>,
-    /// The checks for locks of several kinds; `None` if the scenario has only one kind.
+    /// The token checks for locks that may be shared; `None` if the scenario has only plain locks.
     mixed: Option<Numbers>,
 }
 

@@ -1,4 +1,4 @@
-//! Rule 6: a release changes no key that holds another value, and no two attempts use the same value.
+//! Rule 6: a release changes no lock key that holds another value, and no two attempts use the same lock value.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::scenario::Scenario;
 use quorate::node::Claim;
 
 pub(crate) struct Values {
-    /// The attempt that uses each lock value.
+    /// The attempt that has used each lock value.
     attempts: ByValue<Arc<Claim>>,
     judged: u64,
 }

@@ -13,7 +13,7 @@ use crate::scenario::Step;
 use crate::seeded_bugs::Flaw;
 
 impl Client {
-    /// Observes the election for the time of `step.hold`, and reports each result to the checkers.
+    /// Observes the election for `step.hold` nanoseconds, and reports each result to the checkers.
     pub(super) async fn observe(&self, step: &Step) {
         let Some(redlock) = self.locker.redlock() else {
             return;
@@ -47,7 +47,8 @@ impl Client {
         }
     }
 
-    /// For a seeded bug: reports what a single master shows as the leader, with another master each time.
+    /// For a seeded bug: at each read, reports the leader that one single master shows, and asks another master each
+    /// time.
     async fn believe_each(&self, redlock: &Redlock, resource: usize, end: Instant) {
         let every = Duration::from_nanos(self.process.shared.world().scenario.settings.ttl) / 10;
         for look in 0.. {

@@ -1,4 +1,4 @@
-//! What a client does with the value under a lock: it takes units of a quota, or does some work once per period.
+//! The work of a client with the value under a lock: it takes units of a quota, or does some work once per period.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::locker::{Hold, name};
 use crate::scenario::Step;
 use crate::seeded_bugs::WrongRegister;
 
-/// Translates the error of a call about a value for the checkers.
+/// Converts the error of a call about a value into a result for the checkers.
 pub(crate) fn failed(error: &ValueError) -> ValueResult {
     match error {
         ValueError::Unknown(_) => ValueResult::Unknown,
@@ -29,7 +29,7 @@ fn number(guard: &LockGuard) -> u64 {
 }
 
 impl Client {
-    /// Makes one call about the value of the step's resource.
+    /// Makes the step's call about the value of its resource.
     pub(super) async fn value(&self, step: &Step, verb: ValueStep) {
         let Some(redlock) = self.locker.redlock() else {
             return;
@@ -96,7 +96,7 @@ impl Client {
         result.unwrap_or_else(|error| failed(&error))
     }
 
-    /// Does the work of `at_least_once`. If the step would drop its lock, the work fails instead.
+    /// Calls `at_least_once` and does its work. If the step is one that drops its lock, the work fails instead.
     async fn at_least(&self, step: &Step, once: &Once) -> Result<ValueResult, ValueError> {
         let body = async |guard: &LockGuard| {
             self.sleep(step.hold / 2).await;
@@ -127,7 +127,7 @@ impl Client {
         redlock.once(name(step.resource), Duration::from_nanos(period))
     }
 
-    /// Reads the once-per-period record, spends the second half of the hold on the work, and writes the record.
+    /// Reads the once-per-period record, works for the second half of the hold, and writes the record.
     pub(super) async fn turn(&self, step: &Step, hold: &Arc<dyn Hold>) {
         let (Some(redlock), Some(guard)) = (self.locker.redlock(), hold.guard()) else {
             return self.sleep(step.hold / 2).await;
@@ -156,7 +156,7 @@ impl Client {
         result.unwrap_or_else(|error| failed(&error))
     }
 
-    /// Does what `right_turn` does, but reads and writes with the code of a seeded bug.
+    /// Does the same as `right_turn`, but uses the code of a seeded bug to read and write the record.
     async fn wrong_turn(
         &self,
         step: &Step,
