@@ -23,10 +23,10 @@ use crate::settings::{Order, RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]
 use crate::tls::Tls;
 
-/// Settings of a [`Redlock`], with their defaults. [`build`](Self::build) checks them and never connects.
+/// Settings of a [`Redlock`], with their defaults. [`build`](Self::build) checks the settings and never connects.
 ///
-/// Settings with a variable can also be read from the environment ([`from_env`](Self::from_env)) or from a file
-/// ([`Settings`]).
+/// Settings that the table lists with a variable can also be read from the environment
+/// ([`from_env`](Self::from_env)) or from a file ([`Settings`]).
 ///
 #[doc = table!()]
 /// | `drift` | | 1 % + 2 ms | clocks are inaccurate |
@@ -37,7 +37,8 @@ use crate::tls::Tls;
 pub struct RedlockBuilder {
     masters: Vec<MasterSource>,
     next_masters: Vec<MasterSource>,
-    /// The settings that can be written as text. `masters`, the files and `note` are kept in the other fields instead.
+    /// The settings that can be written as text. `masters`, `next_masters`, the TLS files and `note` are not kept here
+    /// but in the other fields.
     settings: Settings,
     drift: Drift,
     retry: Retry,
@@ -51,12 +52,12 @@ pub struct RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     identity: Option<Identity>,
     nodes: Vec<Arc<dyn Node>>,
-    /// Masters that are not named by URL. The number counts the masters that were named by URL before this one.
+    /// Masters that are not named by URL. The number is how many masters were named by URL before this master.
     others: Vec<(usize, Arc<dyn Node>)>,
 }
 
 impl RedlockBuilder {
-    /// Applies all settings that can be written as text. Files are not applied: the caller has read them.
+    /// Applies all settings that can be written as text. Does not read TLS files: the caller has read them.
     pub(crate) fn settings(self, mut settings: Settings) -> Self {
         let masters = std::mem::take(&mut settings.masters);
         let next_masters = std::mem::take(&mut settings.next_masters);
@@ -77,15 +78,15 @@ impl RedlockBuilder {
         self
     }
 
-    /// Adds several masters by their URLs, as [`master`](Self::master) adds one.
+    /// Adds several masters by their URLs; [`master`](Self::master) describes the URLs.
     pub fn masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         let urls = urls.into_iter().map(Into::into);
         self.masters.extend(urls.map(MasterSource::ByUrl));
         self
     }
 
-    /// Adds the master to which this client of the `redis` crate connects. See
-    /// [`redis_connection`](Self::redis_connection) for the settings that are used.
+    /// Adds the master to which this client of the `redis` crate connects. [`redis_connection`](Self::redis_connection)
+    /// lists the settings of the client that are used.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -152,8 +153,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// The longest `ttl` that any client of these masters uses. It must be the same on all clients, because the restart
-    /// guard waits for this time. Default: 30 s. Maximum: one day, the lifetime of a fencing counter.
+    /// The longest `ttl` that any client of these masters uses. All clients must set the same value, because the
+    /// restart guard waits for this time. Default: 30 s. Maximum: one day, the lifetime of a fencing counter.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.settings.max_ttl = Some(max_ttl);
         self
@@ -167,7 +168,7 @@ impl RedlockBuilder {
     }
 
     /// How long connecting to one master may take, including the handshake. Default: 500 ms. Connections are made in
-    /// the background; only the first request to a master waits for its connection.
+    /// the background. Only the first request to a master waits for the connection.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.settings.connect_timeout = Some(connect_timeout);
         self
@@ -199,14 +200,14 @@ impl RedlockBuilder {
         self
     }
 
-    /// The longest time that a lock is held, including renewals. After this time the lock counts as lost, even if its
-    /// holder is stuck. Default: no limit.
+    /// The longest time that a lock is held, including renewals. After this time the lock counts as lost, even if the
+    /// task that holds the lock is stuck. Default: no limit.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.settings.max_hold = Some(max_hold);
         self
     }
 
-    /// Which waiter is next when a lock is free. Default: first come, first served ([`Order::Fair`]).
+    /// Which waiter gets the lock next when it becomes free. Default: first come, first served ([`Order::Fair`]).
     ///
     /// ```no_run
     /// # fn example() -> Result<(), quorate::BuildError> {
@@ -223,8 +224,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// How long the masters keep a waiter in the queue without a heartbeat. If a waiter crashes, those behind it are
-    /// delayed by at most this time. Minimum: 30 ms. Default: half the `ttl`, at most the `wait`.
+    /// How long the masters keep a waiter in the queue without a heartbeat. If a waiter crashes, the waiters behind it
+    /// are delayed by at most this time. Minimum: 30 ms. Default: half the `ttl`, at most the `wait`.
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.heartbeat = Some(heartbeat);
         self
@@ -246,9 +247,9 @@ impl RedlockBuilder {
         self
     }
 
-    /// A text that describes the holder of a lock, at most 1 KiB. [`status`](Redlock::status) and waiters show it
+    /// A text that describes the holder of a lock, at most 1 KiB. [`status`](Redlock::status) and waiters show the text
     /// together with the holder's host, pid, process name and the time of the acquire. With `None` no note is written
-    /// at all. The note is written a moment after the acquire, so that short locks do not pay for it.
+    /// at all. The note is written a moment after the acquire, so short holds write no note and do not pay for one.
     pub fn note(mut self, note: impl Into<NoteText>) -> Self {
         self.note = note.into();
         self
@@ -270,7 +271,7 @@ impl RedlockBuilder {
         self.in_memory_on(&crate::node::memory::Masters::new(masters))
     }
 
-    /// Uses masters in memory that several `Redlock`s share; each `Redlock` acts as a process of its own. The clock is
+    /// Uses masters in memory that several `Redlock`s share. Each `Redlock` acts as a separate process. The clock is
     /// Tokio's, as with [`in_memory`](Self::in_memory).
     #[cfg(any(test, feature = "testing"))]
     pub fn in_memory_on(self, masters: &crate::node::memory::Masters) -> Self {

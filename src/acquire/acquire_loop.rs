@@ -1,9 +1,9 @@
 //! Acquires one lock: the loop that makes all attempts of one acquire.
 //!
 //! In fair order (the default) the loop waits until it is first in the local queue, and makes an attempt. If another
-//! client holds the lock or is ahead in its queue, the loop draws a ticket and queues on every master. It makes another
-//! attempt when it is woken, or when its timer fires. Unordered, it makes further attempts after jittered pauses, and
-//! the masters store no queue.
+//! client holds the lock or is ahead in the queue on the masters, the loop draws a ticket and queues on every master.
+//! It makes another attempt when it is woken, or when its timer fires. In unordered mode the loop makes further
+//! attempts after jittered pauses, and the masters store no queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,25 +25,26 @@ use crate::waiting::last_finding::LastFinding;
 use crate::waiting::local_line::place::Place;
 use crate::waiting::own::Asked;
 
-/// How far beyond the end of the wait an attempt may last that began in time.
+/// How long an attempt that began before the acquire's deadline may continue after that deadline.
 const LAST_LOOK: Duration = Duration::from_millis(2);
 
-/// How many slots of a semaphore are tried in a row before the caller waits, or before a single attempt ends. Two are
-/// enough in a system that is not busy.
+/// How many slots of a semaphore are tried in a row before the caller waits, or before a single attempt ends. If few
+/// clients use the semaphore, two slots would be enough.
 const SLOTS_IN_A_ROW: u32 = 3;
 
-/// The user's callback, which receives the state of a waiter.
+/// The user's callback, which is called with the state of a waiter.
 pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
 
 /// The state of one acquire.
 pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
-    /// The keys to acquire; for a semaphore, with the slot to ask for next.
+    /// The lock keys to acquire. For a semaphore: the slot to ask for next.
     pub(crate) wanted: Wanted,
-    /// The reservation of the slot to ask for next, so that no other task of this process asks for it.
+    /// The reservation of the semaphore's slot to ask for next. It keeps other tasks of this process from asking for
+    /// that slot.
     pub(crate) asked: Option<Asked>,
     pub(crate) ttl: Duration,
-    /// Whether to make only one attempt.
+    /// Whether to make only one attempt (`try_acquire`).
     pub(crate) once: bool,
     pub(crate) deadline: Instant,
     pub(crate) began: Instant,
@@ -66,7 +67,7 @@ impl Meetings {
 pub(crate) struct Acquired {
     pub(crate) won: Won,
     pub(crate) place: Option<Place>,
-    /// The reservation of the semaphore's slot; kept until the lock is recorded as held.
+    /// The reservation of the semaphore's slot, kept until the acquired lock is recorded as held.
     pub(crate) asked: Option<Asked>,
     pub(crate) attempts: u32,
 }
@@ -74,8 +75,8 @@ pub(crate) struct Acquired {
 /// Why the lock was not acquired.
 pub(crate) struct NotAcquired {
     pub(crate) failure: Failure,
-    /// The last conclusive round, or the last round if none was conclusive; `None` if this process itself held the
-    /// lock.
+    /// The last conclusive round of requests to the masters, or the last round if none was conclusive. `None` if this
+    /// process itself held the lock.
     pub(crate) round: Option<Arc<AcquireRound>>,
     /// The note of the lock's holder.
     pub(crate) note: Option<Note>,
@@ -123,7 +124,7 @@ impl<'a> AcquireLoop<'a> {
             {
                 continue;
             }
-            // Wait for this attempt's releases, so that the next attempt does not meet its own keys.
+            // Wait until this attempt's keys are released, so that the next attempt of this waiter does not meet them.
             if !self.is_over() && self.undone(&missed).await {
                 if self.has_met(&missed) {
                     self.keep_away(&mut met, began).await;
@@ -175,8 +176,8 @@ impl<'a> AcquireLoop<'a> {
             let Some(place) = place.as_mut().filter(|_| !over) else {
                 return Err(self.not_acquired(last_finding, Some(missed), attempts));
             };
-            // Wait for this attempt's releases. Otherwise three waiters, each with keys on one master, could block each
-            // other without end.
+            // Wait until this attempt's keys are released. Otherwise three waiters, each with keys on one master, could
+            // block each other without end.
             let undone = self.undone(&missed).await && !missed.round.answers().is_hopeless();
             if undone && self.is_first(place).await {
                 let meets = self.has_met(&missed);
@@ -189,8 +190,8 @@ impl<'a> AcquireLoop<'a> {
                     }
                     (_, line) => {
                         // Leave the queue on the masters for two reasons. A waiter that reaches only a minority of the
-                        // masters would starve those behind it. A heartbeat of a waiter that has met other holds of its
-                        // owner would create another hold.
+                        // masters would starve the waiters behind it. And if the waiter has met other holds of its
+                        // owner, its heartbeat would create another hold.
                         if let Some(line) = line {
                             self.until_over().wait(line.step_out()).await;
                         }
@@ -219,8 +220,8 @@ impl<'a> AcquireLoop<'a> {
             if let Some(place) = &place {
                 place.got(asked.permit.slot());
             }
-            // A client with a slot leaves the queue at once, here and on the masters, so that the next waiter may ask
-            // for another slot.
+            // A client that got a slot leaves the local queue and the queue on the masters at once, so that the next
+            // waiter may ask for another slot.
             place = None;
         } else if let Some(line) = line {
             // The queue entry now belongs to the lock, and is removed when the lock is released.
@@ -234,7 +235,7 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Queues on the masters behind all waiters that they reported.
+    /// Queues on the masters, behind all waiters that the masters reported in the lost attempt.
     fn behind_all(&self, missed: &FailedAttempt) -> QueuePlace<'a> {
         let answers = missed.round.answers();
         let drawn = answers.refusals().map_or(0, |refusals| refusals.ticket);
@@ -242,21 +243,21 @@ impl<'a> AcquireLoop<'a> {
         QueuePlace::draw(self.core, &self.wanted, drawn + 1)
     }
 
-    /// Waits until the local queue lets this waiter ask the masters. `None` for a single attempt that must ask the
-    /// masters without a place in the queue.
+    /// Waits until this waiter may ask the masters, according to the local queue. Returns `None` for a single attempt
+    /// that must ask the masters although it has no place in the local queue.
     async fn local_turn(&self) -> Result<Option<Place>, NotAcquired> {
         match self.wanted.shape().local_turn() {
             LocalTurn::Queue => self.own_line().await,
             LocalTurn::QueueAndShare => {
-                // A waiter behind a reader may ask the masters as soon as the reader does: waiters ask in order of
-                // arrival, and adjacent readers enter together.
+                // A waiter directly behind a reader may ask the masters as soon as that reader asks. Waiters ask in
+                // order of arrival, so adjacent readers enter together.
                 let mut place = self.own_line().await?;
                 if let Some(place) = &mut place {
                     place.leave_queues();
                 }
                 Ok(place)
             }
-            // A further hold of an owner does not queue, so it overtakes all waiters.
+            // A further hold of an owner that already holds the lock does not queue, so it overtakes all waiters.
             LocalTurn::Pass => Ok(Some(self.core.lines.ask_beside(&self.wanted))),
         }
     }
@@ -278,8 +279,8 @@ impl<'a> AcquireLoop<'a> {
         if self.until_over().wait(place.front()).await.is_some() {
             return Ok(Some(place));
         }
-        // One attempt is made in full, however short the wait is: this waiter's own attempt, or the first attempt of
-        // the front of the queue.
+        // One attempt is made in full, even if the wait is shorter. It is this waiter's own attempt, or the attempt of
+        // the waiter at the front, whose finding this waiter shares.
         if place.shared_finding().is_none() {
             let coordinator = &self.core.coordinator;
             let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
@@ -291,9 +292,9 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Whether to ask for another slot of the semaphore at once, because the masters show that slot as free. This
-    /// happens at most [`SLOTS_IN_A_ROW`] times after each wake-up, or within a single attempt. If no slot is free,
-    /// callers that come later may rely on the masters' recent answers.
+    /// Whether to ask for another slot of the semaphore at once, because the masters show another slot as free. At most
+    /// [`SLOTS_IN_A_ROW`] slots are tried after each wake-up, or within a single attempt. If no slot is free, later
+    /// callers may rely on the masters' recent answers.
     async fn asks_for_another_slot(
         &mut self,
         missed: &FailedAttempt,
@@ -312,8 +313,8 @@ impl<'a> AcquireLoop<'a> {
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
         let permit = &asked.permit;
         let (held, others) = self.core.lines.own_slots(permit, Some(asked));
-        // The waiter that is queued on the masters, on behalf of the whole process, takes precedence over the other
-        // local waiters: it may ask for slots that they ask for.
+        // The waiter that queues on the masters does so for the whole process. It takes precedence over the other local
+        // waiters, so it may ask for a slot that one of them asks for.
         let taken = if queued { held } else { held | others };
         let certain = missed
             .round
@@ -327,14 +328,14 @@ impl<'a> AcquireLoop<'a> {
         true
     }
 
-    /// Chooses the slot of a semaphore to ask for: if possible one that no other task of this process holds or asks
-    /// for. If there is such a slot, this waiter steps aside, so that the next local waiter may ask for another slot at
-    /// the same time. A waiter that is queued on the masters does not step aside.
+    /// Chooses the slot of a semaphore to ask for: if possible, a slot that no other task of this process holds or asks
+    /// for. If there is such a slot, this waiter steps aside in the local queue, so that the next local waiter may ask
+    /// for another slot at the same time. A waiter that is queued on the masters does not step aside.
     fn choose_slot(&mut self, place: Option<&mut Place>, queued: bool) {
         let Some(permit) = self.wanted.shape().permit() else {
             return;
         };
-        // Frees the reservation of the slot that was asked for before.
+        // Free the reservation of the slot that this waiter asked for last.
         self.asked = None;
         let asked = self.core.lines.ask(permit, place.as_deref(), queued);
         if let (Some(place), true) = (place, asked.alone && !queued) {
@@ -359,8 +360,8 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Returns a waiter that asked for a slot without success to the local queue. Returns true if it is the first
-    /// waiter there: only the first one may queue on the masters, on behalf of all. Any other waiter waits until it is
-    /// the first, and then asks again.
+    /// waiter of the queue. Only the first waiter may queue on the masters, on behalf of all. Any other waiter waits
+    /// here until it is the first, and then asks for a slot again.
     async fn is_first(&mut self, place: &mut Place) -> bool {
         if self.asked.is_none() {
             return true;
@@ -374,8 +375,8 @@ impl<'a> AcquireLoop<'a> {
         first
     }
 
-    /// Makes one attempt. The first attempt of an acquire is made in full, however short the wait is. So is each
-    /// attempt of a `try_acquire` that tries several slots. Later attempts end with the wait.
+    /// Makes one attempt. The first attempt of an acquire is made in full, even if the wait is shorter, and so is each
+    /// attempt of a `try_acquire` that tries several slots. All other attempts end when the wait ends.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 || self.once {
@@ -389,8 +390,8 @@ impl<'a> AcquireLoop<'a> {
             .await
     }
 
-    /// Waits until every master has released the attempt's keys; `false` if the wait has ended. If a release is never
-    /// acknowledged, this stops after the ttl, when the key has expired.
+    /// Waits until every master has released the keys of the lost attempt. Returns `false` if the acquire's wait ended
+    /// first. If a master never acknowledges the release, this stops after the ttl, when the key has expired.
     async fn undone(&self, missed: &FailedAttempt) -> bool {
         let expired = self.core.coordinator.now() + self.ttl;
         let runtime = &*self.core.coordinator.runtime;
@@ -404,8 +405,8 @@ impl<'a> AcquireLoop<'a> {
         Limit::new(&*self.core.coordinator.runtime, self.deadline)
     }
 
-    /// Waits for a wake-up, or until the earliest of three times: when a majority may be free, when the next heartbeat
-    /// is due, and when to ask again because the holder may not wake anyone.
+    /// Waits for a wake-up, at most until the earliest of three times: when a majority of the masters may be free, when
+    /// the next heartbeat is due, and when to ask again because the holder may not wake any waiter.
     async fn wait(&self, place: &Place, line: &mut QueuePlace<'_>, missed: &FailedAttempt) {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum;
@@ -424,8 +425,8 @@ impl<'a> AcquireLoop<'a> {
         if !coordinator.wakes {
             timer = timer.min(now + line.look_again());
         }
-        // A holder that waited in the queue stays queued until its release, which wakes the next waiter. If no waiter
-        // is ahead of this one, the holder is not queued: it may be a client that does not use the queue.
+        // A holder that waited in the queue keeps its queue entry until its release, which wakes the next waiter. If no
+        // waiter is ahead of this one, the holder has no queue entry. It may be a client that does not use the queue.
         match holder.filter(|_| ahead == 0) {
             Some(holder) => {
                 let known = &mut line.unqueued_holder;
@@ -444,8 +445,8 @@ impl<'a> AcquireLoop<'a> {
             .await;
     }
 
-    /// Whether a majority granted an owner's claim but no fencing token could be agreed on, because other holds of the
-    /// same owner exist and no majority shows the same counter.
+    /// Whether a majority granted an owner's claim, but no fencing token could be agreed on. This happens if other
+    /// holds of the same owner exist and no majority of the masters shows the same fencing counter.
     fn has_met(&self, missed: &FailedAttempt) -> bool {
         let owned = self.wanted.shape().numbering() == Numbering::OfOwner;
         let granted = missed.round.answers().free();
@@ -458,10 +459,10 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Pauses, so that other holds of the same owner go first: a hold that is alone can agree on a fencing token
-    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If all holds tried again at once, one of
-    /// them would always be in the way, as the simulation has found. So each hold pauses for a random time, based on
-    /// the duration of an attempt. The time doubles with every meeting. The maximum is the ttl, by which the keys of a
-    /// crashed hold have expired.
+    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If all holds tried again at the same time,
+    /// they would block each other without end, as the simulation has found. So each hold pauses for a random time,
+    /// based on the duration of its last attempt. The pause doubles each time that the hold meets other holds again.
+    /// The maximum is the ttl, because the keys of a crashed hold have expired by then.
     async fn keep_away(&self, met: &mut Meetings, began: Instant) {
         let coordinator = &self.core.coordinator;
         let now = coordinator.now();
@@ -473,7 +474,8 @@ impl<'a> AcquireLoop<'a> {
         coordinator.runtime.sleep_until(again).await;
     }
 
-    /// Waits for the next retry pause. The jitter is seeded only at the first pause, because most locks need no pause.
+    /// Waits for the next retry pause. The random jitter is seeded only before the first pause, because most locks need
+    /// no pause.
     async fn pause(&self, delays: &mut Option<Delays>) {
         let delays = delays.get_or_insert_with(|| self.delays());
         let coordinator = &self.core.coordinator;
@@ -533,8 +535,8 @@ impl<'a> AcquireLoop<'a> {
                 masters = waiting.masters,
                 "attempt missed"
             );
-            // Record the fields only at the first attempt: a repeated value would be added to the span, and a wait may
-            // last for days. Events report the progress.
+            // Record these fields only at the first attempt. A span keeps every value that is recorded for a field, and
+            // a wait may last for days. Later progress is reported as events.
             if attempts == 1 {
                 let span = tracing::Span::current();
                 if let Some(ahead) = waiting.ahead {
@@ -549,7 +551,7 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// The state that the observer sees while this waiter is behind others of its own process.
+    /// The state that the observer sees while this waiter is behind other waiters of its own process.
     fn behind(&self, place: &Place) -> Waiting {
         let coordinator = &self.core.coordinator;
         Waiting {
@@ -566,7 +568,8 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Makes the error. If no round was conclusive the reason is an outage: no master reported another holder.
+    /// Makes the error of this acquire. If no round was conclusive, the reason is an outage, because no master reported
+    /// another holder.
     fn not_acquired(
         &self,
         last_finding: Option<LastFinding>,
@@ -598,7 +601,7 @@ impl<'a> AcquireLoop<'a> {
         self.wanted.keys().any(|key| lines.is_held(key))
     }
 
-    /// A random seed for the jitter, used if the user set none.
+    /// A random seed for the jitter of the retry pauses, used if the user has set no seed.
     fn seed(&self) -> u64 {
         let mut seed = [0; 8];
         self.core.coordinator.runtime.random(&mut seed);

@@ -1,6 +1,6 @@
-//! The kinds of locks: which keys each kind takes, in which mode, and whether the request is valid.
+//! The kinds of locks: which keys a lock of each kind claims, in which mode, and whether the request is valid.
 //!
-//! All kinds use the same code for attempts, renewal and release; a kind only determines what is claimed.
+//! All kinds use the same code for attempts, renewal and release. The kind only determines what is claimed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::rounds::wanted::Wanted;
 pub(crate) enum Kind {
     /// One resource, held exclusively.
     Exclusive,
-    /// Several resources, each held exclusively, all or nothing.
+    /// Several resources, each held exclusively. The lock gets all of them or none.
     Several(Box<[Box<[u8]>]>),
     /// One resource, shared with other readers.
     Shared,
@@ -24,16 +24,16 @@ pub(crate) enum Kind {
     Owner(Arc<str>),
     /// One permit of a semaphore that has this number of permits.
     Permit(usize),
-    /// One lock key without a key prefix, held exclusively.
+    /// One lock key, given in full without adding the key prefix, held exclusively.
     Key,
-    /// An invalid request: `shared()` on this kind of lock, which has no readers.
+    /// An invalid request: `shared()` was called on this kind of lock, which has no readers.
     NoReaders(&'static str),
 }
 
 impl Kind {
-    /// This kind of lock for readers, or an invalid request if it cannot have readers. Several resources have none. A
-    /// reader that joins others on all resources gets the largest of their counters and raises none, so a later writer
-    /// of one of the other resources could get a smaller fencing token.
+    /// Returns this kind of lock for a reader, or an invalid request if this kind has no readers. A lock on several
+    /// resources has no readers: a reader that joins others on all resources gets the largest of their counters and
+    /// raises no counter. A later writer of one of the other resources could then get a smaller fencing token.
     pub(crate) fn shared(self) -> Self {
         match self {
             Self::Exclusive | Self::Shared => Self::Shared,
@@ -69,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// The keys that the acquire asks for.
+    /// The lock keys and modes that the acquire asks for.
     pub(crate) fn wanted(&self, coordinator: &Coordinator, resource: &[u8]) -> Wanted {
         let key = || coordinator.key(resource);
         match self {

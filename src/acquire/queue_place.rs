@@ -14,30 +14,30 @@ use crate::rounds::wanted::Wanted;
 /// The additional delay for each waiter ahead in the queue, for waiters that only a timer wakes.
 const STAGGER: Duration = Duration::from_millis(10);
 
-/// How many heartbeats are sent within the time for which one heartbeat keeps the queue entry.
+/// How many heartbeats a waiter sends in the time after which a queue entry without a heartbeat is dropped.
 const BEATS: u32 = 3;
 
-/// If the holder may not wake anyone, its release is noticed after at most a twentieth of the time for which the holder
-/// has been observed. Long holds are therefore not polled more often than necessary.
+/// If the holder may not wake any waiter, the waiter polls. The pause between two polls is at least a twentieth of the
+/// time for which the waiter has observed this holder. Long holds are therefore not polled more often than necessary.
 const PATIENCE: u32 = 20;
 
-/// The first pause of a waiter if fewer than a quorum of the masters send wake-ups; later pauses are longer, up to
+/// The first pause of a waiter if fewer than a quorum of the masters send wake-ups. Later pauses are longer, up to
 /// `LONGEST_LOOK`.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LONGEST_LOOK: Duration = Duration::from_millis(200);
 
-/// The retry pauses of one waiter, created when the first is needed.
+/// The retry pauses of one waiter. The iterator is created when the first pause is needed.
 pub(super) type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
-/// A waiter's entry in the queue on the masters. Dropping it removes the entry from all of them.
+/// A waiter's entry in the queue on the masters. Dropping this value removes the entry from all masters.
 pub(super) struct QueuePlace<'a> {
     coordinator: &'a Coordinator,
     pub(super) ticket: Ticket,
-    /// Identifies the queue entry in releases; this claim never holds a lock.
+    /// The claim that identifies the queue entry in releases. This claim never holds a lock.
     claim: Arc<Claim>,
     /// The holder that the masters reported, if no other waiter is ahead of this one.
     pub(super) unqueued_holder: Option<UnqueuedHolder>,
-    /// How often this waiter has asked again without having been woken.
+    /// How often this waiter has asked the masters again without having been woken.
     looks: u32,
     kept: bool,
 }
@@ -51,8 +51,9 @@ pub(super) struct UnqueuedHolder {
 }
 
 impl UnqueuedHolder {
-    /// The pause before asking again while the holder may not wake anyone. The pauses are those of the retries and
-    /// start again with each new holder. For long holds they are at least 1/[`PATIENCE`] of the observed time.
+    /// The pause before asking again while the holder may not wake any waiter. The pauses follow the retry settings,
+    /// and start from the first pause with each new holder. For long holds a pause is at least 1/[`PATIENCE`] of the
+    /// time for which the holder has been observed.
     pub(super) fn look_again(
         known: &mut Option<Self>,
         value: Vec<u8>,
@@ -71,8 +72,9 @@ impl UnqueuedHolder {
     }
 }
 
-/// When a waiter that is not woken asks again: when a majority may be free, according to the masters' answers at `now`,
-/// plus a delay for each waiter ahead. At the latest when the waiter's next heartbeat is due.
+/// When a waiter that is not woken asks the masters again. This is when a majority may be free, according to the
+/// masters' answers at `now`, plus a delay for each waiter ahead. The result is never later than the waiter's next
+/// heartbeat.
 pub(super) fn looks_at(
     now: Instant,
     free_in: Option<Duration>,
@@ -152,10 +154,10 @@ mod tests {
             (Some(ms(90)), 0, ms(30_000), ms(92)),
             (Some(ms(0)), 0, ms(30_000), ms(2)),
             (Some(ms(90)), 3, ms(30_000), ms(122)),
-            // With more than 100 waiters ahead the delay does not grow further.
+            // The delay grows with the number of waiters ahead, but stays the same above 100 waiters.
             (Some(ms(90)), 100, ms(30_000), ms(1_092)),
             (Some(ms(90)), 5_000, ms(30_000), ms(1_092)),
-            // The waiter asks when its heartbeat is due, if that is earlier or no time was reported.
+            // If the next heartbeat is due earlier, or no master reported a time, the waiter asks at the heartbeat.
             (Some(ms(90)), 0, ms(240), ms(80)),
             (None, 0, ms(240), ms(80)),
             (None, 7, ms(240), ms(80)),
@@ -173,11 +175,11 @@ mod tests {
             let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;
             UnqueuedHolder::look_again(&mut known, value.to_vec(), NOW + after, delays)
         };
-        // The pauses are those of the retries, but never shorter than the delay for one waiter ahead.
+        // The pauses follow the retry settings, but are never shorter than `STAGGER`.
         assert_eq!(look(b"a", ms(0)), STAGGER);
         assert_eq!(look(b"a", ms(20)), ms(50));
         assert_eq!(look(b"a", ms(2_000)), ms(100));
-        // No retry pause is left: only the observed time counts.
+        // The iterator of retry pauses has ended, so only the observed time determines the pause.
         assert_eq!(look(b"a", ms(2_100)), ms(105));
         assert_eq!(look(b"b", ms(9_000)), STAGGER, "another one");
         assert_eq!(look(b"b", ms(9_000)), ms(50));

@@ -36,11 +36,11 @@ pub struct Observation {
 /// The result of [`Observation::next_within`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This leader leads now.
+    /// This client leads now.
     Leads(Leader),
     /// No leader is known any more.
     Nobody,
-    /// Nothing changed within the time limit.
+    /// The leader did not change within the time limit.
     Unchanged,
 }
 
@@ -114,7 +114,7 @@ impl Leadership {
         self.kept.get().is_valid()
     }
 
-    /// Waits until the leadership is lost, at most for `within`. Returns `None` if this client still leads then.
+    /// Waits at most for `within` until the leadership is lost. Returns `None` if this client still leads then.
     ///
     /// # Errors
     ///

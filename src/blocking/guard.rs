@@ -12,13 +12,13 @@ use crate::hold::released::Released;
 use crate::kinds::shared::DowngradeError;
 use crate::outcome::LossCause;
 
-/// A held lock, without async; see [`quorate::LockGuard`](crate::LockGuard). Its methods that do not wait are available
-/// here, too ([`fencing_token`](crate::LockGuard::fencing_token), [`is_valid`](crate::LockGuard::is_valid),
-/// [`remaining`](crate::LockGuard::remaining) and others).
+/// A held lock, without async; see [`quorate::LockGuard`](crate::LockGuard). The methods of that type that do not wait
+/// can be called on this guard as well ([`fencing_token`](crate::LockGuard::fencing_token),
+/// [`is_valid`](crate::LockGuard::is_valid), [`remaining`](crate::LockGuard::remaining) and others).
 ///
-/// A background thread renews the lock, whatever this thread does. Code that blocks cannot be stopped when the lock is
-/// lost. Check [`is_valid`](crate::LockGuard::is_valid) right before each step that needs the lock, or register a
-/// callback with [`on_lost`](Self::on_lost). Pass the fencing token to every system that is written to.
+/// A background thread renews the lock, even while this thread is blocked. Code that blocks cannot be stopped when the
+/// lock is lost. Check [`is_valid`](crate::LockGuard::is_valid) right before each step that needs the lock, or register
+/// a callback with [`on_lost`](Self::on_lost). Pass the fencing token to every system that you write to.
 ///
 /// Dropping the guard releases the lock in the background.
 #[must_use = "dropping the guard releases the lock"]
@@ -33,7 +33,7 @@ impl LockGuard {
         }
     }
 
-    /// Why the lock ended; `None` while it is held. Does not wait.
+    /// Why the lock ended; `None` while it is held. This call does not wait.
     pub fn loss(&self) -> Option<LossCause> {
         self.kept.get().ended()
     }

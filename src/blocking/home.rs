@@ -15,18 +15,19 @@ use tokio::sync::oneshot;
 use crate::error::{BuildError, CannotBlock};
 use crate::redlock::Redlock;
 
-/// How long sending the last releases may take when the background thread ends, in addition to the node timeout.
+/// When the background thread ends, it sends the last releases. They may take this long in addition to the node
+/// timeout.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// A handle of the background thread, whose runtime runs the locks of blocking callers.
 #[derive(Clone)]
 pub(super) struct Home {
     background: Arc<Background>,
-    /// Whether callers may also wait on threads of a Tokio runtime, as `spawn_blocking` needs.
+    /// Whether callers may also wait on threads of a Tokio runtime, as threads of `spawn_blocking` need.
     anywhere: bool,
 }
 
-/// The background thread; it ends with the last handle.
+/// The background thread. It ends when the last handle is dropped.
 struct Background {
     runtime: Handle,
     stop: Option<oneshot::Sender<()>>,
@@ -34,7 +35,8 @@ struct Background {
 }
 
 thread_local! {
-    /// Whether this thread is inside `wait`. If so, nested calls from a body or an observer may wait as well.
+    /// Whether this thread is inside `wait`. If so, nested calls from a `scope` body or from an observer may wait as
+    /// well.
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -43,7 +45,8 @@ impl Home {
         let no_thread = |error: std::io::Error| BuildError::NoThread(error.to_string());
         let (stop, stopped) = oneshot::channel();
         let (started, starts) = std::sync::mpsc::channel();
-        // The runtime is created and dropped on the background thread, because some caller threads may do neither.
+        // The runtime is created and dropped on the background thread, because some callers' threads may not create or
+        // drop a runtime.
         let run = move || {
             let runtime = match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -55,7 +58,7 @@ impl Home {
                 let patience = redlock.core.coordinator.patience.answer + PARTING;
                 let _ = tokio::time::timeout(patience, redlock.flush()).await;
             });
-            // A plain drop would wait until pending name lookups have ended.
+            // Dropping the runtime without this call would wait until pending name lookups have ended.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("quorate".to_owned()).spawn(run);
@@ -81,7 +84,7 @@ impl Home {
         }
     }
 
-    /// Enters the runtime of the background thread, so that this runtime sends every request made from here.
+    /// Enters the runtime of the background thread, so that this runtime sends every request that the caller makes.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
         self.background.runtime.enter()
     }
@@ -113,7 +116,7 @@ impl Home {
             if let Poll::Ready(done) = future.as_mut().poll(&mut context) {
                 return Ok(done);
             }
-            // Other code may have unparked this thread, so check our own flag.
+            // Other code may have unparked this thread, so check the flag of this wait.
             while !parked.woken.swap(false, Ordering::Acquire) {
                 thread::park();
             }
@@ -170,8 +173,8 @@ impl Drop for Background {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        // Join the thread, except on a runtime's thread, where nothing may wait. The background thread is one of those,
-        // and cannot join itself.
+        // Join the background thread, except on a thread of a Tokio runtime, where waiting is not allowed. The
+        // background thread itself is such a thread, and cannot join itself.
         if let (Some(thread), Err(_)) = (self.thread.take(), Handle::try_current()) {
             let _ = thread.join();
         }

@@ -2,7 +2,7 @@
 
 use super::home::Home;
 
-/// A guard or another value that is released when this wrapper is dropped.
+/// A guard or another held value. Dropping this wrapper releases the value.
 pub(super) struct Kept<G> {
     /// `None` once the value has been taken or dropped.
     held: Option<G>,

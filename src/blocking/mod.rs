@@ -1,6 +1,6 @@
-//! The same functions and guards as in [`quorate`](crate), but without async, for programs that have no runtime.
+//! The functions and guards of [`quorate`](crate) without async, for programs that have no runtime.
 //!
-//! A [`Redlock`] of this module owns one background thread, which renews held locks and releases dropped ones. Callers
+//! A [`Redlock`] of this module owns one background thread, which renews held locks and releases dropped locks. Callers
 //! wait on their own threads. Errors and fencing tokens are the same as with [`quorate::Redlock`](crate::Redlock).
 //!
 //! ```
@@ -24,16 +24,17 @@
 //!
 //! # In a Tokio runtime
 //!
-//! A call that would wait fails with [`CannotBlock`] on a thread of a Tokio runtime. Waiting there would block the
-//! other tasks of that thread, perhaps even the task that holds the lock. Use [`quorate::Redlock`](crate::Redlock)
-//! there. Tokio does not distinguish the threads of `tokio::task::spawn_blocking` from its other threads: on them use
-//! the handle of [`Redlock::in_spawn_blocking`]. Guards and handles may be dropped on any thread.
+//! On a thread of a Tokio runtime, a call that would wait fails with [`CannotBlock`]. Waiting there would block the
+//! other tasks of that thread, perhaps even the task that holds the lock. Use [`quorate::Redlock`](crate::Redlock) on
+//! such threads. Tokio does not distinguish the threads of `tokio::task::spawn_blocking` from its other threads. On
+//! threads of `spawn_blocking` use the handle of [`Redlock::in_spawn_blocking`]. Guards and handles may be dropped on
+//! any thread.
 //!
 //! # The end of the thread
 //!
-//! The background thread ends with the last handle and the last guard. The last drop waits until the pending releases
-//! have been sent: usually for well under a millisecond, and at most for the node timeout plus 300 ms. In a Tokio
-//! runtime the drop does not wait, and the thread ends by itself within the same time.
+//! The background thread ends when the last handle and the last guard are dropped. The last drop waits until the
+//! pending releases have been sent: usually well under a millisecond, and at most the node timeout plus 300 ms. On a
+//! thread of a Tokio runtime the drop does not wait, and the background thread ends by itself within the same time.
 
 mod election;
 mod guard;

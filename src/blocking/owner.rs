@@ -35,7 +35,8 @@ impl Owner {
         self.owner.id()
     }
 
-    /// Acquires a hold of this owner on `resource`. Returns at once if this handle has a valid hold on it.
+    /// Acquires a hold of this owner on `resource`. Returns at once if this handle already has a valid hold on
+    /// `resource`.
     ///
     /// # Errors
     ///
@@ -48,16 +49,16 @@ impl Owner {
         })
     }
 
-    /// A request for a hold of this owner with its own options. It always asks the masters, even if this handle has a
-    /// valid hold.
+    /// A request for a hold of this owner, with options that are set for this hold only. The request always asks the
+    /// masters, even if this handle has a valid hold.
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
         LockRequest::new(self.owner.lock(resource), &self.home)
     }
 }
 
 impl OwnedGuard {
-    /// Drops this clone of the hold. Only the last clone releases the hold and returns the result; for other clones the
-    /// result is `None`.
+    /// Drops this clone of the hold. If it is the last clone, this call releases the hold and returns the result. For
+    /// other clones the result is `None`.
     ///
     /// # Errors
     ///

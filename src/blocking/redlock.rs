@@ -20,10 +20,10 @@ use crate::redlock::status::Status;
 use crate::resource::InvalidResource;
 
 /// Locks over one set of masters, without async; see [`quorate::Redlock`](crate::Redlock). Cheap to clone; share one
-/// per process.
+/// `Redlock` per process.
 ///
-/// Made by [`RedlockBuilder::build_blocking`]. The [module](super) describes the use in a Tokio runtime, and the end of
-/// the background thread.
+/// Made by [`RedlockBuilder::build_blocking`]. The [module](super) describes the use in a Tokio runtime, and when the
+/// background thread ends.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -82,8 +82,9 @@ impl Redlock {
             .expect("between 1 and 64 masters, and a thread")
     }
 
-    /// A handle for threads of `tokio::task::spawn_blocking`: its calls do not check whether the current thread may
-    /// wait. On any other thread of a runtime such a call blocks tasks, and may wait forever for one of them.
+    /// A handle for threads of `tokio::task::spawn_blocking`. Calls through this handle do not check whether the
+    /// current thread may wait. On any other thread of a Tokio runtime, such a call blocks the tasks of that thread. It
+    /// waits forever if it needs one of these tasks.
     ///
     /// ```
     /// # #[cfg(feature = "testing")]
@@ -139,7 +140,8 @@ impl Redlock {
         self.lock(resource).try_acquire()
     }
 
-    /// A request for a lock on `resource` with its own options; see [`quorate::Redlock::lock`](crate::Redlock::lock).
+    /// A request for a lock on `resource`, with options that are set for this lock only; see
+    /// [`quorate::Redlock::lock`](crate::Redlock::lock).
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
         LockRequest::new(self.redlock.lock(resource), &self.home)
     }
@@ -259,7 +261,7 @@ impl Redlock {
         self.home.wait(self.redlock.list(prefix))
     }
 
-    /// Waits until no request to any master is pending, at most for `within`. Returns true if no request is pending any
+    /// Waits at most for `within` until no request to any master is pending. Returns true if no request is pending any
     /// more. Dropping the last handle waits in the same way.
     ///
     /// # Errors
@@ -289,7 +291,7 @@ impl Redlock {
         Ok(Owner::new(self.redlock.owner(id)?, &self.home))
     }
 
-    /// The quota with this name, a limited number of units; see [`quorate::Quota`](crate::Quota).
+    /// The quota with this name: a limited number of units that callers take; see [`quorate::Quota`](crate::Quota).
     pub fn quota(&self, name: impl AsRef<[u8]>) -> Quota {
         Quota::new(self.redlock.quota(name), &self.home)
     }

@@ -126,7 +126,8 @@ impl<'a> LockRequest<'a> {
         let guard = self.acquire()?;
         let value = body(&guard);
         let lost = guard.loss();
-        // The release cannot fail with `CannotBlock`, because this thread has already waited for the acquire.
+        // The release cannot fail with `CannotBlock`: the acquire has already waited on this thread, so waiting is
+        // allowed.
         let _ = guard.release();
         match lost {
             None => Ok(value),

@@ -53,7 +53,7 @@ impl Quota {
         Self { quota, home }
     }
 
-    /// How long each call waits for the lock. Default: the builder's `wait`.
+    /// How long each call waits for the lock that protects the quota. Default: the builder's `wait`.
     #[must_use]
     pub fn wait(self, wait: Wait) -> Self {
         let quota = self.quota.wait(wait);
@@ -103,14 +103,14 @@ impl Once {
         Self { once, home }
     }
 
-    /// How long each call waits for the lock. Default: the builder's `wait`.
+    /// How long each call waits for the lock that protects the record. Default: the builder's `wait`.
     #[must_use]
     pub fn wait(self, wait: Wait) -> Self {
         let once = self.once.wait(wait);
         Self { once, ..self }
     }
 
-    /// Creates the record of the last period done, with no period done; see
+    /// Creates the record that stores the last period done. The new record shows no period as done; see
     /// [`quorate::Once::create`](crate::Once::create).
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use crate::runtime::{Runtime, Tokio};
 use crate::sets::Sets;
 use crate::settings::{Order, Wait};
 
-/// The largest number of masters. More would not help, and each one costs a message per request.
+/// The largest number of masters. More masters would not make locks safer, and each master costs a message per request.
 const MAX_MASTERS: usize = 64;
 
 /// The largest connect timeout. It is limited because the first request to a master waits for its connection.
@@ -230,8 +230,8 @@ impl RedlockBuilder {
         Ok(Members::of(nodes))
     }
 
-    /// The nodes that the builder was given instead of servers. While masters are replaced, they are in the order of
-    /// the named masters, each once.
+    /// The nodes that the builder was given instead of servers. While masters are being replaced, the caller must give
+    /// one node for each named master, in the order in which the masters were named.
     fn given_nodes(&mut self) -> Result<Members, BuildError> {
         let nodes = std::mem::take(&mut self.nodes);
         if self.next_masters.is_empty() {

@@ -13,7 +13,7 @@ use crate::runtime::Tokio;
 impl RedlockBuilder {
     /// The masters as drivers without their actors, for simulations.
     pub(crate) fn drivers(&self, seed: u64) -> Result<Vec<Driver>, BuildError> {
-        // All inputs are fixed, so that a simulation run can be repeated.
+        // All inputs are fixed, so that each simulation run can be repeated exactly.
         let context = self.context(Arc::new(Tokio::default()));
         let sets = self.sets()?;
         let timeout = self.settings.node_timeout();
@@ -44,15 +44,15 @@ pub fn drivers(settings: &RedlockBuilder, seed: u64) -> Result<Vec<Driver>, Buil
     settings.drivers(seed)
 }
 
-/// The generation marker of a master of these settings at step `number` of a replacement; `None` if the settings name
-/// no masters by URL.
+/// The generation marker with number `number` that a master of these settings stores; `None` if the settings name no
+/// masters by URL.
 #[cfg(feature = "testing")]
 pub fn mark(settings: &RedlockBuilder, number: u64) -> Option<String> {
     let print = settings.sets().ok()?.configuration.print_at(number)?;
     Some(crate::protocol::marker::Marker { number, print }.to_string())
 }
 
-/// The settings for a process whose notes contain this host, pid and process name.
+/// Returns these settings for a process whose notes contain this host, pid and process name.
 #[cfg(feature = "testing")]
 pub fn known_as(
     mut settings: RedlockBuilder,
