@@ -18,12 +18,12 @@ use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::redlock::Redlock;
 
-/// How far a fencing counter may be behind the clock and is still carried, in addition to the wait. A counter that is
-/// further behind need not be carried. It is below every token that the next masters grant, because the masters' clocks
-/// differ by less than the longest ttl.
+/// Which fencing counters are carried to the next masters: those that are behind the clock by at most this time plus
+/// the wait. A counter that is further behind need not be carried. It is below every token that the next masters grant,
+/// because the masters' clocks differ by less than the longest ttl.
 const CARRIED: Duration = Duration::from_secs(10);
 
-/// The largest difference between the masters' clocks with which fencing tokens still rise after all masters have lost
+/// The largest difference between the masters' clocks with which fencing tokens still rise even if all masters lose
 /// their memory.
 const SLACK: Duration = Duration::from_secs(2);
 
@@ -42,7 +42,7 @@ pub enum ChangeError {
     /// This `Redlock` has no next masters, or its masters cannot store a generation marker.
     #[error("there is nothing to change: set next_masters, with Redis or Valkey masters")]
     NothingToChange,
-    /// Some conditions of the step are not met; nothing unsafe was done. Each text is one problem to solve.
+    /// Some conditions of the step are not met, so nothing unsafe was done. Each text describes one problem to solve.
     #[error("{}", .0.join("; "))]
     Missing(Vec<String>),
 }
@@ -51,23 +51,23 @@ pub enum ChangeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ChangeStage {
-    /// No majority has a generation marker for this replacement.
+    /// No majority of the masters has a generation marker of this replacement.
     Untouched,
-    /// Both sets have generation markers. Clients that know only the old masters, and clients that know both sets, get
-    /// votes.
+    /// Both sets of masters have generation markers. Two groups of clients get votes: those that know only the old
+    /// masters, and those that know both sets.
     Prepared,
     /// Some of the old masters are closed, but not a majority of them.
     PartlyClosed,
     /// A majority of the old masters is closed: only clients that know both sets get votes.
     Closed,
-    /// A majority of the next masters is open: clients that know both sets, and clients that know only the next
-    /// masters, get votes.
+    /// A majority of the next masters is open. Two groups of clients get votes: those that know both sets, and those
+    /// that know only the next masters.
     Open,
     /// The next masters have replaced the old ones: clients that know both sets get no votes any more.
     Finished,
 }
 
-/// The state of all masters during a replacement, as one step found it or left it.
+/// The state of all masters during a replacement, as seen at the beginning or at the end of one step.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Survey {
@@ -78,8 +78,8 @@ pub struct Survey {
     advice: Vec<String>,
     configuration: Configuration,
     quorum: Quorum,
-    /// When the markers had been raised on all these masters, and the connections of old clients had been ended; `None`
-    /// if the masters were only read.
+    /// When this survey had raised the markers on all these masters and ended the connections of clients that know only
+    /// the old masters. `None` if the survey only read the masters.
     closed_at: Option<Instant>,
 }
 
@@ -120,7 +120,7 @@ impl Redlock {
 
 impl MastersChange<'_> {
     /// Declares that unknown clients which run scripts on the masters do not use these locks. Such clients then do not
-    /// prevent a step. Never use it if other Redlock clients use the same locks.
+    /// keep a step from being executed. Never use this if other Redlock clients use the same locks.
     #[must_use]
     pub fn strangers_pass(self, strangers_pass: bool) -> Self {
         Self {
@@ -134,20 +134,20 @@ impl MastersChange<'_> {
         self.order(&ChangeOrder::Look).await
     }
 
-    /// How long to wait between closing the old masters and opening the next ones: the longest lease, plus the clock
-    /// drift over it.
+    /// How long to wait between closing the old masters and opening the next masters: the longest lease, plus the clock
+    /// drift during that lease.
     pub fn wait(&self) -> Duration {
         let max_ttl = self.redlock.core.options.max_ttl;
         max_ttl + max_ttl / 100 + Duration::from_millis(2)
     }
 
-    /// First step: writes the generation marker to all masters, after checking that the next masters are ready. Also
-    /// carries the values (quotas and once-per-period records) to the next masters for the first time, so that clients
-    /// that know both sets can use them.
+    /// First step: writes the generation marker to all masters, after checking that the next masters are ready. This
+    /// step also carries the values (quotas and once-per-period records) to the next masters for the first time, so
+    /// that clients that know both sets can use the values.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`], with all conditions that are not met.
+    /// [`ChangeError::Missing`], which lists all conditions that are not met.
     pub async fn prepare(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.foreign_markers_and_duplicates();
@@ -177,13 +177,14 @@ impl MastersChange<'_> {
         Ok(Survey { advice, ..after })
     }
 
-    /// Second step: closes the old masters, so that clients that know only them get no votes any more. Also carries the
-    /// values (quotas and once-per-period records) again, because clients may have created some since `prepare`.
+    /// Second step: closes the old masters, so that clients that know only the old masters get no votes any more.
+    /// Carries the values (quotas and once-per-period records) again, because clients may have created values since
+    /// `prepare`.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] if there are clients that cannot be notified and would go on, or if no majority of the
-    /// old masters could be closed. Masters that were closed stay closed.
+    /// [`ChangeError::Missing`] in two cases: some clients cannot be notified and would go on taking locks, or no
+    /// majority of the old masters could be closed. Masters that were closed stay closed.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.foreign_markers_and_duplicates();
@@ -214,23 +215,23 @@ impl MastersChange<'_> {
             let missing = vec!["no majority of the old masters is closed: run close first".into()];
             return Err(ChangeError::Missing(missing));
         }
-        // Raising the markers again also closes old masters that were not reachable before.
+        // Raising the markers again also closes old masters that could not be reached before.
         let survey = self.raise(1).await;
         none(survey.clients_without_notice(self.strangers_pass))?;
         Ok(survey)
     }
 
     /// Third step: opens the next masters. `closed` is the result of [`closed`](Self::closed), which must have returned
-    /// at least [`wait`](Self::wait) ago. Before opening, this step carries the values, each under its lock, and the
-    /// fencing counters that are not far behind the clocks.
+    /// at least [`wait`](Self::wait) ago. Before opening, this step carries the values (quotas and once-per-period
+    /// records), each under its lock. It also carries the fencing counters that are not far behind the clocks.
     ///
     /// # Errors
     ///
     /// [`ChangeError::Missing`], without opening any master:
     ///
-    /// - if it is too early, or a majority of the old masters was not closed all the time;
-    /// - if a value is lost, or its lock is held for longer than the wait;
-    /// - if an owner holds a lock whose counter must be raised.
+    /// - if `open` was called too early, or a majority of the old masters was not closed all the time;
+    /// - if a value is lost, or the lock of a value is held for longer than the wait;
+    /// - if an owner holds a lock whose fencing counter must be raised.
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
         let now = self.look().await;
@@ -249,8 +250,8 @@ impl MastersChange<'_> {
         }
         missing.extend(now.clients_without_notice(self.strangers_pass));
         none(missing)?;
-        // If any next master is open, everything was carried before. Nothing may be carried now, because clients that
-        // know only the next masters may have written since.
+        // If any next master is open, all values and counters were carried before. Nothing may be carried now, because
+        // clients that know only the next masters may have written since.
         let carried = if now.is_any_open() {
             Vec::new()
         } else {
@@ -312,9 +313,9 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// Carries the values of all names that any master lists; a majority of the closed old masters and a majority of
-    /// the next masters must have listed theirs. A closed master accepts no late writes, so every value that a client
-    /// of the old masters has created is among them.
+    /// Carries the values of all names that any master lists. A majority of the closed old masters and a majority of
+    /// the next masters must have listed their names. A closed master accepts no late writes, so the list contains
+    /// every value that a client of the old masters has created.
     async fn carry_values(&self, closed: &Survey) -> Result<Vec<CarriedValue>, ChangeError> {
         let read = self.order(&ChangeOrder::Values).await;
         let enough = self.old_only().is_met_by(closed.closed_until(&read));
@@ -338,9 +339,9 @@ impl MastersChange<'_> {
         Err(ChangeError::Missing(missing))
     }
 
-    /// Carries values before the next masters are opened, so that clients that know both sets can use values that
-    /// clients of the old masters have written. A value that cannot be carried does not prevent the step, because
-    /// `open` carries all values again.
+    /// Carries values before the next masters are opened. Clients that know both sets can then use values that clients
+    /// of the old masters have written. If a value cannot be carried, this step goes on, because `open` carries all
+    /// values again.
     async fn carry_early(&self, after: Survey) -> Survey {
         if after.stage() >= ChangeStage::Open {
             return after;
@@ -360,7 +361,7 @@ impl MastersChange<'_> {
         }
     }
 
-    /// Carries the fencing counters of a majority of the closed old masters to a majority of the next ones; never
+    /// Carries the fencing counters of a majority of the closed old masters to a majority of the next masters. Never
     /// lowers a counter. Counters far behind the clocks are left out, because their tokens cannot be granted again.
     async fn carry_counters(&self, closed: &Survey) -> Result<(), ChangeError> {
         let within = CARRIED + self.wait();
@@ -392,14 +393,14 @@ impl MastersChange<'_> {
         self.redlock.core.coordinator.quorum.next_only()
     }
 
-    /// Raises the generation markers of all masters to the first marker of this replacement plus `by`. All masters have
-    /// been marked before, so a master without a marker has lost it, and the marker is restored.
+    /// Raises the generation markers of all masters to this replacement's first marker number plus `by`. All masters
+    /// had a marker before, so a master without a marker has lost it. The marker is restored there.
     async fn raise(&self, by: u64) -> Survey {
         self.raise_where(by, |_| true).await
     }
 
-    /// Raises the generation markers of all masters to the first marker of this replacement plus `by`. `restores`
-    /// returns whether the master with this index had a marker before.
+    /// Raises the generation markers of all masters to this replacement's first marker number plus `by`. `restores`
+    /// returns whether a missing marker on the master with this index counts as lost, so that it is restored.
     async fn raise_where(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
         let number = self.configuration.first_marker() + by;
         let Some(print) = self.configuration.print_at(number) else {
@@ -493,15 +494,15 @@ impl Survey {
         largest
     }
 
-    /// The masters whose marker is of this replacement and has at least the number of step `by`.
+    /// The masters whose marker belongs to this replacement and has at least this replacement's first number plus `by`.
     fn marked(&self, by: u64) -> MasterSet {
         let least = self.configuration.first_marker() + by;
         let ours = |marker: Marker| marker.number >= least && !self.is_of_others(marker);
         self.those(|master| master.marker().is_some_and(ours))
     }
 
-    /// Whether any master of the same set has a marker of this replacement. If so, a master without a marker has lost
-    /// it.
+    /// Whether any master of the same set (old or next) as this one has a marker of this replacement. If so, a master
+    /// of that set without a marker has lost its marker.
     fn has_marker_like(&self, index: usize) -> bool {
         let (marked, is_old) = (self.marked(0), self.quorum.is_old(index));
         let mut masters = self.masters.iter().enumerate();
@@ -513,13 +514,13 @@ impl Survey {
         self.marked(2) != MasterSet::default()
     }
 
-    /// Whether the marker names other masters than this replacement has at the marker's number.
+    /// Whether the marker names other masters than this configuration expects for the marker's number.
     fn is_of_others(&self, marker: Marker) -> bool {
         let ours = self.configuration.print_at(marker.number);
         ours.is_some_and(|ours| ours != marker.print)
     }
 
-    /// Whether the marker is from a later replacement of the masters.
+    /// Whether the marker belongs to a later replacement of the masters than this one.
     fn is_later(&self, marker: Marker) -> bool {
         let unknown = self.configuration.print_at(marker.number).is_none();
         unknown && marker.number >= self.configuration.first_marker()
@@ -543,7 +544,7 @@ impl Survey {
         }
     }
 
-    /// Whether a majority of the old masters has a marker with at least this number.
+    /// Whether a majority of the old masters has a generation marker with at least this number.
     fn is_open_for(&self, number: u64) -> bool {
         let marked = self.those(|master| {
             master
@@ -553,7 +554,8 @@ impl Survey {
         self.quorum.old_only().is_met_by(marked)
     }
 
-    /// The old masters that are closed in this survey and in `now`, in the same server run.
+    /// The old masters that are closed both in this survey and in the later survey `now`, and whose server process has
+    /// not restarted in between.
     fn closed_until(&self, now: &Self) -> MasterSet {
         let closed = self.marked(1);
         let still = now.marked(1);
@@ -572,7 +574,7 @@ impl Survey {
         names.into_iter().cloned().collect()
     }
 
-    /// One line for each fencing counter that too few of the next masters accepted, because an owner holds the lock.
+    /// One line for each fencing counter that too few of the next masters accepted because an owner holds the lock.
     fn held_by_owners(&self) -> Vec<String> {
         let owned = self.masters.iter().flat_map(|master| &master.seen.owned);
         let owned: BTreeMap<&Vec<u8>, &Vec<u8>> = owned.map(|(key, owner)| (key, owner)).collect();
@@ -603,8 +605,8 @@ impl Survey {
         self.those(|master| master.seen.fault.is_none())
     }
 
-    /// An empty list if `so` is true. Otherwise the text `missing`, and the faults of the masters that may be the
-    /// cause.
+    /// Returns an empty list if `so` is true. Otherwise returns the text `missing`, followed by the faults of the
+    /// masters, which may be the cause.
     fn unless(&self, so: bool, missing: &str) -> Vec<String> {
         if so {
             return Vec::new();
@@ -628,7 +630,8 @@ impl Survey {
         faults.collect()
     }
 
-    /// One line for each marker that is not of this replacement, and for each server that is named as two masters.
+    /// One line for each marker that does not belong to this replacement, and for each server that is named as two
+    /// masters.
     fn foreign_markers_and_duplicates(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for (index, master) in self.masters.iter().enumerate() {
@@ -692,7 +695,8 @@ impl Survey {
         missing
     }
 
-    /// One line for each client that is configured with other masters, because the marker would exclude it.
+    /// One line for each client that is configured with other masters. The generation marker would exclude such a
+    /// client.
     fn clients_of_other_masters(&self) -> Vec<String> {
         let configuration = self.configuration;
         let mut missing = Vec::new();
@@ -714,8 +718,8 @@ impl Survey {
         missing
     }
 
-    /// One line for each client of the closed masters that cannot be notified. While such clients are connected, the
-    /// next step is not safe.
+    /// One line for each client of the closed masters that cannot be notified of the replacement. While such clients
+    /// are connected, the next step is not safe.
     fn clients_without_notice(&self, strangers_pass: bool) -> Vec<String> {
         let mut missing = Vec::new();
         for master in self.masters.iter().filter(|master| master.is_old) {
@@ -745,8 +749,8 @@ impl Survey {
         self.configuration.has_next()
     }
 
-    /// Whether this configuration cannot get a majority, because too many masters reject it: the masters were replaced,
-    /// or are not open yet.
+    /// Whether this client can get no majority, because too many masters reject its configuration: these masters were
+    /// replaced, or are not open yet.
     pub fn refuses(&self) -> bool {
         let refused = self.those(|master| {
             let admission = self.configuration.admission(master.marker());
@@ -755,12 +759,13 @@ impl Survey {
         !self.quorum.possible_without(refused)
     }
 
-    /// Advice for the operator. It does not prevent a step.
+    /// Advice for the operator. Unlike missing conditions, advice does not keep a step from being executed.
     pub fn advice(&self) -> &[String] {
         &self.advice
     }
 
-    /// One line for each next master that has values before this step has carried any.
+    /// One line for each next master that stored values (quotas and once-per-period records) before this step carried
+    /// any.
     fn holding_values(&self) -> Vec<String> {
         let next = self.masters.iter();
         let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);

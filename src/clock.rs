@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::protocol::instant::Instant;
 
 impl Instant {
-    /// The present time on the monotonic clock that measures leases. On Linux it also advances during a suspend.
+    /// The present time on the monotonic clock that measures leases. On Linux this clock also advances while the
+    /// machine is suspended.
     pub fn now() -> Self {
         monotonic()
     }
@@ -29,8 +30,8 @@ fn monotonic() -> Instant {
     Instant::from_nanos(u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Tokio's clock, converted to [`Instant`] and to wall-clock time. A test can pause and advance it
-/// (`tokio::time::pause`). Masters in memory and their clients use it.
+/// Tokio's clock, converted to [`Instant`] and to wall-clock time. A test can pause and advance Tokio's clock
+/// (`tokio::time::pause`). Masters in memory and their clients use this clock.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) mod paced {
     use std::sync::LazyLock;
@@ -38,7 +39,7 @@ pub(crate) mod paced {
 
     use crate::protocol::instant::Instant;
 
-    /// One moment, read on all three clocks.
+    /// One moment as three clocks show it.
     struct Origin {
         tokio: std::time::Instant,
         ours: Instant,
@@ -47,13 +48,13 @@ pub(crate) mod paced {
 
     static ORIGIN: LazyLock<Origin> = LazyLock::new(|| {
         let reading = || {
-            // Read our clock first. If tokio's clock is then read late, this clock runs behind, and a lease only gets
-            // shorter.
+            // Read our clock before tokio's. If the thread is interrupted in between, the converted clock runs behind,
+            // and leases only get shorter.
             let ours = Instant::now();
             let tokio = std::time::Instant::now();
             (Instant::now().saturating_since(ours), ours, tokio)
         };
-        // Take the fastest of 16 readings, because the thread may be interrupted between reading the two clocks.
+        // Keep the fastest of 16 readings, because the thread may be interrupted between reading the two clocks.
         let readings = (0..16).map(|_| reading());
         let (_, ours, tokio) = readings
             .min_by_key(|(took, ..)| *took)
@@ -65,8 +66,8 @@ pub(crate) mod paced {
         }
     });
 
-    /// Time from the origin to the present of tokio's clock. `Err` contains the distance if the present is before the
-    /// origin: the clock may have been paused before the origin was read.
+    /// The time from the origin to the present of tokio's clock. If the present is before the origin, the result is
+    /// `Err` with the distance. This happens if the clock was paused before the origin was read.
     fn since() -> Result<Duration, Duration> {
         let now = tokio::time::Instant::now().into_std();
         let ahead = now.checked_duration_since(ORIGIN.tokio);
@@ -92,7 +93,7 @@ pub(crate) mod paced {
     }
 }
 
-/// The wall clock in microseconds since 1970. Used only to propose fencing numbers.
+/// The wall clock in microseconds since 1970 (UTC). Used only to propose fencing tokens.
 pub(crate) fn wall_micros() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -41,8 +41,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Makes a builder with these settings; further settings can be added to it. Reads the certificate files, if the
-    /// settings name any.
+    /// Makes a builder with these settings. The caller can add further settings to the builder. Reads the certificate
+    /// files, if the settings name any.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! One error type per operation. Each error contains what failed, at which master, and what is still held.
+//! One error type per operation. Each error contains what failed, on which master, and whether a lock is still held.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::protocol::quorum::Quorum;
 use crate::report::{NodeReport, OneLine, failed_with};
 use crate::resource::InvalidResource;
 
-/// A setting of the builder is invalid, or contradicts another one. No master has been contacted.
+/// A setting of the builder is invalid, or contradicts another setting. No master has been contacted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -28,19 +28,19 @@ pub enum BuildError {
         /// The problem with the address, and what would be correct.
         why: String,
     },
-    /// The same server is listed twice. Its single memory would count as two votes.
+    /// The same server is listed twice. It has only one memory, so it must not count as two votes.
     #[error(
         "master {0} is listed twice: each master must be a server of its own, \
          another database number on the same server is not"
     )]
     SameMasterTwice(String),
-    /// `next_masters` names the same servers as `masters`: nothing would change.
+    /// `next_masters` names the same servers as `masters`, so nothing would change.
     #[error(
         "next_masters names the same servers as masters: remove next_masters, or name the servers that replace the masters"
     )]
     SameMasters,
-    /// `next_masters` or `masters_generation` is set, and a master is of a kind that cannot store the generation
-    /// marker.
+    /// `next_masters` or `masters_generation` is set, but one of the masters is of a kind that cannot store the
+    /// generation marker.
     #[error(
         "master {0} cannot store a generation marker: \
          next_masters and masters_generation work with Redis and Valkey masters only"
@@ -49,14 +49,14 @@ pub enum BuildError {
     /// A duration is out of range, or contradicts another setting.
     #[error("{what} of {} {why}", humantime::format_duration(*.value))]
     BadDuration {
-        /// The name of the setting.
+        /// The name of the setting that contains the duration.
         what: &'static str,
         /// The value of the setting.
         value: Duration,
-        /// The problem with the value, and what would be correct.
+        /// The problem with the duration, and what would be correct.
         why: String,
     },
-    /// The key prefix would collide with quorate's own keys.
+    /// The key prefix would collide with keys that quorate reserves for itself.
     #[error("key prefix {0:?} is reserved: keys that begin with {RESERVED:?} are quorate's own")]
     ReservedPrefix(String),
     /// This kind of lock needs fencing tokens, but the `Redlock` was built with `fencing(false)`.
@@ -76,7 +76,7 @@ pub enum BuildError {
         /// The problem with the setting, and what would be correct.
         why: String,
     },
-    /// A TLS setting that cannot be used.
+    /// A TLS setting cannot be used; the text describes the problem.
     #[error("TLS: {0}")]
     Tls(String),
     /// The thread that runs the locks of blocking callers could not be started.
@@ -98,8 +98,8 @@ pub enum BuildError {
 #[non_exhaustive]
 pub struct CannotBlock;
 
-/// The lock was not acquired, and nothing is held. Keys that some masters may have set are being released; a key that
-/// cannot be released expires with its ttl.
+/// The lock was not acquired, and nothing is held. Keys of this attempt that some masters may have are being released.
+/// A key that cannot be released expires with its ttl.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireError {
@@ -107,8 +107,8 @@ pub enum AcquireError {
     /// ([`Missed::held_here`]).
     HeldByOther(Missed),
     /// This owner already holds the lock, but a further hold cannot join: no majority of the masters shows the same
-    /// fencing token for its holds. This happens when a hold has just crashed, or when masters failed while their
-    /// tokens differed. It ends by itself, at the latest when the earlier hold has expired.
+    /// fencing token for the owner's holds. This happens when a hold has just crashed, or when masters failed while
+    /// their tokens differed. The situation ends by itself, at the latest when the earlier hold has expired.
     NotJoinable(Missed),
     /// Outage: less than a majority of the configured masters could vote. If waiting cannot help
     /// ([`Missed::passes_by_itself`] is false), this error is returned before the wait ends.
@@ -117,7 +117,7 @@ pub enum AcquireError {
     /// with this configuration. Neither waiting nor retrying helps: build the `Redlock` with the present masters
     /// (`docs/operations.md`, "Changing the masters").
     OtherMasters(Missed),
-    /// Lateness: a majority granted the lock, but so slowly that no validity was left.
+    /// Lateness: a majority granted the lock, but so slowly that no time of the lease was left.
     TooLate(Missed),
     /// The resource name is invalid. Nothing was sent.
     InvalidResource(InvalidResource),
@@ -129,12 +129,12 @@ pub enum AcquireError {
     CannotBlock(CannotBlock),
 }
 
-/// Why a lock was not acquired: the result of the last conclusive round of requests to the masters.
+/// Why a lock was not acquired, according to the last conclusive round of requests to the masters.
 ///
-/// A round concludes "held by another" if the refusals alone make a majority impossible, whatever the other masters
-/// answer. It concludes "no quorum" if the failures alone do. If the end of the wait interrupts a round, a missing
-/// answer counts as a failure only if it was missing for a whole node timeout. If no round was conclusive, the error
-/// is "no quorum".
+/// A round is conclusive in two cases. "Held by another": the refusals alone make a majority impossible, whatever the
+/// other masters answer. "No quorum": the failures alone make a majority impossible. If the end of the wait interrupts
+/// a round, a missing answer counts as a failure only if it was missing for a whole node timeout. If no round was
+/// conclusive, the error is "no quorum".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {
@@ -146,8 +146,8 @@ pub struct Missed {
     pub attempts: u32,
     /// The reply of each master in the round that decided the error. Empty if this process itself held the lock.
     pub reports: Vec<NodeReport>,
-    /// Whether this very [`Redlock`](crate::Redlock) holds the lock. A task that waits for its own lock sees `true`,
-    /// because locks are not re-entrant.
+    /// Whether this very [`Redlock`](crate::Redlock) holds the lock. A task that waits for a lock that it holds itself
+    /// sees `true`, because locks are not re-entrant.
     pub held_here: bool,
     /// The note of the lock's holder, if the holder has written one.
     pub note: Option<Box<Note>>,
@@ -156,15 +156,16 @@ pub struct Missed {
 }
 
 impl Missed {
-    /// Whether waiting longer could have helped. False if no majority is possible because masters reject the user or
-    /// lack something that a lock needs. An acquire then ends after one attempt, however long its `wait` is. The next
-    /// acquire tries again.
+    /// Whether waiting longer could have helped. False if no majority is possible because masters reject the user, or
+    /// lack something that a lock needs. An acquire then ends after one attempt, even with a long `wait`. The next
+    /// acquire asks the masters again.
     pub fn passes_by_itself(&self) -> bool {
         let lasting = failed_with(&self.reports, |fault| !fault.passes_by_itself());
         self.majority.possible_without(lasting)
     }
 
-    /// Writes "no quorum for .. : 2 of 5 masters can vote, 3 are needed", followed by [`write_rest`](Self::write_rest).
+    /// Writes "no quorum for .. : 2 of 5 masters can vote, 3 are needed", followed by the text of
+    /// [`write_rest`](Self::write_rest).
     fn write_no_quorum(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let can_vote = self
             .reports
@@ -307,7 +308,7 @@ pub enum ExtendError {
     CannotBlock(CannotBlock),
 }
 
-/// The body of a [`scope`](crate::Redlock::scope) did not run to its end while the lock was held.
+/// The body of a [`scope`](crate::Redlock::scope) did not run to its end under the lock.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScopeError<T = ()> {
@@ -319,7 +320,7 @@ pub enum ScopeError<T = ()> {
     Lost {
         /// Why the lock ended.
         cause: LossCause,
-        /// The body's value if the body ran to its end; `None` if the body was dropped before.
+        /// The body's value if the body ran to its end. `None` if the body was dropped before its end.
         value: Option<T>,
     },
 }
@@ -359,7 +360,7 @@ impl<T, E: From<ScopeError>> ScopeError<Result<T, E>> {
     }
 }
 
-/// Implemented by hand, so that `T` need not be `Debug`. The value is not shown.
+/// Implemented by hand, so that `T` need not be `Debug`. The body's value is not shown.
 impl<T> fmt::Debug for ScopeError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

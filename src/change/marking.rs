@@ -8,20 +8,20 @@ use crate::redlock::Redlock;
 
 impl Redlock {
     /// Writes the generation marker on all masters. From then on, a master without the marker has lost its data, or
-    /// another server has taken its address. Clients ignore the votes of such a master for the longest ttl.
+    /// another server has taken the master's address. Clients ignore the votes of such a master for the longest ttl.
     ///
-    /// Nothing changes for clients that are connected. The step may be repeated to restore lost markers.
+    /// Nothing changes for clients that are connected. This function may be called again to restore lost markers.
     ///
     /// # Errors
     ///
     /// - [`ChangeError::NothingToChange`] if the masters cannot store a marker.
-    /// - [`ChangeError::Missing`] if a master has another marker, if a client is configured with other masters, if
-    ///   [`next_masters`](crate::RedlockBuilder::next_masters) is set, or if a master is down while none is marked. No
-    ///   marker was written then, unless a master became unreachable meanwhile.
+    /// - [`ChangeError::Missing`] in four cases: a master has another marker, a client is configured with other
+    ///   masters, [`next_masters`](crate::RedlockBuilder::next_masters) is set, or a master is down while no master has
+    ///   a marker. No marker was written then, unless a master became unreachable during the call.
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
-        // If only some masters were marked, clients would conclude that the others have lost their markers.
+        // If only some masters were marked, clients would conclude that the other masters have lost their markers.
         let restores = (before.masters.iter()).any(|master| master.marker().is_some());
         let mut missing = before.unmarkable();
         if !restores {
@@ -39,7 +39,8 @@ impl Redlock {
 }
 
 impl Survey {
-    /// Whether every master has a generation marker, from marking or from a replacement of masters.
+    /// Whether every master has a generation marker, written by [`mark_masters`](Redlock::mark_masters) or during a
+    /// replacement of the masters.
     pub fn is_marked(&self) -> bool {
         self.masters.iter().all(|master| master.marker().is_some())
     }
@@ -66,8 +67,8 @@ impl Survey {
         missing
     }
 
-    /// One line for each client that the marker would exclude, because it is configured with other masters or is at
-    /// another step.
+    /// One line for each client that the marker would exclude, because the client is configured with other masters or
+    /// with another step of a replacement.
     fn would_be_refused(&self) -> Vec<String> {
         let own = self
             .configuration

@@ -1,8 +1,8 @@
 //! Carries the values (quotas and once-per-period records) to the next masters while masters are replaced. Each value
-//! is carried under its lock, as a client that knows both sets would write it.
+//! is carried under the lock that protects it, in the same way as a client that knows both sets writes it.
 //!
-//! Copying without the lock would not be safe. A copy could restore an older value on a master that has just lost a
-//! later one, or a value that a client that knows both sets is removing.
+//! Copying a value without its lock would not be safe. The copy could restore an older value on a master that has just
+//! lost a later value. It could also restore a value that a client that knows both sets is removing.
 
 use std::fmt;
 use std::time::Duration;
@@ -37,14 +37,14 @@ impl fmt::Display for CarriedValue {
     }
 }
 
-/// How often carrying a value is attempted. The first attempt restores the value on masters that had lost it, and these
-/// masters count in the next attempt.
+/// How often carrying one value is attempted. The first attempt also restores the value on masters that had lost it.
+/// Only in the next attempt do these masters count as having the value.
 const ATTEMPTS: u32 = 3;
 
 /// How many values are carried at the same time.
 const TOGETHER: usize = 32;
 
-/// The parameters for carrying values.
+/// The parameters for carrying values to the next masters.
 #[derive(Clone, Copy)]
 pub(crate) struct Carrier<'a> {
     pub(crate) redlock: &'a Redlock,
@@ -52,13 +52,13 @@ pub(crate) struct Carrier<'a> {
     pub(crate) wait: Duration,
     /// The next masters that are open already.
     pub(crate) open: MasterSet,
-    /// Whether to remove values from the next masters if no old master has them.
+    /// Whether to remove a value from the next masters if no old master has it.
     pub(crate) removes: bool,
 }
 
 impl Carrier<'_> {
     /// Carries the values under these lock keys. Returns the results, and one line for each value that an operator must
-    /// handle. Values whose locks are held are carried last, so that the others need not wait for them.
+    /// handle. Values whose locks are held are carried last, so that the other values need not wait for these locks.
     pub(crate) async fn carry_all(self, keys: &[Vec<u8>]) -> (Vec<CarriedValue>, Vec<String>) {
         let (mut carried, mut left) = (Vec::new(), Vec::new());
         let mut pending: Vec<&Vec<u8>> = keys.iter().collect();
@@ -117,7 +117,7 @@ impl Carrier<'_> {
     }
 
     /// Checks that no next master is open. Another operator may have carried the values and opened the next masters
-    /// while this one waited for the locks. The old masters would then no longer have the last values. Asking a
+    /// while this call waited for the locks. The old masters would then no longer have the last values. Asking a
     /// majority of the next masters is enough: a client can write on the next masters alone only after a majority of
     /// them has opened.
     async fn look(self) -> Result<(), Carried> {
@@ -155,8 +155,8 @@ fn note(
     }
 }
 
-/// One line for each removed value. These lines are reported even if the step fails, because no later step would find
-/// the removed values.
+/// One line for each value that was removed from the next masters. These lines are reported even if the step fails,
+/// because a repeated step would not find the removed values any more.
 pub(crate) fn removed(carried: &[CarriedValue]) -> impl Iterator<Item = String> + '_ {
     let removed = carried.iter().filter(|value| !value.is_carried);
     removed.map(ToString::to_string)

@@ -1,6 +1,6 @@
-//! The settings that can be written as text, one row each. The row determines everything else about the setting: the
-//! field of [`Settings`], the environment variable, the key of a file, the option of the command `quorate`, and the row
-//! of the table on [`RedlockBuilder`](crate::RedlockBuilder).
+//! The settings that can be written as text, one table row each. The row of a setting determines everything else about
+//! it: the field of [`Settings`], the environment variable, the key in a file, the option of the command `quorate`, and
+//! the row of the table on [`RedlockBuilder`](crate::RedlockBuilder).
 
 use std::ffi::OsString;
 use std::fmt;
@@ -21,12 +21,12 @@ pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The default `wait` of an acquire: 30 s.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
-/// The group of a setting: which commands of `quorate` take it as an option.
+/// The group of a setting: which commands of `quorate` accept the setting as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionGroup {
-    /// Every command that connects to masters takes the setting.
+    /// Every command that connects to masters accepts the setting.
     Masters,
-    /// Every command that takes a lock takes the setting.
+    /// Every command that takes a lock accepts the setting.
     Lock,
 }
 
@@ -41,7 +41,7 @@ pub struct Setting {
     pub variable: &'static str,
     /// The default, as text for users; `none` if there is no default.
     pub default: &'static str,
-    /// The commands that take the setting as an option.
+    /// The commands that accept the setting as an option.
     pub group: OptionGroup,
     /// The placeholder of the setting's value in a help text.
     pub value: &'static str,
@@ -49,7 +49,7 @@ pub struct Setting {
     pub help: &'static str,
     /// Further explanations of the setting; may be empty.
     pub more: &'static str,
-    /// The accepted words, if only certain words are accepted; otherwise empty.
+    /// The accepted words, if the setting accepts only certain words; otherwise empty.
     pub choices: &'static [Choice],
     /// Whether the setting's value may contain passwords.
     pub secret: bool,
@@ -154,14 +154,14 @@ macro_rules! settings {
         }),+];
 
         impl Settings {
-            /// These settings, completed by `under`: a setting that is not set here is taken from there.
+            /// These settings, completed by `under`: a setting that is not set in `self` is taken from `under`.
             #[must_use]
             #[doc(hidden)]
             pub fn or(self, under: Self) -> Self {
                 Self { $($name: Field::or(self.$name, under.$name),)+ }
             }
 
-            /// These settings without those of other option groups.
+            /// Only the settings of this option group; all other settings are unset.
             #[must_use]
             #[doc(hidden)]
             pub fn of(self, group: OptionGroup) -> Self {
@@ -331,7 +331,7 @@ settings! {
     }
 }
 
-/// The effective value of each setting: its default if the setting is not set.
+/// The effective value of each setting. If a setting is not set, this is its default.
 impl Settings {
     pub(crate) fn ttl(&self) -> Duration {
         self.ttl.unwrap_or(DEFAULT_TTL.min(self.max_ttl()))

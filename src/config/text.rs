@@ -1,5 +1,5 @@
-//! Parses durations, waits and switches as people write them. The command `quorate` parses its own options in the same
-//! way.
+//! Parses durations, wait times and switches as people write them. The command `quorate` parses its own options in the
+//! same way.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ mod tests {
                 &["redis://u:,p,,w,@a", "redis://b"],
             ),
             ("redis://a,redis://:p,w@b", &["redis://a", "redis://:p,w@b"]),
-            // The later error message shows only `b`, the part that is not a URL.
+            // The error message for this text will show only `b`, the part that is not a URL.
             ("redis://a,b", &["redis://a", "b"]),
             ("redis://a,,redis://b", &["redis://a", "", "redis://b"]),
             ("redis://a,", &["redis://a", ""]),

@@ -12,7 +12,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use super::text;
 use crate::settings::{Order, RestartGuard, Wait};
 
-/// An accepted word of a setting, and its meaning.
+/// A word that a setting accepts, and the meaning of the word.
 pub(super) type Choice = (&'static str, &'static str);
 
 /// The type of a setting's value.
@@ -37,7 +37,7 @@ pub(super) trait Value: Sized {
     }
 }
 
-/// A field of [`Settings`](super::list::Settings), which is empty until it is set.
+/// A field of [`Settings`](super::list::Settings). The field is empty until it is set.
 pub(super) trait Field: Sized {
     const CHOICES: &'static [Choice];
     /// Whether the field's value may contain passwords.
@@ -45,10 +45,11 @@ pub(super) trait Field: Sized {
     /// Whether the setting may be given several times.
     const SEVERAL: bool = false;
 
-    /// Parses a text, and sets the field to the value or adds it.
+    /// Parses a text. Sets the field to the parsed value, or adds the value to the field if the setting may be given
+    /// several times.
     fn read_text(&mut self, text: OsString) -> Result<(), String>;
 
-    /// This field if it is set, otherwise `other`.
+    /// This field's value if the field is set, otherwise the value of `other`.
     fn or(self, other: Self) -> Self;
 
     #[cfg(feature = "serde")]
