@@ -309,9 +309,9 @@ pub enum Event {
         /// The keys that have no expiry.
         eternal: Vec<String>,
     },
-    /// The resources that a client or a master uses.
+    /// A reading of the resources that a client or a master uses.
     Gauge {
-        /// The resident memory in bytes; for a master, the number that it reports.
+        /// The resident memory in bytes. For a master: the number that its server reports.
         memory: u64,
         /// The number of open file descriptors.
         handles: u64,
@@ -322,7 +322,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The number of the attempt that the event belongs to, if it belongs to one.
+    /// The number of the attempt that the event belongs to, or `None` if it belongs to no attempt.
     pub fn op(&self) -> Option<u64> {
         match self {
             Self::Wait { op, .. }

@@ -1,7 +1,7 @@
 //! The client processes, from the driver's side: starting, stopping and killing them, and sending them commands.
 //!
-//! A client is this program again, with a hidden command. It reads settings and commands from its standard input, ends
-//! when that input is closed, and writes its events to its standard output.
+//! A client process runs this program again, with a hidden command. It reads settings and commands from its standard
+//! input, ends when that input is closed, and writes its events to its standard output.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -56,7 +56,7 @@ impl Fleet {
         })
     }
 
-    /// Starts one process for each of the settings, with this environment, and waits until all are ready.
+    /// Starts one client process for each of the settings, with this environment, and waits until all are ready.
     ///
     /// # Errors
     ///
@@ -102,8 +102,8 @@ impl Fleet {
             member.child.try_wait()?.is_none(),
             "it had ended by itself before"
         );
-        // From this time on the client may be dead, and its child may have released its lock. A busy machine notices
-        // the end much later.
+        // From this time on the client may be dead, and its child process may have released the lock. On a busy
+        // machine, the driver notices the end of the client much later.
         let t = clock.now();
         member.child.kill()?;
         let status = member.child.wait()?;
@@ -128,7 +128,7 @@ impl Fleet {
         self.await_ready(&self.members[index], Duration::from_secs(20))
     }
 
-    /// Stops a client with SIGSTOP and waits until the kernel shows it as stopped.
+    /// Stops a client with SIGSTOP and waits until the kernel reports that it is stopped.
     ///
     /// # Errors
     ///
@@ -191,8 +191,8 @@ impl Fleet {
         Ok(true)
     }
 
-    /// Starts a client that has ended as a new process with changed settings. As after a kill, it uses the full restart
-    /// guard.
+    /// Starts a client that has ended again, as a new process with changed settings. As after a kill, it uses the full
+    /// restart guard.
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ impl Fleet {
     fn signal(&mut self, index: usize, signal: Signal) -> anyhow::Result<()> {
         let member = self.member(index)?;
         ensure!(member.child.try_wait()?.is_none(), "it has ended");
-        // The process was not reaped yet, so its id still belongs to it.
+        // The client process was not reaped yet, so no other process can have its id.
         let pid = Pid::from_raw(member.child.id().cast_signed()).context("no process id")?;
         Ok(kill_process(pid, signal)?)
     }
@@ -297,7 +297,7 @@ impl Fleet {
         let reader = thread::spawn(move || {
             for line in BufReader::new(events).lines() {
                 let Ok(line) = line else { break };
-                // A kill may truncate the last line. That line is lost; all lines before it are complete.
+                // A kill may truncate the last line of a client. That line is lost; all lines before it are complete.
                 if let Ok(line) = serde_json::from_str::<Entry>(&line) {
                     recorder.push(line);
                 }
@@ -327,7 +327,7 @@ impl Fleet {
 }
 
 impl Member {
-    /// Marks the process as ended, and waits until all its output was read.
+    /// Marks the client process as ended, and waits until all its output was read.
     fn is_gone(&mut self) {
         self.running = false;
         self.input = None;
@@ -350,7 +350,7 @@ impl Drop for Fleet {
     }
 }
 
-/// The path of this program, which also runs as every client and helper; tests set it.
+/// The path of this program, which is also run as each client and helper process; tests set it.
 ///
 /// # Errors
 ///
@@ -362,7 +362,7 @@ pub fn program() -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Enlarges the pipe, so that a client does not block when its output is read slowly.
+/// Enlarges the pipe of a client's output, so that the client does not block when its output is read slowly.
 fn widen_pipe(events: &std::process::ChildStdout) {
     #[cfg(target_os = "linux")]
     let _ = rustix::pipe::fcntl_setpipe_size(events, 1 << 20);

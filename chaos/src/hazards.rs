@@ -1,5 +1,5 @@
-//! Faults during changes of masters. They are drawn from the seed at each step, and leave a majority of each set of
-//! masters unaffected.
+//! Faults during changes of masters. They are drawn from the seed before each step of the change, and leave a majority
+//! of each set of masters unaffected.
 
 use std::time::{Duration, Instant};
 
@@ -29,19 +29,19 @@ pub const USUAL: [&str; 11] = [
     "client-drop",
 ];
 
-/// The faults that hit a master between closing the old masters and opening the new ones.
+/// The faults that are injected between closing the old masters and opening the new ones.
 const BETWEEN: [&str; 2] = ["kill", "stop"];
 
-/// The faults of [`USUAL`], as kinds.
+/// The kinds of faults that [`USUAL`] names.
 pub fn usual() -> Vec<Kind> {
     USUAL.iter().filter_map(|name| name.parse().ok()).collect()
 }
 
-/// Checks whether these faults can be injected while masters are changed.
+/// Checks whether all of these faults can be injected while masters are changed.
 ///
 /// # Errors
 ///
-/// If one of them cannot.
+/// If one of these faults cannot.
 pub fn check(faults: &[Kind]) -> anyhow::Result<()> {
     for kind in faults {
         let ways = matches!(kind.needs, Needs::Nothing | Needs::Proxies);
@@ -62,7 +62,7 @@ pub struct Hazards {
     rng: StdRng,
     masters: Vec<Instant>,
     clients: Vec<Instant>,
-    /// The kinds that were not drawn yet in this round. Every kind is drawn once per round.
+    /// The kinds of faults that are still to be drawn in this round. Every kind is drawn once per round.
     round: Vec<Kind>,
     of_clients: Vec<Kind>,
     next_of_clients: Instant,
@@ -70,7 +70,7 @@ pub struct Hazards {
 }
 
 impl Hazards {
-    /// The hazards for the faults of this scenario.
+    /// The generator of faults for a scenario with changes of masters.
     pub fn new(scenario: &Scenario) -> Self {
         let now = Instant::now();
         Self {
@@ -85,8 +85,8 @@ impl Hazards {
         }
     }
 
-    /// Draws the next fault of masters while clients use these sets of masters. `None` while other faults affect too
-    /// many masters.
+    /// Draws the next fault of masters, while clients use these sets of masters. Returns `None` while other faults
+    /// affect too many masters.
     pub fn on_masters(&mut self, moment: Moment, sets: &[&[usize]]) -> Option<Injection> {
         let mut kinds = match moment {
             Moment::Closed => {
@@ -121,7 +121,7 @@ impl Hazards {
         None
     }
 
-    /// Draws the next fault of one of these idle clients. `None` until it is due.
+    /// Draws the next fault for one of these idle clients. Returns `None` until that fault is due.
     pub fn on_clients(&mut self, idle: &[usize]) -> Option<Injection> {
         let now = Instant::now();
         let free: Vec<usize> = idle
@@ -155,7 +155,7 @@ impl Hazards {
         kinds
     }
 
-    /// Draws masters that this fault can affect so that an unaffected majority of each set is left.
+    /// Draws masters for this kind of fault, so that a majority of each set of masters is left unaffected.
     fn targets(&mut self, kind: Kind, sets: &[&[usize]]) -> Option<Vec<usize>> {
         let now = Instant::now();
         let nodes = self.scenario.nodes();

@@ -1,4 +1,4 @@
-//! The history of one run: its lines in order of time, and the attempts they describe.
+//! The history of one chaos run: its events in order of time, and the attempts and faults that they describe.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -62,7 +62,8 @@ impl History {
         self.lines.last().map_or(0, |line| line.t)
     }
 
-    /// The time at which the fault-free period at the end began, or `None` if the run ended before.
+    /// The time at which all faults were healed and the fault-free period at the end began, or `None` if the run ended
+    /// before.
     pub fn calm(&self) -> Option<u64> {
         self.lines
             .iter()
@@ -103,7 +104,7 @@ impl History {
         attempts
     }
 
-    /// All faults of the schedule whose injection was begun.
+    /// All faults of the schedule that the driver has begun to inject.
     pub fn faults(&self) -> Vec<FaultSpan> {
         let mut spans: BTreeMap<usize, FaultSpan> = BTreeMap::new();
         for Entry { t, what, .. } in &self.lines {
@@ -158,27 +159,27 @@ pub struct Attempt {
     pub op: u64,
     /// The resource to be locked.
     pub resource: String,
-    /// Further resources that are locked together with the first one.
+    /// Further resources that the attempt locks together with the first one.
     pub also: Vec<String>,
     /// The mode: exclusive or shared.
     pub claim: Claim,
-    /// The attempt whose hold this attempt continues in another mode.
+    /// The number of the attempt whose hold this attempt continues in another mode, e.g. as a reader.
     pub goes_on: Option<u64>,
     /// The time at which the attempt began.
     pub began: u64,
     /// The time at which the lock was obtained.
     pub obtained: Option<u64>,
-    /// The fencing token.
+    /// The fencing token of the lock, if the attempt obtained one.
     pub token: Option<u64>,
     /// The slot of the semaphore, if the hold is a permit.
     pub slot: Option<usize>,
-    /// The answer to a request for a prize: its time, the answer, and how many prizes were left.
+    /// For a request for a prize: the time of the reply, the reply, and how many prizes were left.
     pub answered: Option<(u64, String, Option<u64>)>,
     /// The latest observed end of the lock's validity; `None` if the client believed in it without end.
     pub until: Option<u64>,
     /// The time at which the release was sent.
     pub release: Option<u64>,
-    /// The loss notification: its time and the cause.
+    /// The loss notification: its time and the cause of the loss.
     pub notified: Option<(u64, String)>,
     /// The time at which the attempt ended without the lock.
     pub missed: Option<u64>,
@@ -253,12 +254,13 @@ impl Attempt {
         std::iter::once(self.resource.as_str()).chain(also)
     }
 
-    /// The places that only one holder may have: each resource, and for a permit the resource with its slot.
+    /// The places in which only one holder at a time is allowed: each resource, or for a permit the resource with its
+    /// slot.
     pub fn places(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
         self.resources().map(|resource| (resource, self.slot))
     }
 
-    /// The time at which the attempt had its result: the lock, or the answer about a prize.
+    /// The time at which the attempt succeeded: it obtained the lock, or the request for a prize was answered.
     pub fn served(&self) -> Option<u64> {
         let answered = self.answered.as_ref().map(|(t, ..)| *t);
         self.obtained.or(answered)
@@ -283,7 +285,7 @@ impl Attempt {
     }
 }
 
-/// One fault, from its start to its end.
+/// One injected fault, from its start to its end.
 #[derive(Clone, Debug)]
 pub struct FaultSpan {
     /// The number of the fault in the schedule.
@@ -300,7 +302,7 @@ pub struct FaultSpan {
     pub healed: Option<u64>,
     /// The reason why the fault could not be injected or ended, if it could not.
     pub failed: Option<String>,
-    /// The time at which the fault was healed or failed.
+    /// The time at which the fault was healed, or at which injecting or healing it failed.
     pub over: Option<u64>,
 }
 

@@ -1,21 +1,22 @@
-//! Runs with real masters, real processes and real faults, which end with a verdict and a readable report.
+//! Chaos runs: real masters, real processes and real faults, and at the end a verdict and a readable report.
 //!
 //! A run starts servers and client processes, injects faults by a seeded schedule, records what every client sees,
 //! heals the faults, and checks the history. It uses only the public API of `quorate`.
 //!
 //! - [`scenario`], [`workload`]: the description of a run and its promises; [`schedule`]: the faults that follow from
 //!   its seed
-//! - [`faults`]: the kinds of faults, each injected, healed, and verified both times
-//! - [`world`], [`fleet`]: masters and network; client processes
+//! - [`faults`]: the kinds of faults; injecting and healing are both verified
+//! - [`world`]: masters and network; [`fleet`]: client processes
 //! - [`node`], [`master`], [`road`], [`probe`], [`observer`]: the kinds of masters, the network path to them, and
 //!   inspecting them; [`locking`]: the library over any of them
 //! - [`changes`]: changes of masters during a run; [`walk`], [`walker`]: the operator's steps, and taking them;
 //!   [`hazards`]: faults during the steps
 //! - [`register`], [`bank`]: services protected by fencing tokens
 //! - [`client`]: the code of a client process
-//! - [`event`], [`claim`], [`recorder`], [`history`]: the recorded events; [`pace`]: rates and gaps
-//! - [`checks`]: the verdict; [`report`]: the files of a run
-//! - [`run`]: the order of a run; [`matrix`] and [`soak`]: many runs, and a long one
+//! - [`event`], [`claim`], [`recorder`], [`history`]: the recorded events; [`pace`]: how many locks are obtained per
+//!   second, and when none is
+//! - [`checks`]: the verdict; [`report`]: the files that a run writes
+//! - [`run`]: the phases of one run; [`matrix`]: many short runs; [`soak`]: one long run
 //!
 //! # Non-goals
 //!

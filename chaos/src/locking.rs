@@ -1,9 +1,9 @@
-//! The library's lock over masters of any kind.
+//! Builds the library's lock over masters of any kind.
 
 use quorate::node::store::StoreNode;
 use quorate::{Redlock, RedlockBuilder};
 
-/// A builder of a lock over the masters of these URLs, in this order.
+/// Returns a builder of a lock over the masters with these URLs, in this order.
 ///
 /// # Errors
 ///

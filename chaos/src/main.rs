@@ -1,4 +1,4 @@
-//! `quorate-chaos`: runs that try to break the lock, and report whether they did.
+//! `quorate-chaos`: runs that try to break the lock, and report whether it was broken.
 
 mod args;
 
@@ -26,7 +26,8 @@ static STOP: AtomicBool = AtomicBool::new(false);
 fn main() -> ExitCode {
     let command = Args::parse().command;
     if command.has_links() {
-        // If isolation is not possible, the faults that need network namespaces report that they are unavailable.
+        // If this process cannot be isolated in a network namespace, the faults that need one are reported as
+        // unavailable.
         let _ = quorate_testbed::isolate();
     }
     let outcome = match command {
@@ -161,7 +162,7 @@ fn list_faults() {
     }
 }
 
-/// Prints that the lookup was sent, and then its result.
+/// Looks up a host name: prints a line when the lookup was sent, and then prints its result.
 fn look_up(name: &str) {
     println!("asking");
     match (name, 0).to_socket_addrs() {

@@ -1,4 +1,4 @@
-//! One master of a run, which may be any kind of server.
+//! One master of a run: a Redis, a MariaDB, or a ZooKeeper.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::probe::Probe;
 pub const DATABASE: &str = "locks";
 /// The path under which a ZooKeeper stores the locks.
 const CHROOT: &str = "/chaos";
-/// The minimum session timeout of a ZooKeeper client. A client that is stopped for longer than one TTL has lost its
+/// The minimum session timeout of a ZooKeeper client. So a client that is stopped for longer than one TTL has lost its
 /// session.
 const SESSION: Duration = Duration::from_secs(1);
 
@@ -45,7 +45,7 @@ pub struct Login<'a> {
 }
 
 impl Master {
-    /// Starts a master and prepares it if necessary. `options` apply to a Redis, `login` to the clients of a database.
+    /// Starts a master and prepares it if necessary. `options` are used only for a Redis, `login` only for a database.
     ///
     /// # Errors
     ///
@@ -67,11 +67,11 @@ impl Master {
         self.kind
     }
 
-    /// The server, if this master is a Redis.
+    /// The Redis server of this master.
     ///
     /// # Errors
     ///
-    /// If the master is of another kind.
+    /// If the master is not a Redis.
     pub fn redis(&self) -> anyhow::Result<&Arc<Server>> {
         match &self.servers {
             Servers::Redis(server) => Ok(server),
@@ -79,11 +79,11 @@ impl Master {
         }
     }
 
-    /// The server, if this master is a MariaDB.
+    /// The MariaDB server of this master.
     ///
     /// # Errors
     ///
-    /// If the master is of another kind.
+    /// If the master is not a MariaDB.
     pub fn database(&self) -> anyhow::Result<&Arc<MariaDb>> {
         match &self.servers {
             Servers::Database(server) => Ok(server),
@@ -91,11 +91,11 @@ impl Master {
         }
     }
 
-    /// The servers, if this master is a ZooKeeper.
+    /// The ZooKeeper servers of this master.
     ///
     /// # Errors
     ///
-    /// If the master is of another kind.
+    /// If the master is not a ZooKeeper.
     pub fn zookeeper(&self) -> anyhow::Result<&Arc<ZooKeeper>> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => Ok(ensemble),
@@ -115,8 +115,8 @@ impl Master {
         }
     }
 
-    /// The URL of this master, if it is a MariaDB or a ZooKeeper, with these addresses and this request timeout. `None`
-    /// for a Redis.
+    /// The URL of this master for clients, if it is a MariaDB or a ZooKeeper: with these server addresses and this
+    /// request timeout. `None` for a Redis.
     pub fn url(&self, over: &[SocketAddr], login: Login<'_>, timeout: Duration) -> Option<String> {
         let ms = timeout.as_millis();
         let over: Vec<String> = over.iter().map(SocketAddr::to_string).collect();
@@ -210,7 +210,7 @@ impl Master {
         Ok(())
     }
 
-    /// Whether any server of this master answers within this time.
+    /// Whether any server of this master answers within `patience`.
     pub fn answers(&self, patience: Duration) -> bool {
         self.addrs().into_iter().any(|at| {
             let probe = Probe::open(self.kind, at, patience);

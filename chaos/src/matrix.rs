@@ -1,5 +1,5 @@
-//! The matrix: one short run for every workload, kind of fault, set of masters and order of waiters, and the track
-//! record with the results.
+//! The matrix: one short run for every workload, kind of fault, set of masters and order of waiters. The results are
+//! written as tables into a page.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ use crate::run;
 use crate::scenario::{Exclusion, Scenario};
 use crate::workload::{Order, Workload, family};
 
-/// The two marks in a page between which the result is written. The text around them stays.
+/// The two markers in a page between which the results are written. The text around the markers stays.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     begin: &'static str,
@@ -27,19 +27,19 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of the results with Redis masters only.
+    /// The place in the page for results with Redis masters only.
     pub const REDIS: Self = Self {
         begin: "<!-- matrix: written by scripts/chaos --all -->",
         end: "<!-- end of matrix -->",
     };
-    /// The place of the results with other masters.
+    /// The place in the page for results with other kinds of masters.
     pub const MIXES: Self = Self {
         begin: "<!-- mixes: written by scripts/chaos --mixes -->",
         end: "<!-- end of mixes -->",
     };
 }
 
-/// One run of the matrix.
+/// One run of the matrix, and its result.
 #[derive(Debug)]
 pub struct Cell {
     /// The workloads that ran at the same time.
@@ -54,25 +54,25 @@ pub struct Cell {
     pub summary: Summary,
 }
 
-/// The dimensions of the matrix.
+/// The dimensions of the matrix: each combination of their values is one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The workloads: each entry is a run of its own, and the workloads of one entry run at the same time.
     pub workloads: Vec<Vec<Workload>>,
     /// The kinds of faults.
     pub kinds: Vec<Kind>,
-    /// The masters of each run.
+    /// The sets of masters, each given by the kinds of its masters.
     pub fleets: Vec<Vec<NodeKind>>,
     /// The orders of waiters.
     pub orders: Vec<Order>,
-    /// How long faults are injected in each run.
+    /// The time during which faults are injected in each run.
     pub cell: Duration,
     /// The seed of the first run. Each later run uses the next number.
     pub seed: u64,
 }
 
-/// Runs all cells, one after the other. When `stop` becomes true, ends early with the cells completed by then. Reports
-/// of cells whose verdict is not "valid" are kept in `out`.
+/// Runs all cells of the matrix, one after the other. When `stop` becomes true, ends early with the cells completed by
+/// then. Reports of cells whose verdict is not "valid" are kept in `out`.
 ///
 /// # Errors
 ///
@@ -119,7 +119,7 @@ pub fn run(
 }
 
 impl Plan {
-    /// The scenarios of all runs in order, each with its own seed and its fault.
+    /// The scenarios of all cells in order, each with a seed of its own and the kind of fault to be injected.
     fn scenarios(&self, base: &Scenario) -> Vec<(Scenario, Kind)> {
         let mut all = Vec::new();
         for workloads in &self.workloads {
@@ -151,13 +151,13 @@ impl Cell {
         self.summary.unavailable.contains_key(self.kind.name())
     }
 
-    /// Whether the cell has neither a violation nor an allowed overlap to report.
+    /// Whether the cell is valid and has neither a violation nor an allowed overlap of holders to report.
     fn is_plainly_valid(&self) -> bool {
         let summary = &self.summary;
         summary.verdict == Verdict::Valid && summary.excused == 0 && !self.is_unavailable()
     }
 
-    /// The line of the cell in the table.
+    /// The row of the cell in the result table.
     fn row(&self) -> String {
         let summary = &self.summary;
         let name = Workload::name_of(&self.workloads);
@@ -207,7 +207,7 @@ impl Cell {
 pub fn markdown(cells: &[Cell], server: &str) -> String {
     let mut out = String::new();
     let date = humantime::format_rfc3339_seconds(SystemTime::now());
-    // Acquisitions of a run whose fault was unavailable are not counted for that fault.
+    // If the fault of a run was unavailable, the acquisitions of that run are not counted.
     let sum = |of: &dyn Fn(&Cell) -> usize| {
         let had = cells.iter().filter(|cell| !cell.is_unavailable());
         had.map(of).sum::<usize>()
@@ -242,8 +242,8 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
     out
 }
 
-/// The number of acquisitions under each fault, as a Markdown table: by kind of lock, summed over all sets of masters
-/// and orders.
+/// The number of acquisitions under each fault, as a Markdown table with a column per kind of lock, summed over all
+/// sets of masters and orders of waiters.
 fn by_fault(cells: &[Cell]) -> String {
     let parts = |workload: &Workload| {
         if Workload::LOCK.contains(workload) {
@@ -342,7 +342,7 @@ fn by_workload(cells: &[Cell]) -> String {
     out
 }
 
-/// Writes the results into the file between the marks of `place`, and keeps the text around them.
+/// Writes the results into the file between the markers of `place`, and keeps the text around them.
 ///
 /// # Errors
 ///

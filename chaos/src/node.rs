@@ -23,7 +23,7 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// All kinds of servers.
+    /// All kinds of servers that can be masters.
     pub const ALL: [Self; 5] = [
         Self::Redis,
         Self::Mysql,
@@ -43,8 +43,8 @@ impl NodeKind {
         }
     }
 
-    /// The reason why this kind of server cannot be started on this machine, or `None` if it can. For Redis it is
-    /// always `None`, because a missing Redis is reported at its start.
+    /// The reason why this kind of server cannot be started on this machine, or `None` if it can. Always `None` for
+    /// Redis, because a missing Redis is reported when a server is started.
     pub fn lack(self) -> Option<String> {
         let why = match self {
             Self::Redis => None,
@@ -70,7 +70,7 @@ impl NodeKind {
         !matches!(self, Self::Zookeeper | Self::Ensemble)
     }
 
-    /// The shortest name of a set of masters: their number if all are Redis.
+    /// The shortest name of a set of masters: their number if all are Redis, otherwise their kinds.
     pub fn name_of(some: &[Self]) -> String {
         if some.iter().all(|one| *one == Self::Redis) {
             return some.len().to_string();
@@ -105,20 +105,20 @@ impl FromStr for NodeKind {
 pub enum Which {
     /// Masters of any kind.
     All,
-    /// Redis.
+    /// Masters that are a Redis.
     Redis,
-    /// MariaDB.
+    /// Masters that are a MariaDB.
     Databases,
-    /// MariaDB that loses nothing in a crash.
+    /// Masters that are a MariaDB which loses nothing in a crash.
     SafeDatabases,
-    /// ZooKeeper, with one server or several.
+    /// Masters that are a ZooKeeper, with one server or several.
     ZooKeepers,
     /// Masters that lose data when they are killed.
     Forgetful,
 }
 
 impl Which {
-    /// Whether this group includes masters of that kind.
+    /// Whether this group includes masters of the kind `node`.
     pub fn has(self, node: NodeKind) -> bool {
         use NodeKind::{Ensemble, Mysql, MysqlFlush0, Redis, Zookeeper};
         match self {

@@ -1,7 +1,7 @@
-//! An observer of the locks on one master that keeps records, which are those other than Redis.
+//! Observes which locks are held on one master that is not a Redis.
 //!
 //! A ZooKeeper has no clock: a lease has expired for a client once that client has seen it unchanged for the length of
-//! the lease. So one observer reads repeatedly, and reads for the first time one TTL before the reading that counts.
+//! the lease. So the observer reads the locks repeatedly, the first time one TTL before the reading that counts.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use tokio::runtime::Runtime;
 
 use crate::locking;
 
-/// How long the observer waits for an answer, even on a busy machine.
+/// How long the observer waits for an answer of the master, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// An observer of one master.
+/// An observer of the locks on one master.
 #[derive(Debug)]
 pub struct Observer {
     redlock: Redlock,

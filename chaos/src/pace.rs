@@ -1,4 +1,4 @@
-//! The progress of a run: how many locks were obtained, the longest time in which none was obtained, how long a lock
+//! The progress of a run: how many locks were obtained, the longest time in which no lock was obtained, how long a lock
 //! was free while a client waited for it, and which masters each client used.
 
 use std::collections::BTreeMap;
@@ -17,9 +17,9 @@ pub struct Step {
     pub change: usize,
     /// The name of the step.
     pub name: String,
-    /// The time at which the step was begun.
+    /// The time of the first attempt at the step, in nanoseconds since the run began.
     pub from: u64,
-    /// The time at which the step succeeded or was abandoned.
+    /// The time at which the step succeeded or was abandoned, in nanoseconds since the run began.
     pub to: u64,
     /// Whether the step succeeded.
     pub done: bool,
@@ -42,20 +42,20 @@ pub struct Idle {
     pub who: String,
 }
 
-/// One process of a client, and the step of a change that its configuration belongs to.
+/// One process of a client, and the step of the change of masters that the configuration of this process belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// The client and its process.
+    /// The client and its process, e.g. `c1.2` for the second process of `c1`.
     pub who: String,
     /// The step: twice the number of completed changes, plus one while the client uses two sets of masters.
     pub step: u64,
-    /// The start of the process.
+    /// The start of the process, in nanoseconds since the run began.
     pub from: u64,
-    /// The end of the process.
+    /// The end of the process, in nanoseconds since the run began.
     pub to: u64,
 }
 
-/// The steps of all changes, in order of time.
+/// The steps of all changes of masters, in order of time.
 pub fn steps(history: &History) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for line in &history.lines {
@@ -90,7 +90,7 @@ pub fn steps(history: &History) -> Vec<Step> {
     steps
 }
 
-/// The times at which locks were obtained, sorted. Locks that only one client uses are left out.
+/// The times at which locks were obtained, sorted. Locks that only one client uses are not counted.
 pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     let shared = attempts
         .iter()
@@ -166,7 +166,7 @@ fn idle_of(resource: &str, attempts: &[Attempt], end: u64) -> Vec<Idle> {
     idle
 }
 
-/// All processes of clients.
+/// All processes of clients in the run.
 pub fn lives(history: &History) -> Vec<Life> {
     let mut lives: BTreeMap<&str, Life> = BTreeMap::new();
     for line in &history.lines {

@@ -1,5 +1,5 @@
-//! A probe shows the effect of a fault: it sends one request to a server of any kind and reads the answer, without a
-//! client library.
+//! A probe, which shows the effect of a fault: it sends one request to a server of any kind and reads the answer,
+//! without a client library.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -48,7 +48,7 @@ impl Probe {
     ///
     /// # Errors
     ///
-    /// If the connection ends before that, or if nothing arrives in time (`TimedOut`).
+    /// If the connection ends before these bytes arrive, or if nothing arrives in time (`TimedOut`).
     pub fn ask(&mut self) -> io::Result<String> {
         self.ask_this("PING", b"srvr", 9)
     }
@@ -69,7 +69,7 @@ impl Probe {
                 return connection.command(&words).map(|reply| format!("{reply:?}"));
             }
             Self::Database(stream) => {
-                // This is not a valid handshake, so the server sends an error and hangs up.
+                // These bytes are not a valid handshake, so the server sends an error and hangs up.
                 stream.write_all(&[1, 0, 0, 1, 0])?;
                 packet(stream)?
             }
@@ -94,7 +94,7 @@ fn packet(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// Maps `WouldBlock`, which Linux reports for a timeout, to `TimedOut`.
+/// Turns `WouldBlock`, which Linux reports for a timeout, into `TimedOut`.
 fn silence(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),

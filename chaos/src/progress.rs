@@ -1,11 +1,12 @@
-//! The progress display of a run.
+//! Displays the progress of a run on the terminal.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use crate::recorder::Totals;
 
-/// The display: one line that is updated on a terminal, or an occasional line if standard error is not a terminal.
+/// The progress display: one line that is updated on a terminal, or an occasional line if standard error is not a
+/// terminal.
 #[derive(Debug)]
 pub struct Progress {
     shown: bool,
@@ -15,7 +16,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Shows progress on standard error.
+    /// A display that shows progress on standard error.
     pub fn shown() -> Self {
         Self {
             shown: true,
@@ -25,7 +26,7 @@ impl Progress {
         }
     }
 
-    /// Shows nothing.
+    /// A display that shows nothing.
     pub fn hidden() -> Self {
         Self {
             shown: false,
@@ -41,14 +42,14 @@ impl Progress {
         self.last = None;
     }
 
-    /// Displays the position within the phase.
+    /// Displays how far the current phase of the run is.
     pub fn place(&mut self, place: &str) {
         if self.phase != place {
             place.clone_into(&mut self.phase);
         }
     }
 
-    /// Prints a line that stays on the screen.
+    /// Prints a line that stays on the screen above the display.
     pub fn say(&mut self, text: &str) {
         if self.shown {
             let clear = if self.rewrites { "\r\x1b[K" } else { "" };
@@ -56,7 +57,7 @@ impl Progress {
         }
     }
 
-    /// Updates the displayed totals, if it is time to.
+    /// Updates the displayed totals if the last update is old enough.
     pub fn tick(&mut self, totals: Totals, left: Duration) {
         let every = Duration::from_millis(if self.rewrites { 200 } else { 10_000 });
         if !self.shown || self.last.is_some_and(|last| last.elapsed() < every) {

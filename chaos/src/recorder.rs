@@ -1,4 +1,4 @@
-//! Collects the history during the run, and answers the driver's questions about it.
+//! Collects the history during the run, and answers questions of the driver about it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::event::{Clock, Entry, Event, STALLED};
 use crate::workload::family;
 
-/// The name under which the events of followers are counted, as if it were a workload.
+/// The name under which the events of leader-election followers are counted, as if it were the name of a workload.
 pub const FOLLOWING: &str = "following";
 
 /// Collects all events of a run. Clones are cheap and share the events.
@@ -45,7 +45,7 @@ pub struct Totals {
 }
 
 impl Recorder {
-    /// A recorder without events on this time base.
+    /// A recorder without events. Event times are given on this clock.
     pub fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -53,7 +53,7 @@ impl Recorder {
         }
     }
 
-    /// The time base.
+    /// The clock on which event times are given.
     pub fn clock(&self) -> Clock {
         self.clock
     }
@@ -80,17 +80,17 @@ impl Recorder {
         self.state().totals
     }
 
-    /// How often the client with this index has reported the end of a fault that it was ordered to suffer.
+    /// How often the client with this index has reported that a disturbance ordered by a fault has ended.
     pub fn suffered(&self, client: usize) -> u64 {
         self.state().suffered.get(&client).copied().unwrap_or(0)
     }
 
-    /// The process id of this client process, once it is ready.
+    /// The process id of the client process with this name, once it is ready.
     pub fn ready(&self, who: &str) -> Option<u32> {
         self.state().ready.get(who).copied()
     }
 
-    /// The time of the last result that the client with this index had in this workload.
+    /// The time at which the client with this index last obtained a lock or an answer in this workload.
     pub fn last_served(&self, client: usize, workload: &str) -> Option<u64> {
         self.state()
             .last
@@ -103,7 +103,7 @@ impl Recorder {
         self.state().retired.contains(who)
     }
 
-    /// All events so far, in the order of their arrival.
+    /// All events so far, in the order in which they arrived.
     pub fn entries(&self) -> Vec<Entry> {
         self.state().entries.clone()
     }

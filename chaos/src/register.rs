@@ -1,5 +1,6 @@
-//! Services that fencing tokens protect: a register that accepts a write only if it has seen no larger token, and a
-//! bank with the same rule. They run in the driver, so that their record of accepted writes does not depend on clients.
+//! Services that are protected by fencing tokens: a register that accepts a write only if it has seen no larger token,
+//! and a bank with the same rule. They run in the driver, so that their record of accepted writes does not depend on
+//! clients.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
@@ -56,7 +57,7 @@ impl Register {
     }
 }
 
-/// Serves one connection: each line is a request, and is answered with one line, `ok ..` or `stale`.
+/// Serves one connection: each request is one line, and is answered with one line, `ok ..` or `stale`.
 fn serve(
     stream: UnixStream,
     protected: &Mutex<Protected>,
@@ -108,7 +109,8 @@ impl Protected {
         "ok\n".to_owned()
     }
 
-    /// Handles the request `look accounts token reader`. The balances follow the `ok`.
+    /// Handles the request `look accounts token reader`, which reads balances. The reply is `ok` followed by the
+    /// balances.
     fn look(&mut self, names: &[&str], token: u64, by: &str, recorder: &Recorder) -> String {
         match self.bank.look(names, token) {
             Ok(balances) => {
@@ -119,7 +121,7 @@ impl Protected {
         }
     }
 
-    /// Handles the request `book account=balance,.. token writer`.
+    /// Handles the request `book account=balance,.. token writer`, which sets balances.
     fn book(
         &mut self,
         balances: &BTreeMap<String, i64>,

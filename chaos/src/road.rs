@@ -1,4 +1,4 @@
-//! The path from one client to one master: a proxy in front of each of its servers.
+//! The network path from one client to one master: a proxy in front of each server of the master.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! One run, from the first server to the verdict.
+//! One chaos run, from starting the first server to the verdict.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,11 +90,11 @@ struct Driver<'a> {
     world: World,
     plan: Vec<Planned>,
     gauged: Option<Instant>,
-    /// The folder of the clients' shared files. It is the last field, so it is removed last.
+    /// The folder of the files that the clients share. It is the last field, so it is removed last.
     dir: tempfile::TempDir,
 }
 
-/// A fault whose effect was observed and which was not ended yet.
+/// A fault whose effect was observed and which has not ended yet.
 struct Active {
     number: usize,
     fault: Injection,
@@ -187,7 +187,8 @@ impl<'a> Driver<'a> {
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
             active = self.heal_due(active);
-            // Injecting takes time, so the schedule is late, and a target may still be affected by an earlier fault.
+            // Injecting a fault takes time, so the schedule may be late, and a target may still be affected by an
+            // earlier fault.
             let free =
                 |planned: &Planned| !active.iter().any(|one| one.fault.meets(&planned.fault));
             let ready = |planned: &Planned| began + planned.at <= now && free(planned);
@@ -202,7 +203,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Takes the steps of the changes of masters, and injects faults in between.
+    /// Takes the steps of the changes of masters, and injects faults between the steps.
     fn change_masters(&mut self, changes: &Changes, stop: &AtomicBool) -> anyhow::Result<()> {
         let quorate = find_quorate().context(NO_QUORATE)?;
         let mut walker = Walker::new(self.scenario, changes, &quorate, self.dir.path());
@@ -297,7 +298,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Waits until every client has made progress in all of its workloads, and until no fault can explain a leftover
-    /// key any more. From then on, the key of a released lock must be gone long before its TTL.
+    /// key any more. From then on, a released lock's key must be gone long before one TTL has passed.
     fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
         let began = Instant::now();
@@ -371,8 +372,8 @@ impl<'a> Driver<'a> {
             if self.is_retired(master) {
                 continue;
             }
-            // On a master without a clock, a lock that was lost and not released stays visible for one TTL. Its first
-            // reading does not count.
+            // On a master without a clock, a lock that was lost and not released stays visible for one TTL. So the
+            // first reading, right after the clients have ended, does not count.
             if when == "at-once" && !self.world.masters[master].kind().has_clock() {
                 let _ = self.world.keys(master);
                 continue;
@@ -416,7 +417,7 @@ impl<'a> Driver<'a> {
             }
         }
         for master in 0..self.world.masters.len() {
-            // Ask only masters that answer, because a stopped master would block the run.
+            // Ask only masters that answer at once, because a stopped master would block the run.
             if self.world.answers(master)
                 && let Some((memory, handles, connections)) = self.world.gauge(master)
             {
@@ -444,7 +445,7 @@ fn unavailable(kind: &str, why: String) -> Event {
     Event::Unavailable { kind, why }
 }
 
-/// The settings of all clients. Each client has its own path to the masters.
+/// The settings of all clients, one per client. Each client has its own network path to the masters.
 fn settings(
     scenario: &Scenario,
     clock: Clock,
@@ -470,8 +471,8 @@ fn settings(
         ttl: scenario.ttl,
         max_ttl: scenario.max_ttl,
         pause: scenario.pause,
-        // If a fault must break exclusion, more holds are long, because a client can lose a lock only while it holds
-        // one.
+        // If a fault must break exclusion, a larger share of the holds is long, because a client can lose a lock only
+        // while it holds one.
         long: if must_break { 0.3 } else { 0.06 },
         renewed: !must_break,
         many: scenario.many,
@@ -482,8 +483,8 @@ fn settings(
     }
 }
 
-/// The path of the `quorate` program, for the parts of a run that need it: the variable `QUORATE_CLI`, otherwise the
-/// folder of this program.
+/// The path of the `quorate` program, which some workloads and changes of masters need. It is given by the variable
+/// `QUORATE_CLI`, or else searched in the folder of this program.
 fn find_quorate() -> Option<PathBuf> {
     let named = std::env::var_os("QUORATE_CLI").map(PathBuf::from);
     let beside = || Some(std::env::current_exe().ok()?.with_file_name("quorate"));

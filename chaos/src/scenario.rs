@@ -50,11 +50,11 @@ pub struct Scenario {
     pub pause: Duration,
     /// The number of locks that the workload `many` holds at once in each client.
     pub many: usize,
-    /// About how long the workload `many` holds each lock.
+    /// The approximate time for which the workload `many` holds each lock.
     pub many_hold: Duration,
     /// The longest pause between the starts of two faults.
     pub gap: Duration,
-    /// The server program; `None` for the default of the machine.
+    /// The server program; `None` for the program that this machine has by default.
     pub server: Option<PathBuf>,
     /// The longest time that the fault-free period waits until every client has made progress.
     pub patience: Duration,
@@ -68,7 +68,7 @@ pub enum Exclusion {
     Holds,
     /// Two holders are possible during some of the faults, and only then.
     MayBreak,
-    /// Two holders are certain. A run in which none were seen did not look hard enough.
+    /// Two holders are certain. A run in which no two holders were seen did not look hard enough.
     MustBreak,
 }
 
@@ -127,7 +127,7 @@ impl Scenario {
     pub fn exclusion(&self) -> Exclusion {
         let nodes = self.nodes();
         let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
-        // In workloads where clients rarely compete, two holds may happen not to overlap.
+        // In workloads whose clients rarely compete, it may happen that no two holds overlap.
         let seen = self.workloads.iter().any(|one| one.shows_breaks());
         if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
             Exclusion::MustBreak
@@ -138,9 +138,9 @@ impl Scenario {
         }
     }
 
-    /// How long after the last fault a leftover key may be due to a delayed request, which arrived after the client had
-    /// released the lock. A key that is left after this time was not released. `None` if clocks are wrong, because then
-    /// nothing can be concluded from a key.
+    /// How long after the last fault a leftover key may still be excused by a delayed request that arrived after the
+    /// client had released the lock. A key that is left after this time was not released. `None` if clocks are wrong,
+    /// because then nothing can be concluded from a key.
     pub fn settling(&self) -> Option<Duration> {
         if self.has(Needs::Clocks) {
             return None;
@@ -148,7 +148,7 @@ impl Scenario {
         if self.faults.is_empty() {
             return Some(Duration::ZERO);
         }
-        // The kernel retransmits lost packets at growing intervals.
+        // Links that are down lose packets, and the kernel retransmits lost packets at growing intervals.
         let held_up = if self.has(Needs::Links) { 2_500 } else { 1_000 };
         Some(self.ttl + Duration::from_millis(held_up))
     }
@@ -157,7 +157,7 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// The reason why they cannot.
+    /// If the parts cannot be combined: the reason.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(self.masters > 0, "at least one master");
         ensure!(self.clients > 0, "at least one client");
@@ -220,7 +220,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Whether some fault of the scenario has this requirement.
+    /// Whether some fault of the scenario has this requirement, e.g. proxies.
     pub fn has(&self, needed: Needs) -> bool {
         self.faults.iter().any(|kind| kind.needs == needed)
     }

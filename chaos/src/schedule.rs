@@ -10,16 +10,17 @@ use crate::faults::{Injection, Kind, Lasts, Reach};
 use crate::scenario::Scenario;
 use crate::world::Needs;
 
-/// A fault and its start.
+/// A fault of the schedule, and the time at which it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
     /// The start of the fault, counted from the end of the warm-up.
     pub at: Duration,
-    /// The fault.
+    /// The fault to be injected.
     pub fault: Injection,
 }
 
-/// How much longer than `max_ttl` a restarted master may be excluded: it reports its age in whole seconds.
+/// How much longer than `max_ttl` a restarted master may be excluded. The time is needed because a master reports its
+/// age in whole seconds.
 const GUARD_SLACK: Duration = Duration::from_millis(1_200);
 
 /// The schedule of a scenario. The same scenario always has the same schedule.
@@ -59,14 +60,15 @@ impl<'a> Scheduler<'a> {
             return Vec::new();
         }
         let mut at = Duration::from_millis(self.rng.random_range(200..400));
-        // Every kind is drawn once per round, in a new order each time.
+        // Every kind of fault is drawn once per round, in a new order each time.
         let mut round: Vec<Kind> = Vec::new();
         while at < scenario.duration {
             if round.is_empty() {
                 round.clone_from(&kinds);
                 round.shuffle(&mut self.rng);
             }
-            // Draw the next kind whose targets are free. A kind that has to wait keeps its turn.
+            // Draw the next kind of fault whose targets are free. A kind that has to wait is tried again later in the
+            // round.
             let ready = (0..round.len()).rev().find_map(|place| {
                 let fault = self.draw(round[place], at)?;
                 Some((place, fault))
@@ -83,7 +85,8 @@ impl<'a> Scheduler<'a> {
         self.planned
     }
 
-    /// Whether some master can have this fault. A fault without such a master would wait for ever and block all others.
+    /// Whether some master can have this kind of fault. A kind that fits no master would wait for ever and block all
+    /// others.
     fn has_turns(&self, kind: Kind) -> bool {
         let (scenario, nodes) = (self.scenario, self.scenario.nodes());
         let suits = |index| kind.suits(nodes[index], scenario.persistence(index));
@@ -170,14 +173,14 @@ pub(crate) fn injection(
     }
 }
 
-/// The time from the start of the fault until its targets are as before.
+/// The time from the start of the fault until its targets have recovered.
 pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     let kind = fault.kind;
     let mut felt = fault.lasts + Duration::from_millis(200);
     if kind.restarts && scenario.guarded {
         felt += scenario.max_ttl + GUARD_SLACK;
     }
-    // The fault still has an effect for one TTL after it; the next fault should meet recovered clients.
+    // The effect of the fault lasts for one TTL after its end. The next fault should meet recovered clients.
     if kind.lasts == Lasts::Moment || kind.must_break() {
         felt += scenario.ttl;
     }

@@ -1,7 +1,8 @@
-//! A soak: a long run that checks whether any process grows.
+//! A soak: a long chaos run that checks whether any process uses more and more resources.
 //!
-//! It is an ordinary run, but slower and longer, with many held locks: 1,000, or 200 if a master writes to disk. At the
-//! end, the memory and the file descriptors of every process are compared with their values after the first tenth.
+//! It is slower and longer than an ordinary run, with many held locks: 1,000, or 200 if a master writes to disk. At the
+//! end, the memory and the file descriptors of every process are compared with their values after the first tenth of
+//! the run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,9 +19,10 @@ const SLACK_BYTES: u64 = 6 << 20;
 /// quarter.
 const SLACK_HANDLES: u64 = 12;
 
-/// The number of held locks if all masters are Redis.
+/// The number of held locks in a soak whose masters are all Redis.
 const HELD: usize = 1_000;
-/// The number of held locks if a master writes each renewal to its disk, about three per lock and second.
+/// The number of held locks in a soak with a master that writes each renewal to its disk. There are about three
+/// renewals per lock and second.
 const HELD_ON_DISK: usize = 200;
 
 /// The scenario of a soak of this length: a fault every second or two, and 1,000 held locks, or 200 if a master writes
@@ -41,7 +43,7 @@ pub fn scenario(duration: Duration, base: Scenario) -> Scenario {
     }
 }
 
-/// One reading of one process.
+/// One reading of the resources of one process.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     t: u64,

@@ -1,18 +1,18 @@
-//! The steps of an operator who changes masters, in order. A careful operator follows the operators' page; a known-bad
-//! one does not.
+//! The steps of an operator that changes masters, in order. A careful operator follows the operators' page; a known-bad
+//! operator does not.
 
 use crate::changes::{Changes, Operator};
 
-/// A task that must be completed before the next one.
+/// A task of the operator, which must be completed before the next task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// A step of `quorate masters`.
+    /// Take this step with the command `quorate masters`.
     Command(&'static str),
     /// End these clients, and start them again with other masters.
     Clients(Vec<usize>, Given),
     /// Inject a fault into a master.
     Fault(Moment),
-    /// Stop the servers that are no longer used for good.
+    /// Stop for good the servers that are no longer used.
     Retire,
     /// Raise the generation markers of the new masters by hand.
     Marks,
@@ -31,10 +31,10 @@ pub enum Given {
     NextAsFirst,
 }
 
-/// The moment at which a fault is injected during a change.
+/// The moment of a change of masters at which a fault is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// Before a step of the operator, or while clients are restarted with other masters.
+    /// Before the operator takes a step, or while clients are restarted with other masters.
     Usual,
     /// Between closing the old masters and opening the new ones.
     Closed,

@@ -1,5 +1,5 @@
-//! Carries out the tasks of a [walk] step by step, so that the run continues in the meantime. It takes the steps with
-//! the real `quorate masters`, restarts clients with other masters, and stops servers for good.
+//! Carries out the tasks of a [walk], a part at each call, so that the run continues in the meantime. It takes the
+//! steps with the real `quorate masters`, restarts clients with other masters, and stops servers for good.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::scenario::Scenario;
 use crate::walk::{self, Given, Moment, Task};
 use crate::world::World;
 
-/// The longest time that a step is tried, or that the walker waits for clients to end and start.
+/// The longest time for which a step is tried, or for which the walker waits until clients have ended and started.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// The pause before a failed step is tried again.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -25,9 +25,9 @@ const PAUSE: Duration = Duration::from_millis(300);
 pub enum Now {
     /// Nothing; call [`Walker::go_on`] again.
     Goes,
-    /// Inject a fault for this moment, and report it to the walker.
+    /// Inject a fault that suits this moment of the change, and report it to the walker.
     Wants(Moment),
-    /// Stop calling: all tasks are done, or one of them failed.
+    /// Stop calling the walker: all tasks are done, or a task failed.
     Over,
 }
 
@@ -40,7 +40,7 @@ pub struct Busy {
     pub clients: Vec<usize>,
 }
 
-/// An operator in the middle of a change.
+/// An operator in the middle of a change of masters.
 #[derive(Debug)]
 pub struct Walker {
     changes: Changes,
@@ -54,10 +54,10 @@ pub struct Walker {
     /// The time at which the current task was begun, by the run's clock and by the machine's clock.
     begun: Option<(u64, Instant)>,
     running: Option<Child>,
-    /// The stored values that a step has reported as lost or as created or removed in part. Each entry is the command
-    /// that drops the value.
+    /// The stored values that a step has reported as lost, or as only partly created or removed. Each entry is the
+    /// command that drops the value.
     lost: VecDeque<Vec<String>>,
-    /// Whether a command that drops such a value is running now.
+    /// Whether a command that drops such a stored value is running now.
     is_dropping: bool,
     again: Option<Instant>,
     rolling: Rolling,
@@ -72,7 +72,7 @@ struct Rolling {
 }
 
 impl Walker {
-    /// An operator before the first task. The commands are run in the folder `dir`.
+    /// An operator that has not begun its first task. Its commands are run in the folder `dir`.
     pub fn new(scenario: &Scenario, changes: &Changes, quorate: &Path, dir: &Path) -> Self {
         let mut walker = Self {
             changes: changes.clone(),
@@ -196,7 +196,8 @@ impl Walker {
         Now::Goes
     }
 
-    /// Takes a step with `quorate masters`, and returns its output once it has succeeded. A failed step is tried again.
+    /// Takes a step with `quorate masters`, and returns its output once it has succeeded. If the step fails, it is
+    /// tried again.
     fn take(
         &mut self,
         step: &str,
@@ -221,7 +222,7 @@ impl Walker {
         self.again = Some(Instant::now() + PAUSE);
         let output = child.wait_with_output()?;
         if self.is_dropping {
-            // If the value was not dropped, the step reports it again.
+            // The step is taken again. If the stored value was not dropped, the step reports the value again.
             return Ok(None);
         }
         let text = |bytes: &[u8]| {
@@ -287,7 +288,7 @@ impl Walker {
             let free = |client: &usize| !busy.clients.contains(client);
             if let Some(place) = rolling.waiting.iter().position(free) {
                 rolling.leaving.extend(rolling.waiting.remove(place));
-                // A client that does not read its input has ended already.
+                // A client that no longer reads its input has ended already.
                 let _ = rolling
                     .leaving
                     .last()
@@ -342,7 +343,7 @@ impl Walker {
     }
 
     /// Makes the mistake of a hasty operator: marks the new masters as open by hand, although the old masters were
-    /// never closed. The content of the marker is copied from clients that use both sets.
+    /// never closed. The generation marker is copied from clients that use both sets of masters.
     fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
         let [_, next] = self.sets();
         let mut mark = String::new();

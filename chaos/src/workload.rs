@@ -24,7 +24,8 @@ pub enum Workload {
     Readers,
     /// Work in one of five slots: detects a sixth holder.
     Permits,
-    /// Work in several processes and nested holds of one lock owner at a time: detects the mark of another owner.
+    /// Work in several processes and nested holds of one lock owner at a time: detects that another owner worked in
+    /// between.
     Owners,
     /// Take prizes from quotas of ten, and run jobs once: detects an eleventh prize and a second run of a job.
     Prizes,
@@ -32,7 +33,8 @@ pub enum Workload {
     Leader,
 }
 
-/// Names for several workloads: `lock` for those of plain locks, `kinds` for the other kinds, and `all`.
+/// Names that each stand for several workloads: `lock` for those of plain locks, `kinds` for those of the other kinds
+/// of locks, and `all`.
 pub const GROUPS: [(&str, &[Workload]); 3] = [
     ("lock", &Workload::LOCK),
     ("kinds", &Workload::KINDS),
@@ -50,7 +52,7 @@ impl Workload {
         Self::Run,
     ];
 
-    /// The workloads of the other kinds of locks, one each.
+    /// The workloads of the other kinds of locks, one workload per kind.
     pub const KINDS: [Self; 6] = [
         Self::Transfer,
         Self::Readers,
@@ -104,7 +106,7 @@ impl Workload {
         one.map(|one| vec![one])
     }
 
-    /// The shortest name for these workloads.
+    /// The shortest name on the command line for these workloads.
     pub fn name_of(some: &[Self]) -> String {
         let group = GROUPS.iter().find(|(_, all)| *all == some);
         if let Some((name, _)) = group {
@@ -114,13 +116,13 @@ impl Workload {
         names.join(",")
     }
 
-    /// Whether all clients share the resources of the workload and must make progress. In `many`, each client has its
-    /// own locks.
+    /// Whether all clients share the locks of this workload, so that each of them must make progress. In `many`, each
+    /// client has its own locks.
     pub fn is_shared(self) -> bool {
         self != Self::Many
     }
 
-    /// Whether the workload acquires plain exclusive locks so often that broken exclusion certainly shows.
+    /// Whether clients acquire plain exclusive locks so often in this workload that broken exclusion certainly shows.
     pub fn shows_breaks(self) -> bool {
         matches!(
             self,
@@ -146,23 +148,24 @@ pub enum Locker {
     NoUndo,
     /// Continues to work after its lock was lost.
     IgnoresLoss,
-    /// Does not queue, although all other clients do.
+    /// Does not wait in the queue, although all other clients do.
     JumpsLine,
-    /// Locks several resources one after the other, and keeps the first if the next one is not available.
+    /// Locks several resources one after the other, and keeps the first lock if the next resource is not available.
     OneByOne,
-    /// Locks several resources one after the other, and trusts all of them for as long as the last one.
+    /// Locks several resources one after the other, and trusts all locks until the last one expires, although the first
+    /// one expires earlier.
     LaterLease,
-    /// Stores the readers as a number, not by name.
+    /// Stores only the number of readers on each master, not their names.
     CountsReaders,
-    /// Accepts a majority in which each master may have granted another permit.
+    /// Accepts grants of a majority, even if each master has granted a different permit.
     AnyPermit,
     /// Joins its owner's lock if a single master reports that the owner holds it.
     JoinsByOne,
     /// Gives each hold of an owner a fencing token of its own.
     NumbersEach,
-    /// Stores a quota as a number on each master.
+    /// Stores a quota as a counter on each master, without a quorum decision on which unit was taken.
     CountsDown,
-    /// Accepts leadership from a single master.
+    /// Accepts the leadership when a single master grants it.
     LedByOne,
 }
 
@@ -183,8 +186,8 @@ impl Locker {
         Self::LedByOne,
     ];
 
-    /// Whether the library sends the requests, so that masters of every kind can be used. Other implementations need
-    /// Redis.
+    /// Whether the library sends the lock requests, so that masters of every kind can be used. Known-bad
+    /// implementations that send their own requests need Redis.
     pub fn is_the_library(self) -> bool {
         matches!(self, Self::Quorate | Self::IgnoresLoss | Self::JumpsLine)
     }

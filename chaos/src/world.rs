@@ -27,7 +27,7 @@ pub const PASSWORD: &str = "thrown-away";
 /// The rights of [`USER`], unless a fault has taken some away.
 pub const ALL_RIGHTS: &[&str] = &["~*", "&*", "+@all"];
 
-/// The user name and password of the clients at a MariaDB.
+/// The user name and password with which clients log in to a MariaDB.
 const CLIENTS: Login<'_> = Login {
     user: USER,
     password: PASSWORD,
@@ -36,14 +36,14 @@ const CLIENTS: Login<'_> = Login {
 /// The longest time that a master may take to start, even on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The equipment that a fault requires.
+/// The equipment that a fault requires from the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// No special equipment.
     Nothing,
     /// Clients connect to masters through proxies.
     Proxies,
-    /// Masters are behind links of their own.
+    /// Each master is behind a network link of its own.
     Links,
     /// The masters' clocks can be moved.
     Clocks,
@@ -51,7 +51,7 @@ pub enum Needs {
     Names,
     /// Clients log in as [`USER`].
     User,
-    /// Masters with a snapshot take time to load it.
+    /// A Redis master delays the loading of each key, so that a restart takes time.
     SlowLoading,
 }
 
@@ -60,13 +60,13 @@ pub enum Needs {
 pub struct Layout {
     /// The number of proxies in front of each master: one per client, or one for all clients.
     pub ways: usize,
-    /// The kind of each master, and its persistence if it is a Redis.
+    /// The kind of each master, and its persistence. The persistence is used only for Redis.
     pub masters: Vec<(NodeKind, Persistence)>,
     /// The request timeout of clients for masters other than Redis.
     pub timeout: Duration,
     /// The server program; `None` for the default of the machine.
     pub server: Option<PathBuf>,
-    /// The requirements of all faults.
+    /// The requirements of all faults of the run.
     pub needs: Vec<Needs>,
     /// The seed of the random delays in the proxies.
     pub seed: u64,
@@ -78,7 +78,7 @@ impl Layout {
     }
 }
 
-/// The tools of some faults, as far as faults require them and this machine supports them.
+/// The tools that some faults use. A tool is set up if a fault requires it and this machine supports it.
 #[derive(Debug, Default)]
 pub struct Tools {
     clocks: Option<Result<ClockShim, String>>,
@@ -124,15 +124,15 @@ pub struct World {
     pub masters: Vec<Master>,
     /// The network paths `roads[client][master]`. There is one row per client, or one row for all clients.
     pub roads: Vec<Vec<Road>>,
-    /// The clock offsets of the masters; empty if no fault needs them.
+    /// The files that set the clock offsets of the masters; empty if no fault changes clocks.
     pub offsets: Vec<OffsetFile>,
-    /// The host names of the masters, if they have any.
+    /// The host names of the masters, or `None` if clients use addresses.
     pub names: Option<Names>,
     /// Whether clients connect to the masters directly instead of through proxies.
     direct: bool,
-    /// The credentials of clients at a Redis, as part of a URL.
+    /// The user name and password of clients at a Redis, as part of a URL.
     login: String,
-    /// The observers of masters other than Redis.
+    /// The observers of the locks on the masters; `None` for a Redis.
     observers: Vec<Option<Observer>>,
     timeout: Duration,
 }
@@ -220,17 +220,17 @@ impl World {
         masters.iter().copied().map(url).collect()
     }
 
-    /// The environment variables of client processes.
+    /// The environment variables that client processes are started with.
     pub fn env(&self) -> Vec<(OsString, OsString)> {
         let names = self.names.iter().flat_map(Names::env);
         names.collect()
     }
 
-    /// The server of this master, if it is a Redis.
+    /// The Redis server of this master.
     ///
     /// # Errors
     ///
-    /// If the master is of another kind.
+    /// If the master is not a Redis.
     pub fn redis(&self, master: usize) -> anyhow::Result<&Arc<Server>> {
         self.masters[master].redis()
     }
@@ -299,8 +299,8 @@ impl World {
     }
 }
 
-/// The resources of a master other than Redis, as it reports them. Its memory is not judged, because the server fills
-/// its caches over time.
+/// The resources of a master other than Redis, as its server reports them. The memory is not judged, because such a
+/// server fills its caches over time.
 fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     if let Ok(server) = master.database() {
         let (_, handles) = fleet::usage(server.pid()?)?;
@@ -316,7 +316,7 @@ fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     Some((0, 0, connections.sum()))
 }
 
-/// Creates the observer of a master; `None` for a Redis.
+/// Creates the observer of the locks on a master; `None` for a Redis.
 fn observe(master: &Master) -> anyhow::Result<Option<Observer>> {
     let url = master.url(&master.addrs(), CLIENTS, observer::PATIENCE);
     url.map(|url| Observer::of(&url)).transpose()
@@ -389,7 +389,7 @@ fn server_options(layout: &Layout, disk: Persistence) -> ServerOptions {
     options
 }
 
-/// Returns the id of the server's present run, which changes with every restart.
+/// Returns the server's run id, which changes with every restart.
 ///
 /// # Errors
 ///

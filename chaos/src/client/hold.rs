@@ -136,7 +136,7 @@ impl Hold {
         }
     }
 
-    /// Records the release, and then releases the lock. While the client is told to drop guards, it drops the guard
+    /// Records the release, and then releases the lock. While the client has to drop guards, it drops the guard
     /// instead of calling release.
     pub(super) async fn give_back(self, ctx: &Ctx, op: u64) {
         let until = self.until(ctx);

@@ -1,4 +1,4 @@
-//! Faults of client processes.
+//! Faults that disturb or kill client processes.
 
 use std::time::Duration;
 
@@ -61,7 +61,8 @@ fn client(fault: &Injection) -> anyhow::Result<usize> {
     }
 }
 
-/// The client itself reports when the disturbance has ended.
+/// Sends the client the command to disturb itself. The client reports when the disturbance has ended, and only then the
+/// fault is healed.
 fn suffering(fault: &Injection, world: &mut World, what: &Instruction) -> anyhow::Result<Landed> {
     let client = client(fault)?;
     let before = world.clients.seen().suffered(client);

@@ -74,7 +74,7 @@ fn offset(index: usize, world: &World) -> anyhow::Result<OffsetFile> {
     offset.context("this master's clock cannot be moved")
 }
 
-/// Checks that the clock is wrong by at least `enough` milliseconds, and returns the observation.
+/// Checks that the master's clock is wrong by at least `enough` milliseconds, and returns the observed difference.
 fn look(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
     let off = off_by(world.redis(index)?)?;
     ensure!(

@@ -1,4 +1,4 @@
-//! Faults that administrators and crashes cause on a MariaDB.
+//! Faults of a MariaDB master, as administrators and crashes cause them.
 
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ pub(super) const ROWS: &[Row] = &[
     .lasts(Lasts::Moment),
 ];
 
-/// Kills the server. A commit from just before the kill must still be there after the restart; otherwise the restart
-/// guard would be needed.
+/// Kills the MariaDB server. A commit from just before the kill must still be there after the restart. If it is lost, a
+/// database needs the restart guard as well.
 fn kill(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.masters[index].database()?;
     let marker = fault.draw;

@@ -1,5 +1,5 @@
-//! The definition of a fault: a row with its name, its effect on the promises of a run, its requirements, and the
-//! function that injects it. Each file of this folder has a table of rows next to the functions.
+//! The definition of a kind of fault: a row with its name, its effect on the promises of a run, its requirements, and
+//! the function that injects it. Each file of this folder has a table of rows next to the functions.
 //!
 //! An [`Injection`] of a [`Kind`] acts on a [`World`] and returns a [`Landed`], which can heal the fault. Injecting and
 //! healing are both verified: a kill that killed nothing is an error, not a silent success.
@@ -19,7 +19,7 @@ use crate::world::{Needs, Tools, World};
 #[derive(Clone, Copy)]
 pub struct Kind(pub(super) &'static Row);
 
-/// One kind of fault.
+/// One kind of fault: a row of the table of faults.
 pub struct Row {
     name: &'static str,
     /// A description of the fault in one line.
@@ -28,13 +28,13 @@ pub struct Row {
     pub reach: Reach,
     /// The kinds of masters that the fault can be injected into.
     pub on: Which,
-    /// The equipment that the run must set up for the fault.
+    /// The equipment that the run must set up for this kind of fault, e.g. proxies.
     pub needs: Needs,
-    /// The minimum number of masters. The fault is skipped in smaller runs.
+    /// The minimum number of masters. The fault is skipped in runs with fewer masters.
     pub fewest_masters: usize,
     /// How long the fault lasts.
     pub lasts: Lasts,
-    /// Whether the affected masters have restarted when the fault ends.
+    /// Whether the fault restarts the affected masters, so that they have restarted when it ends.
     pub restarts: bool,
     breaks: Breaks,
     disk: Disk,
@@ -76,13 +76,13 @@ pub enum Lasts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breaks {
     Never,
-    /// Two holders are possible, but only if the restart guard is off.
+    /// Two holders are possible if the restart guard is off, and impossible otherwise.
     Unguarded,
     /// Two holders are possible, because a master loses data without a visible restart.
     Forgets,
     /// Two holders are possible, because a clock is wrong.
     Mistimes,
-    /// Two holders are certain. A run in which none were seen did not look hard enough.
+    /// Two holders are certain. A run in which no two holders were seen did not look hard enough.
     Must,
     /// Two holders are certain if the restart guard is off. The fault is meant for runs without the guard.
     MustUnguarded,
@@ -93,16 +93,16 @@ pub(super) enum Breaks {
 pub(super) enum Disk {
     Any,
     Keeps(Persistence),
-    /// Any persistence except this one, because the fault needs the files of that persistence for itself.
+    /// Any persistence except this one, because the fault uses the files of this persistence itself.
     Not(Persistence),
 }
 
-/// The function that injects a fault into one of its masters.
+/// A function that injects a fault into one master, given by its index.
 pub(super) type ToEach = fn(&Injection, usize, &mut World) -> anyhow::Result<Landed>;
-/// The function that injects a fault into all of its targets at once.
+/// A function that injects a fault into all of its targets at once.
 pub(super) type ToAll = fn(&Injection, &mut World) -> anyhow::Result<Landed>;
 
-/// The function that injects a fault.
+/// A function that injects a fault: into one master after the other, or into all targets at once.
 #[derive(Clone, Copy)]
 enum Deed {
     Each(ToEach),
@@ -190,8 +190,8 @@ impl Kind {
         self.name
     }
 
-    /// Whether mutual exclusion cannot be promised during this fault, with or without the restart guard, on masters of
-    /// these kinds.
+    /// Whether mutual exclusion cannot be promised during this fault in a run with masters of these kinds. `guarded`
+    /// states whether the restart guard is on.
     pub fn breaks_exclusion(self, guarded: bool, nodes: &[NodeKind]) -> bool {
         match self.breaks {
             Breaks::Never => false,
@@ -206,18 +206,18 @@ impl Kind {
         self.restarts || self.breaks == Breaks::Forgets
     }
 
-    /// Whether the fault certainly takes the lock from a holder. A run in which exclusion was never broken then did not
-    /// look hard enough.
+    /// Whether the fault certainly makes a holder lose its lock to another client. If exclusion was never broken in a
+    /// run with this fault, the run did not look hard enough.
     pub fn must_break(self) -> bool {
         matches!(self.breaks, Breaks::Must | Breaks::MustUnguarded)
     }
 
-    /// Whether the fault is meant for masters without the restart guard.
+    /// Whether the fault is meant for runs without the restart guard.
     pub fn is_unguarded(self) -> bool {
         self.breaks == Breaks::MustUnguarded
     }
 
-    /// The persistence that the fault needs on its master; `None` if any persistence will do.
+    /// The persistence that the fault needs on a Redis master; `None` if any persistence is suitable.
     pub fn persistence(self) -> Option<Persistence> {
         match self.disk {
             Disk::Keeps(kept) => Some(kept),
@@ -301,7 +301,7 @@ impl Serialize for Kind {
     }
 }
 
-/// One fault, its targets, and its duration.
+/// One fault to be injected: its kind, its targets, and its duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Injection {
     /// The kind of fault.
@@ -312,13 +312,13 @@ pub struct Injection {
     pub clients: Vec<usize>,
     /// How long the fault lasts.
     pub lasts: Duration,
-    /// The seed of the details of the fault, e.g. its delay or number of bytes.
+    /// The seed for the details of this fault, e.g. its delay or number of bytes.
     pub draw: u64,
 }
 
 type Heal = Box<dyn FnOnce(&mut World) -> anyhow::Result<()>>;
 
-/// A fault whose effect was observed.
+/// A fault that was injected and whose effect was observed.
 #[must_use = "it stays until it is healed"]
 pub struct Landed {
     /// The observed effect.
@@ -327,7 +327,7 @@ pub struct Landed {
 }
 
 impl Landed {
-    /// An observed fault, and the function that heals it.
+    /// A fault whose effect `seen` was observed, with the function that heals it.
     pub fn new(
         seen: impl Into<String>,
         heal: impl FnOnce(&mut World) -> anyhow::Result<()> + 'static,
@@ -343,7 +343,7 @@ impl Landed {
     ///
     /// # Errors
     ///
-    /// The error of `look`.
+    /// The error of the function `look`, which observes the effect.
     pub fn once_seen(
         world: &mut World,
         look: impl FnOnce(&World) -> anyhow::Result<String>,
@@ -358,7 +358,7 @@ impl Landed {
         }
     }
 
-    /// A fault that ends as soon as it has happened, so that nothing needs to be healed.
+    /// An injected fault that ends as soon as it has happened, so that nothing needs to be healed.
     pub fn momentary(seen: impl Into<String>) -> Self {
         Self::new(seen, |_| Ok(()))
     }
@@ -402,7 +402,7 @@ impl Injection {
     ///
     /// # Errors
     ///
-    /// If it could not be injected, or if its effect was not observed.
+    /// If the fault could not be injected, or if its effect was not observed.
     pub fn inject(&self, world: &mut World) -> anyhow::Result<Landed> {
         let landed = match self.kind.deed {
             Deed::All(deed) => deed(self, world),
@@ -411,8 +411,8 @@ impl Injection {
         landed.with_context(|| format!("{} on {}", self.kind, self.targets().join(", ")))
     }
 
-    /// Injects the fault into one master after the other. If one master cannot be affected, the others are healed at
-    /// once, because the fault counts as a whole.
+    /// Injects the fault into one master after the other. If one master cannot be affected, all masters affected so far
+    /// are healed at once, because the fault counts only as a whole.
     fn inject_each(&self, deed: ToEach, world: &mut World) -> anyhow::Result<Landed> {
         let mut parts = Vec::new();
         for &index in &self.masters {
@@ -434,7 +434,7 @@ impl Injection {
         masters.chain(clients).collect()
     }
 
-    /// The clients that the fault affects, by index.
+    /// The running clients that the fault affects, by index.
     pub(super) fn clients_in(&self, world: &World) -> Vec<usize> {
         or_all(&self.clients, world.roads.len())
     }
@@ -446,24 +446,24 @@ impl Injection {
         self.clients_in(world).into_iter().flat_map(of).collect()
     }
 
-    /// Whether this fault and the other one have a target in common.
+    /// Whether two faults have a target in common.
     pub fn meets(&self, other: &Self) -> bool {
         let meet = |ours: &[usize], theirs: &[usize]| theirs.iter().any(|one| ours.contains(one));
         meet(&self.masters, &other.masters) || meet(&self.clients, &other.clients)
     }
 
-    /// Draws a number from `from` up to but not including `to`. The same fault always draws the same number.
+    /// Draws a number from `from` up to but not including `to`. One fault draws the same number each time.
     pub(super) fn pick(&self, from: u64, to: u64) -> u64 {
         from + self.draw % (to - from)
     }
 
-    /// Draws a duration from `from` up to but not including `to` milliseconds. The same fault always draws the same
-    /// duration.
+    /// Draws a duration from `from` up to but not including `to` milliseconds. One fault draws the same duration each
+    /// time.
     pub(super) fn ms(&self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.pick(from, to))
     }
 
-    /// Draws one of these values. The same fault always draws the same value.
+    /// Draws one of these values. One fault draws the same value each time.
     pub(super) fn one_of<'a, T>(&self, all: &'a [T]) -> &'a T {
         &all[self.pick(0, all.len() as u64) as usize]
     }

@@ -9,7 +9,7 @@ use quorate_testbed::{Namespace, Server, within};
 use super::kind::{Injection, Landed, Row};
 use crate::world::{Needs, World};
 
-/// How long a connect attempt waits that must not be answered while the link is down.
+/// How long the probe waits for a connection while the link is down. It must not get one.
 const SILENCE: Duration = Duration::from_millis(150);
 
 pub(super) const ROWS: &[Row] = &[Row::each(

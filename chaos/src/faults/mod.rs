@@ -22,7 +22,7 @@ use crate::node::NodeKind;
 use crate::world::Needs;
 
 impl Kind {
-    /// All kinds of faults, in the order of the documentation.
+    /// All kinds of faults, in the order in which the documentation lists them.
     pub fn all() -> Vec<Self> {
         let files = [
             processes::ROWS,
@@ -39,8 +39,8 @@ impl Kind {
         files.into_iter().flatten().map(Self).collect()
     }
 
-    /// The faults that `mixed` stands for on these masters: those that break no promise and can be combined on any
-    /// machine.
+    /// The faults that the name `mixed` stands for on these masters: those that break no promise and can be combined on
+    /// any machine.
     pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
         let fits = |kind: &Self| {
             nodes.iter().any(|node| kind.on.has(*node))

@@ -13,9 +13,9 @@ use super::kind::{Injection, Landed, Row};
 use crate::fleet;
 use crate::world::{Needs, World, host};
 
-/// How long a lookup waits that must not be answered during the fault.
+/// How long the probe waits for a lookup during the fault. The lookup must not be answered.
 const SILENCE: Duration = Duration::from_millis(150);
-/// How long a lookup waits that must be answered, even on a busy machine.
+/// How long the probe waits for a lookup without a fault. The lookup must be answered, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
@@ -33,7 +33,8 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::Names),
 ];
 
-/// All clients use the same host name for the master, so the fault affects all of them.
+/// Makes the host name of a master fail to resolve. All clients use the same host name for the master, so the fault
+/// affects all of them.
 fn lose(
     fault: &Injection,
     index: usize,
@@ -75,14 +76,14 @@ fn names(world: &World) -> anyhow::Result<&Names> {
     world.names.as_ref().context("masters have no names here")
 }
 
-/// A process that resolves names with the clients' environment and looks up one name.
+/// A process that looks up one host name, with the same environment as the clients.
 struct Asked {
     process: Child,
     lines: Receiver<String>,
 }
 
 impl Asked {
-    /// Starts the lookup. When this function returns, the lookup has been sent.
+    /// Starts the process. When this function returns, the process has sent the lookup.
     fn of(names: &Names, name: &str) -> anyhow::Result<Self> {
         let mut process = Command::new(fleet::program()?)
             .args(["lookup", name])

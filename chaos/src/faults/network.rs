@@ -1,5 +1,5 @@
-//! Faults of the proxies between clients and masters. Each pair of client and master has its own proxy, so a fault can
-//! separate one client from one master.
+//! Network faults, injected by the proxies between clients and masters. Each pair of client and master has its own
+//! proxy, so a fault can separate one client from one master.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -102,7 +102,8 @@ const fn net(name: &'static str, what: &'static str, deed: ToAll) -> Row {
         .needs(Needs::Proxies)
 }
 
-/// Injects one of two partitions: one that holds messages and delivers them on heal, or one that drops them.
+/// Injects one of two kinds of partition: one that holds messages and delivers them when it heals, or one that drops
+/// them.
 fn partition(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     let net = if fault.draw.is_multiple_of(2) {
         Fault::Hold(Way::Both)
@@ -114,7 +115,7 @@ fn partition(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
 
 fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<Landed> {
     let pairs = fault.pairs(world);
-    // One probe per master, through the proxy of the first client, opened before the fault.
+    // Open one probe per master, through the proxy of the first client, before the fault is injected.
     let Some(&(first, _)) = pairs.first() else {
         bail!("no client to part from anything")
     };
@@ -139,7 +140,7 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
         let felt = look(net, kind, road, probe)?;
         seen.push(format!("m{}: {felt}", master + 1));
     }
-    // A connection with a gap in its bytes must not continue.
+    // A connection whose bytes have a gap must not be used again.
     let leaves_gaps = matches!(net, Fault::Drop(_));
     Ok(Landed::new(seen.join("; "), move |world| {
         drop(guards);
@@ -150,7 +151,7 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
     }))
 }
 
-/// Opens a connection to a master that answers. `None` if the master does not answer.
+/// Opens a connection to a master. `None` if the master does not answer.
 fn open(kind: NodeKind, road: &Road) -> Option<Probe> {
     let fresh = || Probe::open(kind, road.first(), SILENCE).ok();
     fresh()?.ask().ok()?;
@@ -166,8 +167,8 @@ fn unasked(heard: &str) -> anyhow::Result<String> {
     bail!("expected silence, heard {heard:?}")
 }
 
-/// Checks whether the fault has an effect. Without a probe, the master was already down for another reason. Then no
-/// effect can be observed, and the proxy's state is accepted instead.
+/// Checks that the fault has an effect. If there is no probe, the master was already down for another reason, and no
+/// effect can be observed. Then the proxy's state is accepted as proof instead.
 fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
         return Ok("in force, the master was not answering".into());
@@ -177,13 +178,13 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
     match net {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            // Another fault of this master has ended the probe's connection, so a new connection is tried. A partition
-            // silences new connections as well; a half-open fault affects only existing ones.
+            // The probe's connection was ended by another fault of this master, so a new connection is tried. A
+            // partition silences new connections as well; a half-open fault affects only existing ones.
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    // The other fault ends new connections as well. No answer arrived, which is what the partition
-                    // should cause.
+                    // The fault that ended the probe's connection ends new connections as well. No answer arrived, as
+                    // the partition should cause.
                     Err(error) => Ok(format!("in force, probes are ended: {}", error.kind())),
                     Ok(heard) => unasked(&heard),
                 }
@@ -196,7 +197,8 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             let heard = match net {
                 Fault::Refuse => again(),
                 _ => match probe.ask() {
-                    // The probe's timeout is too short for a slow machine, so ask again on a new connection.
+                    // The timeout of the probe is too short for a slow machine, so ask the master again on a new
+                    // connection.
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => again(),
                     heard => heard,
                 },

@@ -14,7 +14,7 @@ use crate::world::{Needs, World, run_id};
 
 /// A key that is written just before a kill, to find out afterwards which data the restart has kept.
 const MARKER: &str = "chaos:marker";
-/// The observed effect of a kill. The testbed has verified it.
+/// The observed effect of a kill. The testbed has verified that the server is dead.
 const DEAD: &str = "dead, and its port refuses";
 
 pub(super) const ROWS: &[Row] = &[
@@ -76,7 +76,7 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::SlowLoading),
 ];
 
-/// Kills all targets and restarts them at the same time, so that no holder can check its lock in between.
+/// Kills all target masters and restarts them at the same time, so that no holder can check its lock in between.
 fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     for &index in &fault.masters {
         world.masters[index].kill()?;
@@ -151,7 +151,7 @@ fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyh
     Ok(back_with_marker(index, false))
 }
 
-/// Heals the kill by a restart. `kept` states whether the data written last must still be there.
+/// Heals a kill by restarting the server. `kept` states whether the data written last must still be there.
 fn back_with_marker(index: usize, kept: bool) -> Landed {
     Landed::new(DEAD, move |world| {
         let server = world.redis(index)?;
@@ -166,9 +166,9 @@ fn back_with_marker(index: usize, kept: bool) -> Landed {
     })
 }
 
-/// Restarts a server that needs time to load its data, and refuses requests meanwhile.
+/// Restarts a server with so much data that loading takes time. Meanwhile the server refuses requests.
 fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    /// Each key then loads in about a third of a millisecond.
+    /// The number of keys to load, at about a third of a millisecond each.
     const KEYS: u32 = 900;
     let server = world.redis(index)?.clone();
     let fill = format!(
@@ -177,7 +177,7 @@ fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lan
     server.command(&["EVAL", &fill, "0"])?;
     ensure_ok(&server, &["CONFIG", "SET", "save", ""])?;
     save(&server)?;
-    // The delay per key is a setting of every start of these servers, see `World`. Without keys it has no effect.
+    // The delay per key is set at every start of these servers, see `World`. Without keys the delay has no effect.
     let restarting = {
         let server = server.clone();
         thread::spawn(move || server.restart())
@@ -203,7 +203,7 @@ fn mark(server: &Server) -> anyhow::Result<()> {
     ensure_ok(server, &["SET", MARKER, "1", "PX", "60000"])
 }
 
-/// Runs SAVE. If a background save has just begun by itself, waits for it first.
+/// Runs SAVE. If the server has just begun a background save by itself, waits for that save first.
 fn save(server: &Server) -> anyhow::Result<()> {
     let saved = within(Duration::from_secs(2), || {
         server.command(&["SAVE"]).is_ok_and(|reply| reply.is_ok())
@@ -218,7 +218,7 @@ fn ensure_ok(server: &Server, command: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the append-only file that the server writes to.
+/// Opens the append-only file that the server currently writes to.
 fn append_file(server: &Server) -> anyhow::Result<std::fs::File> {
     let mut newest: Option<PathBuf> = None;
     // Redis 7 and later have a folder of append-only files; older versions have a single file.

@@ -77,7 +77,7 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::User),
 ];
 
-/// ACL rules that take a right from the clients' user, each with a command that is then refused.
+/// ACL rules that each take a right from the clients' user, and the command that is refused without this right.
 const RIGHTS: &[(&str, &[&str])] = &[
     ("-@all", &["PING"]),
     ("-evalsha", &["EVALSHA", "x", "0"]),
@@ -95,7 +95,8 @@ const RIGHTS: &[(&str, &[&str])] = &[
     ("resetchannels", &["PUBLISH", "chaos:probe", "x"]),
 ];
 
-/// Takes a right away. Depending on the draw, clients notice it on existing connections or on new ones.
+/// Takes a right from the clients' user. Depending on the draw, clients notice it on existing connections or on new
+/// ones.
 fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let (taken, probe) = *fault.one_of(RIGHTS);
     let user = ["ACL", "SETUSER", USER];
@@ -111,7 +112,7 @@ fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     })
 }
 
-/// A command that makes a master refuse requests, and the command that ends the refusal.
+/// A command that makes a master refuse requests, and the command that makes it accept them again.
 struct Change {
     set: Vec<String>,
     back: Vec<String>,
@@ -128,7 +129,7 @@ impl Change {
         }
     }
 
-    /// Ends all connections, so that clients reconnect and meet the refusal while connecting.
+    /// Also ends all connections, so that clients reconnect and are refused while connecting.
     fn and_end_connections(self) -> Self {
         Self {
             ends_connections: true,
@@ -136,7 +137,7 @@ impl Change {
         }
     }
 
-    /// Makes the change. The fault counts as injected when `look` sees the refusal, and as healed when `look` does not
+    /// Sends the command. The fault counts as injected when `look` sees the refusal, and as healed when `look` does not
     /// see it any more.
     fn make(
         self,
@@ -144,7 +145,7 @@ impl Change {
         world: &mut World,
         look: impl Fn(&Server) -> anyhow::Result<String> + Copy + 'static,
     ) -> anyhow::Result<Landed> {
-        // Open the connection before the fault, because it may be the only one that works afterwards.
+        // Open the administrator's connection before the fault, because new connections may not work afterwards.
         let mut admin = world.redis(index)?.connect(PATIENCE)?;
         ok(&mut admin, &self.set)?;
         if self.ends_connections {
@@ -205,7 +206,7 @@ fn kill_all_clients(_: &Injection, index: usize, world: &mut World) -> anyhow::R
 fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
-    // This is the old name of the setting; newer servers accept it as well.
+    // `lua-time-limit` is the old name of the setting; newer servers accept it as well.
     ok(&mut admin, &["CONFIG", "SET", "lua-time-limit", "5"])?;
     admin.send(&["EVAL", "while true do end", "0"])?;
     let said = |reply: &Reply| matches!(reply, Reply::Error(why) if why.starts_with("BUSY"));
@@ -258,7 +259,7 @@ fn ok<W: AsRef<str>>(admin: &mut Connection, command: &[W]) -> anyhow::Result<()
     Ok(())
 }
 
-/// Tries a write as an administrator. Returns its error if that error begins with `code`.
+/// Tries a write as an administrator. Returns the server's error if it begins with `code`.
 fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     match server.command(&["SET", "chaos:probe", "1", "PX", "1000"])? {
         Reply::Error(said) if said.starts_with(code) => Ok(code.to_owned()),
@@ -266,7 +267,8 @@ fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     }
 }
 
-/// Ends all client connections. Those with subscriptions have a client type of their own, so two commands are needed.
+/// Ends all client connections. Connections with subscriptions have a client type of their own, so two commands are
+/// needed.
 fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
     let mut killed = 0;
     for kind in ["normal", "pubsub"] {
@@ -276,7 +278,8 @@ fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
     Ok(killed)
 }
 
-/// Logs in as the clients' user and runs a command. Returns the error of either step if it begins with `code`.
+/// Logs in as the clients' user and runs a command. Returns the error of the login or of the command if it begins with
+/// `code`.
 fn told(server: &Server, command: &[&str], code: &str) -> anyhow::Result<String> {
     let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
     let mut said = fresh.command(&["AUTH", USER, PASSWORD])?;

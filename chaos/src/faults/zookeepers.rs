@@ -1,4 +1,4 @@
-//! Faults of a ZooKeeper: its leader dies or stops, sessions expire.
+//! Faults of a ZooKeeper master: its leader dies or stops, or client sessions expire.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::kind::{Injection, Landed, Lasts, Row};
 use crate::node::Which;
 use crate::world::{Needs, World};
 
-/// How long an ensemble may take to elect a leader on a busy machine.
+/// How long an ensemble may take to elect a leader, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) const ROWS: &[Row] = &[
@@ -69,7 +69,7 @@ fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
     }))
 }
 
-/// Silences clients until the server has closed the session of at least one of them.
+/// Silences the connections of clients until the server has closed the session of at least one client.
 fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let ensemble = world.masters[index].zookeeper()?;
     let mut before = BTreeSet::new();
@@ -100,7 +100,7 @@ fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<
     }))
 }
 
-/// The sessions that the leader of the ensemble knows.
+/// The ids of the sessions that the leader of the ensemble has open.
 fn sessions(ensemble: &ZooKeeper) -> anyhow::Result<BTreeSet<String>> {
     let dump = ensemble.ask(leader(ensemble)?, "dump")?;
     let (all, _) = dump.split_once("ephemeral").unwrap_or((&dump, ""));

@@ -1,4 +1,4 @@
-//! The cost of changes of masters as text: a table of the steps, and a chart of every second.
+//! Shows as text how changes of masters affected the run: a table of the steps, and a chart with a column per second.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use crate::changes::Changes;
 use crate::history::{Attempt, FaultSpan, History};
 use crate::pace::{self, Idle, Life, Step};
 
-/// The number of seconds in one line of the chart.
+/// The number of columns (seconds) in one line of the chart.
 const WIDE: usize = 100;
 /// The bars of the chart, from low to high.
 const BARS: [char; 8] = [
@@ -15,7 +15,7 @@ const BARS: [char; 8] = [
 ];
 const SECOND: u64 = 1_000_000_000;
 
-/// The data that the text is made from.
+/// The data that the text about changes of masters is made from.
 struct Contents {
     steps: Vec<Step>,
     faults: Vec<FaultSpan>,
@@ -87,7 +87,7 @@ impl Contents {
             seconds(step.to - step.from),
             step.tries
         );
-        // A fault between two steps is counted for the later step.
+        // A fault between two steps of a change is counted for the later step.
         let before = self.steps.iter().map(|one| one.to);
         let before = before.filter(|to| *to <= step.from).max().unwrap_or(0);
         let faults = self
@@ -203,7 +203,8 @@ impl Contents {
         if is_hit { 'x' } else { ' ' }
     }
 
-    /// The number of clients whose configuration belongs to this step at the end of the second, as one character.
+    /// The number of clients whose configuration belongs to this step of a change at the end of the second, as one
+    /// character.
     fn at_step(&self, step: u64, _: u64, to: u64) -> char {
         let last = to.min(self.end);
         let lives = self.lives.iter().filter(|life| life.step == step);

@@ -1,5 +1,6 @@
-//! The drawing of the attempts. The lane of a client has a row for every workload. A lock that several clients may hold
-//! at the same time has a lane of its own, with a row for each reader, writer, slot, owner or account.
+//! The drawing of the attempts on the timeline page. The lane of a client has a row for every workload. A lock that
+//! several clients may hold at the same time has a lane of its own, with a row for each reader, writer, slot, owner or
+//! account.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +12,13 @@ use crate::history::{Attempt, History};
 use crate::recorder::FOLLOWING;
 use crate::workload::{Workload, family};
 
-/// The largest number of marks in the drawing, which a browser can still draw without effort.
+/// The largest number of marks in the drawing; a browser still draws this many quickly.
 const MARKS: usize = 60_000;
-/// The largest number of overlapping marks that get rows of their own. Further marks are drawn over the last row.
+/// The largest number of overlapping marks that get rows of their own. Any more marks are drawn over the last of these
+/// rows.
 const DEEP: usize = 6;
 
-/// A row of a lane.
+/// A row of a lane in the drawing.
 #[derive(Serialize)]
 pub(super) struct Row {
     lane: usize,
@@ -26,15 +28,15 @@ pub(super) struct Row {
     label: String,
 }
 
-/// One mark: row, from, to, held or waited, token, client, mode, outcome. It is a tuple to save space, because there
-/// are many marks.
+/// One mark in the drawing, as a tuple of row, start, end, held or waited, token, client, mode, and outcome. A tuple
+/// saves space, and there are many marks.
 #[derive(Serialize)]
 pub(super) struct Mark(usize, u64, u64, u8, Option<u64>, String, String, String);
 
 /// Identifies a row: its lane, the workload, the label, and the position below the first row with that label.
 type Place = (usize, String, String, usize);
 
-/// All rows and marks.
+/// All rows and marks of the drawing.
 pub(super) struct Drawing {
     pub(super) rows: Vec<Row>,
     pub(super) marks: Vec<Mark>,
@@ -121,7 +123,8 @@ fn as_what(attempt: &Attempt) -> String {
     }
 }
 
-/// The holds in the lanes of their locks, in addition to the lanes of the clients.
+/// The marks for holds in the lanes of locks that several clients may hold. They are drawn in addition to the marks in
+/// the lanes of the clients.
 fn side_by_side(
     holds: &mut [&Attempt],
     lane_of: impl Fn(&str) -> Option<usize>,
@@ -157,7 +160,7 @@ fn side_by_side(
     placed
 }
 
-/// The leader that each follower sees, and until when.
+/// The marks that show which leader each follower sees, and until when.
 fn followed(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<(Place, Mark)> {
     let mut open: BTreeMap<&str, (u64, u64, String)> = BTreeMap::new();
     let mut placed = Vec::new();

@@ -14,11 +14,11 @@ use crate::workload::family;
 /// The summary of a run in numbers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
-    /// The date and time of the summary, UTC.
+    /// The date and time at which the summary was made, in UTC.
     pub date: String,
     /// The version of this program and the library.
     pub version: String,
-    /// The scenario.
+    /// The scenario of the run.
     pub scenario: Scenario,
     /// The scenario's promise about exclusion.
     pub exclusion: Exclusion,
@@ -48,11 +48,11 @@ pub struct Summary {
 /// One kind of fault in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultCount {
-    /// Faults whose effect was observed.
+    /// The number of faults whose effect was observed.
     pub landed: usize,
-    /// Faults whose end was observed.
+    /// The number of faults whose end was observed.
     pub healed: usize,
-    /// Faults that could not be injected or ended.
+    /// The number of faults that could not be injected or ended.
     pub failed: usize,
 }
 
@@ -63,11 +63,11 @@ pub struct Gauged {
     pub memory_first: u64,
     /// The memory in bytes at the last reading.
     pub memory_last: u64,
-    /// The largest memory in bytes of all readings.
+    /// The largest memory in bytes among all readings.
     pub memory_most: u64,
-    /// Open file descriptors at the first reading.
+    /// The number of open file descriptors at the first reading.
     pub handles_first: u64,
-    /// Open file descriptors at the last reading.
+    /// The number of open file descriptors at the last reading.
     pub handles_last: u64,
     /// The largest number of open file descriptors of all readings.
     pub handles_most: u64,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::summary::Summary;
 
-/// A table, the violations, and the verdict.
+/// The result of a run as a table, followed by the violations and the verdict.
 pub fn table(summary: &Summary) -> String {
     let mut out = String::new();
     let _ = writeln!(

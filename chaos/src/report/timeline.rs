@@ -14,7 +14,7 @@ use crate::pace;
 use crate::scenario::Scenario;
 use crate::workload::{Workload, family};
 
-/// The largest number of violations on the page; further ones show nothing new.
+/// The largest number of violations on the page. More violations would show nothing new.
 const VIOLATIONS: usize = 400;
 /// All marks within this distance of a violation are drawn, in nanoseconds.
 const NEAR: u64 = 2_000_000_000;
@@ -49,7 +49,7 @@ struct Check<'a> {
 #[derive(Serialize)]
 struct Lane {
     name: String,
-    /// The kind of lane: `pace`, `lock`, `client` or `master`.
+    /// The kind of lane: `pace` (locks obtained per second), `lock`, `client` or `master`.
     kind: &'static str,
 }
 
@@ -74,7 +74,7 @@ struct StepBand {
     done: bool,
 }
 
-/// A process of a client, and the step that its configuration belongs to.
+/// A process of a client, and the step of a change of masters that the configuration of this process belongs to.
 #[derive(Serialize)]
 struct LifeBand {
     lane: usize,
@@ -154,8 +154,8 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
     }
 }
 
-/// The lanes from top to bottom: the pace if masters were changed, then locks that several clients may hold, clients,
-/// and masters.
+/// The lanes of the timeline from top to bottom: first the number of locks obtained per second (only if masters were
+/// changed), then locks that several clients may hold, then clients, then masters.
 fn lanes(scenario: &Scenario, attempts: &[Attempt]) -> Vec<Lane> {
     let shared = Workload::KINDS.iter().map(|workload| workload.name());
     let shared = shared.filter(|name| {

@@ -86,8 +86,8 @@ fn client_refused_before_its_masters_are_closed_is_reported() {
         let tale = sent(sent(tale, "c1.2", 1_500, 1), "c1.3", 4_500, 2);
         refused(tale).verdict_of_change()
     };
-    // A client may be refused from two seconds on, when its masters were closed, and one of both sets from five seconds
-    // on, when the change was finished.
+    // From two seconds on, when the step `close` begins, a client with only the old masters may be refused. From five
+    // seconds on, when the step `finish` begins, a client of both sets of masters may be refused as well.
     assert_eq!(tale(&|tale| tale.refused("c1", 2_500)), (Verdict::Valid, 0));
     assert_eq!(
         tale(&|tale| tale.refused("c1", 1_500)),

@@ -1,5 +1,4 @@
-//! The checkers, tested with histories made by hand: each checker must find the violations that it is for, and no
-//! others.
+//! Tests the checkers with histories made by hand: each checker must find the violations that it is for, and no others.
 
 use crate::support::kind;
 use crate::support::tale::{MS, Tale, obtained, wait};
@@ -136,7 +135,7 @@ fn stale_write_accepted_by_the_register_is_reported() {
         Tale::default()
             .at(1, "register", applied("c2#1", 8))
             .at(2, "register", applied("c1#1", 7));
-    // Fencing has no excuses.
+    // A fault never excuses a violation of fencing.
     assert_eq!(
         stale
             .fault("flushall", "m1", 0, 1)
@@ -191,7 +190,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
     assert_eq!(starved(1_850, 2_400, 700), (Verdict::Invalid, 1), "later");
     assert_eq!(starved(100, 1_000, 800), (Verdict::Invalid, 1), "before");
     assert_eq!(starved(1_000, 1_900, 300), (Verdict::Invalid, 1), "little");
-    // This entry was recorded after one that describes a later time.
+    // This entry is recorded later than an entry that describes a later time.
     let line = |from: u64, waited: u64| Event::Starved {
         since: from * MS,
         waited: waited * MS,
@@ -201,7 +200,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
         .at(1_920, "c1", line(1_915, 5))
         .at(1_930, "c1", line(1_100, 830));
     assert_eq!(counted_late.verdict("notified", &[]), (Verdict::Valid, 0));
-    // A delay that both measures show counts once.
+    // A delay that appears in both measures of the client's delay counts once.
     let stalled = Event::Suffered {
         what: "stalled".into(),
         since: 1_100 * MS,
@@ -212,7 +211,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
         .at(1_500, "c1", stalled)
         .at(1_500, "c1", Event::Starved { since, waited });
     assert_eq!(twice.verdict("notified", &[]), (Verdict::Invalid, 1));
-    // The delays of another client are no excuse.
+    // A delay of one client does not excuse a late notification of another client.
     let (since, waited) = (1_000 * MS, 900 * MS);
     let other = Tale::default().hold("c1", 1, 10, 1_910, 1).at(
         1_900,
@@ -334,14 +333,15 @@ fn unreleased_key_is_reported_once_no_fault_explains_it() {
             .verdict("leftovers", &[kind])
             .0
     };
-    // With a TTL of one second, a request that a fault delayed arrives at most one second after the TTL.
+    // With a TTL of one second, a request that a fault has delayed arrives at most one second after that TTL has
+    // passed.
     assert_eq!(
         left("file", 97_900, kind("late-requests")),
         Verdict::Invalid
     );
     assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
-    // Three cases excuse a later key: retransmissions arrive later, a wrong clock keeps keys for longer, and tickets
-    // live longer than locks.
+    // In three cases a key may be left even later: retransmissions arrive later, a wrong clock keeps keys for longer,
+    // and tickets live longer than locks.
     assert_eq!(
         left("file", 97_900, kind("netns-partition")),
         Verdict::Valid

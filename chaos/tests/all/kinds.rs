@@ -1,5 +1,5 @@
-//! The checkers of the other kinds of locks, tested with histories made by hand: each must find the violations it is
-//! for, and nothing else.
+//! Tests the checkers of kinds of locks other than plain ones with histories made by hand: each checker must find the
+//! violations that it is for, and nothing else.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use quorate_chaos::claim::Claim;
 use quorate_chaos::event::Event;
 use quorate_chaos::scenario::{Scenario, Workload};
 
-/// A hold: client, attempt, resources, mode, start, end, token.
+/// A hold in the history: client, attempt, resources, mode, start, end, token.
 struct Hold<'a>(&'a str, u64, &'a [&'a str], Claim, u64, u64, u64);
 
 impl Tale {
@@ -100,7 +100,8 @@ fn created_or_lost_money_and_stale_bookings_are_reported() {
     assert_eq!(ledger(first.clone()), (Valid, 0));
     let right = moved(8, &[("transfer-2", 100), ("transfer-3", 110)]);
     assert_eq!(ledger(first.clone().at(2, "bank", right)), (Valid, 0));
-    // The second transfer was computed from the balances before the first one, so the first transfer of ten is lost.
+    // The second transfer was computed from the balances before the first transfer, so the first transfer, of ten units
+    // of money, is lost.
     let lost = moved(8, &[("transfer-2", 90), ("transfer-3", 110)]);
     assert_eq!(ledger(first.clone().at(2, "bank", lost)), (Invalid, 1));
     let stale = moved(6, &[("transfer-2", 100), ("transfer-3", 110)]);
@@ -150,7 +151,7 @@ fn wrote(op: u64, key: &str) -> Event {
 
 #[test]
 fn incomplete_write_seen_by_a_reader_is_reported_unless_the_writer_was_interrupted() {
-    // A case in which the writer had ended before the reader came, and one in which it had not.
+    // `until` decides whether the writer's hold had ended before the reader came.
     let tale = |until: u64| {
         Tale::default()
             .hold_as(Hold("c1", 1, &["readers"], Claim::Alone, 10, until, 5))
@@ -196,7 +197,7 @@ fn excess_permit_and_doubly_held_slot_are_reported() {
     assert_eq!(permits(&[(0, 10), (1, 15), (0, 30)]), (Valid, 0));
     assert_eq!(exclusion(&[(0, 10), (1, 15), (0, 30)]), (Valid, 0));
     assert_eq!(exclusion(&[(0, 10), (0, 15)]), (Invalid, 1));
-    // A third slot has no permit, so it means one holder too many, whatever the number of the slot.
+    // The semaphore has two permits, so a third holder is one too many, whatever the number of its slot.
     assert_eq!(permits(&[(0, 10), (1, 15), (2, 20)]), (Invalid, 2));
     assert_eq!(permits(&[(0, 10), (1, 15), (1, 20)]), (Invalid, 1));
     assert_eq!(permits(&[]), (Unknown, 0));
@@ -215,7 +216,7 @@ fn permit_order_allows_a_short_delay_only() {
             1,
         );
         let mut tale = Tale::default().hold_in(Some(0), first);
-        // The first waiter began to wait at 10,000 ms.
+        // The first attempt began to wait at 10,000 ms, and obtains its permit at `first_served`.
         tale.0[1].t = first_served * MS;
         let second = Hold("c2", 1, &["permits"], Claim::Permit(2), 11_000, 11_100, 2);
         let mut second = Tale::default().hold_in(Some(1), second);
@@ -242,8 +243,8 @@ fn holds_of_one_owner_share_a_token_and_two_owners_never_overlap() {
     assert_eq!(owners(tale("order-1", 6)), (Invalid, 1));
     assert_eq!(exclusion(tale("order-2", 6)), (Invalid, 1));
     assert_eq!(owners(tale("order-2", 6)), (Unknown, 0), "nobody joined");
-    // While two owners hold the lock at once, a hold that joins one of them gets the token of that owner's lock. Once
-    // that lock has ended, the token is outdated.
+    // While two owners wrongly hold the lock at once, a hold that joins one of them gets the token of that owner's
+    // lock. Once that lock has ended, its token is outdated.
     let joins = |until| {
         tale("order-2", 7)
             .hold_as(Hold("c3", 1, &["owners"], owner("order-1"), 15, until, 5))
@@ -274,7 +275,7 @@ fn prize_given_twice_or_in_excess_is_reported() {
         claim: Claim::Alone,
         goes_on: None,
     };
-    // The requests for prizes: start, end, answer, and number left.
+    // The requests for prizes, each as start, end, reply, and number of prizes left.
     let prizes = |answers: &[(u64, u64, &str, u64)]| {
         let created = Event::Created {
             quota: "prizes-1".into(),

@@ -1,4 +1,4 @@
-//! The tests of the chaos runs, linked once.
+//! All tests of the chaos runs, linked into one program.
 
 mod changes;
 mod checkers;

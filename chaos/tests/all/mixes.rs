@@ -1,4 +1,4 @@
-//! Short runs with masters of other kinds: databases, ZooKeepers, and quorums of several kinds.
+//! Short runs with masters other than Redis: databases, ZooKeepers, and quorums of several kinds of masters.
 //!
 //! A run that needs a server which is not installed on this machine is reported as skipped.
 
@@ -12,7 +12,8 @@ use quorate_chaos::node::NodeKind::{self, Mysql, MysqlFlush0, Redis, Zookeeper};
 use quorate_testbed::{Persistence, ServerOptions, not_run};
 use rand::RngExt;
 
-/// Whether a master of one of these kinds cannot be started on this machine; if so, reports the test as skipped.
+/// Whether a master of one of these kinds cannot be started on this machine. In that case the test is reported as
+/// skipped.
 fn is_missing(test: &str, nodes: &[NodeKind]) -> bool {
     let lack = nodes.iter().find_map(|node| node.lack());
     if let Some(why) = &lack {
@@ -62,7 +63,7 @@ fn database_losing_its_last_second_breaks_exclusion_but_not_fencing() {
     assert!(run.summary.excused > 0, "{}", text(&run.output));
 }
 
-/// Masters that are killed one after the other, and clients that take prizes from quotas on them.
+/// Masters that are killed one after the other, with quotas from which clients take prizes.
 struct Lottery {
     masters: Vec<Master>,
     urls: Vec<String>,
@@ -117,7 +118,7 @@ impl Lottery {
     }
 }
 
-/// Takes units from the quota until it is exhausted.
+/// Takes units from the quota with this name until it is exhausted.
 async fn take_all(player: Redlock, name: String) -> Drawn {
     let mut drawn = Drawn::default();
     let end = Instant::now() + Duration::from_secs(60);
@@ -138,8 +139,8 @@ async fn take_all(player: Redlock, name: String) -> Drawn {
     panic!("it was never sold out: {drawn:?}");
 }
 
-/// Creates a quota of ten units. A master that has just restarted answers as soon as its guard allows it, so this may
-/// wait.
+/// Creates a quota of ten units. It may have to wait, because a master that has just restarted answers only when its
+/// restart guard allows it.
 async fn open(operator: &Redlock, run: usize) -> String {
     for attempt in 0..1_000 {
         let name = format!("prizes-{run}-{attempt}");
@@ -151,7 +152,7 @@ async fn open(operator: &Redlock, run: usize) -> String {
     panic!("no quota could be opened");
 }
 
-/// Creates a quota of ten, lets four clients take from it, and kills a master in the meantime.
+/// Creates a quota of ten units, lets four clients take units from it, and kills a master in the meantime.
 async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
     let name = open(&players[0], run).await;
     let taking = players.iter().cloned();
@@ -171,7 +172,7 @@ async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
     all
 }
 
-/// The variable `QUORATE_PRIZE_RUNS=100` sets the number of runs.
+/// Runs the test as often as the variable `QUORATE_PRIZE_RUNS` states, e.g. `QUORATE_PRIZE_RUNS=100`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "nightly"]
 async fn quota_of_ten_on_two_redis_and_a_database_gives_ten_prizes_despite_kills() {

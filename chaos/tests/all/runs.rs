@@ -28,7 +28,7 @@ fn mixed_faults_for_forty_seconds_break_no_promise() {
     assert!(again.status.success(), "{}", text(&again));
 }
 
-/// Opens the page in a headless browser, if one is installed. At least `least` elements must be drawn.
+/// Opens the timeline page in a headless browser, if one is installed. At least `least` elements must be drawn.
 fn look_at(page: &Path, least: usize) {
     let profile = page.with_file_name("browser");
     let browser = ["chromium", "chromium-browser", "google-chrome"]
@@ -189,7 +189,7 @@ fn master_that_sends_the_replies_of_others_breaks_no_promise() {
 #[test]
 #[ignore = "nightly"]
 fn address_of_another_master_breaks_no_promise() {
-    // Combined with the fault `busy`, so that clients are sometimes led to a busy master.
+    // `busy` is injected as well, so that clients are sometimes led to a busy master.
     survived(14, "misrouted,busy");
 }
 
@@ -269,7 +269,7 @@ fn known_bad_clients_of_plain_locks_are_caught() {
                 "--seed 8 --masters 3 --clients 5 --pause 20ms --faults none \
                  --workload file,handover --locker {locker}"
             ),
-            // The order of waiters is checked only once all masters have been up for a while.
+            // The checker of the order judges waiters only once all masters have been up for a while.
             match locker {
                 "jumps-line" => &[6, 15, 30],
                 _ => &[2, 6, 12],
@@ -286,8 +286,8 @@ fn known_bad_clients_of_plain_locks_are_caught() {
     }
 }
 
-/// Runs a known-bad implementation of one kind of lock, for each of these numbers of seconds until it is caught. Each
-/// of these checkers must report a violation with these words, and the run must fail.
+/// Runs a known-bad implementation of the kind of lock `of`, each time with the next of these numbers of seconds, until
+/// it is caught. Each checker of `seen` must report a violation with the given words, and the run must fail.
 fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
     let sees = |run: &Run, (checker, words): &(&str, &str)| {
         let finding = run.summary.findings.by(checker).expect("that checker");
@@ -382,7 +382,7 @@ fn quota_counted_by_each_master_is_caught() {
 fn leadership_by_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1 ");
-    // While all masters are up, this implementation behaves correctly.
+    // This implementation behaves correctly as long as all masters are up.
     caught(
         "led-by-one",
         "leader --faults partition-one",

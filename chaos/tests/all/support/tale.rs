@@ -1,4 +1,4 @@
-//! Histories made by hand.
+//! Histories made by hand, for the tests of the checkers.
 
 use quorate_chaos::checks::Verdict;
 use quorate_chaos::checks::all::check;
