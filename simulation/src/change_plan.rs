@@ -1,32 +1,32 @@
-//! How masters are replaced in a run: which sets of masters follow each other, when clients are reconfigured, and how
-//! far the operators go.
+//! The plan of a run for replacing masters: the sets of masters that follow each other, when clients are reconfigured,
+//! and how far the operators get.
 //!
-//! Steps and generation markers are those of the library (`protocol::mark`). A client at step `s` uses the set number
-//! `s / 2`; if `s` is odd, it also uses the following set. A master with the generation marker `m` admits this client
-//! if `2s - 2 <= m <= 2s`.
+//! Steps and generation markers are those of the library (`protocol::mark`). A client at step `s` uses the set of
+//! masters number `s / 2`. If `s` is odd, the client also uses the next set. A master with the generation marker `m`
+//! admits this client if `2s - 2 <= m <= 2s`.
 
 use quorate::RedlockBuilder;
 
 /// How masters are replaced in a run.
 #[derive(Clone, Debug)]
 pub struct ChangePlan {
-    /// The sets of masters (bit n is master n). Each change replaces one set by the following one.
+    /// The sets of masters (bit n is master n), in order. Each change replaces one set by the next set in the list.
     pub sets: Vec<u16>,
-    /// The generation marker on the masters at the beginning of the run; `None` for masters without markers. It belongs
-    /// to the change number `begins / 4`, and the masters of this change have it.
+    /// The generation marker on the masters at the beginning of the run; `None` if the masters have no markers. Only
+    /// the masters of the change number `begins / 4` have the marker.
     pub begins: Option<u64>,
-    /// The generation marker at which the operators are done.
+    /// The generation marker at which the operators have reached their goal.
     pub goal: u64,
     /// The number of operators. They are the clients with the lowest numbers, and take no locks.
     pub operators: u8,
-    /// The longest pause of an operator between two steps, in nanoseconds.
+    /// The longest pause of an operator between two steps of a change, in nanoseconds.
     pub pause: u64,
-    /// The first and the last step of each client, by the client's number.
+    /// For each client: its first and its last step in the replacement of masters.
     pub steps: Vec<(u8, u8)>,
     /// How far the fencing counters of the masters are ahead of their clocks at the beginning, in microseconds; `None`
     /// for no counters. New masters have counters only once they are open.
     pub ahead: Option<u64>,
-    /// Whether masters that are no longer used are stopped for good.
+    /// Whether masters that are no longer used are stopped for the rest of the run.
     pub retires: bool,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Named {
 pub(crate) const NAMES: [&str; 9] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
 
 impl Named {
-    /// The configuration with masters number 0 to `masters - 1`, which are never replaced.
+    /// The configuration of a client whose masters, number 0 to `masters - 1`, are never replaced.
     pub(crate) fn all(masters: usize) -> Self {
         Self {
             old: (0..masters).collect(),
@@ -71,7 +71,7 @@ impl Named {
         }
     }
 
-    /// The configuration with the masters of one set and no generation, as if masters had never been replaced.
+    /// The configuration with the masters of `set` and no generation, as if masters had never been replaced.
     pub(crate) fn unmarked(set: u16) -> Self {
         Self {
             old: listed(set).collect(),
@@ -80,13 +80,14 @@ impl Named {
         }
     }
 
-    /// Returns the masters that the client asks: first the old masters, then the new ones that are not old ones too.
+    /// Returns the masters that the client asks: first the old masters, then the new masters that are not in the old
+    /// set.
     pub(crate) fn asked(&self) -> Vec<usize> {
         let new = self.next.iter().filter(|master| !self.old.contains(master));
         self.old.iter().chain(new).copied().collect()
     }
 
-    /// Returns the sets of which the client needs a majority.
+    /// Returns the sets of masters. The client needs a majority of each set.
     pub(crate) fn sets(&self) -> Sets {
         let bits = |all: &[usize]| all.iter().fold(0, |bits, master| bits | 1 << master);
         let old = bits(&self.old);

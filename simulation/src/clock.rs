@@ -1,6 +1,7 @@
-//! Clocks with an offset and a rate. They can jump.
+//! Simulated clocks, which have an offset and a rate error, and can jump.
 
-/// The true time at the beginning of a run, in nanoseconds. It is far enough from zero for clocks that lag.
+/// The true time at the beginning of a run, in nanoseconds. It is not zero, so that a clock that is behind does not
+/// show a negative time.
 pub(crate) const BEGIN: u64 = 1_000_000_000_000;
 
 /// The reading of the wall clock at [`BEGIN`], in microseconds since 1970.
@@ -12,7 +13,7 @@ pub(crate) const MS: u64 = 1_000_000;
 /// A clock in nanoseconds, described by its offset from the true time and its rate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// The true time at which the clock was last set, and its reading then.
+    /// The true time at which the clock was last set, and the clock's reading at this time.
     set_at: u64,
     set_to: u64,
     ppm: i64,

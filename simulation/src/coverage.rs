@@ -1,8 +1,9 @@
-//! Counts what happened in a run, because a run in which nothing happens tests nothing.
+//! Counts what happened in a run. A run in which nothing happens would test nothing.
 
 use std::fmt;
 
-/// The group of things that happen only if some masters are stores. `CHANGES`: only if masters are replaced.
+/// The group of counted things that happen only if some masters are stores (databases or ZooKeeper). `CHANGES` is the
+/// group of things that happen only if masters are replaced.
 const STORES: &str = "stores";
 const CHANGES: &str = "changes of masters";
 
@@ -20,7 +21,7 @@ macro_rules! counted {
                 $($(self.$name += other.$name;)*)*
             }
 
-            /// Whether things of this group can have happened in the counted runs.
+            /// Whether the things of this group could happen in the counted runs.
             fn may(&self, group: &str) -> bool {
                 match group {
                     STORES => self.sessions > 0,
@@ -29,7 +30,7 @@ macro_rules! counted {
                 }
             }
 
-            /// Returns the names of all counted things that never happened.
+            /// Returns the names of all things that could happen but never did.
             pub fn missing(&self) -> Vec<&'static str> {
                 let mut missing = Vec::new();
                 $($(if self.$name == 0 && self.may($group) { missing.push($text); })*)*

@@ -1,5 +1,5 @@
-//! Counts which kinds of locks and values have met which happenings while a rule was checked. Bugs that are found late
-//! are mostly where two features meet.
+//! Counts which kinds of locks and values have met which happenings (events that may interfere) while a rule was
+//! checked. Bugs that are found late are mostly in code where two features meet.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,14 +20,14 @@ pub const HELD: [&str; 9] = [
 /// The index of the first row of values in [`HELD`].
 const VALUES: usize = 6;
 
-/// The kinds of masters in a scenario. There is one table for each.
+/// The kinds of masters in a scenario. Each kind has its own table of crossings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Masters {
-    /// All masters are Redis.
+    /// All masters are Redis; none is a store.
     Redis,
-    /// Some masters are stores, and each store has a clock of its own.
+    /// Some masters are stores (databases), and each store has a clock of its own.
     Clocked,
-    /// Some masters are stores without a clock.
+    /// Some masters are stores without a clock (like ZooKeeper).
     Clockless,
 }
 
@@ -53,10 +53,10 @@ impl Masters {
     }
 }
 
-/// How often each row (a kind of lock or value) met each column (a happening).
+/// How often each row (a kind of lock or value) has met each column (a happening).
 type Table = [[u64; Happening::ALL.len()]; HELD.len()];
 
-/// How often each kind of lock and value met each happening. One table for each kind of masters.
+/// How often each kind of lock and value has met each happening, with one table for each kind of masters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crossings([Table; Masters::ALL.len()]);
 
@@ -69,7 +69,7 @@ impl Crossings {
         }
     }
 
-    /// Returns every cell: its masters, row and column, and how often it was checked.
+    /// Returns every cell: the kind of masters, the row, the column, and how often the cell was checked.
     pub fn cells(&self) -> impl Iterator<Item = (Masters, &'static str, Happening, u64)> {
         Masters::ALL
             .into_iter()
@@ -106,22 +106,22 @@ impl fmt::Display for Crossings {
     }
 }
 
-/// A set of columns (bit n is column n).
+/// A set of columns of the table (bit n is column n).
 type Columns = u16;
 
-/// Counts the crossings of a run.
+/// Counts the crossings of a run: which kinds of locks and values have met which happenings.
 ///
-/// A cell of a kind of lock is counted if its happening occurs during such a hold, or between two holds of one
-/// resource, while exclusion or fencing tokens are promised. A cell of a kind of value is counted if its happening has
-/// occurred since the last use of the value, while the rule `stock` is checked.
+/// A lock has met a happening that occurs while it is held, or between two holds of the same resource. Such a meeting
+/// counts while exclusion or fencing tokens are promised. A value has met a happening that has occurred since the last
+/// use of the value. Such a meeting counts while the rule `stock` is checked.
 pub(crate) struct Watched {
     masters: Masters,
     pub(crate) crossings: Crossings,
-    /// The happenings since each resource was last taken. `since_used`: since its value was last used, by row of
-    /// values.
+    /// For each resource: the happenings since a lock on it was last taken. `since_used`: the happenings since its
+    /// value was last used, by row of values.
     since_held: [Columns; PLACES],
     since_used: [[Columns; HELD.len() - VALUES]; PLACES],
-    /// The row of the table for the value that each task is using.
+    /// For each task: the row of the table for the value that the task is using.
     asks: HashMap<usize, usize>,
 }
 
@@ -181,7 +181,7 @@ impl Watched {
     ) {
         let column: Columns = 1 << what as u32;
         for place in (0..PLACES).filter(|place| resource.is_none_or(|only| only == *place)) {
-            // A pause concerns only the locks that the paused process holds now.
+            // A pause affects only the locks that the paused process holds now.
             if client.is_none() {
                 self.since_held[place] |= column;
             }

@@ -1,7 +1,7 @@
 //! Draws a scenario from a seed.
 //!
-//! This is swarm testing: each seed first draws which kinds of faults occur at all, and how often, so that rare
-//! combinations of faults occur.
+//! Each seed first draws which kinds of faults occur at all, and how often (swarm testing). So rare combinations of
+//! faults occur as well.
 
 mod changes;
 mod days;
@@ -35,8 +35,8 @@ impl Scenario {
         scenario
     }
 
-    /// Draws what every scenario has: masters, clients with plain locks, a network and faults. The number of masters is
-    /// `asked`, or drawn if that is `None`. Also returns the number of resources.
+    /// Draws what every scenario has: masters, clients with plain locks, a network and faults. `asked` is the number of
+    /// masters; `None` draws this number as well. Also returns the number of resources.
     fn drawn(seed: u64, asked: Option<u8>) -> (Self, u8) {
         let mut rng = Rng::stream(seed, 1);
         let rng = &mut rng;
@@ -80,8 +80,8 @@ impl Scenario {
         (scenario, resources)
     }
 
-    /// Draws the kinds of locks: every third scenario has other kinds than plain locks. A separate random stream leaves
-    /// all other draws of the seed unchanged.
+    /// Draws the kinds of locks. Every third scenario has other kinds in addition to plain locks. A separate random
+    /// stream leaves all other draws of the seed unchanged.
     fn mix(&mut self, rng: &mut Rng, resources: u8) {
         let mut on = |ppm: u32| rng.chance(ppm);
         if !on(350_000) {
@@ -111,8 +111,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws semaphores: in every seventh scenario some steps take a permit. Clients mostly configure the same number
-    /// of permits.
+    /// Lets some steps take a permit of a semaphore, in every seventh scenario. In most of these scenarios, all clients
+    /// configure the same number of permits.
     fn permit(&mut self, rng: &mut Rng) {
         if !rng.chance(150_000) {
             return;
@@ -139,8 +139,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws force-releases of the locks of values and of leaders, in a tenth of the scenarios that have such locks.
-    /// Those scenarios are rare, so the usual force-releases would seldom meet them.
+    /// Adds force-releases of locks that have values or elect leaders, in a tenth of the scenarios that have such
+    /// locks. Such locks are rare, so ordinary force-releases would seldom meet them.
     fn break_what_is_rare(&mut self, rng: &mut Rng) {
         let rare = self.has_values() || self.has_notes();
         if self.faults.is_empty() || !rare || !rng.chance(100_000) {
@@ -154,7 +154,7 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Draws foreign keys, in every tenth scenario that has faults.
+    /// Adds keys of other programs under the keys of locks, in every tenth scenario that has faults.
     fn add_foreign_keys(&mut self, rng: &mut Rng, resources: u8) {
         if self.faults.is_empty() || !rng.chance(100_000) {
             return;
@@ -203,8 +203,8 @@ struct Kinds {
 
 impl Kinds {
     fn draw(rng: &mut Rng) -> Self {
-        // Some scenarios are calm, because more is promised without faults. In the other scenarios each kind of fault
-        // occurs with its own probability, mostly between 10 and 40 %.
+        // Some scenarios are calm (without faults), because the library promises more there. In the other scenarios,
+        // each kind of fault occurs with its own probability, mostly between 10 and 40 %.
         let calm = rng.chance(120_000);
         let breaking = rng.chance(if calm { 400_000 } else { 60_000 });
         let mut on = |ppm: u32, harmless: bool| rng.chance(ppm) && (harmless || !calm);
@@ -236,7 +236,7 @@ impl Kinds {
         }
     }
 
-    /// Draws the rate error of a clock, in parts per million. In half of the cases it is the largest allowed error.
+    /// Draws the rate error of a clock, in parts per million. Half of the clocks have the largest allowed error.
     fn drift(&self, rng: &mut Rng) -> i64 {
         match rng.below(4) {
             _ if !self.drifting => 0,
@@ -387,7 +387,7 @@ fn settings(rng: &mut Rng) -> Settings {
     }
 }
 
-/// The faults of a run while they are drawn.
+/// The faults of a run that have been drawn so far.
 struct Faults<'a> {
     rng: &'a mut Rng,
     heal_at: u64,
@@ -395,8 +395,8 @@ struct Faults<'a> {
 }
 
 impl Faults<'_> {
-    /// If this kind of fault is `on`, adds 1 to `most` faults of it. `kind` receives the milliseconds that are left
-    /// until the faults heal.
+    /// If `on`, adds at least one and at most `most` faults of this kind at random times. `kind` receives the time in
+    /// milliseconds from the fault until all faults end.
     fn add(&mut self, on: bool, most: u64, kind: impl Fn(&mut Rng, u64) -> FaultKind) {
         if !on {
             return;

@@ -1,7 +1,7 @@
 //! A single-threaded executor in simulated time.
 //!
 //! Tasks are polled one at a time. When no task is ready, the next event of the world happens. The seed decides the
-//! order of ready tasks, and whether a task is delayed at an await.
+//! order in which ready tasks are polled, and whether a task is delayed at an await.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -44,7 +44,7 @@ struct Task {
     dozed: bool,
 }
 
-/// If this many polls happen without progress of time, the tasks are in an endless loop.
+/// The number of polls without progress of the simulated time at which the tasks are taken for an endless loop.
 const BUSY: usize = 100_000;
 
 /// The executor for the tasks of all processes.
@@ -83,8 +83,8 @@ impl Executor {
         }));
     }
 
-    /// Polls until no task is ready. Returns false if a rule was broken, or if tasks wake each other endlessly without
-    /// progress of time.
+    /// Polls tasks until no task is ready. Returns false if a rule was broken, or if tasks wake each other endlessly
+    /// without progress of the simulated time.
     pub(crate) fn settle(&mut self) -> bool {
         for _ in 0..BUSY {
             let next = self.next_ready();

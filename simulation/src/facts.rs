@@ -1,4 +1,4 @@
-//! The facts that the checkers receive, in the order in which they happen.
+//! The facts that the checkers receive, in the order in which the facts happen.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::happening::Happening;
 use crate::kind::{Kind, Scope, ValueStep};
 use crate::locker::Hold;
 
-/// The state of a lock on one master.
+/// The state of one lock on one master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The value of the lock key; `None` without a key. The marker of a class is padded with zeros to 32 bytes.
+    /// The value in the lock key; `None` if there is no key. A class marker is padded with zeros to 32 bytes.
     pub(crate) holder: Option<[u8; 32]>,
-    /// When the lock key expires, in microseconds on the master's clock; zero without a key.
+    /// When the lock key expires, in microseconds on the master's clock; zero if there is no key.
     pub(crate) expires: u64,
     pub(crate) counter: u64,
-    /// When the key of the fencing counter expires, in microseconds on the master's clock; zero without a key.
+    /// When the key of the fencing counter expires, in microseconds on the master's clock; zero if there is no key.
     pub(crate) counter_expires: u64,
 }
 
 impl Seen {
-    /// Returns the state at the later time `now_us`, if no message has changed it.
+    /// Returns the state at the later time `now_us`, provided that no message has changed it since.
     pub(crate) fn at(self, now_us: u64) -> Self {
         if self.holder.is_some() && now_us < self.expires {
             return self;
@@ -36,8 +36,8 @@ impl Seen {
     }
 }
 
-/// A hold of a class on one master. `until` is when it expires in true time; `until_ms` is the same time on the
-/// master's clock.
+/// A shared hold (of a reader or of an owner) on one master. `until` is the true time at which the hold expires;
+/// `until_ms` is the same time on the master's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) value: [u8; 32],
@@ -45,9 +45,9 @@ pub(crate) struct Member {
     pub(crate) until_ms: u64,
 }
 
-/// Something that happened in the simulation and that a checker may need.
+/// Something that happened in the simulation and that a checker may need to know.
 pub(crate) enum Fact<'a> {
-    /// A task starts an acquire with this timeout; `None` waits without a limit.
+    /// A task starts an acquire with the timeout `wait`, in nanoseconds; `None` waits without a limit.
     Asked {
         task: usize,
         resource: usize,
@@ -59,7 +59,7 @@ pub(crate) enum Fact<'a> {
         task: usize,
         claim: &'a Arc<Claim>,
     },
-    /// A master executed a message about one lock.
+    /// A master has executed a message about one lock.
     Applied {
         master: usize,
         /// The time on the master's clock, in milliseconds.
@@ -67,45 +67,46 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         claim: &'a Arc<Claim>,
         verb: Verb,
-        /// Whether the message came over a connection of the current server run.
+        /// Whether the message came over a connection that was made since the server's last restart.
         live: bool,
         answer: &'a Result<Answer, Fault>,
-        /// The result of an extension for this lock, if the message concerns several locks.
+        /// The result of an extension for this lock, if the message extends several locks.
         extended: Option<Extended>,
         before: Seen,
         after: Seen,
-        /// The true time at which the key expires if no further message changes it.
+        /// The true time at which the lock key expires unless a later message changes it.
         expires: u64,
-        /// The holds of a class that share the lock on this master after the message.
+        /// The holds of readers or of an owner that share the lock on this master after the message.
         members: &'a [Member],
     },
-    /// A master executed a message by which a waiter leaves its queue.
+    /// A master has executed a message by which a waiter leaves the master's queue.
     Left {
         master: usize,
         claim: &'a Arc<Claim>,
     },
     /// A client believes from now on that it holds a lock.
     Obtained { believer: &'a Believer },
-    /// A hold's validity was extended. `old` is the previous end of the validity.
+    /// The validity of a hold was extended. `old` is the previous end of the validity.
     Extended { believer: &'a Believer, old: u64 },
-    /// The library reports that a lock is no longer held. Its holder may not have been notified yet.
+    /// The library now reports that a lock is no longer held. The holder may not have been notified yet.
     Over { believer: &'a Believer },
     /// A client no longer believes that it holds a lock.
     Retired { believer: &'a Believer, why: Why },
-    /// A call of the library has returned, or its future was dropped.
+    /// A call of the library has returned, or the future of the call was dropped.
     Returned {
         client: usize,
         task: usize,
         call: Call,
         began: u64,
     },
-    /// A client that holds the lock with this value leaves this note.
+    /// The holder whose lock has this value leaves this note.
     Says {
         resource: usize,
         value: Token,
         note: &'a str,
     },
-    /// A waiter received the holder's note, and the holder's lock value if the master shows one.
+    /// A waiter was refused, and received the holder's note. It also received the holder's lock value, if the master
+    /// shows one.
     Refused {
         resource: usize,
         holder: Option<&'a [u8]>,
@@ -113,14 +114,14 @@ pub(crate) enum Fact<'a> {
     },
     /// A task begins to observe an election.
     Observes { task: usize },
-    /// An observer received the term and the note of the leader; `None` if there is no leader.
+    /// An observer received the term and the note of the leader, or `None` if there is no leader.
     Observed {
         task: usize,
         resource: usize,
         leader: Option<(u64, Option<&'a str>)>,
     },
-    /// The note that a master keeps next to a lock, and when the note expires in microseconds on the master's clock.
-    /// `until` is the same time in true time.
+    /// The note that a master keeps for the holder of a lock, and when this note expires in microseconds on the
+    /// master's clock. `until` is the true time of the expiry.
     Beside {
         master: usize,
         resource: usize,
@@ -156,7 +157,7 @@ pub(crate) enum Fact<'a> {
     WriteSent {
         task: usize,
         resource: usize,
-        /// The fencing token of the lock under which the value is written.
+        /// The fencing token of the lock under which the client writes the value.
         token: u64,
     },
     /// A client asks a store to write the value under a lock.
@@ -165,7 +166,7 @@ pub(crate) enum Fact<'a> {
         token: u64,
         bytes: &'a [u8],
     },
-    /// A store has reported to a waiter that it is in the queue.
+    /// A store has reported to a waiter that the waiter is in the queue.
     Stood {
         master: usize,
         claim: &'a Arc<Claim>,
@@ -177,17 +178,17 @@ pub(crate) enum Fact<'a> {
     },
     /// A store has reported to a client that the client's lock is released.
     Released,
-    /// A store keeps a lock value again that it had reported to a client as released.
+    /// A store keeps a lock value again although it had reported this value to a client as released.
     WrittenAgain { master: usize, value: &'a [u8; 32] },
-    /// A foreign client looks for the value that it stored under the key of a lock.
+    /// A foreign client looks for the value that it has stored under the key of a lock.
     ForeignKey {
         master: usize,
         resource: usize,
         /// Whether the foreign value is still there.
         stands: bool,
     },
-    /// A happening that interferes with locks and values. It concerns one process or one resource if `client` or
-    /// `resource` names it, else all of them.
+    /// A happening: an event that may interfere with locks and values. If `client` or `resource` is set, it concerns
+    /// only this process or this resource; otherwise it concerns all of them.
     Happened {
         what: Happening,
         client: Option<usize>,
@@ -196,7 +197,7 @@ pub(crate) enum Fact<'a> {
     /// The clock of a master is about to jump.
     ClockJumps {
         master: usize,
-        /// The last reading of the clock before the jump, in microseconds.
+        /// The reading of the clock just before the jump, in microseconds.
         shown_us: u64,
     },
     /// A master has restarted.
@@ -227,7 +228,7 @@ pub(crate) enum Call {
     Extend,
     Downgrade,
     Release,
-    /// A call about the value under a lock. `wait` is how long it waits for the lock, in nanoseconds.
+    /// A call about the value under a lock. `wait` is how long the call waits for the lock, in nanoseconds.
     Value {
         wait: u64,
     },
@@ -252,17 +253,17 @@ pub(crate) enum ValueResult {
     Created,
     /// The value was removed from every master.
     Removed,
-    /// Units were taken from the quota. The number says how many are left.
+    /// Units were taken from the quota. The number is how many units are left.
     Taken(u64),
-    /// No units were taken. The number says how many are left in the quota.
+    /// No units were taken. The number is how many units are left in the quota.
     Left(u64),
     /// The caller must do the work of this period, and holds the lock with this fencing token.
     Due(u64),
-    /// The work of this period was done before.
+    /// The work of this period had been done before the call.
     Done,
     /// There is no value, or the masters have lost it.
     Lost,
-    /// The write may have succeeded or not.
+    /// The call may have written the value or not.
     Unknown,
     /// The call has failed, and has changed nothing.
     Nothing,
@@ -281,7 +282,7 @@ pub(crate) enum Why {
     Killed,
 }
 
-/// A hold that a client believes in. It is retired when the client is done with it.
+/// A lock that a client believes to hold. The entry is retired when the client is done with the lock.
 pub(crate) struct Believer {
     pub(crate) id: u64,
     pub(crate) client: usize,
@@ -289,11 +290,12 @@ pub(crate) struct Believer {
     /// Whether the lock is renewed in the background.
     pub(crate) renewed: bool,
     pub(crate) kind: Kind,
-    /// The sets of masters of which the client needs a majority.
+    /// The sets of masters; the client needs a majority of each set.
     pub(crate) sets: Sets,
-    /// The resource of the client's step, or the slot of the semaphore. For a lock on several resources, one of them.
+    /// The resource of the client's step, or the slot of the semaphore. For a lock on several resources: one of these
+    /// resources.
     pub(crate) resource: usize,
-    /// All resources of the hold, and its class: holds of the same class may share a resource.
+    /// All resources of the hold, and its class (readers, or one owner). Holds of the same class may share a resource.
     pub(crate) scope: Scope,
     pub(crate) value: Token,
     pub(crate) fencing: Option<u64>,
@@ -301,11 +303,11 @@ pub(crate) struct Believer {
     pub(crate) since: u64,
     /// The true time at which the lock was obtained, in nanoseconds.
     pub(crate) obtained: u64,
-    /// The end of the validity when it was last read, on the client's clock in nanoseconds.
+    /// The end of the validity as last read, on the client's clock in nanoseconds.
     pub(crate) until: u64,
-    /// The true time of `until`, in nanoseconds.
+    /// The true time of the end of the validity, in nanoseconds.
     pub(crate) ends: u64,
-    /// Whether the library has reported that the lock is no longer held.
+    /// Whether the library now reports that the lock is no longer held.
     pub(crate) over: bool,
     pub(crate) clock: Clock,
     pub(crate) hold: Arc<dyn Hold>,

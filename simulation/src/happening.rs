@@ -1,12 +1,12 @@
-//! Happenings: events that may interfere with the use of locks and values. They are the columns of the table of
+//! Happenings: events that may interfere with the use of locks and values. Each happening is a column of the table of
 //! crossings.
 
 use crate::scenario::{FaultKind, Refusal};
 
-/// A happening that may interfere with the use of a lock or of a value.
+/// An event that may interfere with the use of a lock or of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happening {
-    /// An operator raises the generation marker of a master.
+    /// An operator raises the generation marker of a master while masters are replaced.
     Change,
     /// A master is out of memory.
     Full,
@@ -16,9 +16,9 @@ pub enum Happening {
     Clock,
     /// The process of a holder pauses.
     Pause,
-    /// A master loses its cached scripts.
+    /// A master loses its cached Lua scripts.
     Flush,
-    /// A user loses its permissions on a master.
+    /// A client's user loses its permissions on a master.
     Denied,
     /// A lock is force-released.
     Break,
@@ -57,8 +57,8 @@ impl Happening {
 }
 
 impl Happening {
-    /// Returns the happening that a fault is, and the one client or resource that it concerns. `None` if the fault is
-    /// no happening.
+    /// Returns the happening that corresponds to a fault, and the one client or resource that it concerns. `None` if
+    /// the fault is not counted as a happening.
     pub(crate) fn of(fault: FaultKind) -> Option<(Self, Option<usize>, Option<usize>)> {
         Some(match fault {
             FaultKind::Jump { .. } => (Self::Clock, None, None),

@@ -8,13 +8,14 @@ pub enum Kind {
     /// An exclusive lock on the resource of the step.
     #[default]
     Exclusive,
-    /// An exclusive lock on the resource of the step and on these resources (bit n is resource n), all or nothing.
+    /// An exclusive lock on the resource of the step and on these other resources (bit n is resource n), all or
+    /// nothing.
     Several(u32),
     /// A reader's lock, shared with other readers.
     Shared,
     /// A lock of the owner with this number, shared with other holds of the same owner.
     Owner(u8),
-    /// Like `Owner`, but joins the hold that the process already has for this owner, if there is one.
+    /// Like `Owner`. If the process already has a hold for this owner, the step joins this hold.
     Counted(u8),
     /// An exclusive lock that is downgraded to a reader's lock after half of the hold.
     Downgraded,
@@ -22,15 +23,15 @@ pub enum Kind {
     Noted(u32),
     /// The exclusive lock of an elected leader, which leaves the note with this number.
     Lead(u32),
-    /// No lock: the client observes the election.
+    /// No lock is taken: the client observes the election.
     Observe,
-    /// An exclusive lock for one use of the value under the lock.
+    /// An exclusive lock for one use of the value under this lock.
     Value(ValueStep),
-    /// One permit of the semaphore of the resource. The number is how many permits the client configures.
+    /// One permit of the semaphore with the resource's name. The number is how many permits the client configures.
     Permit(u8),
 }
 
-/// A use of the value under a lock: a quota, or the record of the last period done.
+/// A use of the value under a lock. The value is a quota, or a record of the last period whose work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueStep {
     /// Create a quota with this many units. Zero units create a once-per-period record instead.
@@ -44,12 +45,12 @@ pub enum ValueStep {
         /// Whether the value is a once-per-period record, and not a quota.
         record: bool,
     },
-    /// Do the work of a period at most once.
+    /// Do the work of the current period at most once.
     Once,
-    /// Do the work of a period at least once. The work takes half of `Step::hold`.
+    /// Do the work of the current period at least once. The work takes half of `Step::hold`.
     AtLeast,
-    /// Do the work of a period at most once, under a lock that the client takes itself. It reads the record after half
-    /// of the hold and writes it at the end.
+    /// Do the work of the current period at most once, under a lock that the client has taken itself. The client reads
+    /// the record after half of the hold and writes it at the end.
     Turn,
 }
 
@@ -63,14 +64,14 @@ impl ValueStep {
     }
 }
 
-/// The holds that may share a resource with each other: those of all readers, or those of one owner.
+/// The class of a hold. Holds of the same class may share a resource: the holds of all readers, or those of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     Readers,
     Owner(u8),
 }
 
-/// The resources of a hold (bit n is place n), and its class.
+/// The scope of a hold: its resources (bit n is place n) and its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope {
     resources: u32,
@@ -88,19 +89,19 @@ impl Scope {
         })
     }
 
-    /// Whether both holds include a common resource.
+    /// Whether both scopes contain a common resource.
     pub(crate) fn meets(self, other: Self) -> bool {
         self.resources & other.resources != 0
     }
 
-    /// Whether both holds may share a resource because they have the same class.
+    /// Whether two holds with these scopes may share a resource, because they have the same class.
     pub(crate) fn beside(self, other: Self) -> bool {
         self.class.is_some() && self.class == other.class
     }
 }
 
 impl Kind {
-    /// The note that the holder leaves, if any.
+    /// The note that the holder of this kind of lock leaves, if any.
     pub(crate) fn note(self) -> Option<String> {
         match self {
             Self::Noted(number) | Self::Lead(number) => Some(format!("note {number}")),
@@ -108,7 +109,8 @@ impl Kind {
         }
     }
 
-    /// The place at which a client waits for this kind of lock: the resource, or the first slot of its semaphore.
+    /// The number of the place at which a client waits for this kind of lock: the resource, or the first slot of the
+    /// resource's semaphore.
     pub(crate) fn place(self, resource: u8) -> u8 {
         match self {
             Self::Permit(_) => place_of_slot(resource, 0),

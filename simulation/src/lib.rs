@@ -1,53 +1,56 @@
-//! Deterministic simulation of quorate: millions of schedules, and every one can be replayed.
+//! Deterministic simulation of quorate. It plays millions of schedules, and every schedule can be replayed.
 //!
 //! The **real** library runs here, down to the bytes that its Redis driver writes and reads
 //! (`quorate::testing::Driver`). The network, the servers and the clocks are simulated. One seed decides everything:
-//! [`Scenario::draw`] turns it into plain data, [`run`] plays that scenario, and the checkers look at the state after
-//! every event. The same seed gives the same run on every machine.
+//! [`Scenario::draw`] turns the seed into plain data, [`run`] plays this scenario, and the checkers look at the state
+//! after every event. The same seed gives the same run on every machine.
 //!
-//! Each run has two phases. In the first, faults happen, and safety is checked all the time. Then everything heals:
-//! every client asks for a lock once more, and each must get it within [`Scenario::bound`].
+//! Each run has two phases. In the first phase, faults happen, and safety is checked all the time. In the second phase,
+//! all faults have ended: every client asks for a lock once more, and must get it within [`Scenario::bound`].
 //!
-//! Some scenarios are calm: nothing breaks, so the checkers demand more. No key is left behind, no renewed lock is
+//! Some scenarios are calm: no faults happen, so the checkers demand more. No key is left behind, no renewed lock is
 //! lost, no lock is idle while a client waits, waiters are served in order, and a holder that lost its lock is notified
 //! at once. Each rule counts the cases that it has judged ([`RULES`]), because a rule that judged no case has tested
 //! nothing.
 //!
 //! # What is simulated
 //!
-//! - 1 to 9 masters with the semantics of the scripts. Each has its own clock (offset, rate, jumps), which decides when
-//!   keys expire, and a disk (none, stale, always). Masters crash, restart and stall.
-//! - Servers that read commands and write replies (`world/server.rs`). They lose their scripts, are busy, out of memory
-//!   or read-only, deny access, close the connection at the first command, and send replies to no command.
+//! - 1 to 9 masters with the semantics of the Lua scripts. Each master has its own clock (offset, rate, jumps), which
+//!   decides when keys expire, and a disk that keeps nothing, an old state or everything. Masters crash, restart and
+//!   stall.
+//! - Servers that read commands and write replies (`world/server.rs`). A server may lose its cached scripts, be busy,
+//!   out of memory or read-only, deny access, close the connection at the first command, or send replies that no
+//!   command asked for.
 //! - One connection for each client and master: two streams of bytes with delay and jitter. Writes are split into
-//!   packets anywhere. Packets are lost, connections are reset in the middle of a reply, forgotten by one side, or
+//!   packets anywhere. Packets are lost. Connections are reset in the middle of a reply, forgotten by one side, or
 //!   partitioned in one or both directions. Bytes in flight may arrive after the connection has ended, and commands may
 //!   be executed twice. Bytes on one connection are never reordered.
-//! - Client processes with up to six tasks and twenty resources. They pause and are killed, their tasks are delayed at
-//!   any await, and their futures are dropped at any await. Time passes between two readings of a clock: less than two
-//!   microseconds, or as long as a preempted thread does not run while masters and network continue.
+//! - Client processes with up to six tasks, which use up to twenty resources. Processes pause and are killed. Tasks are
+//!   delayed at any await, and futures are dropped at any await. Time passes between two readings of a clock: less than
+//!   two microseconds, or longer if the thread is preempted while masters and network continue.
 //! - In every third scenario, several kinds of locks on the same resources: exclusive locks, locks on several
-//!   resources, readers, owners, writers that downgrade to readers. In every seventh scenario, semaphores. The seeded
-//!   bugs of these locks are faulty masters under the real library (`seeded_bugs/scripts.rs`).
+//!   resources, locks of readers, locks of owners, and writers that downgrade to readers. In every seventh scenario,
+//!   semaphores. The seeded bugs of these locks are faulty masters under the real library (`seeded_bugs/scripts.rs`).
 //! - In some scenarios, values under locks: quotas and once-per-period records. These scenarios last longer, and
 //!   masters crash one after another (`draw/values.rs`). In other scenarios, holders leave notes, leaders are elected,
 //!   and elections are observed (`draw/notes.rs`).
-//! - With `--stores`, masters that are stores, under the real driver for stores (`world/session.rs`). A commit compares
-//!   and sets several records. It may be late, may wait behind other commits, or may be executed in part when its
-//!   session is lost. Reads may come from a follower that lags. Wake-ups are lost, late and doubled. Stores have their
-//!   own clocks, or none. The checkers judge stores by their answers to clients, and read their records only for
-//!   released values.
-//! - With `--changes`, masters that are replaced while clients take locks. Clients are at different steps of the change
-//!   and are reconfigured at any time. Simulated masters check generation markers as the driver's handshakes and
-//!   scripts demand. One or two operators take the library's own steps: late, repeatedly, or killed in between, with
-//!   orders that get lost. An operator's connection is not simulated byte by byte: its orders are executed directly.
-//!   Clients at every step use quotas, records, leaders and observers meanwhile. An operator carries values over and
-//!   removes lost values.
-//! - In some scenarios, nobody uses the masters for days. Often a wrong date has left counters far in the future before
-//!   (`draw/days.rs`).
+//! - With `--stores`, masters that are stores (databases or ZooKeeper), under the real driver for stores
+//!   (`world/session.rs`). A commit compares and sets several records. It may be late, may wait behind other commits,
+//!   or may be executed in part when its session is lost. A lagging follower may answer reads. Wake-ups are lost, late
+//!   and doubled. Stores have their own clocks, or none. The checkers judge stores by their answers to clients. They
+//!   read the records of stores only to check that released values stay released.
+//! - With `--changes`, masters that are replaced while clients take locks. Clients are at different steps of the
+//!   replacement and are reconfigured at any time. Simulated masters check generation markers as the driver's
+//!   handshakes and scripts demand. One or two operators take the library's own steps: late, repeatedly, or killed in
+//!   between, and some of their orders get lost. An operator's connection is not simulated byte by byte: its orders are
+//!   executed directly. Meanwhile clients at every step use quotas, records, leaders and observers. An operator carries
+//!   values over to the new masters and removes lost values.
+//! - In some scenarios, nobody uses the masters for days. Often a clock with a wrong date has left counters far in the
+//!   future before these days (`draw/days.rs`).
 //!
-//! `crossings.rs` counts which kind of lock or value met which happening while a rule was checked.
-//! `tests/all/crossings.rs` requires that no cell of this table is empty, or names the reason.
+//! `crossings.rs` counts which kind of lock or value met which happening (an event that may interfere) while a rule was
+//! checked. `tests/all/crossings.rs` requires that no cell of this table is empty, or gives the reason for an empty
+//! cell.
 //!
 //! # What is not simulated
 //!
@@ -56,7 +59,7 @@
 //!
 //! # Why a package
 //!
-//! The simulation is a library, a command and tests: `scripts/simulate` plays a million seeds on all cores, and `cargo
+//! The simulation is a library, a command and tests. `scripts/simulate` plays a million seeds on all cores, and `cargo
 //! test` plays thousands of the same seeds. A folder of `tests/` could only contain the tests.
 
 mod change_plan;

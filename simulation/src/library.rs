@@ -1,4 +1,4 @@
-//! Connects the workload to the real library.
+//! The lock implementation that clients of the simulation normally use: the real library.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::locker::{Hold, Locker, Miss, Order, SEMAPHORES, name};
 use crate::process::Process;
 use crate::seeded_bugs::{CountedHolds, Flaw, WrongRegister};
 
-/// The real library in one client process.
+/// The real library, used by one client process.
 pub(crate) struct Library {
     redlock: Redlock,
     owners: Vec<Owner>,
-    /// For a seeded bug: counts the holds of owners in the process, and does not notice that the masters have lost
-    /// them.
+    /// For a seeded bug: the holds of owners that the process counts by itself. It does not notice if the masters have
+    /// lost them.
     counted: Option<CountedHolds>,
     register: Option<WrongRegister>,
     process: Arc<Process>,
@@ -44,8 +44,7 @@ impl Library {
         }
     }
 
-    /// Takes a counted hold of an owner: it joins the hold that the process already has for this owner, if there is
-    /// one.
+    /// Takes a counted hold of an owner. If the process already has a hold for this owner, joins this hold.
     async fn counted(&self, id: u8, resource: u8) -> Result<Arc<dyn Hold>, Miss> {
         let place = (id, resource);
         let counted = self.counted.as_ref();
@@ -61,7 +60,7 @@ impl Library {
         })
     }
 
-    /// Waits until there is no leader, and becomes the leader. The lock is always renewed.
+    /// Waits until there is no leader, and then becomes the leader. The leader's lock is always renewed.
     async fn leads(&self, order: &Order) -> Result<Arc<dyn Hold>, Miss> {
         let election = self.redlock.election(name(order.resource));
         let note = order.kind.note().unwrap_or_default();
@@ -104,7 +103,8 @@ impl Library {
             Kind::Several(_) => {
                 let all = order.kind.scope(order.resource).resources();
                 let others = all.filter(|other| *other != usize::from(order.resource));
-                // The resource of the step comes first, so that clients name the same resources in different orders.
+                // The resource of the step comes first. So different clients name the same resources in different
+                // orders.
                 let names = others.map(|other| name(other as u8));
                 self.redlock.lock_all([resource].into_iter().chain(names))
             }

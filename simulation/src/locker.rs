@@ -1,4 +1,4 @@
-//! The interface between a workload and the lock implementation that it uses: the library or a seeded bug.
+//! The interface between the clients of the simulation and a lock implementation: the library or a seeded bug.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,26 +46,26 @@ pub(crate) enum Miss {
 pub(crate) trait Locker: Send + Sync {
     fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>>;
 
-    /// The library; `None` if this implementation does not use it.
+    /// The real library; `None` if this implementation does not use it.
     fn redlock(&self) -> Option<&Redlock> {
         None
     }
 
-    /// The code of a seeded bug that reads and writes the values under locks; `None` if the library does it.
+    /// The code of a seeded bug that reads and writes values under locks; `None` if the library does this.
     fn register(&self) -> Option<&WrongRegister> {
         None
     }
 }
 
-/// A held lock.
+/// A lock that a client holds.
 pub(crate) trait Hold: Send + Sync {
     fn value(&self) -> Token;
     fn fencing(&self) -> Option<u64>;
-    /// The permit that this lock is, as a slot number; `None` if it is no permit.
+    /// For a permit of a semaphore: its slot number. `None` for other locks.
     fn slot(&self) -> Option<usize> {
         None
     }
-    /// The end of the validity; `None` once the library would report the lock as no longer held. Reading it changes
+    /// The end of the validity; `None` once the library reports the lock as no longer held. Reading the end changes
     /// nothing.
     fn look(&self) -> Option<Instant>;
     /// Resolves when the holder is notified that the lock is lost.
@@ -74,7 +74,7 @@ pub(crate) trait Hold: Send + Sync {
     fn release(self: Arc<Self>) -> BoxFuture<()>;
     /// Downgrades the lock to a reader's lock; `None` if the lock was lost meanwhile.
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>>;
-    /// The library's guard of this lock; `None` if it has none.
+    /// The library's guard of this lock; `None` if this implementation has no such guard.
     fn guard(&self) -> Option<&LockGuard> {
         None
     }

@@ -133,7 +133,7 @@ fn table(options: &Options, summary: &Summary) {
     }
     print!("{}", summary.crossings);
     let seconds = summary.took.as_secs_f64();
-    // The speed is in seeds per second of processor time, not of wall time, because the machine may have other work.
+    // The speed is in seeds per second of processor time, not of wall time, because other programs may run as well.
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let cpu = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
     let per_core = summary.seeds as f64 / cpu;
@@ -157,7 +157,8 @@ fn table(options: &Options, summary: &Summary) {
     }
 }
 
-/// Replays one seed. If it fails, prints the violation, the smallest failing scenario found, and its trace.
+/// Replays one seed. If the run breaks a rule, prints the violation, the smallest scenario found that still breaks the
+/// rule, and the trace of this scenario.
 fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     let scenario = worlds.draw(seed);
     let outcome = play.run(&scenario);
@@ -192,7 +193,7 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Prints for every seeded bug the first seed that catches it, and the rule that was broken.
+/// For every seeded bug, prints the first seed that catches it and the rule that was broken.
 fn seeded_bugs(options: &Options) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     println!(

@@ -1,5 +1,5 @@
-//! An operator that replaces masters with the library's own steps. Its orders are late or lost, and its process is
-//! paused and killed like other processes.
+//! An operator that replaces masters with the library's own steps. The operator's orders to masters may be late or
+//! lost. Its process is paused and killed like other processes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,10 +22,11 @@ use crate::rng::Rng;
 use crate::seeded_bugs::Flaw;
 use crate::world::{Heard, Word, number_of};
 
-/// How long an operator waits for the answer to one order.
+/// How long an operator waits for a master's answer to one order.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// Takes steps until the goal of the plan is reached, and then reports to the world that the change is done.
+/// Takes steps of the change until the goal of the plan is reached, and then reports to the world that the change is
+/// done.
 pub(crate) async fn run(process: Arc<Process>) {
     let plan = {
         let world = process.shared.world();
@@ -64,7 +65,7 @@ pub(crate) async fn run(process: Arc<Process>) {
     process.done = process.tasks == 0;
 }
 
-/// Returns the stage of a change at which all masters have the generation marker `goal`.
+/// Returns the stage of a change of masters at which all masters have the generation marker `goal`.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
         0 => ChangeStage::Prepared,
@@ -74,13 +75,14 @@ fn stage_at(goal: u64) -> ChangeStage {
     }
 }
 
-/// The part of the library's error that names a value which cannot be carried over.
+/// The part of the library's error message after which the operator removes the named value, because it cannot be
+/// carried over.
 const LOST: &str = "lost, or created or removed in part";
 
-/// The operator only removes the record, so the length of the period does not matter.
+/// The length of a period. The operator only removes the once-per-period record, so any length will do.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether a step fails because of something whose description contains `what`.
+/// Whether a step failed because something is missing whose description contains `what`.
 fn misses(error: &ChangeError, what: &str) -> bool {
     matches!(error, ChangeError::Missing(missing) if missing.iter().any(|one| one.contains(what)))
 }
@@ -94,11 +96,11 @@ struct Operator {
     flaw: Option<Flaw>,
 }
 
-/// For a seeded bug: the masters that the operator believes to be closed, with the generation markers that it expects
-/// on them.
+/// For a seeded bug: the masters that the operator takes for closed although they are not. For each master, the
+/// generation marker that the operator believes to be there.
 type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
 
-/// The clock of an operator's process. For a seeded bug it can skip a wait.
+/// The clock of an operator's process. For a seeded bug this clock can skip a wait.
 struct Hasty {
     process: Arc<Process>,
     ahead: AtomicU64,
@@ -140,7 +142,7 @@ impl Runtime for Hasty {
 }
 
 impl Operator {
-    /// Returns the library as an operator configures it for this change, with the old and the new masters.
+    /// Returns the library configured for an operator of this change, with the old and the new masters.
     fn redlock(&self, change: u8) -> Redlock {
         let step = 2 * change + 1;
         let named = self.plan.named(step);
@@ -164,8 +166,8 @@ impl Operator {
         builder.build().expect("settings that fit together")
     }
 
-    /// Takes the steps of one change until all masters have the generation marker `goal` or a higher one. Returns false
-    /// if masters have lost the markers of the change before: its steps must be taken again.
+    /// Takes the steps of one change until all masters have the generation marker `goal` or a higher marker. Returns
+    /// false if masters have lost the markers of the previous change, whose steps must then be taken again.
     async fn walk(&mut self, change: u8, goal: u64) -> bool {
         let redlock = self.redlock(change);
         let change_of = redlock.change().expect("next masters are named");
@@ -191,7 +193,7 @@ impl Operator {
             }
             let later = change + 1 < self.plan.changes() && self.plan.goal > 4;
             if later && misses(&error, "of other masters") {
-                // A restarted master has a marker of the next change, so the operator continues with that change.
+                // A restarted master has a marker of the next change. So the operator continues with the next change.
                 return true;
             }
         }
@@ -206,7 +208,7 @@ impl Operator {
         true
     }
 
-    /// Removes the values that the error names as lost: no majority of the old masters has them any more.
+    /// Removes the values that the error names as lost, because no majority of the old masters has them any more.
     async fn drop_lost(&self, redlock: &Redlock, error: &ChangeError) {
         let ChangeError::Missing(missing) = error else {
             return;
@@ -280,7 +282,7 @@ impl Operator {
         self.sleep(pause).await;
     }
 
-    /// Takes the next step of the change.
+    /// Takes the next step of the change of masters.
     async fn next(
         &mut self,
         change: &MastersChange<'_>,
@@ -294,7 +296,7 @@ impl Operator {
         }
     }
 
-    /// Repeats a step of the change.
+    /// Repeats a step of the change of masters.
     async fn again(
         &mut self,
         change: &MastersChange<'_>,
@@ -322,7 +324,7 @@ impl Operator {
 }
 
 impl Operator {
-    /// Whether the operator waits before it opens the new masters. It always does, except for two seeded bugs.
+    /// Whether the operator waits before it opens the new masters. It always waits, except for two seeded bugs.
     fn waits(&self, closed: &Survey) -> bool {
         let clients = |survey: &Survey| {
             let masters = survey.masters.iter().filter(|master| master.is_old);
@@ -340,7 +342,8 @@ impl Operator {
     }
 }
 
-/// A master as an operator reaches it. Orders use connections of their own; locks use the same driver as any client.
+/// A master as an operator reaches it. Orders of the operator use separate connections; locks use the same driver as
+/// any client.
 struct OperatorNode {
     process: Arc<Process>,
     master: usize,
@@ -451,9 +454,9 @@ impl Talk {
         Ok(())
     }
 
-    /// Ends the connections of clients at steps below `step`, and returns their number.
+    /// Ends the connections of clients at steps below `step`, and returns the number of ended connections.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
-        // The operator reads the list of clients after it has raised the generation marker, as on real servers.
+        // The operator reads the list of clients only after it has raised the generation marker, as on real servers.
         let Heard::Clients(list) = self.say(Word::Clients).await? else {
             return Err(odd());
         };
@@ -482,7 +485,8 @@ impl Talk {
         Ok(())
     }
 
-    /// For a seeded bug: closes only the first master, and takes the other masters for closed.
+    /// For a seeded bug: closes only the first master, and pretends that the other masters are closed. Returns true for
+    /// such a master.
     fn only_claims(&self, number: u64, print: &str) -> bool {
         let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
         if claims {

@@ -1,15 +1,15 @@
-//! Places are what may be held: resources and the slots of semaphores. They have a number and a key.
+//! Places: what a client may hold, i.e. resources and slots of semaphores. Each place has a number and a key.
 
 /// The largest number of resources in a run.
 pub(crate) const RESOURCES: usize = 20;
 
-/// The largest number of semaphores. They are named like the first resources.
+/// The largest number of semaphores in a run. They have the names of the first resources.
 pub(crate) const SEMAPHORES: usize = 4;
 
 /// The largest number of permits of each semaphore.
 pub(crate) const PERMITS: usize = 3;
 
-/// The number of places: resources first, then the slots of the semaphores.
+/// The largest number of places. Resources have the lowest numbers; the slots of the semaphores follow.
 pub(crate) const PLACES: usize = RESOURCES + SEMAPHORES * PERMITS;
 
 const NAMES: [&str; PLACES] = [
@@ -71,12 +71,12 @@ pub(crate) fn semaphore_of_key(key: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether a key is the key of a semaphore's queue, which is never held.
+/// Whether a key is the key of a semaphore's queue. No client ever holds this key.
 pub(crate) fn is_line(key: &[u8]) -> bool {
     key.starts_with(b"quorate:slot:line:")
 }
 
-/// Returns the place of a slot of the resource's semaphore. Resources whose numbers differ by a multiple of
+/// Returns the place number of a slot of the resource's semaphore. Resources whose numbers differ by a multiple of
 /// `SEMAPHORES` share one semaphore.
 pub(crate) fn place_of_slot(resource: u8, slot: usize) -> u8 {
     let semaphore = usize::from(resource) % SEMAPHORES;

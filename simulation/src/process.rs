@@ -1,4 +1,4 @@
-//! What a simulated client process provides to the library: clocks, timers, tasks, random bytes, and connections to the
+//! What a simulated client process provides to the library: clocks, timers, tasks, random bytes, and connections to
 //! masters.
 
 use std::future::Future;
@@ -28,16 +28,16 @@ pub(crate) struct Process {
     pub(crate) clock: Clock,
     wall_us: i64,
     random: AtomicU64,
-    /// The random state from which the durations of clock readings are drawn.
+    /// The state of the random generator that draws how long each clock reading takes.
     steps: AtomicU64,
-    /// How the thread is preempted before a clock reading: the probability in parts per million, and the longest
-    /// duration in nanoseconds.
+    /// How the process's thread is preempted before a clock reading: the probability in parts per million, and the
+    /// longest duration in nanoseconds.
     preempt: (u32, u64),
     dead: AtomicBool,
 }
 
 impl Process {
-    /// Starts a life of `client`, with connections to all its masters.
+    /// Starts a new life of `client`, with connections to all masters with which the client is configured.
     pub(crate) fn boot(shared: &Arc<Shared>, client: usize) -> (Arc<Self>, Vec<Arc<dyn Node>>) {
         let process = Self::alone(shared, client);
         let nodes = process.connect();
@@ -92,7 +92,7 @@ impl Process {
         nodes
     }
 
-    /// Starts a life of `client` without connections to masters.
+    /// Starts a new life of `client`, without connections to masters.
     pub(crate) fn alone(shared: &Arc<Shared>, client: usize) -> Arc<Self> {
         let mut world = shared.world();
         let process = &mut world.processes[client];
@@ -114,7 +114,7 @@ impl Process {
         })
     }
 
-    /// Ends this life: from now on nothing that the process does has any effect.
+    /// Ends this life. From now on, nothing that the process does has any effect.
     pub(crate) fn die(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }
@@ -138,8 +138,8 @@ impl Runtime for Process {
         let drawn = drawn.wrapping_mul(LCG.0).wrapping_add(LCG.1);
         self.steps.store(drawn, Ordering::Relaxed);
         let (ppm, lasts) = self.preempt;
-        // The low bits of these random numbers have short periods. So the durations use the top bits, and this decision
-        // uses the bits in the middle.
+        // The low bits of these random numbers repeat after a short period. So the durations use the highest bits, and
+        // this decision uses the bits in the middle.
         if ppm > 0 && (drawn >> 20) % 1_000_000 < u64::from(ppm) {
             self.shared.preempt(lasts / 1_000 * (drawn >> 54));
         }
@@ -180,7 +180,7 @@ impl Runtime for Process {
     }
 }
 
-/// A timer of a process. It fires at the true time at which the process's own clock shows the wanted reading.
+/// A timer of a process. It fires when the process's own clock shows the wanted reading.
 struct Sleep {
     shared: Weak<Shared>,
     client: usize,
@@ -251,7 +251,7 @@ impl Node for SimNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        // If the world is gone, the reply is dropped, which answers it. Nobody waits for the answer then.
+        // If the world is gone, the run has ended and nobody waits for the answer. Dropping the reply answers it.
         if let Some(shared) = self.shared.upgrade() {
             shared.send(self.link, request, reply);
         }

@@ -1,7 +1,7 @@
-//! A small random number generator whose stream is the same on every machine and in every version.
+//! A small random number generator that returns the same numbers on every machine and in every version.
 //!
-//! Seeds are printed, kept as regression cases and replayed years later, so the stream must not change with a
-//! dependency. The algorithm is SplitMix64: one addition and three mixing steps for each number.
+//! Seeds are printed, kept as regression cases and replayed years later. So an update of a dependency must not change
+//! the random numbers. The algorithm is SplitMix64: one addition and three mixing steps for each number.
 
 /// A stream of random numbers from a seed.
 #[derive(Clone, Debug)]
@@ -13,8 +13,8 @@ impl Rng {
         Self(seed)
     }
 
-    /// Begins a stream for one part of a run, which is independent of the streams of other parts. A change of one part
-    /// leaves the draws of the others unchanged, so a shrunk scenario stays close to the original.
+    /// Begins a random stream for one part of a run. The streams of different parts are independent: if one part draws
+    /// more or fewer numbers, the draws of other parts do not change. So a shrunk scenario stays close to the original.
     pub fn stream(seed: u64, part: u64) -> Self {
         let mut rng = Self(seed ^ part.wrapping_mul(0xA076_1D64_78BD_642F));
         rng.draw();

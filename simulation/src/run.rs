@@ -22,18 +22,18 @@ pub struct Outcome {
     pub violation: Option<Violation>,
     /// How often each counted thing happened in the run.
     pub coverage: Coverage,
-    /// How many cases each rule has judged in the run, in the order of [`RULES`](crate::RULES).
+    /// How many cases each rule has judged in the run. The order is that of [`RULES`](crate::RULES).
     pub judged: Judged,
-    /// Which kinds of locks and values met which happenings while a rule was checked.
+    /// Which kinds of locks and values met which happenings (events that may interfere) while a rule was checked.
     pub crossings: Crossings,
-    /// The call that came closest to the bound of the rule for calls.
+    /// The call that came closest to the bound of the rule `calls`.
     pub worst: Option<Lateness>,
     /// The trace, line by line. Empty unless [`Play::trace`] is set.
     pub trace: Vec<String>,
 }
 
 impl Play {
-    /// Plays `scenario`.
+    /// Plays `scenario` with these options.
     pub fn run(self, scenario: &Scenario) -> Outcome {
         Run::new(scenario, self).finish()
     }
@@ -54,13 +54,13 @@ struct Run {
 
 impl Run {
     fn new(scenario: &Scenario, play: Play) -> Self {
-        // The lock implementation of some seeded bugs is small and supports plain locks only.
+        // Some seeded bugs replace the library by a small client, which supports plain locks only.
         let scenario = Arc::new(match play.flaw {
             Some(flaw) if flaw.is_locker() => scenario.plain(),
             _ => scenario.clone(),
         });
-        // The store driver reads the flaw from a thread-local variable, so one thread plays a run from beginning to
-        // end.
+        // The store driver reads the seeded bug from a thread-local variable, so one thread must play a run from
+        // beginning to end.
         quorate::node::store::set_flaw(play.flaw.and_then(Flaw::of_driver));
         let shared = Shared::new(scenario.clone(), play);
         let executor = Executor::new(shared.clone());
@@ -78,7 +78,7 @@ impl Run {
         run
     }
 
-    /// Starts a client process that has its own lock implementation.
+    /// Starts a client process with a lock implementation of its own (the library or a seeded bug).
     fn boot(&mut self, client: usize) -> Arc<Process> {
         if self.scenario.is_operator(client) {
             return self.boot_operator(client);
@@ -179,8 +179,8 @@ impl Run {
         outcome
     }
 
-    /// Plays until all clients are done, a rule is broken, or the deadline is reached. At the deadline, returns the
-    /// clients that are still waiting.
+    /// Plays until all clients are done, a rule is broken, or the deadline is reached. If the deadline is reached,
+    /// returns the clients that are still waiting.
     fn play(&mut self, deadline: u64) -> Option<Vec<usize>> {
         loop {
             if !self.executor.settle() {

@@ -1,5 +1,5 @@
-//! The scenario of one run, as plain data. It is drawn from a seed or written by hand. The shrinker removes parts of a
-//! failing scenario and plays it again.
+//! The scenario of one run, as plain data. It is drawn from a seed or written by hand. If a scenario fails, the
+//! shrinker removes parts of it and plays it again.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::kind::Kind;
 use crate::rng::Rng;
 use crate::store_plan::StorePlan;
 
-/// Everything that happens to the library in one run. Times are in nanoseconds of simulated time since the beginning of
-/// the run, and durations are in nanoseconds.
+/// Everything that happens to the library in one run. Points in time are in nanoseconds of simulated time since the
+/// beginning of the run, and durations are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The seed of every decision that is made at random during the run.
+    /// The seed of all random decisions during the run.
     pub seed: u64,
     /// The masters; 1 to 9.
     pub masters: Vec<MasterPlan>,
@@ -26,37 +26,37 @@ pub struct Scenario {
     pub net: Net,
     /// The faults that happen, each with its time.
     pub faults: Vec<Fault>,
-    /// When the faults have ended and all masters are up again.
+    /// When all faults have ended and all masters are up again.
     pub heal_at: u64,
-    /// The number of tasks that share the work of each client.
+    /// The number of tasks of each client, which share its steps.
     pub tasks: u8,
-    /// The length of a period of once-per-period work.
+    /// The length of a period for once-per-period work.
     pub period: u64,
     /// The settings of every client.
     pub settings: Settings,
-    /// How masters are replaced; `None` if they are not.
+    /// How masters are replaced; `None` if no masters are replaced.
     pub change: Option<ChangePlan>,
 }
 
 /// The plan of one master.
 #[derive(Clone, Copy, Debug)]
 pub struct MasterPlan {
-    /// The offset of the master's clock from the true time, in microseconds.
+    /// The offset of the master's clock from the true time, in microseconds, at the beginning.
     pub offset_us: i64,
-    /// The rate error of the master's clock, in parts per million.
+    /// The rate error of the master's clock, in parts per million; positive if the clock is fast.
     pub ppm: i64,
     /// How much of the master's memory a restart preserves.
     pub disk: Disk,
-    /// The plan of the store; `None` for a Redis master.
+    /// The plan of the store (database or ZooKeeper); `None` for a Redis master.
     pub store: Option<StorePlan>,
 }
 
 /// How much of a master's memory a restart preserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
-    /// A restart preserves nothing.
+    /// A restart loses everything.
     None,
-    /// A restart restores the state from some time before the crash.
+    /// A restart restores an old state, from some time before the crash.
     Stale,
     /// A restart preserves everything.
     Always,
@@ -75,7 +75,7 @@ pub struct ClientPlan {
     pub steps: Vec<Step>,
 }
 
-/// One acquire of a client, and what it does with the lock.
+/// One acquire of a client, and what the client does with the lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     /// The pause before the acquire, in nanoseconds.
@@ -84,30 +84,30 @@ pub struct Step {
     pub resource: u8,
     /// The longest wait for the lock, in nanoseconds; zero for a single attempt.
     pub wait: u64,
-    /// How long the client holds the lock, in nanoseconds.
+    /// How long the client holds the lock after it got the lock, in nanoseconds.
     pub hold: u64,
     /// Whether the lock is renewed in the background.
     pub renew: bool,
     /// The TTL, in nanoseconds, of an explicit extension in the middle of the hold; `None` for no extension.
     pub extend: Option<u64>,
-    /// The number of polls after which the future of the acquire is dropped if it is not ready; `None` for never.
+    /// If the future of the acquire is not ready after this number of polls, the client drops it; `None` for never.
     pub cut: Option<u8>,
     /// Whether the client drops the guard instead of releasing the lock.
     pub drop: bool,
-    /// The number of polls after which the future of the release is dropped if it is not ready; `None` for never.
+    /// If the future of the release is not ready after this number of polls, the client drops it; `None` for never.
     pub cut_release: Option<u8>,
     /// The kind of lock that the client takes.
     pub kind: Kind,
 }
 
-/// The behaviour of the network, and of the threads of clients.
+/// The behaviour of the network, and how the threads and tasks of clients are delayed.
 #[derive(Clone, Copy, Debug)]
 pub struct Net {
-    /// The smallest delay in one direction, in nanoseconds.
+    /// The smallest delay of a packet in one direction, in nanoseconds.
     pub delay: u64,
-    /// The largest additional delay in one direction, in nanoseconds.
+    /// The largest additional delay of a packet in one direction, in nanoseconds.
     pub jitter: u64,
-    /// The number of packets per million that are lost. TCP sends a lost packet again, and the following bytes wait for
+    /// The number of packets per million that are lost. TCP sends a lost packet again, and the bytes after it wait for
     /// it.
     pub loss_ppm: u32,
     /// The time until a lost packet is sent again, in nanoseconds.
@@ -116,9 +116,9 @@ pub struct Net {
     pub duplicate_ppm: u32,
     /// The longest delay of a message's second execution, in nanoseconds.
     pub duplicate_late: u64,
-    /// The number of messages per million that break their connection.
+    /// The number of messages per million during which the connection breaks.
     pub reset_ppm: u32,
-    /// The number of wake-ups of tasks per million after which the task is delayed.
+    /// The number of wake-ups per million after which the woken task is delayed.
     pub doze_ppm: u32,
     /// The longest delay of a task after a wake-up, in nanoseconds.
     pub doze: u64,
@@ -128,9 +128,9 @@ pub struct Net {
     pub preempt: u64,
     /// The number of writes per million that are split into several packets, anywhere.
     pub cut_ppm: u32,
-    /// The number of ended connections per million whose bytes in flight are still delivered.
+    /// The number of connections per million whose bytes in flight are still delivered after the connection has ended.
     pub leftover_ppm: u32,
-    /// Whether ready tasks are polled in random order.
+    /// Whether ready tasks are polled in random order, and not in the order of their wake-ups.
     pub shuffle: bool,
 }
 
@@ -143,11 +143,12 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
-/// The kinds of faults. Masters and clients are given by their numbers, durations in nanoseconds.
+/// The kinds of faults. Masters and clients are given by their numbers, and durations are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "valid settings")]
 pub enum FaultKind {
-    /// A master crashes and restarts after `down`. A stale disk restores the state from `age` before the crash.
+    /// A master crashes, and restarts after `down`. A stale disk restores the state that the master had `age` before
+    /// the crash.
     Crash { master: u8, down: u64, age: u64 },
     /// A master stalls for `lasts`.
     Stall { master: u8, lasts: u64 },
@@ -161,9 +162,9 @@ pub enum FaultKind {
         from: bool,
         lasts: u64,
     },
-    /// All connections of one master are reset, in the middle of any transfer.
+    /// All connections of one master are reset, even in the middle of a transfer.
     Reset { master: u8 },
-    /// One side of all connections of a master forgets them, and the other side is not notified.
+    /// One side of each connection of a master forgets the connection, and the other side is not notified.
     Forget { master: u8 },
     /// A master refuses all lock requests for `lasts`.
     Refuse {
@@ -171,13 +172,13 @@ pub enum FaultKind {
         how: Refusal,
         lasts: u64,
     },
-    /// A master loses its cached scripts.
+    /// A master loses its cached Lua scripts.
     Flush { master: u8 },
-    /// The next reply of a master is malformed, on each connection.
+    /// On each connection of a master, the next reply is malformed.
     Garble { master: u8 },
-    /// A lock is force-released on all masters.
+    /// A lock on this resource is force-released on all masters.
     Break { resource: u8 },
-    /// A foreign client stores a value of another type under the key of a lock, unless the key is in use.
+    /// A foreign client stores a value of another type under the key of a lock, unless this key exists already.
     ForeignKey {
         master: u8,
         resource: u8,
@@ -187,32 +188,33 @@ pub enum FaultKind {
     Pause { client: u8, lasts: u64 },
     /// A client process is killed and restarts after `down`.
     Kill { client: u8, down: u64 },
-    /// Nobody uses the masters for the time `by`: all processes end, all clocks go on, and the processes restart after
-    /// `down`.
+    /// Nobody uses the masters for the time `by`: all processes end, all clocks move on by this time, and the processes
+    /// restart after `down`.
     Skip { by: u64, down: u64 },
-    /// A client is reconfigured with the masters of this step: its process is stopped, and restarts after `down`.
+    /// A client is reconfigured with the masters of this step of the replacement. Its process is stopped, and restarts
+    /// after `down`.
     Tell { client: u8, step: u8, down: u64 },
 }
 
-/// How a master refuses requests.
+/// Why a master refuses requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The master is busy with a script.
     Busy,
     /// The master has no memory left.
     OutOfMemory,
-    /// The master cannot write to its disk.
+    /// The master cannot write to its disk (`MISCONF`).
     Misconf,
     /// The master is a replica, which refuses writes.
     ReadOnly,
-    /// The client's user lacks the permission.
+    /// The client's user lacks a permission.
     Denied,
     /// The master closes the connection at the first command after the handshake.
     HangUp,
 }
 
 impl Refusal {
-    /// All ways to refuse.
+    /// All reasons to refuse.
     pub(crate) const ALL: [Self; 6] = [
         Self::Busy,
         Self::OutOfMemory,
@@ -222,7 +224,7 @@ impl Refusal {
         Self::HangUp,
     ];
 
-    /// The error reply of the master.
+    /// The error reply that the master sends.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Busy => "-BUSY Redis is busy running a script.\r\n",
@@ -235,12 +237,12 @@ impl Refusal {
     }
 }
 
-/// The settings of every client.
+/// The library settings, which are the same for every client.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// The TTL of locks, in nanoseconds.
     pub ttl: u64,
-    /// The longest TTL that any client of the deployment may use, in nanoseconds.
+    /// The longest TTL that any client may use, in nanoseconds.
     pub max_ttl: u64,
     /// How long a client waits for the reply of one master, in nanoseconds.
     pub node_timeout: u64,
@@ -248,34 +250,37 @@ pub struct Settings {
     pub retry_most: u64,
     /// Whether locks get fencing tokens.
     pub fencing: bool,
-    /// Whether waiters are served in order.
+    /// Whether waiters get the lock in order.
     pub fair: bool,
     /// Whether the restart guard is on.
     pub guard: bool,
 }
 
-/// Which promises hold in a run. It depends on the assumptions that the scenario violates.
+/// Which promises of the library hold in a run. A scenario may violate assumptions on which promises depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promises {
     /// At most one client believes that it holds a lock. Requires that no lock is force-released, that clocks do not
-    /// jump and drift within the allowance, and that masters forget nothing or have a restart guard.
+    /// jump, and that their drift is within the allowance. Also requires that masters forget nothing or have a restart
+    /// guard.
     pub exclusion: bool,
-    /// Fencing tokens are unique and rise. Requires masters that forget nothing, or a restart guard with a `max_ttl`
-    /// above twice the slack of a proposal plus the largest difference of clocks. Clocks do not matter otherwise.
+    /// Fencing tokens are unique and rise. Requires masters that forget nothing, or a restart guard. With a restart
+    /// guard, `max_ttl` must be above twice the largest difference between a proposal and a master's clock, plus the
+    /// largest difference of clocks. Clocks do not matter otherwise.
     pub tokens: bool,
-    /// No unit of a quota is handed out twice, and the work of no period is done twice. Requires only rising fencing
-    /// tokens.
+    /// No unit of a quota is handed out twice, and the work of no period is done twice. Requires only that fencing
+    /// tokens are unique and rise.
     pub stock: bool,
-    /// The restart guard can be judged, because the uptime that masters report is right.
+    /// The checker of the restart guard can judge, because the uptime that masters report is right.
     pub guard: bool,
-    /// The clocks of masters do not jump, so a waiter whose heartbeat has expired in a queue stays expired.
+    /// The clocks of masters do not jump. So a waiter whose heartbeat has expired in a queue does not become live
+    /// again.
     pub steady: bool,
-    /// A loss is notified in time, because tasks are never preempted or delayed.
+    /// A holder is notified of a loss in time, because tasks are never preempted or delayed.
     pub punctual: bool,
     /// The waiter that was first queued on a majority gets the lock first. Requires ordered waiting, and that nothing
     /// keeps waiters from sending heartbeats.
     pub order: bool,
-    /// No renewed lock is lost and no key is left behind, because nothing is lost, paused, forgotten or late.
+    /// No renewed lock is lost and no key is left behind. Requires that nothing is lost, paused, forgotten or late.
     pub calm: bool,
     /// The holder of a force-released lock is notified at once. Requires a scenario that is calm except for
     /// force-releases.
@@ -285,19 +290,20 @@ pub struct Promises {
 /// The default length of a period of once-per-period work: one hour, which is longer than any run.
 pub(crate) const PERIOD: u64 = 3_600_000 * MS;
 
-/// How long the acquire of a counted owner waits: 30 seconds, the library's default.
+/// How long the acquire of a counted hold of an owner waits: 30 seconds, the library's default.
 pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 
-/// The largest rate error of a clock, in parts per million. Two clocks of a run differ by at most 0.8 % in rate, and
-/// the library allows for 1 %.
+/// The largest rate error of a clock, in parts per million. So the rates of two clocks differ by at most 0.8 %, and the
+/// library allows for 1 %.
 pub(crate) const WORST_PPM: i64 = 4_000;
 
-/// Twice the slack of a proposal (2 s), in microseconds (docs/protocol.md, "Fencing tokens").
+/// Twice the largest difference between a proposal and a master's clock, in microseconds: 2 s (docs/protocol.md,
+/// "Fencing tokens").
 const TWICE_SLACK_US: i64 = 2_000_000;
 
 impl Scenario {
-    /// A scenario without faults and steps, with equal clocks, a quiet network and default settings. Tests add the
-    /// rest.
+    /// A scenario without faults and without steps, with equal clocks, a quiet network and default settings. Tests add
+    /// what they need.
     pub fn quiet(seed: u64, masters: usize, clients: usize) -> Self {
         let mut rng = Rng::stream(seed, 2);
         let master = MasterPlan {
@@ -377,14 +383,14 @@ impl Scenario {
             _ => false,
         });
         let walls = self.clients.iter().map(|client| client.wall_us);
-        // The wall clocks of clients matter only for a store without a clock, which uses them.
+        // The wall clocks of clients matter only for stores without a clock, because these use the clients' dates.
         let walls: Vec<i64> = walls.filter(|_| self.has_clockless()).collect();
         let offsets = || {
             let masters = self.masters.iter().map(|master| master.offset_us);
             masters.chain(walls.iter().copied())
         };
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
-        // Clocks also drift apart, by at most 0.4 % of half a minute in each direction; in microseconds.
+        // Clocks also drift apart. Each clock gains or loses at most 0.4 % of half a minute; in microseconds.
         let rates: i64 = self
             .masters
             .iter()
@@ -415,7 +421,7 @@ impl Scenario {
         }
     }
 
-    /// Whether operators replace masters.
+    /// Whether operators replace masters in this scenario.
     fn is_changed(&self) -> bool {
         self.change.as_ref().is_some_and(|plan| plan.operators > 0)
     }
@@ -451,7 +457,7 @@ impl Scenario {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
         });
-        // The acquire of a counted owner waits for its full timeout, even if its masters have been stopped for good.
+        // The acquire of a counted hold waits for its full timeout, even if its masters have been stopped for good.
         let counted = self.takes(|kind| matches!(kind, Kind::Counted(_)));
         let waits = if counted { COUNTED_WAIT } else { 0 };
         changes * (4 * self.settings.max_ttl + 6_000 * MS + waits)
@@ -483,7 +489,7 @@ impl Scenario {
         self.faults.iter().any(jumps)
     }
 
-    /// Whether some step takes a lock that is not a plain exclusive lock.
+    /// Whether some step takes a lock of another kind than a plain exclusive lock.
     pub(crate) fn is_mixed(&self) -> bool {
         self.takes(|kind| {
             !matches!(
@@ -503,7 +509,7 @@ impl Scenario {
         self.takes(|kind| matches!(kind, Kind::Value(_)))
     }
 
-    /// Whether some step takes a lock of a kind for which `such` returns true.
+    /// Whether some step takes a kind of lock for which `such` returns true.
     pub(crate) fn takes(&self, such: impl Fn(Kind) -> bool) -> bool {
         let steps = || self.clients.iter().flat_map(|client| &client.steps);
         steps().any(|step| such(step.kind))
@@ -537,8 +543,7 @@ impl Scenario {
             && trips < self.settings.node_timeout
     }
 
-    /// The longest time after [`heal_at`](Self::heal_at), in nanoseconds, for which a waiter may still be without its
-    /// lock.
+    /// The longest time after [`heal_at`](Self::heal_at), in nanoseconds, until every waiter must have its lock.
     ///
     /// Masters that have just restarted do not vote for `max_ttl`. Keys that were left behind live for another TTL, and
     /// a late duplicate of a request can add one more TTL. Then the waiters get the lock one after another.
@@ -552,7 +557,8 @@ impl Scenario {
         let turns = self.clients.len() as u64 * u64::from(self.tasks);
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let longest = steps.map(|step| step.hold).max().unwrap_or(0);
-        // A client that reads a store without a clock waits once more until the records that were left behind expire.
+        // A client of a store without a clock waits once more, until records that were left behind have certainly
+        // expired.
         let seen_anew = if self.stores() == 0 {
             0
         } else {
@@ -589,7 +595,7 @@ impl Settings {
             .node_timeout(Duration::from_nanos(self.node_timeout))
             .retry(Retry::new(first, Duration::from_nanos(self.retry_most)))
             .restart_guard(guard)
-            // No decision depends on the default note. It is left out, because its length differs from run to run.
+            // No decision depends on the default note. It is disabled, because its length differs from run to run.
             .note(None)
             .fencing(self.fencing);
         let builder = quorate::testing::known_as(builder, "host", 1, "simulated");
@@ -602,7 +608,7 @@ impl Settings {
 }
 
 impl Step {
-    /// A step that takes the first resource, with an unlimited wait, holds it for 10 ms and releases it.
+    /// A step that waits for the first resource without a limit, holds it for 10 ms and releases it.
     pub fn plain() -> Self {
         Self {
             think: MS,

@@ -1,38 +1,41 @@
-//! Draws scenarios in which masters are replaced while clients take locks. They are ordinary scenarios, made longer and
-//! with a smaller `max_ttl`, so that there is time for a change.
+//! Draws scenarios in which masters are replaced while clients take locks. These are ordinary scenarios that last
+//! longer and have a smaller `max_ttl`, so that there is time for a replacement.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::change_plan::{ChangePlan, admits};
 use crate::kind::{Kind, ValueStep};
 use crate::scenario::{ClientPlan, Disk, Step};
 
-/// The probability of values in a scenario, in parts per million. `NOTES_PPM` is the probability of notes.
+/// The probability that clients use values under locks in such a scenario, in parts per million. `NOTES_PPM` is the
+/// probability of notes.
 const VALUES_PPM: u32 = 350_000;
 const NOTES_PPM: u32 = 200_000;
 
-/// The old and the new masters of a change (bit n is master n).
+/// Pairs of an old and a new set of masters (bit n is master n).
 const SHAPES: [[u16; 2]; 11] = [
-    // Three masters, of which one, two or all three are replaced.
+    // Three masters, of which one, two or all three are replaced by others.
     [0b00_0111, 0b00_1011],
     [0b00_0111, 0b00_1011],
     [0b00_0111, 0b01_1100],
     [0b00_0111, 0b11_1000],
-    // Masters are only added, or only removed.
+    // Masters are only added, or are only removed.
     [0b00_0111, 0b01_1111],
     [0b01_1111, 0b00_0111],
     [0b01_1111, 0b00_0111],
     // Five masters, of which one is replaced.
     [0b01_1111, 0b10_1111],
-    // An even number of old masters, and a single old master.
+    // The number of old masters is even, or there is a single old master.
     [0b00_1111, 0b00_0111],
     [0b00_0011, 0b00_0111],
     [0b00_0001, 0b00_0111],
 ];
 
-/// How far the fencing counters are ahead of the clocks at the beginning, in microseconds; `None` for no counters.
+/// How far the fencing counters are ahead of the clocks at the beginning, in microseconds; `None` if there are no
+/// counters.
 const AHEAD: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
 
-/// Draws the generation marker that the operators aim at: mostly the last one of the change.
+/// Draws the generation marker at which the operators have reached their goal. It is mostly the last marker of the
+/// change.
 fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
     let higher: Vec<u64> = marks
         .iter()
@@ -48,7 +51,7 @@ fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
 }
 
 impl Scenario {
-    /// Draws the scenario of this seed in which masters are replaced.
+    /// Draws the scenario in which masters are replaced for this seed.
     pub fn draw_changes(seed: u64) -> Self {
         let rng = &mut Rng::stream(seed, 10);
         let shape = rng.pick(&SHAPES);
@@ -82,13 +85,14 @@ impl Scenario {
         scenario
     }
 
-    /// Removes jumps of clocks, because an operator that prepares a change refuses masters whose clocks differ.
+    /// Removes jumps of clocks, because an operator refuses to prepare a change if the masters' clocks differ.
     fn steady(&mut self) {
         let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
         self.faults.retain(|fault| !jumps(fault));
     }
 
-    /// Adds values under locks. The scenario becomes long enough for masters that have lost their memory to vote again.
+    /// Adds values under locks. Also makes the scenario so long that masters which have lost their memory can vote
+    /// again.
     fn keep_values(&mut self, rng: &mut Rng) {
         self.slow_down(rng);
         if rng.chance(300_000) {
@@ -101,8 +105,8 @@ impl Scenario {
         self.remove_elsewhere(rng);
     }
 
-    /// Lets any client remove a value that client 0 has created, and any client create it again. The clients may be at
-    /// any step of the change.
+    /// Lets any client remove a value that client 0 has created, and lets any client create the value again. These
+    /// clients may be at any step of the replacement of masters.
     fn remove_elsewhere(&mut self, rng: &mut Rng) {
         let creates = |step: &&Step| matches!(step.kind, Kind::Value(ValueStep::Create(_)));
         let created: Vec<Step> = self.clients[0]
@@ -131,8 +135,8 @@ impl Scenario {
         }
     }
 
-    /// Replaces crashes and stalls, so that at most one master is away at a time. It stalls, or restarts with what is
-    /// on its disk. The next master goes away only after the restarted master votes again.
+    /// Replaces crashes and stalls, so that at most one master is away at a time. This master stalls, or restarts with
+    /// the data on its disk. The next master goes away only after a restarted master votes again.
     fn away_by_turns(&mut self, rng: &mut Rng) {
         let crashes = |fault: &Fault| {
             matches!(
@@ -164,7 +168,7 @@ impl Scenario {
         }
     }
 
-    /// Lets the faults heal after 3 to 8 s, and adapts the pauses of clients and `max_ttl`.
+    /// Sets the time at which the faults end to 3 to 8 s, and adapts the pauses of clients and `max_ttl` to it.
     fn stretch(&mut self, rng: &mut Rng) {
         let was = self.heal_at / MS;
         self.heal_at = rng.range(3_000, 8_000) * MS;
@@ -182,7 +186,7 @@ impl Scenario {
         self.settings.max_ttl = longest.max(self.settings.ttl);
     }
 
-    /// Removes all faults except force-releases, and makes the network lossless and fast.
+    /// Removes all faults except force-releases, and makes the network fast and lossless.
     fn quieten(&mut self) {
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
         self.faults.retain(breaks);
@@ -215,8 +219,8 @@ impl Scenario {
         let last = 2 * changes as u8;
         let admitted =
             |mark: u64| -> Vec<u8> { (0..=last).filter(|step| admits(mark, *step)).collect() };
-        // In some scenarios clients begin at any step, even one that the masters do not admit, and no fault
-        // reconfigures them.
+        // In some scenarios, clients begin at any step of the replacement, even at a step that the masters do not
+        // admit. No fault reconfigures the clients then.
         let mixed = !stands && rng.chance(350_000);
         let first = if mixed {
             (0..=last).collect()
@@ -243,8 +247,8 @@ impl Scenario {
             operators,
             pause: rng.pick(&[20, 200, 1_000]) * MS,
             steps,
-            // If masters forget, values need fencing tokens that rise with the clocks. So there are mostly no counters
-            // ahead.
+            // If masters lose their memory, values need fencing tokens that rise with the clocks. So scenarios with
+            // values mostly have no counters ahead of the clocks.
             ahead: if self.has_values() {
                 rng.pick(&[None, None, Some(5_000_000)])
             } else {
@@ -256,7 +260,7 @@ impl Scenario {
         self.change = Some(plan);
     }
 
-    /// Adds operators, which are clients without steps, in front of the other clients.
+    /// Adds operators in front of the other clients. An operator is a client without steps, so it takes no locks.
     fn add_operators(&mut self, rng: &mut Rng, operators: u8) {
         for _ in 0..operators {
             let like = &self.clients[rng.below(self.clients.len() as u64) as usize];
@@ -282,7 +286,8 @@ impl Scenario {
         }
     }
 
-    /// Draws when each client is reconfigured. It mostly goes one step further each time, else two.
+    /// Draws when each client is reconfigured. A client mostly moves by one step in the replacement of masters,
+    /// otherwise by two.
     fn tell_clients(&mut self, rng: &mut Rng, steps: &[(u8, u8)], operators: u8, last: u8) {
         for (client, (first, _)) in steps.iter().enumerate().skip(operators.into()) {
             let mut step = *first;

@@ -1,25 +1,25 @@
-//! Adds a time in which nobody uses the masters for days to other scenarios. Often a clock has shown a wrong date
-//! before, and has left counters or locks with this date.
+//! Adds days in which nobody uses the masters to scenarios. Often a clock has shown a wrong date before these days, and
+//! has left counters or locks with this date.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::scenario::Disk;
 
-/// The probability of unused days in a scenario, in parts per million. `RARE_PPM` is the probability for scenarios with
-/// values or leaders, because these are rare.
+/// The probability that a scenario has unused days, in parts per million. `RARE_PPM` is the probability for scenarios
+/// with values or leaders; it is higher, because these scenarios are rare.
 const WORLDS_PPM: u32 = 60_000;
 const RARE_PPM: u32 = 200_000;
 
 const HOUR: u64 = 3_600_000 * MS;
 
-/// For how many hours the masters are unused. Masters keep fencing counters for 24 hours.
+/// For how many hours nobody uses the masters. Masters keep fencing counters for 24 hours.
 const HOURS: [u64; 6] = [20, 25, 25, 30, 100, 1_000];
 
 /// By how many hours a wrong date differs from the true date.
 const WRONG: [i64; 4] = [30, 720, 720, 9_600];
 
 impl Scenario {
-    /// Adds unused days in some scenarios. With `dates`, a clock may show a wrong date before. Uses a separate random
-    /// stream, so all other draws of the seed stay unchanged.
+    /// Adds unused days to some scenarios. With `dates`, a clock may show a wrong date before the unused days. Uses a
+    /// separate random stream, so all other draws of the seed stay unchanged.
     pub(super) fn idle_for_days(&mut self, rng: &mut Rng, dates: bool) {
         let rare = self.has_values() || self.has_notes();
         if !rng.chance(if rare { RARE_PPM } else { WORLDS_PPM }) {
@@ -30,8 +30,8 @@ impl Scenario {
         let left = (self.heal_at - at) / MS;
         let (by, down) = (rng.pick(&HOURS) * HOUR, rng.range(1, 50) * MS);
         let mut faults = vec![(at, FaultKind::Skip { by, down })];
-        // When the clock of a master goes back to the true date, a lock that was left there does not expire for a long
-        // time. So the other masters must be a majority.
+        // After the clock of a master has gone back to the true date, a lock that was left on this master does not
+        // expire for a long time. So the other masters must be a majority.
         if dates && self.masters.len() > 2 && rng.chance(700_000) {
             for master in &mut self.masters {
                 // A wrong date is a jump of a clock. Fencing tokens are then promised only if masters forget nothing.
@@ -54,7 +54,7 @@ impl Scenario {
             };
             faults.extend([jump(from, by_us), jump(to, -by_us)]);
             if rng.chance(600_000) {
-                // The other masters that remain are no majority, so clients need the master with the wrong date.
+                // The other masters that are still up are no majority. So clients need the master with the wrong date.
                 faults.extend((1..=others).map(|other| away(wrong + other, from, to)));
             }
             if rng.chance(700_000) {
@@ -66,8 +66,8 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Gives some clients a wrong date in scenarios with unused days and stores without a clock, because such stores
-    /// use the clients' dates.
+    /// Gives some clients a wrong date, in scenarios with unused days and stores without a clock. Such stores use the
+    /// clients' dates.
     pub(super) fn mistake_dates(&mut self, rng: &mut Rng) {
         let skips = |fault: &Fault| matches!(fault.kind, FaultKind::Skip { .. });
         if !self.has_clockless() || !self.faults.iter().any(skips) {

@@ -3,11 +3,11 @@
 use super::{Rng, Scenario};
 use crate::kind::Kind;
 
-/// The probability of notes and elections in a scenario, in parts per million.
+/// The probability that a scenario has notes and elections, in parts per million.
 const WORLDS_PPM: u32 = 60_000;
 
 impl Scenario {
-    /// Adds notes and elections in some scenarios. Uses a separate random stream, so all other draws of the seed stay
+    /// Adds notes and elections to some scenarios. Uses a separate random stream, so all other draws of the seed stay
     /// unchanged.
     pub(super) fn add_notes(&mut self, rng: &mut Rng) {
         if rng.chance(WORLDS_PPM) {
@@ -32,8 +32,8 @@ impl Scenario {
                 }
                 _ => continue,
             }
-            // Makes half of these holds longer, because the library writes no note for a short hold and leaders lead
-            // for a while.
+            // The library writes no note for a short hold, and leaders lead for a while. So half of these holds become
+            // longer.
             if rng.chance(500_000) {
                 step.hold = rng.below(2 * ttl);
             }

@@ -1,17 +1,17 @@
-//! Draws scenarios in which some masters are stores. Everything else is as in the scenario of the same seed without
-//! stores.
+//! Draws scenarios in which some masters are stores (databases or ZooKeeper). Everything else is as in the scenario
+//! that the same seed draws without stores.
 
 use super::{MS, Rng, Scenario};
 use crate::scenario::Disk;
 use crate::store_plan::StorePlan;
 
-/// The kinds of stores and of their faults in a scenario.
+/// Which stores and which faults of stores occur in a scenario.
 #[derive(Clone, Copy)]
 struct Family {
     /// The percentage of masters that are stores. `clocked` is the percentage of these stores that report their clocks.
     stores: u64,
     clocked: u64,
-    /// Whether followers lag. `deaf`: whether wake-ups are lost. `stuck`: whether commits get stuck.
+    /// Whether followers of stores lag. `deaf`: whether wake-ups are lost. `stuck`: whether commits get stuck.
     lagging: bool,
     deaf: bool,
     stuck: bool,
@@ -62,7 +62,7 @@ impl Family {
 }
 
 impl Scenario {
-    /// Draws the scenario of this seed with at least one store.
+    /// Draws the scenario with at least one store for this seed.
     pub fn draw_stores(seed: u64) -> Self {
         let mut scenario = Self::draw(seed);
         let rng = &mut Rng::stream(seed, 9);

@@ -1,22 +1,22 @@
-//! Adds values under locks to other scenarios. They then last longer, so that masters which have lost their memory vote
-//! again before the end, and faults continue meanwhile.
+//! Adds values under locks to other scenarios. These scenarios then last longer, so that masters which have lost their
+//! memory vote again before the end. Faults continue during this time.
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::kind::{Kind, ValueStep};
 use crate::scenario::{Disk, Step};
 
-/// The resource whose value is the quota. `RECORD` is the resource whose value is the once-per-period record.
+/// The resource whose lock guards a quota. `RECORD` is the resource whose lock guards a once-per-period record.
 const QUOTA: u8 = 0;
 const RECORD: u8 = 1;
 
-/// The probability of values in a scenario, in parts per million.
+/// The probability that a scenario has values under locks, in parts per million.
 const WORLDS_PPM: u32 = 70_000;
 
-/// The largest number of tasks of each client, and the largest number of its steps.
+/// In scenarios with values: the largest number of tasks of each client, and the largest number of its steps.
 const MOST: (u8, usize) = (2, 20);
 
 impl Scenario {
-    /// Adds values in some scenarios. Uses a separate random stream, so all other draws of the seed stay unchanged.
+    /// Adds values to some scenarios. Uses a separate random stream, so all other draws of the seed stay unchanged.
     pub(super) fn add_values(&mut self, rng: &mut Rng) {
         if rng.chance(WORLDS_PPM) {
             self.slow_down(rng);
@@ -25,7 +25,7 @@ impl Scenario {
         }
     }
 
-    /// Lets some steps use values. The first client creates the values before.
+    /// Lets some steps use values, which the first client creates at the beginning.
     pub(super) fn use_values(&mut self, rng: &mut Rng) {
         self.period = rng.pick(&[300 * MS, 1_000 * MS, 3_000 * MS, 60_000 * MS]);
         let (quota, record) = match rng.below(4) {
@@ -46,7 +46,7 @@ impl Scenario {
             };
             (step.resource, step.kind) = (resource, Kind::Value(verb));
             if verb == ValueStep::Turn {
-                // The time from the read to the write may be longer than the validity of the lock.
+                // The time from reading the value to writing it may be longer than the validity of the lock.
                 step.hold = rng.below(2 * ttl);
                 step.renew = rng.chance(300_000);
                 step.cut = None;
@@ -59,8 +59,8 @@ impl Scenario {
         }
     }
 
-    /// In some scenarios with values, the first client removes a value and creates it again, and work is done at least
-    /// once per period. Uses a separate random stream, so all other draws of the seed stay unchanged.
+    /// In some scenarios with values, lets the first client remove a value and create it again, and lets clients do
+    /// work at least once per period. Uses a separate random stream, so all other draws of the seed stay unchanged.
     pub(super) fn add_removals(&mut self, rng: &mut Rng) {
         if !self.has_values() {
             return;
@@ -94,7 +94,7 @@ impl Scenario {
         steps.splice(at..at, [remove, create]);
     }
 
-    /// If `on`, inserts a first step of the first client that creates the value.
+    /// If `on`, inserts a step in front of the first client's steps. This step creates the value of the resource.
     fn create(&mut self, resource: u8, units: u8, on: bool) {
         let steps = &mut self.clients[0].steps;
         if let Some(first) = steps.first().copied().filter(|_| on) {
@@ -119,7 +119,7 @@ impl Scenario {
         settings.ttl = rng.range(200, 500) * MS;
         settings.node_timeout = settings.ttl / rng.range(5, 12);
         settings.max_ttl = rng.pick(&[3_200 * MS, 4_000 * MS]);
-        // The scenario is stretched to more than twice its length, and the times of the faults are doubled below.
+        // The scenario becomes more than twice as long, and the times of the faults are doubled below.
         self.heal_at = 300 * MS + 2 * self.heal_at + rng.range(5_000, 15_000) * MS;
         self.net.again = self.net.again.min(settings.ttl / 2);
         for fault in &mut self.faults {
@@ -132,7 +132,7 @@ impl Scenario {
         }
     }
 
-    /// Lets masters crash one after another, and restart with what is on their disks.
+    /// Lets masters crash one after another, and restart with the data on their disks.
     pub(super) fn crash_by_turns(&mut self, rng: &mut Rng) {
         if self.faults.is_empty() || rng.chance(400_000) {
             return;
