@@ -91,7 +91,7 @@ impl Scenario {
         self.faults.retain(|fault| !jumps(fault));
     }
 
-    /// Adds values under locks. Also makes the scenario so long that masters which have lost their memory can vote
+    /// Adds values under locks. Also lengthens the scenario, so that masters which have lost their memory can vote
     /// again.
     fn keep_values(&mut self, rng: &mut Rng) {
         self.slow_down(rng);
