@@ -1,5 +1,6 @@
-//! The minimal cost of handing a quorum lock from one process to another and back: `SET NX PX`, and one script that
-//! compares, deletes and publishes, over plain TCP. There is no queue, no token, no timeout and no loss detection.
+//! The baseline of the contention benchmark: the minimal cost of handing a quorum lock from one process to another and
+//! back. It sends `SET NX PX`, and one script that compares, deletes and publishes, over plain TCP. It has no queue, no
+//! token, no timeout and no loss detection.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -16,7 +17,7 @@ use super::{HOLD, RESOURCE, Turn};
 const RELEASE: &str = "if redis.call('GET',KEYS[1])==ARGV[1] then redis.call('DEL',KEYS[1]) \
     redis.call('PUBLISH',ARGV[2],'free') return 1 end return 0";
 
-/// Counts the replies of one kind, and wakes the task that waits for them.
+/// Counts the replies of one kind, and wakes the task that waits for a number of them.
 #[derive(Default)]
 struct Tally {
     count: Cell<usize>,
@@ -31,7 +32,7 @@ impl Tally {
         }
     }
 
-    /// Waits until this many replies have arrived, and resets the count.
+    /// Waits until `enough` replies have arrived, and resets the count.
     async fn reaches(&self, enough: usize) {
         poll_fn(|cx| {
             if self.count.get() >= enough {
@@ -48,7 +49,7 @@ impl Tally {
 struct Process {
     masters: Vec<Rc<TcpStream>>,
     quorum: usize,
-    /// The positive replies to requests; `told` counts the notifications of a release.
+    /// `yes` counts the positive replies to requests; `told` counts the notifications of a release.
     yes: Rc<Tally>,
     told: Rc<Tally>,
 }
@@ -61,7 +62,7 @@ fn words(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Reads forever, and adds to `tally` the number of replies that `count` finds in each chunk.
+/// Reads from this connection forever, and adds to `tally` the number of replies that `count` finds in each chunk.
 fn listen(stream: Rc<TcpStream>, tally: Rc<Tally>, count: fn(&[u8]) -> usize) {
     tokio::task::spawn_local(async move {
         let mut buffer = [0; 4096];
@@ -96,7 +97,7 @@ impl Process {
             });
             let subscribe = words(&["SUBSCRIBE", channel]);
             ear.try_write(&subscribe).expect("written");
-            // Each push message ends with this word, so counting the word counts the messages.
+            // Each push message ends with the word that is counted here, so the count is the number of messages.
             listen(ear, told.clone(), |came| {
                 came.windows(4).filter(|four| four == b"free").count()
             });
@@ -122,7 +123,7 @@ impl Process {
     }
 }
 
-/// Takes `turns` turns as process `this` of two; process 0 begins.
+/// Makes `turns` acquisitions as process `this` of two, in turn with the other process; process 0 begins.
 pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<Turn> {
     let channel = |of: usize| format!("least:{of}");
     let process = Process::connect(addresses, &channel(this)).await;

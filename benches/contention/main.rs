@@ -1,5 +1,5 @@
-//! Waiting in order under contention: the cost of an acquisition beyond the hold itself, fairness, the hand-over time,
-//! and the load of the masters. The arrangements are measured in turn within one run.
+//! Measures fair waiting under contention: the cost of an acquisition beyond the hold itself, fairness, the hand-over
+//! time, and the load of the masters. The arrangements are measured in turn within one run.
 //!
 //! `cargo bench -p quorate --bench contention` starts five masters and prints one table with its goals. Arguments
 //! follow `--`, for example `--rounds=10` for more rounds. Worker processes are this program again, with `--worker`.
@@ -20,7 +20,7 @@ use quorate_testbed::table::Table;
 const RESOURCE: &str = "contended";
 const HOLD: Duration = Duration::from_millis(5);
 
-/// One acquisition as the task saw it. Times are in nanoseconds of the clock that all processes share.
+/// One acquisition as its task saw it. Times are in nanoseconds of the clock that all processes share.
 #[derive(Clone, Copy)]
 struct Turn {
     task: usize,
@@ -31,7 +31,7 @@ struct Turn {
     order: u64,
 }
 
-/// The measured figures of one arrangement.
+/// The measured figures of one arrangement of processes and tasks.
 struct Figures {
     name: &'static str,
     beyond_hold: f64,
@@ -40,8 +40,8 @@ struct Figures {
     handover_mean: f64,
     handover_p50: f64,
     handover_p99: f64,
-    /// The two parts of the hand-over: the time until the successful attempt begins, and the time of the attempt
-    /// itself.
+    /// The median of the first part of a hand-over, the time until the successful attempt begins. The second part is
+    /// the time of that attempt itself.
     woken_p50: f64,
     granted_p50: f64,
     sent: f64,
@@ -49,8 +49,8 @@ struct Figures {
     rate: f64,
 }
 
-/// An arrangement: its name, the number of processes, the tasks per process, the mode of waiting, and the pause of a
-/// task between two turns in ms.
+/// An arrangement to be measured: its name, the number of processes, the tasks per process, the mode of waiting, and
+/// the pause of a task between two acquisitions in ms.
 type Arrangement = (&'static str, usize, usize, &'static str, u64);
 
 /// The arrangements that are measured while all masters run.
@@ -98,7 +98,7 @@ fn main() {
     goals(&table);
 }
 
-/// Prints the goals and whether they are met.
+/// Prints the goals of the benchmark and whether they are met.
 fn goals(figures: &[Figures]) {
     println!();
     let goal = |what: &str, most: f64, value: f64| {
@@ -162,7 +162,8 @@ fn print(figures: &[Figures]) {
     print!("{table}");
 }
 
-/// Runs the workers of an arrangement until they have made 200 acquisitions, or one per task if there are more tasks.
+/// Runs the workers of an arrangement until they have made 200 acquisitions together, or one per task if there are more
+/// than 200 tasks.
 fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     let &(name, processes, tasks, mode, pause) = arrangement;
     let turns = (processes * tasks).max(200);
@@ -188,7 +189,8 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
         std::io::BufRead::read_line(&mut reader, &mut line).expect("ready");
         readers.push(reader);
     }
-    // Only the minimal lock sends SET itself. The library sends only scripts and subscriptions in this benchmark.
+    // Only the minimal lock sends SET itself; the library sends only scripts and subscriptions here. So commands are
+    // counted differently for the minimal lock.
     let before = Counts::read(masters, mode == "least");
     for child in &mut children {
         child
@@ -272,7 +274,7 @@ fn figures(
     }
 }
 
-/// A worker process: takes `turns` turns with `tasks` tasks and prints each turn.
+/// The main function of a worker process: makes `turns` acquisitions with `tasks` tasks and prints each of them.
 fn worker(args: &[String]) {
     let [urls, tasks, turns, mode, process, pause] = args else {
         panic!("--worker URLS TASKS TURNS MODE PROCESS PAUSE")
@@ -326,7 +328,7 @@ fn worker(args: &[String]) {
     print_turns(taken);
 }
 
-/// One task of a worker: takes turns while some of the common number are `left`.
+/// One task of a worker process: makes acquisitions as long as some of the number common to all tasks are `left`.
 async fn take_turns(
     redlock: Redlock,
     task: usize,
@@ -356,7 +358,7 @@ async fn take_turns(
     taken
 }
 
-/// The time from the start of the successful attempt to the answer that made a majority.
+/// The time from the start of the successful attempt to the answer that completed a majority.
 fn granted_in(guard: &LockGuard) -> u64 {
     let report = guard.report();
     let yes = report

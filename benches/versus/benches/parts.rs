@@ -1,8 +1,8 @@
 //! Measures parts of the library without a network: `cargo bench -p quorate-bench`.
 //!
-//! The masters are replaced by a node that grants before `send` returns. So the figures show the library alone: the
-//! round, the votes, the guard, and its place in the renewal wheel. A second part measures one node's actor with its
-//! connection, against a peer at the other end of an in-memory pipe.
+//! The masters are replaced by a node that grants before `send` returns. So the figures show the library alone: sending
+//! the requests, counting the votes, creating the guard, and scheduling its renewal. A second part measures one node's
+//! actor with its connection, against a peer at the other end of an in-memory pipe.
 
 #![allow(missing_docs, reason = "criterion's macros write functions")]
 
@@ -68,7 +68,7 @@ fn yes(masters: usize, fenced: bool) -> RedlockBuilder {
     };
     Redlock::builder()
         .nodes((0..masters).map(node).collect())
-        // No renewal happens during a measurement.
+        // The TTL is so large that no lock is renewed during a measurement.
         .ttl(Duration::from_secs(3000))
         .max_ttl(Duration::from_secs(3000))
         .fencing(fenced)
@@ -160,7 +160,7 @@ fn command(bytes: &[u8]) -> Option<(&[u8], usize)> {
     (at <= bytes.len()).then_some((name, at))
 }
 
-/// Counts answers, and wakes the waiting task when all have arrived.
+/// Counts answers, and wakes the waiting task when all expected answers have arrived.
 #[derive(Default)]
 struct Tally {
     left: AtomicU64,

@@ -1,7 +1,7 @@
-//! Runs all measurements, one after the other, and writes one Markdown file.
+//! Runs all measurements, one after the other, and writes the results to one Markdown file.
 //!
 //! Each part runs in a process of its own, started from this program. So no part inherits connections or memory, and a
-//! part that hangs can be ended without losing the rest.
+//! part that hangs can be ended without losing the other results.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Arguments of `all`.
+/// Arguments of the subcommand `all`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// The Markdown file that the results are written to; it is rewritten after every part
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 struct Part {
     title: &'static str,
     args: Vec<String>,
-    /// The expected time of the part on an idle machine with two processors, in seconds.
+    /// The expected time of the part on an idle machine with two CPU cores, in seconds.
     seconds: u64,
 }
 
@@ -119,13 +119,13 @@ fn parts(args: &Args) -> Vec<Part> {
     parts
 }
 
-/// Runs all parts, writes the file, and reports the progress on standard error.
+/// Runs all parts, writes the results to the file, and reports the progress on standard error.
 pub(crate) fn run(args: &Args) {
     let began = Instant::now();
     let limit = Duration::from_secs(60 * args.minutes);
     let parts = parts(args);
     let mut page = heading();
-    // Write the file now, so that a bad path fails at once and not after half an hour.
+    // Write the file already now, so that a bad path fails at once and not after half an hour.
     std::fs::write(&args.out, &page).expect("a file that can be written");
     for (n, part) in parts.iter().enumerate() {
         let left: u64 = parts[n..].iter().map(|part| part.seconds).sum();
@@ -184,7 +184,7 @@ fn heading() -> String {
     )
 }
 
-/// Runs one part. Returns its output, and how it ended if it failed.
+/// Runs one part. Returns its output, and a text about how it ended if it failed.
 fn one(part: &Part, limit: Duration) -> (String, String) {
     if limit < Duration::from_secs(5) {
         return (String::new(), ", left out: the time was up".to_owned());
@@ -211,7 +211,7 @@ fn one(part: &Part, limit: Duration) -> (String, String) {
             };
         }
         if started.elapsed() > limit {
-            // The masters of the part end with its process.
+            // Killing the process of a part ends the masters of this part as well.
             let _ = child.kill();
             let _ = child.wait();
             break ", cut off: it took too long".to_owned();

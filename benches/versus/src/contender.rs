@@ -1,4 +1,4 @@
-//! All implementations that are compared, behind the same functions to connect, acquire and release.
+//! All lock implementations that are compared, behind the same functions to connect, acquire and release.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::wire::{Asked, Wire};
 /// The TTL of every lock in these measurements.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
-/// The implementations that are compared.
+/// The lock implementations that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Name {
-    /// The baseline: the least work with redis-rs
+    /// The baseline: the least work that a Redlock can do with redis-rs
     Floor,
     /// The baseline, but a release waits for all masters
     FloorAll,
-    /// The least work with hand-written RESP instead of redis-rs
+    /// The least work that a Redlock can do with hand-written RESP instead of redis-rs
     Wire,
     /// Hand-written RESP with the scripts of quorate's default settings
     WireDefault,
@@ -35,7 +35,9 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    /// All implementations, the baseline first.
+    /// The prefix of the resources that the implementation locks. Each implementation needs its own prefix, because a
+    /// release of the baseline returns at the answer that completes a majority: its last releases may arrive after
+    /// requests on another connection.
     pub(crate) const ALL: [Self; 8] = [
         Self::Floor,
         Self::FloorAll,
@@ -77,7 +79,7 @@ impl Name {
         }
     }
 
-    /// Whether the implementation sends SET itself. The others call SET from a script.
+    /// Whether the implementation sends the command SET itself. Other implementations call SET from a script.
     pub(crate) fn sends_set(self) -> bool {
         !matches!(self, Self::Fenced | Self::Default | Self::WireDefault)
     }
@@ -91,7 +93,7 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// The addresses of the masters without proxies.
+    /// The addresses of these masters, reached without proxies.
     pub(crate) fn of(masters: &Masters) -> Self {
         Self {
             urls: masters.urls(),
@@ -108,14 +110,14 @@ pub(crate) enum Contender {
     Quorate(Redlock),
 }
 
-/// A held lock.
+/// A held lock of one implementation.
 pub(crate) enum Held {
     Token(String),
     Rslock(rslock::Lock),
     Quorate(LockGuard),
 }
 
-/// A builder for `quorate` with the settings of this implementation.
+/// A builder of quorate's lock with the settings of this implementation.
 pub(crate) fn settings(name: Name, urls: &[String]) -> RedlockBuilder {
     let builder = Redlock::builder()
         .masters(urls.to_vec())

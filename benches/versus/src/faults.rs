@@ -1,4 +1,5 @@
-//! The cost of a stopped, dead or slow minority, and the time without service when a master dies or returns.
+//! Measures what faults of a minority of the masters cost (stopped, dead or slow), and how long no lock can be acquired
+//! when a master dies or returns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,13 +18,13 @@ use crate::versus::{alone, runtime};
 /// Arguments of the subcommand `faults`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The number of rounds; in each round every implementation meets every fault once
+    /// The number of rounds; in each round every implementation is measured once under every fault
     #[arg(long, default_value_t = 7)]
     rounds: usize,
     /// The number of cycles of one client per fault and round
     #[arg(long, default_value_t = 1500)]
     cycles: usize,
-    /// Leave rslock out, because it waits half a second for a stopped master in every step
+    /// Leave rslock out, because it waits half a second for a stopped master in every acquisition and release
     #[arg(long)]
     no_peer: bool,
 }
@@ -31,7 +32,7 @@ pub(crate) struct Args {
 const MASTERS: usize = 5;
 const SLOW: Duration = Duration::from_millis(20);
 
-/// The fault of the last one or two of the five masters.
+/// The fault of the last one or two of the five masters. The field is the number of these masters.
 #[derive(Clone, Copy, PartialEq)]
 enum Trouble {
     Stopped(usize),
@@ -167,7 +168,7 @@ pub(crate) fn run(args: &Args) {
     gaps(&runtime, args.rounds);
 }
 
-/// The cycles of one implementation just before a fault, and from the start of the fault on.
+/// The measured cycles of one implementation just before a fault, and from the start of the fault on.
 #[derive(Clone)]
 struct Pair {
     healthy: Samples,
@@ -240,7 +241,8 @@ const EVENTS: [(&str, Event); 7] = [
     ("it goes on", |m| m[4].cont().expect("goes on")),
 ];
 
-/// Measures the longest pause of a client that acquires locks continuously, while masters die and return.
+/// Measures the longest time in which a client that acquires locks continuously gets none, while masters die and
+/// return.
 fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     let masters = Arc::new(Masters::start(MASTERS).expect("masters"));
     let mut seen = vec![Vec::new(); EVENTS.len()];
@@ -280,8 +282,8 @@ fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     }
 }
 
-/// Kills three of the five masters, so that there is no quorum, and starts one of them again. Returns the time from its
-/// return until a waiting client has acquired the lock.
+/// Kills three of the five masters, so that there is no quorum, and starts one of these three again. Returns the time
+/// from the return of this master until a waiting client has acquired the lock.
 async fn until_served(masters: &Arc<Masters>) -> Duration {
     let client = settings(Name::Default, &masters.urls())
         .wait(Wait::Forever)
@@ -320,7 +322,7 @@ async fn until_served(masters: &Arc<Masters>) -> Duration {
     served.saturating_duration_since(returned)
 }
 
-/// The longest pause between acquisitions around `event`.
+/// The longest time between two acquisitions around `event`.
 async fn longest_pause(
     client: &quorate::Redlock,
     masters: &Arc<Masters>,

@@ -1,10 +1,11 @@
 //! The baseline: the least work that a Redlock can do with redis-rs.
 //!
-//! It has one multiplexed connection per master, sends `SET NX PX` to all at once, and continues at the q-th answer. A
-//! release sends a compare-and-delete script to all at once, and continues at the q-th answer as well. A separate task
-//! awaits the remaining answers of a release, because the driver never sends a queued request whose future was dropped,
-//! and then the other masters would keep the key. The baseline deliberately has no timeouts, reconnects or renewals: it
-//! is not for use, only for comparison.
+//! The baseline has one multiplexed connection per master, sends `SET NX PX` to all masters at once, and continues at
+//! the answer that completes a majority. A release sends a compare-and-delete script to all masters at once, and
+//! continues at the answer that completes a majority as well. A separate task awaits the remaining answers of a
+//! release. Without it, the driver would never send a queued request whose future was dropped, and then some masters
+//! would keep the key. The baseline deliberately has no timeouts, reconnects or renewals: it is only for comparison,
+//! not for use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,11 +17,11 @@ use futures::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Value};
 
-/// The script that deletes a key if it has our value.
+/// The script that deletes the lock key if it holds this client's value.
 pub(crate) const RELEASE: &str =
     "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0";
 
-/// The script that extends those of many keys that have our value.
+/// The script that extends many lock keys at once: those that hold this client's values.
 const EXTEND: &str = "local n=0 for i=1,#KEYS do if redis.call('GET',KEYS[i])==ARGV[i+1] then \
     redis.call('PEXPIRE',KEYS[i],ARGV[1]) n=n+1 end end return n";
 
@@ -40,10 +41,10 @@ pub(crate) struct Floor {
     enough_released: usize,
 }
 
-/// The moment at which a release counts as complete.
+/// The answer at which a release counts as complete.
 #[derive(Clone, Copy)]
 pub(crate) enum Released {
-    /// The q-th answer, as in `quorate`.
+    /// The answer that completes a majority, as in `quorate`.
     Majority,
     /// The answer of the last master.
     All,
@@ -149,8 +150,8 @@ impl Floor {
     }
 }
 
-/// Counts positive answers until there are `enough`, or all have answered. Returns the futures of the missing answers
-/// as well.
+/// Counts positive answers until there are `enough`, or until all masters have answered. Also returns the futures of
+/// the answers that are still missing.
 async fn count<F: Future<Output = Option<Value>>>(
     mut answers: FuturesUnordered<F>,
     enough: usize,
@@ -162,7 +163,7 @@ async fn count<F: Future<Output = Option<Value>>>(
             match answers.poll_next_unpin(cx) {
                 Poll::Ready(Some(answer)) => count += usize::from(answer.is_some_and(|v| yes(&v))),
                 Poll::Ready(None) => return Poll::Ready(()),
-                // Check the count only now, when every request has been queued.
+                // Check the count only when every future was polled, because only then every request has been queued.
                 Poll::Pending if count >= enough => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }

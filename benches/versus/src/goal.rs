@@ -13,9 +13,9 @@ pub(crate) fn goal(what: &str, value: f64, at: Bound) {
 /// The bound of a goal.
 #[derive(Clone, Copy)]
 pub(crate) enum Bound {
-    /// The value must be at most this.
+    /// The value must be at most this bound.
     Most(f64),
-    /// The value must be at least this.
+    /// The value must be at least this bound.
     Least(f64),
 }
 
@@ -38,8 +38,8 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The largest increase of a cost, as a ratio to the smallest cost before it. So a fall that is followed by a rise
-/// counts as a rise.
+/// The largest increase in a series of costs, as a ratio to the smallest cost before it. So a fall that is followed by
+/// a rise counts as a rise.
 pub(crate) fn climb(costs: impl IntoIterator<Item = f64>) -> f64 {
     let (mut least, mut climb) = (f64::NAN, f64::NAN);
     for cost in costs {

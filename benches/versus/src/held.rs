@@ -1,8 +1,8 @@
-//! Many locks held and renewed by one process: memory, processor time, commands, and remaining leases. It also shows
-//! whether a cost per lock grows with the number of locks.
+//! Measures many locks that one process holds and renews: memory, processor time, commands, and remaining leases. It
+//! also shows whether the cost per lock grows with the number of locks.
 //!
 //! Each number of locks is measured in a process of its own, started from this program. Otherwise one measurement could
-//! reuse memory that the previous one has freed.
+//! reuse memory that the previous measurement has freed.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::floor::{Floor, Released};
 use crate::goal::{Bound, climb, goal};
 use crate::versus::{burst, runtime};
 
-/// The time after the last acquisition at which the notes of all locks are certainly on the masters.
+/// The time after the last acquisition until all masters certainly store the notes of all holders.
 const NOTED: Duration = Duration::from_secs(2);
 
 /// Arguments of the subcommand `held`.
@@ -55,7 +55,7 @@ impl Args {
     }
 }
 
-/// Arguments of the hidden process that holds locks.
+/// Arguments of the hidden subcommand, which runs the process that holds locks.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HolderArgs {
     #[arg(long)]
@@ -68,32 +68,33 @@ pub(crate) struct HolderArgs {
     seconds: u64,
     #[arg(long)]
     node_timeout_ms: Option<u64>,
-    /// Hold the locks without notes, so that `status` does not show the holder
+    /// Hold the locks without holder's notes, so that `status` does not show the holder
     #[arg(long)]
     without_notes: bool,
-    /// Leave out the remaining leases and the cost of another cycle
+    /// Do not measure the remaining leases and the cost of a further cycle of acquire and release
     #[arg(long)]
     brief: bool,
 }
 
-/// The measurements of one process.
+/// The measurements of one process that holds locks.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
     acquired: usize,
-    /// The resident bytes per lock, including names and guards, right after the last acquisition. The field
-    /// `memory_per_lock` is measured after all locks were renewed.
+    /// The resident bytes per lock, including names and guards, right after the last acquisition. In contrast, the
+    /// field `memory_per_lock` is measured after all locks were renewed.
     taken_memory: f64,
     pub(crate) memory_per_lock: f64,
     /// The processor time of the client, in percent of one core.
     pub(crate) cpu_percent: f64,
-    /// The smallest remaining lease, in milliseconds.
+    /// The smallest remaining lease of all locks, in milliseconds.
     margin_ms: f64,
     lost: usize,
     /// The client's processor time for one more acquire and release while all locks are held, in microseconds.
     cycle_us: f64,
 }
 
-/// One round of one implementation with one number of locks, including the figures that only the parent can measure.
+/// The measurements of one round, for one implementation and one number of locks. They include the figures that only
+/// the parent process can measure.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) seen: Seen,
@@ -140,7 +141,7 @@ pub(crate) fn run(args: &Args) {
         let memory = of(|row| row.seen.memory_per_lock);
         let cpu = of(|row| row.seen.cpu_percent).median;
         let lost: usize = rounds.iter().map(|row| row.seen.lost).sum();
-        // The baseline does not notice losses, so its number of losses is not shown.
+        // The baseline does not notice when a lock is lost, so its number of losses is not shown.
         let unless = |text: String| match name {
             Name::Floor => "-".to_owned(),
             _ => text,
@@ -213,7 +214,7 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
     growth("memory a lock", 1_000, |row, _| row.seen.memory_per_lock);
 }
 
-/// The description of a process that holds locks.
+/// The settings of a process that holds locks.
 pub(crate) struct Hold {
     pub(crate) name: Name,
     pub(crate) count: usize,
@@ -221,7 +222,7 @@ pub(crate) struct Hold {
     pub(crate) node_timeout_ms: Option<u64>,
     /// Whether the holders write notes to the masters.
     pub(crate) notes: bool,
-    /// Whether the remaining leases and the cost of another cycle are left out.
+    /// Whether the remaining leases and the cost of a further cycle are not measured.
     pub(crate) brief: bool,
 }
 
@@ -240,7 +241,7 @@ impl Hold {
         command
     }
 
-    /// Starts the process, and measures the process and the masters.
+    /// Starts the process that holds locks, and measures this process and the masters.
     pub(crate) fn run(&self, masters: &Masters) -> Row {
         for master in masters {
             let _ = master.command(&["FLUSHALL"]);
@@ -329,7 +330,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let taking = taking.elapsed();
     let gone = guards.iter().filter(|guard| !guard.is_valid()).count();
     let taken = own_memory().saturating_sub(before);
-    // Each hold writes its note once; after this time all notes are written.
+    // Each holder's note is written once per hold. After this time all notes are written.
     tokio::time::sleep(NOTED).await;
     println!("steady");
     let rest = tokio::time::sleep(Duration::from_secs(args.seconds));
@@ -337,7 +338,8 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     println!("over");
     // Every lock was renewed by now, so the memory that renewals need is included.
     let memory = own_memory().saturating_sub(before);
-    // Reading the leases of all guards takes processor time itself, so it follows the measurement.
+    // Reading the leases of all guards takes processor time itself, so it is done after the measurement of processor
+    // time.
     let looking = if args.brief { 0 } else { args.seconds };
     let margin = least_margin(&guards, Duration::from_secs(looking)).await;
     let causes = losses(&guards);
@@ -371,7 +373,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     }
 }
 
-/// Returns the smallest remaining lease of all guards within `time`.
+/// Reads the remaining leases of all guards again and again for `time`. Returns the smallest one.
 async fn least_margin(guards: &[LockGuard], time: Duration) -> Duration {
     let mut margin = Duration::MAX;
     let looking = Instant::now();
@@ -395,7 +397,7 @@ fn losses(guards: &[LockGuard]) -> std::collections::BTreeMap<&'static str, usiz
     causes
 }
 
-/// Acquires `count` locks, 64 at a time.
+/// Acquires `count` locks, 64 of them at a time.
 async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
     use futures::StreamExt;
     futures::stream::iter(0..count)
@@ -412,7 +414,8 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
 /// The client's processor time for one cycle of acquire and release, measured with 16 tasks. The processor time of the
 /// renewals is subtracted.
 async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
-    // The parent reads the masters' counters; an empty set of masters is enough here.
+    // This process only needs its own processor time; the parent process reads the masters' counters. So an empty set
+    // of masters is enough here.
     let none = Masters::start(0).expect("nothing to start");
     let time = Duration::from_millis(300);
     burst(&client, name, &none, 16, time).await;
@@ -420,7 +423,8 @@ async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
     burst.client_us - renewals * 1e6 / burst.per_second
 }
 
-/// The minimal cost of holding locks: only a key and its value, renewed by one script per 200 locks and master.
+/// Measures the minimal cost of holding locks: only a key and its value, renewed by one script per 200 locks and
+/// master.
 async fn bare(urls: &[String], args: &HolderArgs) -> Seen {
     let floor = Arc::new(Floor::connect(urls, Released::Majority).await);
     let before = own_memory();
@@ -469,7 +473,7 @@ fn own_memory() -> u64 {
     1024 * kib.unwrap_or(0)
 }
 
-/// The share of one core that this process has used.
+/// The processor time that this process has used, as a share of one core.
 fn share(usage: Usage) -> f64 {
     usage.client.as_secs_f64() / usage.took.as_secs_f64()
 }

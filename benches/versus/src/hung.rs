@@ -1,4 +1,4 @@
-//! The throughput that many tasks of one client lose while one of five masters does not answer.
+//! Measures the throughput that many tasks of one client lose while one of five masters does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::versus::rush;
 
 const TASKS: usize = 64;
 
-/// The implementations that are measured: those that give up on a request without an answer.
+/// The implementations that are measured. All of them give up a request that is not answered in time.
 const NAMES: [Name; 3] = [Name::Classic, Name::Fenced, Name::Default];
 
 /// The time for which each implementation is measured per round, both with healthy masters and with a stopped one.
 const TURN: Duration = Duration::from_secs(1);
 
-/// The rates of one implementation before a master was stopped and from that moment on.
+/// The rates (cycles per second) of one implementation: before a master was stopped, and from that moment on.
 struct Rates {
     healthy: f64,
     hung: f64,

@@ -19,7 +19,8 @@ pub(crate) struct Args {
     /// The number of cycles in each setting
     #[arg(long, default_value_t = 100_000)]
     cycles: u64,
-    /// The number of tasks; each task locks a resource of its own, and in every fourth turn a shared one
+    /// The number of tasks; each task locks a resource of its own, and in every fourth cycle a resource that all tasks
+    /// share
     #[arg(long, default_value_t = 64)]
     tasks: u64,
 }
@@ -121,7 +122,7 @@ fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
 async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
     let mut left = keys(masters);
-    // A queue key lives for one heartbeat after its last waiter, so wait for that.
+    // A queue key is kept for one heartbeat interval after its last waiter has left, so wait until it is gone.
     for _ in 0..50 {
         if left == 0 {
             break;
@@ -168,7 +169,8 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
         };
         let acquire = redlock.acquire(resource);
         let outcome = if dice.roll(4) == 0 {
-            // Timers are exact only to a millisecond, while a number of polls can drop the future at any point.
+            // Drop the future after a number of polls, not after a time: timers are exact only to a millisecond, while
+            // a number of polls can drop the future at any point.
             let polls = dice.roll(12);
             let mut acquire = std::pin::pin!(acquire);
             let mut polled = 0;
@@ -203,8 +205,8 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
     }
 }
 
-/// Injects one fault after the other into one or two masters until the work is done, and then heals all. Returns the
-/// number of faults.
+/// Injects one fault after the other into one or two masters until the cycles are done, and then heals all faults.
+/// Returns the number of faults.
 fn torment(masters: &Masters, proxies: &[Proxy], tally: &Tally) -> usize {
     let mut dice = Dice(0x1234_5678_9abc_def1);
     let mut faults = 0;

@@ -1,5 +1,5 @@
-//! Side-by-side measurements: `quorate` in three settings, `rslock`, and the baseline. All take turns in one run on the
-//! same masters.
+//! Benchmarks that compare `quorate` in three settings with `rslock` and with the baseline. All implementations take
+//! turns in one run on the same masters.
 //!
 //! Read every figure as a ratio to the baseline of the same round. Ratios are less affected by other load on the
 //! machine than absolute times.
@@ -41,24 +41,26 @@ struct Cli {
 enum Command {
     /// Run all of the following measurements one after the other, and write one Markdown file
     All(all::Args),
-    /// Measure latency, throughput and cost per cycle, as ratios to the baseline
+    /// Measure latency, throughput and cost per cycle of all implementations, as ratios to the baseline
     Versus(versus::Args),
-    /// Measure the effect of a stopped, dead or slow minority, and the time without service when masters die and return
+    /// Measure the effect of a stopped, dead or slow minority of the masters, and the time in which no lock can be
+    /// acquired when masters die and return
     Faults(faults::Args),
     /// Measure many locks that one process holds and renews: memory, cost and remaining leases, and their growth
     Held(held::Args),
-    /// Measure the cost of each kind of lock compared with the plain one: the table of goals, in about three minutes
+    /// Measure the cost of each kind of lock compared with the plain lock, and print the table of goals (about three
+    /// minutes)
     Kinds(kinds::Args),
-    /// Run as a process of `held` that holds locks
+    /// Run as a process that holds locks (started by `held`, not by hand)
     #[command(hide = true)]
     Holder(held::HolderArgs),
-    /// Measure the cost of a cycle with one task up to thousands of tasks
+    /// Measure whether a cycle costs more with more concurrent tasks, from one to thousands
     Tasks(tasks::Args),
     /// Run cycles with dropped futures and faults, and then search for leaked keys
     Leftovers(leftovers::Args),
     /// Measure implementations in other languages, each in a process of its own; see scripts/bench-peers
     Peers(peers::Args),
-    /// Measure masters far apart: the time to acquire, against the q-th fastest master
+    /// Measure masters that are far apart: the time to acquire, compared with the master that completes a majority
     Wide(wide::Args),
 }
 

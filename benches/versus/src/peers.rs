@@ -1,7 +1,8 @@
-//! Implementations in other languages, each in a process of its own, compared with the baseline and `quorate`.
+//! Measures implementations in other languages, each in a process of its own, and compares them with the baseline and
+//! `quorate`.
 //!
-//! A peer is a program that gets the masters' URLs as its last argument, reads `alone CYCLES` or `burst TASKS
-//! MILLISECONDS` from stdin, and answers with one line of JSON.
+//! A peer is such an implementation: a program that gets the masters' URLs as its last argument, reads `alone CYCLES`
+//! or `burst TASKS MILLISECONDS` from stdin, and answers with one line of JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -43,7 +44,7 @@ enum Party {
     Elsewhere(Peer),
 }
 
-/// The process of a peer.
+/// The process of a peer, an implementation in another language.
 struct Peer {
     name: String,
     child: Child,
@@ -51,7 +52,7 @@ struct Peer {
     hear: BufReader<ChildStdout>,
 }
 
-/// A peer's measurements of one client, in microseconds.
+/// A peer's measurements with one task at a time, in microseconds.
 #[derive(Deserialize)]
 struct SeenAlone {
     acquire: Vec<u64>,
@@ -59,7 +60,7 @@ struct SeenAlone {
     failed: u64,
 }
 
-/// A peer's measurements of many concurrent tasks.
+/// A peer's measurements with many concurrent tasks.
 #[derive(Deserialize)]
 struct SeenCrowd {
     cycles: u64,
@@ -81,7 +82,7 @@ struct Round {
 }
 
 impl SeenAlone {
-    /// The samples in nanoseconds, as this program measures them.
+    /// The measurements in nanoseconds, the unit in which this program measures the other implementations.
     fn samples(&self) -> Samples {
         let nanos = |micros: &[u64]| micros.iter().map(|us| us * 1000).collect();
         let both = self.acquire.iter().zip(&self.release);
@@ -97,7 +98,7 @@ impl SeenAlone {
 }
 
 impl Round {
-    /// Adds the measurements of one client.
+    /// Adds the measurements of one client that makes one cycle after the other.
     fn alone(&mut self, seen: &Samples) {
         let us = |sorted: &[u64], share: f64| quantile(sorted, share) / 1e3;
         self.acquire = us(&seen.acquire, 0.5);
@@ -127,7 +128,7 @@ impl Peer {
             say,
             hear,
         };
-        // Connect everything now; the answer shows that the peer works.
+        // Make the peer connect to all masters now. Its answer also shows that it works.
         let first: Option<SeenAlone> = peer.ask("alone 50");
         if first.is_some_and(|seen| seen.failed == 0) {
             return Some(peer);

@@ -1,4 +1,4 @@
-//! Whether a cycle costs more when more tasks run concurrently.
+//! Measures whether a cycle costs more when more tasks run concurrently.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Latency, throughput and cost of all implementations in one run.
+//! Measures latency, throughput and cost of all implementations in one run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::goal::{Bound, goal};
 /// Arguments of the subcommand `versus`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The number of masters to start; several numbers are measured one after the other
+    /// The number of masters to start; if several numbers are given, they are measured one after the other
     #[arg(long, value_delimiter = ',', default_values_t = [5])]
     pub(crate) masters: Vec<usize>,
     /// Make fewer and shorter rounds
@@ -69,7 +69,7 @@ pub(crate) struct Burst {
 #[derive(Default)]
 struct Rounds {
     alone: Vec<Samples>,
-    /// The cycles of one client while other tasks of the same client are busy.
+    /// The cycles of one client task while other tasks of the same client are busy.
     among: Vec<Samples>,
     bursts: HashMap<usize, Vec<Burst>>,
 }
@@ -77,7 +77,7 @@ struct Rounds {
 /// The number of other tasks that are busy in the measurement `among`.
 const AMONG: usize = 64;
 
-/// One client acquires and releases `cycles` locks, one after the other; the samples are sorted.
+/// Lets one client make `cycles` cycles of acquire and release, one after the other. The returned samples are sorted.
 pub(crate) async fn alone(client: &Arc<Contender>, name: Name, cycles: usize) -> Samples {
     let client = client.clone();
     let work = async move {
@@ -95,8 +95,8 @@ pub(crate) async fn alone(client: &Arc<Contender>, name: Name, cycles: usize) ->
     tokio::spawn(work).await.expect("no panic")
 }
 
-/// Lets `tasks` tasks acquire and release a lock each for `time`. Returns the number of cycles and the number of
-/// failures.
+/// Lets `tasks` tasks acquire and release locks for `time`, each task a lock of its own. Returns the number of cycles
+/// and the number of failures.
 pub(crate) async fn rush(
     client: &Arc<Contender>,
     name: Name,
@@ -158,8 +158,8 @@ pub(crate) async fn burst(
     }
 }
 
-/// Lets one client acquire and release locks, one after the other, for `time`, while 64 other tasks do so with other
-/// locks. The samples are sorted.
+/// Lets one task acquire and release locks, one after the other, for `time`, while 64 other tasks of the client do so
+/// with other locks. The returned samples are sorted.
 async fn among(client: &Arc<Contender>, name: Name, time: Duration) -> Samples {
     let over = Arc::new(AtomicBool::new(false));
     let mut running = tokio::task::JoinSet::new();
@@ -221,7 +221,7 @@ async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) 
         } else {
             (100, time / 5)
         };
-        // Every implementation is measured first, second, and so on, equally often.
+        // The order rotates, so that every implementation is measured first, second, and so on, equally often.
         let turns = |n: usize| (round + n) % clients.len();
         for n in 0..clients.len() {
             let (name, client) = &clients[turns(n)];
@@ -288,7 +288,7 @@ fn with(count: usize, args: &Args) {
     }
 }
 
-/// The spread of the ratios to the baseline, from one ratio per round.
+/// The spread of the ratios between this implementation's value and the baseline's value, with one ratio per round.
 fn over_floor(seen: &[Rounds], n: usize, value: impl Fn(&Rounds, usize) -> f64) -> Spread {
     let rounds = seen[n].alone.len();
     Spread::of((0..rounds).map(|round| value(&seen[n], round) / value(&seen[0], round)))
@@ -332,7 +332,8 @@ fn print_alone(names: &[Name], seen: &[Rounds]) {
     print!("\nLatency of one client\n{table}");
 }
 
-/// Prints the tail latencies over all rounds together, because single rounds are too short for them.
+/// Prints the tail latencies (high quantiles). They are computed over all rounds together, because a single round has
+/// too few samples.
 fn print_quantiles(names: &[Name], seen: &[Rounds]) {
     let heading = [
         "acquire p50",
@@ -375,8 +376,8 @@ fn print_among(names: &[Name], seen: &[Rounds]) {
     print!("\nOne client while {AMONG} tasks run, all rounds together\n{table}");
 }
 
-/// The number of lock keys of this implementation that remain on all masters together, one second after its last
-/// release returned.
+/// The number of lock keys of this implementation that remain on all masters together, one second after the
+/// implementation has made its last release.
 fn keys_left(masters: &Masters, name: Name) -> usize {
     let pattern = format!("{}:*", name.prefix());
     let count = || -> usize {
@@ -395,7 +396,7 @@ fn keys_left(masters: &Masters, name: Name) -> usize {
     count()
 }
 
-/// Prints the goals, which apply to five masters.
+/// Prints the goals and whether they are met. The goals apply only to five masters.
 fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
     println!();
     let cycle = |r: &Rounds, at: usize| quantile(&r.alone[at].cycle, 0.5);
@@ -431,7 +432,7 @@ fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
     }
 }
 
-/// A quantile over the samples of all rounds together, because single rounds are too short for the tail.
+/// A quantile over the samples of all rounds together. A single round has too few samples for high quantiles.
 fn pooled(rounds: &[Samples], pick: fn(&Samples) -> &Vec<u64>, share: f64) -> f64 {
     let mut all: Vec<u64> = rounds
         .iter()

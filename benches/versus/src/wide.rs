@@ -1,4 +1,5 @@
-//! Masters far apart: an acquisition should take as long as the q-th fastest master, and no longer.
+//! Measures masters that are far apart. An acquisition should take as long as the master that completes a majority
+//! needs, and no longer.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,11 @@
-//! The hand-written baseline: the same protocol as the baseline, with hand-written RESP over plain TCP.
+//! The hand-written baseline: a client with the protocol of the redis-rs baseline, but with hand-written RESP over
+//! plain TCP.
 //!
 //! One task per connection drains a queue and sends all queued requests in one write. The figures show the cost that
-//! remains when the client library costs next to nothing. Only the replies of the two commands are supported.
+//! remains when the client library costs next to nothing. Only the replies to acquire and release are supported.
 //!
 //! With the scripts of `quorate` in place of the two commands, the figures show the least that the default settings can
-//! cost on these servers. Any cost above that is the library's.
+//! cost on these servers. Any cost above that is the cost of the library.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -30,7 +31,7 @@ pub(crate) struct Wire {
     release: String,
 }
 
-/// The commands that `quorate` sends with its default settings.
+/// The acquire and release commands that `quorate` sends with its default settings.
 pub(crate) struct Asked {
     acquire: String,
     release: String,
@@ -104,7 +105,7 @@ struct Queue {
     rounds: Vec<Arc<Round>>,
 }
 
-/// One request to all masters. The lower half counts all answers, the upper half counts the positive ones.
+/// One request to all masters. The lower half of the counter counts all answers, the upper half the positive ones.
 struct Round {
     votes: AtomicUsize,
     quorum: usize,
@@ -259,7 +260,7 @@ async fn serve(stream: TcpStream, line: Arc<Line>) {
         if line.closed.load(Ordering::Acquire) {
             return Poll::Ready(());
         }
-        // Send: everything queued goes out in one write.
+        // Send the requests: all queued requests go out in one write.
         loop {
             if sent == sending.len() {
                 sending.clear();
@@ -283,7 +284,7 @@ async fn serve(stream: TcpStream, line: Arc<Line>) {
                 Err(_) => return Poll::Ready(()),
             }
         }
-        // Receive: every reply here is one line.
+        // Receive the replies: every reply here is one line.
         while stream.poll_read_ready(cx).is_ready() {
             match stream.try_read(&mut received[filled..]) {
                 Ok(0) => return Poll::Ready(()),

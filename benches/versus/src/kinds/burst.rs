@@ -1,4 +1,4 @@
-//! Many concurrent tasks: readers and writers, holders of permits, and takers of one quota.
+//! Measures many concurrent tasks: readers and writers, holders of permits, and tasks that take units of one quota.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// The operation that a task repeats. It returns how long the task held the lock, which is zero if it did not get it.
+/// The operation that a task repeats. It returns how long the task held the lock, or zero if the task did not get the
+/// lock.
 type Once = Arc<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Duration> + Send>> + Send + Sync>;
 
 /// The measurements of many concurrent tasks.
@@ -19,7 +20,7 @@ struct Seen {
     /// The duration of each cycle, including the hold, in nanoseconds; sorted.
     cycles: Vec<u64>,
     per_second: f64,
-    /// The average duration of a hold.
+    /// The average time for which a task held the lock.
     hold: Duration,
     most: usize,
     fewest: usize,
@@ -165,7 +166,8 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // Under contention each take waits for a hand-over of the lock, and then works while it holds the lock.
+        // Under contention each take of a unit waits for a hand-over of the quota's lock, and then works while it holds
+        // the lock.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);
@@ -173,7 +175,7 @@ impl Bursts {
     }
 }
 
-/// The figures, with one value per round.
+/// The figures of the concurrent tasks, with one value per round.
 #[derive(Default)]
 struct Rounds {
     readers: Vec<f64>,

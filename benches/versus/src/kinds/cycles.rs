@@ -1,4 +1,4 @@
-//! One client that makes one cycle after the other: each kind of lock in turn with the plain lock.
+//! Measures one client that makes one cycle after the other: each kind of lock in turn with the plain lock.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -14,7 +14,8 @@ use crate::goal::Bound;
 /// The number of cycles per turn.
 const CYCLES: usize = 60;
 
-/// The number of further holds by a local owner per turn. Each takes far less than a microsecond.
+/// The number of further holds per turn, by an owner that holds the lock in this client already. Each hold takes far
+/// less than a microsecond.
 const LOCAL: usize = 2_000;
 
 /// The operations that are measured in turn.
@@ -24,10 +25,10 @@ enum Work {
     Plain,
     /// A cycle of one lock over this number of resources.
     Together(usize),
-    /// A cycle of this number of locks, which are acquired one after the other and held together.
+    /// A cycle of this number of locks: they are acquired one after the other, held together, and then released.
     InTurn(usize),
     Reader,
-    /// A cycle of a further hold for an owner, whose lock is held by another client.
+    /// A cycle of a further hold for an owner that already holds the lock through another client.
     Further,
     Take,
 }
@@ -57,7 +58,8 @@ struct Turns {
 struct Bench {
     redlock: Redlock,
     quota: Quota,
-    /// The owner's handles: one in this client, and one in the client that holds the lock all the time.
+    /// The handle of the owner in this client. The owner has another handle in the client that holds the lock all the
+    /// time.
     owner: Owner,
     local: Owner,
     held: OwnedGuard,
@@ -150,7 +152,7 @@ impl Bench {
         Some(guards)
     }
 
-    /// Measures one more hold by an owner that this client already holds the lock for, in microseconds.
+    /// Measures one further hold by an owner that already holds the lock in this client, in microseconds.
     async fn local_hold(&self) -> f64 {
         let started = Instant::now();
         for _ in 0..LOCAL {
@@ -167,14 +169,15 @@ async fn release_all(guards: Vec<LockGuard>) {
     }
 }
 
-/// Measures all operations and returns their figures.
+/// Measures all operations in turn and returns their figures.
 pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) -> Vec<Figure> {
     let bench = Bench::new(at).await;
     let mut seen: [Turns; ALL.len()] = Default::default();
     // All scripts are loaded now, so the commands per cycle can be counted.
     for (work, seen) in ALL.into_iter().zip(&mut seen) {
         bench.turn(work, false).await;
-        // Take the minimum of some turns, because the locks that are held all the time are renewed in some turns.
+        // Take the minimum of several turns, because renewals of the locks that are held all the time add commands in
+        // some turns.
         let mut least = u64::MAX;
         for _ in 0..4 {
             bench.redlock.flush().await;

@@ -43,7 +43,7 @@ impl Figure {
         }
     }
 
-    /// The same figure, with a unit.
+    /// Sets the unit of this figure, and returns the figure.
     pub(super) fn in_unit(self, unit: &'static str) -> Self {
         Self { unit, ..self }
     }

@@ -1,4 +1,4 @@
-//! Many held locks, with and without notes: memory, and processor time of the masters.
+//! Measures many held locks, with and without holder's notes: memory, and processor time of the masters.
 
 use quorate_testbed::Masters;
 
@@ -10,7 +10,7 @@ use crate::held::{Hold, Row};
 const ROUNDS: usize = 2;
 const SECONDS: u64 = 10;
 
-/// Measures both variants and returns their figures.
+/// Measures locks with and without notes, and returns the figures.
 pub(super) fn measure(masters: &Masters, count: usize) -> Vec<Figure> {
     let turn = |notes| {
         let hold = Hold {

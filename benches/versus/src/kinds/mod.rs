@@ -1,4 +1,4 @@
-//! The cost of each kind of lock compared with the plain one, and whether its goal is met: one run, one table.
+//! Measures the cost of each kind of lock compared with the plain lock, and prints one table with the goals.
 //!
 //! The compared operations take turns within a round, and a figure is the median of the rounds' ratios. Ratios are less
 //! affected by other load on the machine than absolute times.
@@ -19,7 +19,7 @@ use crate::versus::runtime;
 /// Arguments of the subcommand `kinds`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The number of rounds of single cycles; concurrent tasks get a fifth of it
+    /// The number of rounds of single cycles; the parts with concurrent tasks make a fifth as many rounds
     #[arg(long, default_value_t = 25)]
     rounds: usize,
     /// The parts of the table that are measured [default: all]
@@ -30,16 +30,16 @@ pub(crate) struct Args {
     held: usize,
 }
 
-/// A part of the table.
+/// A part of the table, which can be measured alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// One client that makes one cycle after the other
+    /// Cycles of one client, one after the other
     Cycles,
-    /// Many concurrent tasks
+    /// Operations of many concurrent tasks
     Bursts,
     /// The time from a new leader's grant to the notification of a follower
     Observing,
-    /// Many held locks, with and without notes
+    /// Many held locks, with and without holder's notes
     Held,
 }
 

@@ -1,4 +1,4 @@
-//! The time from a new leader's grant to the notification of a follower.
+//! Measures the time from a new leader's grant to the notification of a follower.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// The number of new leaders in one round: with wake-ups, and without. Without wake-ups, each notification waits for
-/// the follower's next poll.
+/// The number of new leaders in one round: first for followers with wake-ups, then for followers without. Without
+/// wake-ups, each notification waits for the follower's next poll, so fewer leaders are measured.
 const LEADERS: [usize; 2] = [200, 8];
 
 const TTL: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ impl Candidates {
         }
     }
 
-    /// Makes the other candidate the leader. Returns its term and the time at which it was granted.
+    /// Makes the other candidate the leader. Returns the term of the new leader and the time at which it was granted.
     async fn next(&mut self) -> (u64, Instant) {
         let election = self.elections[self.turn % 2].clone();
         self.turn += 1;
@@ -51,7 +51,7 @@ impl Candidates {
             (leads, Instant::now())
         });
         if let Some(leads) = self.leads.take() {
-            // After this pause the other candidate is queued.
+            // After this pause the other candidate is waiting in the queue.
             tokio::time::sleep(Duration::from_millis(3)).await;
             leads.resign().await;
         }
@@ -62,13 +62,14 @@ impl Candidates {
     }
 }
 
-/// Starts a follower, and returns the terms that it is notified of, each with the time.
+/// Starts a follower. The returned receiver gets each term that the follower is notified of, with the time of the
+/// notification.
 fn observe(at: &Addresses, wakes: bool, name: &str) -> UnboundedReceiver<(u64, Instant)> {
     let (sender, heard) = tokio::sync::mpsc::unbounded_channel();
     let observed = client(at, wakes).election(name).observe();
     let mut observed = observed.expect("a good name");
     tokio::spawn(async move {
-        // Follow until the receiver is dropped.
+        // Follow the leader until the receiver is dropped.
         while !sender.is_closed() {
             let leader = observed.next().await;
             let now = Instant::now();
@@ -78,7 +79,7 @@ fn observe(at: &Addresses, wakes: bool, name: &str) -> UnboundedReceiver<(u64, I
     heard
 }
 
-/// One follower and two candidates.
+/// An election with two candidates, and one follower that is measured.
 struct Watched {
     candidates: Candidates,
     heard: UnboundedReceiver<(u64, Instant)>,
@@ -111,7 +112,7 @@ impl Watched {
     }
 }
 
-/// Measures both variants and returns their figures.
+/// Measures followers with and without wake-ups, and returns the figures.
 pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     let mut woken = Watched::new(at, true, "observed:woken");
     let mut alone = Watched::new(at, false, "observed:alone");
