@@ -25,13 +25,13 @@ pub struct KeyState {
     pub holds: Vec<Hold>,
 }
 
-/// One of the holds that share a lock key, as one master keeps it.
+/// One of the holds of readers or of an owner that share a lock key, as one master keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hold {
     /// The value of the hold, which is the same on every master.
     pub value: Vec<u8>,
-    /// The remaining time after which the master drops the hold unless it is renewed.
+    /// How long the master keeps the hold if it is not renewed.
     pub lives: Duration,
     /// The note of this hold, if its holder wrote one.
     pub note: Option<Note>,
@@ -50,7 +50,7 @@ impl Hold {
 pub struct Waiter {
     /// The waiter's id, which is the same on every master.
     pub id: String,
-    /// The remaining time after which the master drops the waiter from the queue unless it sends another heartbeat.
+    /// How long the master keeps the waiter in the queue if it sends no further heartbeat.
     pub lives: Duration,
 }
 
@@ -61,7 +61,7 @@ impl Waiter {
     }
 }
 
-/// The state of the queue in a refusal. Only the refusal of a fair claim reports it.
+/// The state of the queue when the master refuses a fair claim. Other refusals do not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueInfo {
     /// How many waiters are ahead of the refused waiter.
@@ -70,13 +70,13 @@ pub struct QueueInfo {
     pub ticket: u64,
     /// The value of the lock key, if the key exists.
     pub holder: Option<Vec<u8>>,
-    /// The free slots of a semaphore as a bit set: bit 0 is the first slot. 0 for other locks.
+    /// The free slots of a semaphore as a bit set, in which the lowest bit is the first slot. 0 for other locks.
     pub free: u64,
     /// The holder's note, if the holder wrote one.
     pub note: Option<Note>,
 }
 
-/// The result of an extension for one of the locks in the request.
+/// The result for one of the locks in a request that extends locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extended {
     /// The lock was ours, and its remaining TTL is now at least the requested one.
@@ -85,12 +85,12 @@ pub enum Extended {
     Restored,
     /// Another client holds the lock.
     NotOurs,
-    /// The claim was withdrawn before the request was sent, so this lock was left alone.
+    /// The claim was withdrawn before the request was sent, so the master left its lock alone.
     Withdrawn,
-    /// The lock was extended as in `Kept`, but the holder's note is gone.
+    /// The lock was ours and its TTL was extended, but the holder's note is gone.
     Unnoted,
     /// The master could not extend this lock, for the given reason: the master is full, the user lacks a right, or a
-    /// key that belongs to the lock holds foreign data. This is not a vote.
+    /// key that belongs to the lock holds foreign data. Such a result is not a vote.
     Unknown(Fault),
 }
 
@@ -104,13 +104,13 @@ impl Extended {
         Self::Unknown(Fault::Server(STRANGE.into()))
     }
 
-    /// Whether the lease now lasts as long as requested.
+    /// Whether the lock is ours on this master, and its remaining TTL is now at least the requested one.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self, Self::Kept | Self::Restored | Self::Unnoted)
     }
 }
 
-/// The answer of one master to one request. There is one variant for each result of a request.
+/// The answer of one master to one request: one variant for each possible result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
@@ -119,27 +119,28 @@ pub enum Answer {
         /// The fencing counter, if the claim is fenced.
         counter: Option<u64>,
     },
-    /// Another client holds the lock, or another waiter is ahead in the queue.
+    /// Another client holds the lock, or another waiter is ahead of this one in the queue.
     Refused {
-        /// The remaining TTL of the holder's key, or of the first waiter's place, if the master reports it.
+        /// The remaining TTL of the holder's key, or how long the first waiter keeps its place; `None` if the master
+        /// does not report it.
         ttl_left: Option<Duration>,
-        /// The state of the queue, if the master reports it.
+        /// The state of the queue; `None` if the master does not report it.
         line: Option<Box<QueueInfo>>,
     },
     /// The fencing counter of the lock now equals the requested number.
     Confirmed,
-    /// The fencing counter of the lock is above the requested number; this is the counter.
+    /// The fencing counter of the lock is larger than the requested number. This is the value of the counter.
     CounterAbove(u64),
     /// The lock is not ours on this master.
     NotOurs,
-    /// The same owner has other holds on this master. Their fencing number applies to this hold too, and only they know
-    /// it.
+    /// The same owner has other holds on this master. Their fencing number applies to this hold too, but this hold does
+    /// not know it.
     NotAlone,
     /// Released; `true` if the key existed and was ours.
     Released(bool),
     /// The result for each lock, in the order of the request.
     Extended(Vec<Extended>),
-    /// The state of the lock, as the answer to a look or a break. After a break this is the state before the break.
+    /// The state of the lock, as the answer to a look or a force-release. After a force-release it is the state before.
     State(KeyState),
     /// The value under the lock was read, and the fencing counter now equals the requested number.
     Value {

@@ -1,4 +1,4 @@
-//! The operations on one master while masters are replaced, and the state that it shows.
+//! The operations on one master while the masters are replaced, and the state that the master then shows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,33 +9,33 @@ use super::name::NodeName;
 /// A fencing counter: its full key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// An operation of an operator on one master. After the operation the master's state is read.
+/// An operation of an operator on one master. The master's state is read after the operation.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum ChangeOrder {
     /// Changes nothing: only reads the master's state.
     #[default]
     Look,
-    /// Raises the generation marker to `number`, for the masters with the fingerprint `print`; never lowers it. Then
-    /// ends the connections of clients below `step`. Requests that these clients sent earlier are answered first.
-    /// Afterwards the clients are refused when they connect again.
+    /// Raises the generation marker to `number`, for the set of masters with the fingerprint `print`; never lowers it.
+    /// Then ends the connections of clients whose step of the replacement is below `step`. Requests that these clients
+    /// sent earlier are answered first. Afterwards the master refuses these clients when they connect again.
     Raise {
         /// The generation that the marker is raised to.
         number: u64,
         /// The fingerprint of the set of masters that the marker belongs to.
         print: Arc<str>,
-        /// The lowest step of a replacement at which a client keeps its connections.
+        /// The lowest step of the replacement at which a client keeps its connections.
         step: u64,
         /// True if the master is known to have lost its marker: clients that connect within the longest TTL then ignore
-        /// its votes. False if the masters get their first marker.
+        /// the master's votes. False if the masters get their first marker.
         restores: bool,
     },
-    /// Reads the fencing counters that are ahead of the master's clock, or at most this far behind it.
+    /// Reads the fencing counters that are ahead of the master's clock, or behind it by at most this duration.
     Counters(Duration),
     /// Reads the keys of the locks that have stored values.
     Values,
-    /// Raises fencing counters to these numbers. A counter is never lowered, and it is not raised while an owner holds
-    /// its lock.
+    /// Raises these fencing counters to these numbers. A counter is never lowered, and it is not raised while an owner
+    /// holds the lock of the counter.
     Carry(Arc<[Counter]>),
 }
 
@@ -43,9 +43,9 @@ pub enum ChangeOrder {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ChangeSeen {
-    /// Why the master gave no answer, or gave only a part of its state. `None` if the state is complete.
+    /// Why the master did not answer, or reported only a part of its state. `None` if the state is complete.
     pub fault: Option<Fault>,
-    /// The generation marker as text: a number and a fingerprint.
+    /// The generation marker as text: a generation number and a fingerprint of the masters.
     pub mark: Option<String>,
     /// The run id of the server.
     pub run_id: Option<String>,
@@ -53,18 +53,18 @@ pub struct ChangeSeen {
     pub uptime: Option<Duration>,
     /// The eviction policy (`maxmemory-policy`), if the server has a memory limit.
     pub eviction: Option<String>,
-    /// How far the server's clock is ahead of ours, in milliseconds.
+    /// The server's clock minus this machine's clock, in milliseconds.
     pub clock_offset_ms: Option<i64>,
     /// The connected clients that may take locks.
     pub clients: Vec<ClientSeen>,
-    /// How many connections of clients the operation ended.
+    /// How many client connections the operation ended.
     pub ended: usize,
     /// The fencing counters, if the operation reads them.
     pub counters: Vec<Counter>,
     /// The counters that were not raised because an owner holds the lock: the key of each counter, and the value of its
     /// lock key.
     pub owned: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The number of stored values under locks; counted up to 1000.
+    /// The number of stored values under locks; values beyond 1000 are not counted.
     pub values: usize,
     /// The keys of the locks that have stored values, if the operation reads them.
     pub names: Vec<Vec<u8>>,
@@ -84,10 +84,10 @@ pub struct ClientSeen {
     pub kind: ClientKind,
 }
 
-/// The kind of a connected client.
+/// The kind of a client that is connected to a master, with regard to generation markers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// A client of this library that is notified when its masters are closed. The numbers are its step of the
+    /// A client of this library that is notified when its masters are closed. The numbers are the client's step of the
     /// replacement, and the fingerprint of its masters (or of the masters that replace them, if the client knows
     /// those).
     AtStep(u64, u64),
@@ -99,10 +99,11 @@ pub enum ClientKind {
     Stranger,
 }
 
-/// The beginnings of the commands by which other Redlock clients take locks.
+/// The beginnings of the names of the commands with which other Redlock clients take locks.
 const TAKES: [&str; 4] = ["eval", "fcall", "set", "exec"];
 
-/// Parses the part of a connection's name after `quorate/` into the client's step and fingerprint.
+/// Parses the part of a connection's name after `quorate/`: the client's step of the replacement, and the fingerprint
+/// of its masters.
 fn at_step(name: &str) -> Option<ClientKind> {
     let (step, rest) = name.split_once('/')?;
     let print = u64::from_str_radix(rest.split(':').next()?, 16).ok()?;
@@ -110,7 +111,7 @@ fn at_step(name: &str) -> Option<ClientKind> {
 }
 
 impl ClientSeen {
-    /// Parses one line of `CLIENT LIST`; `None` for a client that apparently takes no locks.
+    /// Parses one line of `CLIENT LIST`. Returns `None` for a client that apparently takes no locks.
     pub(crate) fn read(line: &str) -> Option<Self> {
         let field = |name: &str| {
             let mut words = line.split(' ');
@@ -123,8 +124,8 @@ impl ClientSeen {
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
-            // A client without a name of this library: it takes locks by scripts or by SET, or it subscribes as waiters
-            // do.
+            // The connection has no name of this library. Its last command shows that it takes locks with scripts or
+            // SET, or that it subscribes as waiters do.
             None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger
@@ -140,7 +141,7 @@ impl ClientSeen {
     }
 }
 
-/// The clients in a `CLIENT LIST` that take locks, for simulations.
+/// Parses a whole `CLIENT LIST`, and returns the clients that take locks. For simulations.
 #[cfg(any(test, feature = "testing"))]
 pub fn clients(list: &str) -> Vec<ClientSeen> {
     list.lines().filter_map(ClientSeen::read).collect()

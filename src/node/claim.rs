@@ -1,4 +1,4 @@
-//! A claim: one attempt on one lock, as every message about it names it.
+//! A claim: one attempt to take one lock. Every message about the attempt names the claim.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use super::token::Token;
 /// A waiter's place in the queue. The ticket is the same on every master and in every message of this waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// The waiter's id: 16 hexadecimal digits that name its process, a colon, and its number in that process.
+    /// The waiter's id: 16 hexadecimal digits that name its process, a colon, and the waiter's number in that process.
     pub waiter: Arc<str>,
     /// The waiter's rank in the queue: the smallest is first. Equal ranks are ordered by waiter id.
     pub number: u64,
@@ -18,17 +18,17 @@ pub struct Ticket {
     pub heartbeat: Duration,
 }
 
-/// Whether a claim waits for its turn in the queue.
+/// Whether a claim waits for its turn in the lock's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fairness {
     /// First come, first served. With a ticket the claim has a place in the queue. Without a ticket it is a single try
     /// that does not join the queue.
     Fair(Option<Box<Ticket>>),
-    /// The first claim that finds the lock free gets it. No queue keys are read or written.
+    /// The first claim that finds the lock free gets it. The masters neither read nor write the keys of a queue.
     Unordered,
 }
 
-/// One attempt on one lock, as every message about it names it.
+/// One attempt to take one lock. Every message about the attempt names the claim.
 #[derive(Debug)]
 pub struct Claim {
     key: Arc<[u8]>,
@@ -37,19 +37,19 @@ pub struct Claim {
     fenced: bool,
     fairness: Fairness,
     withdrawn: AtomicBool,
-    /// The shape; `None` for a plain lock.
+    /// Which keys the claim takes, and how; `None` for a plain lock.
     shape: Option<Box<Shape>>,
     noted: AtomicBool,
 }
 
 impl Claim {
-    /// Creates a claim on the lock key `prefix` + `resource`.
+    /// Creates a claim on the plain lock with the key `prefix` + `resource`.
     pub fn new(prefix: &str, resource: &[u8], token: Token, fenced: bool) -> Self {
         let key = [prefix.as_bytes(), resource].concat().into();
         Self::on(key, prefix.len(), token, fenced)
     }
 
-    /// Creates a claim on a lock key. The resource is the part of the key after its first `prefix` bytes.
+    /// Creates a claim on the plain lock `key`. The resource is the part of the key after the first `prefix` bytes.
     pub(crate) fn on(key: Arc<[u8]>, prefix: usize, token: Token, fenced: bool) -> Self {
         Self {
             key,
@@ -63,21 +63,21 @@ impl Claim {
         }
     }
 
-    /// Returns this claim with another shape.
+    /// Returns this claim with another shape (keys and modes, or a slot).
     #[must_use]
     pub(crate) fn with_shape(mut self, shape: &Shape) -> Self {
         self.shape = (!shape.is_plain()).then(|| Box::new(shape.clone()));
         self
     }
 
-    /// Returns this claim on these keys. The first key becomes the claim's own key.
+    /// Returns this claim for the keys of `group`. The first of these keys becomes the claim's own key.
     #[must_use]
     pub fn with_group(mut self, group: Group) -> Self {
         self.shape = Some(Box::new(Shape::Group(group)));
         self
     }
 
-    /// Returns this claim on a slot of a semaphore. The key of the slot becomes the claim's own key.
+    /// Returns this claim for a slot of a semaphore. The lock key of the slot becomes the claim's own key.
     #[must_use]
     pub fn with_permit(mut self, permit: Permit) -> Self {
         self.shape = Some(Box::new(Shape::Permit(permit)));
@@ -94,7 +94,7 @@ impl Claim {
         self.shape().permit()
     }
 
-    /// The keys and modes, if the claim asks for several keys or for a key that can be shared.
+    /// The keys and modes, if the claim asks for several keys or for a key that it can share with other holders.
     pub fn group(&self) -> Option<&Group> {
         match self.shape() {
             Shape::Group(group) => Some(group),
@@ -102,7 +102,8 @@ impl Claim {
         }
     }
 
-    /// Stores the agreed fencing number, if a renewal of this claim needs the number to restore the lock.
+    /// Stores the fencing number on which the masters agreed, if a renewal of this claim needs the number to restore
+    /// the lock.
     pub(crate) fn agreed(&self, number: Option<u64>) {
         if let (Shape::Group(group), Some(number)) = (self.shape(), number) {
             group.agreed(number);
@@ -118,7 +119,7 @@ impl Claim {
         alone.into_iter().chain(parts.iter().map(|part| &part.key))
     }
 
-    /// How the claim holds each of its keys, in the order of [`keys`](Self::keys).
+    /// How the claim holds each of its keys (exclusively or shared), in the order of [`keys`](Self::keys).
     pub(crate) fn modes(&self) -> impl Iterator<Item = &Mode> {
         let (alone, parts) = match self.shape() {
             Shape::Group(group) => (None, group.parts()),
@@ -127,7 +128,8 @@ impl Claim {
         alone.into_iter().chain(parts.iter().map(|part| &part.mode))
     }
 
-    /// The agreed fencing number, if a renewal of this claim needs the number to restore the lock; otherwise 0.
+    /// The fencing number on which the masters agreed, if a renewal of this claim needs the number to restore the lock;
+    /// otherwise 0.
     pub(crate) fn number(&self) -> u64 {
         match self.shape() {
             Shape::Group(group) => group.number(),
@@ -145,7 +147,7 @@ impl Claim {
         alone.into_iter().chain(parts)
     }
 
-    /// Returns this claim with another fairness.
+    /// Returns this claim with another fairness (in queue order or unordered).
     #[must_use]
     pub fn with_fairness(mut self, fairness: Fairness) -> Self {
         self.fairness = fairness;
@@ -157,7 +159,7 @@ impl Claim {
         &self.fairness
     }
 
-    /// The claim's place in the queue, if it has one.
+    /// The claim's ticket for the lock's queue; `None` if it has no place there.
     pub fn ticket(&self) -> Option<&Ticket> {
         match &self.fairness {
             Fairness::Fair(ticket) => ticket.as_deref(),
@@ -185,7 +187,7 @@ impl Claim {
         self.shape().is_plain() && self.resource() == resource
     }
 
-    /// The random value of this attempt.
+    /// The random value of this attempt, which the lock key holds after a grant.
     pub fn token(&self) -> Token {
         self.token
     }
@@ -201,13 +203,13 @@ impl Claim {
         self.withdrawn.store(true, Ordering::Release);
     }
 
-    /// Remembers that a note may exist from now on, so that the release deletes the note as well. Call this before the
-    /// note is queued.
+    /// Remembers that a note of this holder may exist from now on, so that the release deletes the note as well. Call
+    /// this before the note is queued.
     pub fn take_note(&self) {
         self.noted.store(true, Ordering::Release);
     }
 
-    /// Whether a note may exist on a master.
+    /// Whether a note of this holder may exist on a master.
     pub fn is_noted(&self) -> bool {
         self.noted.load(Ordering::Acquire)
     }

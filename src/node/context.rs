@@ -1,4 +1,4 @@
-//! The settings that a `Redlock` passes to its masters when it is built.
+//! The settings that a `Redlock` passes to its masters when the `Redlock` is built.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,9 @@ pub struct Context {
     pub max_ttl: Duration,
     /// How long a master's connection attempt may take.
     pub connect_timeout: Duration,
-    /// The restart guard: whether masters that restarted recently may vote.
+    /// Whether the restart guard is on, which withholds the votes of masters that restarted recently.
     pub restart_guard: RestartGuard,
-    /// The identities of the servers, by which two addresses of the same server are detected.
+    /// The server behind each address, by which two addresses of the same server are detected.
     pub(crate) roster: Arc<Roster>,
 }
 
@@ -36,13 +36,13 @@ impl Context {
     }
 }
 
-/// The abilities of a kind of master, in addition to its vote.
+/// The abilities of a kind of master in addition to voting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// Whether the master wakes waiters. Waiters poll if fewer than a quorum of the masters do.
+    /// Whether the master wakes waiters. If fewer than a quorum of the masters do so, waiters poll.
     pub wakes: bool,
-    /// How long the master may take to answer. `None` for the builder's node timeout.
+    /// How long the master may take to answer. `None` means the node timeout of the builder.
     pub timeout: Option<Duration>,
 }
 
@@ -65,7 +65,7 @@ impl Abilities {
         }
     }
 
-    /// Sets how long the master may take to answer.
+    /// Sets how long this kind of master may take to answer.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         let timeout = Some(timeout);

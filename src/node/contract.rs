@@ -25,7 +25,7 @@ pub trait Node: Send + Sync + 'static {
     /// The master's name for reports.
     fn name(&self) -> &NodeName;
 
-    /// The abilities of this master, in addition to its vote.
+    /// The abilities of this master in addition to voting.
     fn abilities(&self) -> Abilities {
         Abilities::default()
     }
@@ -35,17 +35,17 @@ pub trait Node: Send + Sync + 'static {
         let _ = context;
     }
 
-    /// Queues `request`. The answer is passed to `reply`, later or before this method returns.
+    /// Queues `request`. The answer is passed to `reply`, either before this method returns or later.
     fn send(&self, request: Request, reply: Reply);
 
-    /// Delivers wake-ups for the subscriber's process from now on. Called at most once, before the first request. If an
-    /// implementation does not support wake-ups, waiters rely on their timers.
+    /// From now on passes the wake-ups for the subscriber's process to the subscriber. Called at most once, before the
+    /// first request. If an implementation does not support wake-ups, waiters rely on their timers.
     fn subscribe(&self, subscriber: Subscriber) {
         drop(subscriber);
     }
 
-    /// How much longer the votes of this master do not count, because it may have forgotten locks. Votes that it gave
-    /// already do not count either. `None` (the default) if its votes count.
+    /// How much longer the votes of this master do not count, because it may have forgotten locks. The votes that it
+    /// has given already do not count either. `None` (the default) if its votes count.
     fn doubted_for(&self) -> Option<Duration> {
         None
     }
@@ -53,8 +53,8 @@ pub trait Node: Send + Sync + 'static {
     /// Resolves when every request that was sent before this call is answered.
     fn idle(&self) -> crate::runtime::BoxFuture<()>;
 
-    /// Executes an operation of an operator who replaces masters, and returns the state of the master afterwards. An
-    /// implementation without generation markers refuses.
+    /// Executes an operation of an operator who replaces masters, and returns the state of the master afterwards. The
+    /// default implementation, for masters without generation markers, refuses.
     fn change(&self, order: ChangeOrder) -> crate::runtime::BoxFuture<ChangeSeen> {
         let _ = order;
         let seen = ChangeSeen {

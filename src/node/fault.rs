@@ -1,4 +1,4 @@
-//! Why one master gave no usable answer.
+//! The reasons why one master gave no usable answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ pub enum Fault {
     Stalled,
     /// Too many requests are queued for this master; the request was not sent.
     Overloaded,
-    /// The restart guard is active: the master restarted recently and may have forgotten a lock. Its vote does not
-    /// count for this much longer. The request was not sent.
+    /// The restart guard is active: the master restarted recently and may have forgotten a lock. Its votes do not count
+    /// for this much longer. The request was not sent.
     Quarantined(Duration),
     /// The caller gave up before the request was sent.
     Withdrawn,
@@ -38,19 +38,19 @@ pub enum Fault {
     Busy,
     /// The key has another type than the command expects (`-WRONGTYPE`). The key has not been changed.
     WrongType,
-    /// The user name or password was refused, or a command is not permitted (`-NOAUTH`, `-WRONGPASS`, `-NOPERM`, or
-    /// such an error inside a script). The text names the command or the keys.
+    /// The user name or password was refused, or the user lacks the right to a command or key (`-NOAUTH`, `-WRONGPASS`,
+    /// `-NOPERM`, or such an error inside a script). The text names the command or the keys.
     Denied(Arc<str>),
     /// The server lacks a feature that locks need, for example because it is too old.
     Unsupported(Arc<str>),
-    /// The server has not been prepared (a schema or a path is missing), or was prepared by another version. The text
-    /// names the command that prepares it.
+    /// The server has not been prepared for locks (a schema or a path is missing), or was prepared by another version.
+    /// The text names the command that prepares the server.
     Unprepared(Arc<str>),
     /// The masters have been or are being replaced, and this master gives no votes to clients with this configuration.
     /// The text says which configuration the master accepts.
     OtherMasters(Arc<str>),
-    /// Another address of the same `Redlock` leads to the same server; the text is the name of that address. The memory
-    /// of a single server would count as two votes.
+    /// Another address of the same `Redlock` leads to the same server; the text is the name of that address. If both
+    /// addresses voted, a single server would count as two.
     SameServer(Arc<str>),
     /// Any other error that the master returned.
     Server(Arc<str>),
@@ -84,7 +84,7 @@ impl Fault {
         })
     }
 
-    /// Whether the request certainly left nothing on the master: it was never sent, or the master refused all of it
+    /// Whether the request certainly changed nothing on the master: it was never sent, or the master refused all of it
     /// before executing anything.
     pub fn left_nothing(&self) -> bool {
         matches!(
@@ -102,7 +102,8 @@ impl Fault {
         )
     }
 
-    /// Whether the fault may end without intervention. If the other faults leave no majority, an acquire stops waiting.
+    /// Whether the fault is temporary: it may end without intervention. If permanent faults leave no majority, an
+    /// acquire stops waiting.
     pub fn passes_by_itself(&self) -> bool {
         !matches!(
             self,
@@ -182,7 +183,7 @@ impl std::error::Error for Fault {}
 mod tests {
     use super::*;
 
-    /// For each fault: its kind, whether it left nothing on the master, and whether it may end without intervention.
+    /// Every fault: its kind, whether the request left nothing on the master, and whether the fault is temporary.
     const EACH: [(&str, bool, bool); 19] = [
         ("down", true, true),
         ("stalled", true, true),

@@ -14,12 +14,12 @@ use super::text::sanitize;
 pub struct Inspection {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// Why a lock would get no connection to this master, or no answer in time; `None` if it would. If the master
-    /// refused a part of the handshake, the other fields still have what the master reported.
+    /// Why a lock would get no connection to this master, or no answer in time; `None` if it would get both. If the
+    /// master refused a part of the handshake, the other fields still have what the master reported.
     pub fault: Option<Fault>,
-    /// How long connecting took, handshake included.
+    /// How long it took to connect, including the handshake.
     pub connecting: Option<Duration>,
-    /// The fastest of several round trips.
+    /// The shortest of several round trips.
     pub round_trip: Option<Duration>,
     /// The kind of server: `redis`, `valkey`, another name for a server with their protocol, `mysql`, `mariadb` or
     /// `zookeeper`.
@@ -32,11 +32,12 @@ pub struct Inspection {
     pub cluster: Option<bool>,
     /// The id of this run of the server process. It changes at a restart.
     pub run_id: Option<String>,
-    /// A lasting id of the server, if its kind has one. It is the same through every address and after a restart.
+    /// A lasting id of the server, if this kind of server has one. It is the same through every address and after a
+    /// restart.
     pub identity: Option<String>,
-    /// Whether the server keeps locks in records, which neither expire by themselves nor are evicted.
+    /// Whether the server keeps locks in records, which the server itself neither expires nor evicts.
     pub records: bool,
-    /// How long the server may take to answer. `None` for the builder's node timeout.
+    /// How long the server may take to answer. `None` means the node timeout of the builder.
     pub timeout: Option<Duration>,
     /// The server's settings: their names on the server, and their values.
     pub settings: Vec<(String, String)>,
@@ -52,17 +53,17 @@ pub struct Inspection {
     pub append_fsync: Option<String>,
     /// Whether the server takes snapshots.
     pub snapshots: Option<bool>,
-    /// The server's clock minus this machine's clock, in milliseconds, as exact as the round trip allows.
+    /// The server's clock minus this machine's clock, in milliseconds. The error is at most the round trip.
     pub clock_offset_ms: Option<i64>,
     /// The rights that locks need and that the configured user lacks.
     pub missing: Vec<MissingRight>,
-    /// Whether the server can wake waiters. False also if no client uses fair order. Without wake-ups waiters rely on
-    /// their timers.
+    /// Whether the server can wake waiters. Also false if no client uses queues. Without wake-ups waiters rely on their
+    /// timers.
     pub wake_ups: bool,
     /// How much longer the server's votes do not count because of the restart guard; `None` if they count.
     pub quarantined: Option<Duration>,
-    /// Whether the server has the generation marker of its masters. `None` if this kind of server has no markers, or if
-    /// the user may not read them.
+    /// Whether the server holds the generation marker of its set of masters. `None` if this kind of server has no
+    /// markers, or if the user may not read them.
     pub marked: Option<bool>,
 }
 

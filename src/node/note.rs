@@ -9,8 +9,8 @@ use super::text::sanitize;
 /// The longest text of a note, in bytes.
 pub const MAX_NOTE_LEN: usize = 1024;
 
-/// How many times as long as the TTL of its lock a note is kept, so that most renewals need not renew the note. Other
-/// clients see the note only while the lock key holds the value with which the note begins.
+/// A note is kept for this many times the TTL of its lock, so that most renewals need not renew the note. Other clients
+/// see the note only while the lock key holds the value with which the note begins.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
 /// The largest number of bytes of a note that a master returns. Every note of this library fits; the limit is for
@@ -24,7 +24,7 @@ const _: () = assert!(3 * MAX_NOTE_LEN + 2 * 4 * NAME + 100 <= NOTE_SHOWN);
 /// The largest number of characters of a host name or program name that is shown.
 const NAME: usize = 64;
 
-/// The year 10000 as time since 1970. Later start times are not displayed.
+/// The beginning of the year 10000, as time since 1970. A note with a later start time is not displayed.
 const END_OF_TIME: Duration = Duration::from_secs(253_402_300_800);
 
 /// Separates the parts of a stored note. No part contains it, because control characters are replaced.
@@ -45,7 +45,7 @@ pub struct Note {
     pub process: String,
     /// When the hold began, by the holder's clock.
     pub since: SystemTime,
-    /// The text that the holder added.
+    /// The text that the caller set for the note.
     pub text: Option<String>,
 }
 
@@ -57,8 +57,8 @@ fn parts(note: &[u8], holder: &[u8]) -> Option<Vec<String>> {
 }
 
 impl Note {
-    /// Parses the note of the lock with the value `holder`. `None` if the note belongs to another lock value, if a
-    /// leader wrote only its term, or if the text is not a note.
+    /// Parses the note of the lock with the value `holder`. Returns `None` if the note belongs to another lock value,
+    /// if it contains only the term of a leader, or if the text is not a note.
     pub(crate) fn read(note: &[u8], holder: &[u8]) -> Option<Self> {
         let parts = parts(note, holder)?;
         let mut parts = parts.iter().map(String::as_str);
@@ -78,7 +78,7 @@ impl Note {
         })
     }
 
-    /// The term in a note of the lock with the value `holder`, if its holder was elected.
+    /// The leader's term in a note of the lock with the value `holder`; `None` if the holder was not elected.
     pub(crate) fn term(note: &[u8], holder: &[u8]) -> Option<u64> {
         parts(note, holder)?.get(5)?.parse().ok()
     }
@@ -99,7 +99,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// The identity of this process, for notes and for the names of its connections.
+/// The identity of this process, as its notes and the names of its connections show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     host: String,
@@ -147,7 +147,7 @@ impl Identity {
 pub struct NoteText(Option<Arc<str>>);
 
 impl NoteText {
-    /// The length of the text in bytes, if the text is longer than [`MAX_NOTE_LEN`].
+    /// The length of the note's text in bytes if it is longer than [`MAX_NOTE_LEN`]; otherwise `None`.
     pub(crate) fn too_long(&self) -> Option<usize> {
         let bytes = self.0.as_ref()?.len();
         (bytes > MAX_NOTE_LEN).then_some(bytes)
@@ -179,7 +179,7 @@ impl From<Option<&str>> for NoteText {
     }
 }
 
-/// The notes of one process, without the start time. All holders without a text of their own share one string.
+/// The notes of one process, without the start time. All holders without an added text share one string.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes {
     identity: Identity,
@@ -201,20 +201,21 @@ impl Notes {
     }
 }
 
-/// The process id in a note that contains only a term. No process has it.
+/// The process id in a note that contains only a term. No process has this id.
 const NOBODY: u32 = 0;
 
-/// Returns a note that contains only a term. Such a note must be kept for as long as the leader leads.
+/// Returns a note without host, process and text, for a leader that shows only its term. Such a note must be kept for
+/// as long as the leader leads.
 pub(crate) fn unsaid() -> Arc<str> {
     format!("{NOBODY}{BETWEEN}{BETWEEN}{BETWEEN}").into()
 }
 
-/// The stored part of a note after the holder's value: the start time `since_ms`, then `says`.
+/// Returns a note as it is stored after the holder's value: the start time `since_ms` (ms since 1970), then `says`.
 pub(crate) fn dated(since_ms: u64, says: &str) -> String {
     format!("{since_ms}{BETWEEN}{says}")
 }
 
-/// Returns the note `says` of a leader, with its term added.
+/// Returns the note text `says` with the leader's term added.
 pub(crate) fn leads(says: &str, term: u64) -> Arc<str> {
     format!("{says}{BETWEEN}{term}").into()
 }

@@ -1,4 +1,4 @@
-//! The receiver of the answer to one message.
+//! The receiver of a master's answer to one message.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::fault::Fault;
 use super::name::NodeName;
 use crate::metrics;
 
-/// The step of a lock's life to which a message belongs.
+/// The purpose of a message in the life of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
@@ -52,13 +52,13 @@ impl Phase {
     }
 }
 
-/// Receives the answers of all masters to one fan-out.
+/// Receives the answers of all masters to a request that was sent to each of them.
 pub trait ReplySink: Send + Sync + 'static {
     /// Receives the answer of the master with the index `node` to the message of `phase`. Called once per message, from
     /// any task; must not block.
     fn answered(&self, node: usize, phase: Phase, answer: Result<Answer, Fault>);
 
-    /// Receives an answer that arrived after its timeout was reported; for reports only. Ignored by default.
+    /// Receives an answer that arrived after its timeout had been reported. Only for reports; ignored by default.
     fn late(&self, _node: usize, _phase: Phase, _answer: &Result<Answer, Fault>) {}
 }
 

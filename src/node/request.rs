@@ -13,7 +13,7 @@ use crate::protocol::instant::Instant;
 pub struct ExtendItem {
     /// The claim whose lock is extended.
     pub claim: Arc<Claim>,
-    /// The TTL that the lock gets. A master on which the lock has a longer remaining TTL keeps that.
+    /// The TTL that the lock gets. On a master where the lock has a longer remaining TTL, it keeps the longer one.
     pub ttl: Duration,
     /// Whether the expiry of the holder's note is raised as well. Not every renewal does this, because a note has a
     /// longer expiry than its lock.
@@ -54,10 +54,10 @@ pub enum Request {
         claim: Arc<Claim>,
         /// The TTL that the lock key gets.
         ttl: Duration,
-        /// The proposed fencing number: microseconds of wall-clock time.
+        /// The proposed fencing number: the client's wall clock in microseconds since 1970.
         proposal: u64,
     },
-    /// Set the fencing counter to exactly the number `token`, if the lock is ours and the counter is not above `token`.
+    /// Set the fencing counter to exactly `token`, if the lock is ours and the counter is not above `token`.
     Confirm {
         /// The claim that holds the lock.
         claim: Arc<Claim>,
@@ -68,10 +68,11 @@ pub enum Request {
     Release {
         /// The claim whose lock is deleted.
         claim: Arc<Claim>,
-        /// Whether the waiter leaves the queue as well. False after a lost attempt: then the waiter keeps its place.
+        /// Whether the waiter leaves the queue as well. False after an attempt that found no majority: the waiter then
+        /// keeps its place.
         leave: bool,
     },
-    /// Raise the remaining TTL of many locks, and restore the locks that are missing.
+    /// Raise the remaining TTL of many locks, and restore the locks that are missing on the master.
     Extend {
         /// The locks, each with its TTL.
         items: Arc<[ExtendItem]>,
@@ -86,9 +87,9 @@ pub enum Request {
         /// The lock key.
         key: Arc<[u8]>,
     },
-    /// Read the value under a lock that is ours, and set the fencing counter as [`Confirm`](Self::Confirm) does. From
-    /// then on the master refuses writes with a smaller number, so that none of them can replace the value that was
-    /// read.
+    /// Read the value under a lock that is ours, and set the fencing counter to the claim's number, as
+    /// [`Confirm`](Self::Confirm) does. From then on the master refuses writes with a smaller number, so that no such
+    /// write can replace the value that was read.
     Read {
         /// The claim that holds the lock.
         claim: Arc<Claim>,
@@ -125,8 +126,9 @@ pub enum Request {
 }
 
 impl Request {
-    /// The shape of the claim in this request, which decides how the message is encoded. If one lock of an extension is
-    /// a group, all its locks are encoded as groups. Requests without a claim are encoded as for a plain lock.
+    /// The shape of the claim in this request. The shape decides how the message is encoded. If one lock of an
+    /// extension is a group, all locks of the message are encoded as groups. Requests without a claim are encoded as
+    /// for a plain lock.
     pub(crate) fn shape(&self) -> &Shape {
         let is_group = |shape: &&Shape| matches!(shape, Shape::Group(_));
         match self {
@@ -147,7 +149,8 @@ impl Request {
         }
     }
 
-    /// Whether the caller has withdrawn this request, so that it need not be sent. Releases are never withdrawn.
+    /// Whether the claim of this request was withdrawn, so that the request need not be sent. Releases are never
+    /// withdrawn.
     pub fn is_withdrawn(&self) -> bool {
         match self {
             Self::Acquire { claim, .. }
@@ -164,7 +167,8 @@ impl Request {
         }
     }
 
-    /// Whether the request must not be sent: it is for another run of the server than `run`, or too late at `now`.
+    /// Whether this request is a write that must not be sent any more: it is for another run of the server than `run`,
+    /// or too late at `now`.
     pub fn is_void(&self, now: Instant, run: &ServerRun) -> bool {
         let Self::Write { value, .. } = self else {
             return false;
@@ -183,14 +187,14 @@ impl Request {
 
     /// Whether the restart guard withholds this request from a restarted master. The guard withholds requests for votes
     /// and looks at locks, because a master that may have lost a lock cannot report that there is none. It does not
-    /// withhold a break, because a break must reach every master that may have the key.
+    /// withhold a force-release, because that must reach every master that may have the key.
     pub fn rests_on_memory(&self) -> bool {
         self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })
     }
 
-    /// Whether only the current masters may be sent this request: votes, looks, breaks and writes of values. Masters
-    /// that have been replaced do not show what is locked now, and a value written there is missing on the masters that
-    /// replaced them. Releases are sent to replaced masters too.
+    /// Whether this request may be sent only to the current masters. That holds for votes, looks, force-releases and
+    /// writes of values. Replaced masters do not show what is locked now, and a value written there is missing on the
+    /// masters that replaced them. Releases are sent to replaced masters too.
     pub(crate) fn is_for_current_masters(&self) -> bool {
         let looks = matches!(
             self,

@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Purpose {
-    /// Taking, renewing and releasing locks.
+    /// Needed to take, renew and release locks.
     Locking,
     /// Needed by the restart guard, which is on by default.
     RestartGuard,
@@ -16,32 +16,34 @@ pub enum Purpose {
     Order,
     /// Needed to select the database that the URL names.
     Database,
-    /// Waking waiters. Without these rights waiters rely on their timers.
+    /// Needed to wake waiters. Without these rights waiters rely on their timers.
     WakeUps,
-    /// Closing a broken connection at the server as well. Without these rights the server may still execute a request
-    /// that it had received but not read. A lock that is taken this way stays until its TTL expires.
+    /// Needed to close a broken connection at the server as well. Without these rights the server may still execute a
+    /// request that it had received but not read. A lock that is taken this way stays until its TTL expires.
     Reconnecting,
-    /// The operator's commands `status`, `break_lock` and `inspect`.
+    /// Needed for the operator's commands `status`, `break_lock` and `inspect`.
     Operating,
-    /// Finding out whether a restart loses locks. Needed only if the restart guard is off.
+    /// Needed to find out whether a restart of the server loses locks. Used only if the restart guard is off.
     Persistence,
-    /// Giving the connection a name in `CLIENT LIST`.
+    /// Needed to give the connection a name in `CLIENT LIST`.
     Naming,
-    /// Locks on several resources, readers, and owners.
+    /// Needed for locks on several resources, for readers-writer locks, and for locks that the holds of one owner
+    /// share.
     Groups,
-    /// Values stored under a lock: quotas, and tasks that run once a period.
+    /// Needed for values that are stored under a lock: quotas, and tasks that run once per period.
     Values,
-    /// Taking and releasing slots of semaphores.
+    /// Needed to take and release slots of semaphores.
     Semaphores,
-    /// Writing and reading the note that names the holder of a lock.
+    /// Needed to write and read the note that describes the holder of a lock.
     Notes,
-    /// Announcing a new leader to observers at once. Without these rights observers rely on their timers.
+    /// Needed to announce a new leader to observers at once. Without these rights observers rely on their timers.
     Elections,
-    /// Reading and restoring the generation marker; needed to replace masters.
+    /// Needed to read and restore the generation marker, and so to replace masters.
     Masters,
-    /// Requesting many locks in one command. Without these rights each lock is requested by itself.
+    /// Needed to request many locks in one command. Without these rights each lock is requested by itself.
     Crowds,
-    /// Releasing with the server's own compare-and-delete command, if it has one. Without this right a script releases.
+    /// Needed to release with the server's own compare-and-delete command, if it has one. Without this right a script
+    /// releases.
     Releases,
 }
 
@@ -67,7 +69,7 @@ impl Purpose {
         Self::Releases,
     ];
 
-    /// Whether no lock can be taken without the rights for this purpose, provided that the feature is in use.
+    /// Whether locks that use the feature cannot be taken without the rights for this purpose.
     pub fn is_needed(self) -> bool {
         matches!(
             self,
@@ -101,13 +103,13 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// One right, as an ACL of Redis names it.
+/// One right on a master, as an ACL of Redis names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) enum Right {
     Command(String),
     Keys(String),
     Channels(String),
-    /// A command that the server does not have, or that was renamed. This is not a right that could be granted.
+    /// A command that the server does not have, or that was renamed. No ACL rule can grant it.
     Unknown(String),
 }
 
@@ -120,8 +122,8 @@ pub struct MissingRight {
 }
 
 impl MissingRight {
-    /// Adds a right that is needed for `purposes` to the list. If the list has the right already, these purposes are
-    /// added to it.
+    /// Adds a right that is needed for `purposes` to the list. If the list already contains the right, only adds the
+    /// purposes to its entry.
     pub(in crate::node) fn add(list: &mut Vec<Self>, right: Right, purposes: &[Purpose]) {
         let at = list.iter().position(|missing| missing.right == right);
         let at = at.unwrap_or_else(|| {
@@ -140,8 +142,8 @@ impl MissingRight {
         }
     }
 
-    /// The rule of `ACL SETUSER` that grants the right: `+time`, `~lock:*`, `&quorate:wake:*`. Empty for a command that
-    /// the server does not know.
+    /// The ACL rule that grants the right with `ACL SETUSER`: for example `+time`, `~lock:*` or `&quorate:wake:*`.
+    /// Empty for a command that the server does not know.
     pub fn rule(&self) -> &str {
         &self.rule
     }
@@ -173,7 +175,7 @@ impl fmt::Display for MissingRight {
     }
 }
 
-/// A command name as documentation writes it, such as `SCRIPT LOAD`.
+/// A command name in capitals, as documentation writes it, such as `SCRIPT LOAD`.
 fn shouted(name: &str) -> String {
     name.replace('|', " ").to_ascii_uppercase()
 }

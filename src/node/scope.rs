@@ -7,8 +7,8 @@ pub struct Scope {
     pub(crate) prefix: Box<str>,
     /// Whether locks use fencing tokens.
     pub(crate) fencing: bool,
-    /// Whether waiters queue in order.
+    /// Whether waiters wait in the order of a queue.
     pub(crate) fair: bool,
-    /// A random word, for names of keys and channels that nobody uses.
+    /// A random word, used in names of keys and channels so that no client uses the same names.
     pub(crate) unheard_of: Box<str>,
 }

@@ -1,7 +1,9 @@
-//! The shape of a claim: its keys, how each of them is held, and how acquire, confirm, extend and release treat it.
+//! The shape of a claim: its keys, how it holds each of them, and how acquire, confirm, extend and release treat the
+//! claim.
 //!
 //! Every kind of lock is one [`Shape`]. The code of acquire, confirm, extend and release matches on the shape once, or
-//! asks for one of the facts in this file. So a new kind is described here and in `src/acquire/kind.rs`.
+//! asks for one of the facts in this file. So a new kind of lock is described in this file and in
+//! `src/acquire/kind.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,33 +16,35 @@ use crate::keys;
 pub(crate) enum Shape {
     /// A plain lock: only the claim's own key, held exclusively.
     Plain,
-    /// Several keys, or a key that other holds of the same class can share.
+    /// Several keys, or one key that can be shared with other readers or with other holds of the same owner.
     Group(Group),
     /// One slot of a semaphore.
     Permit(Permit),
 }
 
-/// How a claim takes its turn among the claims of other tasks in this process, before it asks the masters.
+/// How a claim waits for the claims of other tasks in this process before it asks the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalTurn {
-    /// The claim is queued in this process. It keeps the turn until its release, because the lock has a single holder.
+    /// The claim waits in a queue of this process. It keeps its turn until its release, because the lock has a single
+    /// holder.
     Queue,
-    /// The claim is queued in this process, and passes the turn on as soon as it asks the masters. So readers of one
+    /// The claim waits in a queue of this process, and ends its turn as soon as it asks the masters. So readers of one
     /// process can ask at the same time.
     QueueAndShare,
-    /// The claim overtakes all waiters of this process: its owner may hold the lock already, and then shares it.
+    /// The claim does not wait for other claims of this process: its owner may hold the lock already, and then shares
+    /// it.
     Pass,
 }
 
 /// How the fencing number of a claim is chosen once a majority has granted the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Numbering {
-    /// The claim gets a new number, larger than every earlier one, because each grant raises the counter.
+    /// The claim gets a new fencing number, larger than every earlier one, because each grant raises the counter.
     Raised,
-    /// The claim may get the number of other holds that share its key.
+    /// The claim may get the fencing number of other holds that share its key.
     Joined,
-    /// The claim must get the number of its owner's other holds. It waits for the answers of all masters, because this
-    /// number must be known before any number is written.
+    /// The claim must get the fencing number of its owner's other holds. It waits for the answers of all masters,
+    /// because this number must be known before any number is written.
     OfOwner,
 }
 
@@ -57,7 +61,7 @@ impl Shape {
         matches!(self, Self::Plain)
     }
 
-    /// The keys and modes of a group; empty for a plain lock and for a slot, which have one exclusive key.
+    /// The keys and modes of a group. Empty for a plain lock and for a slot, which have one exclusive key.
     pub(crate) fn parts(&self) -> &[Part] {
         match self {
             Self::Group(group) => group.parts(),
@@ -65,7 +69,7 @@ impl Shape {
         }
     }
 
-    /// The slot, if the claim is on a semaphore.
+    /// The slot that the claim asks for, if the claim is on a semaphore.
     pub(crate) fn permit(&self) -> Option<&Permit> {
         match self {
             Self::Permit(permit) => Some(permit),
@@ -73,7 +77,7 @@ impl Shape {
         }
     }
 
-    /// How a claim of this shape takes its turn within this process.
+    /// How a claim of this shape waits for the claims of other tasks in this process.
     pub(crate) fn local_turn(&self) -> LocalTurn {
         match self.parts().first().and_then(Part::class) {
             None => LocalTurn::Queue,
@@ -92,19 +96,20 @@ impl Shape {
         most.unwrap_or(Numbering::Raised)
     }
 
-    /// Whether at least one of the keys can be shared with other holds.
+    /// Whether at least one key of the claim can be shared with other holds.
     #[cfg(any(test, feature = "node"))]
     pub(crate) fn shares_keys(&self) -> bool {
         self.parts().iter().any(|part| part.class().is_some())
     }
 
-    /// Whether the request that renews this lock can also renew its note. If not, the note needs a request of its own.
+    /// Whether the request that renews this lock can also renew the holder's note. If not, a separate request renews
+    /// the note.
     pub(crate) fn renewal_keeps_note(&self) -> bool {
         !matches!(self, Self::Group(_))
     }
 }
 
-/// The suffix that marks a waiter's id in the queue of a key as a reader's.
+/// The suffix of a waiter's id in the queue of a key if the waiter is a reader.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 const READER: &str = ":r";
 
@@ -117,15 +122,15 @@ pub(crate) fn is_reader(place: &str) -> bool {
 /// How a lock holds one of its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// No other lock can hold the key at the same time. The key holds the random value of the attempt.
+    /// No other lock can hold the key at the same time. The value of the key is the random value of the attempt.
     Exclusive,
-    /// Only holds of the same class can hold the key at the same time. The key holds the marker of the class,
-    /// and a second key lists each hold.
+    /// Holds of the same class (all readers, or all holds of one owner) can share the key. The value of the key is the
+    /// marker of the class, and a second key lists each hold.
     Class(Class),
 }
 
 impl Mode {
-    /// The class of holds that can share the key; `None` for an exclusive mode.
+    /// Which holds can share the key (readers, or holds of one owner); `None` for an exclusive mode.
     pub(crate) fn class(&self) -> Option<&Class> {
         match self {
             Self::Exclusive => None,
@@ -133,7 +138,7 @@ impl Mode {
         }
     }
 
-    /// The mode as requests encode it: `x` for exclusive, or the marker of the class.
+    /// The mode as requests encode it: `x` for exclusive, or the marker of the class of holds.
     pub(crate) fn word(&self) -> Vec<u8> {
         match self {
             Self::Exclusive => b"x".to_vec(),
@@ -160,7 +165,7 @@ impl Mode {
     }
 }
 
-/// Which holds can share a lock key.
+/// Which holds can share a lock key: all readers, or all holds of one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Class {
@@ -171,7 +176,8 @@ pub enum Class {
 }
 
 impl Class {
-    /// The value that the lock key has while holds of this class share it. No token has this value.
+    /// The value that the lock key has while holds of this class share it. No random value of an attempt is equal to
+    /// it.
     pub fn marker(&self) -> Vec<u8> {
         match self {
             Self::Shared => keys::SHARED.as_bytes().to_vec(),
@@ -190,20 +196,20 @@ pub struct Part {
 }
 
 impl Part {
-    /// The class of holds that can share the key; `None` if the key is held exclusively.
+    /// Which holds can share the key (readers, or holds of one owner); `None` if the key is held exclusively.
     pub(crate) fn class(&self) -> Option<&Class> {
         self.mode.class()
     }
 }
 
-/// The keys of a claim that takes several keys, or shares one key with other holds of a class.
+/// The keys of a claim that takes several keys, or that shares a key with other readers or with holds of its owner.
 #[derive(Debug)]
 pub struct Group {
     parts: Arc<[Part]>,
-    /// The value of a lock that this claim replaces: the lock key may hold this value instead of being free. A writer
-    /// that becomes a reader gives its own value here.
+    /// The random value of the lock that this claim replaces. A lock key with this value counts as free for the claim.
+    /// A writer that becomes a reader gives its own value here.
     instead: Option<Token>,
-    /// The agreed fencing token; 0 until the masters agreed on one.
+    /// The fencing token on which the masters agreed; 0 until then.
     number: AtomicU64,
 }
 
@@ -234,12 +240,13 @@ impl Group {
         self.instead
     }
 
-    /// The agreed fencing token; 0 until the masters agreed on one.
+    /// The fencing token on which the masters agreed; 0 until then.
     pub fn number(&self) -> u64 {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Stores the agreed fencing token. A renewal needs the token to restore the lock on a master that lost it.
+    /// Stores the fencing token on which the masters agreed. A renewal needs the token to restore the lock on a master
+    /// that lost it.
     pub fn agreed(&self, number: u64) {
         self.number.store(number, Ordering::Relaxed);
     }
@@ -264,8 +271,8 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Creates the slot number `slot` (from 0) of a semaphore with `permits` slots. `name` is the semaphore's name with
-    /// the key prefix.
+    /// Creates the slot with the number `slot` (from 0) of a semaphore with `permits` slots. `name` is the semaphore's
+    /// name with the key prefix.
     pub fn new(name: Arc<[u8]>, slot: u8, permits: u8) -> Self {
         Self {
             name,
@@ -274,7 +281,7 @@ impl Permit {
         }
     }
 
-    /// Returns the slot number `slot` of the same semaphore.
+    /// Returns the slot with the number `slot` (from 0) of the same semaphore.
     #[must_use]
     pub fn at(&self, slot: u8) -> Self {
         Self {
@@ -298,7 +305,7 @@ impl Permit {
         self.permits
     }
 
-    /// The lock key of the slot. Its value is the random value of the holder's attempt.
+    /// The lock key of the slot. While the slot is held, its value is the random value of the holder's attempt.
     pub fn key(&self) -> Arc<[u8]> {
         keys::slot(&self.name, self.slot).into()
     }

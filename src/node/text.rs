@@ -1,6 +1,6 @@
 //! Makes foreign text safe for terminals and logs.
 
-/// Returns the first `most` characters of `text`, with control characters replaced visibly.
+/// Returns the first `most` characters of `text`, with each control character replaced by a visible one.
 pub(crate) fn sanitize(text: &str, most: usize) -> String {
     let sanitize = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().take(most).map(sanitize).collect()

@@ -1,9 +1,9 @@
-//! The random value of one attempt.
+//! The random value of one attempt to take a lock.
 
 use std::fmt;
 
-/// The random value of one attempt: 128 bits from the operating system's generator, written to
-/// the lock key as 32 hexadecimal digits.
+/// The random value of one attempt to take a lock: 128 bits from the operating system's generator. It is written to the
+/// lock key as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token([u8; 16]);
 

@@ -9,12 +9,12 @@ use crate::protocol::instant::Instant;
 pub struct ServerRun(Arc<str>);
 
 impl ServerRun {
-    /// Creates the id from the name that the server reports, which is one word.
+    /// Creates the id of a server run from the name that the server reports. The name is one word.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
 
-    /// The id as text.
+    /// The id of the server run as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -25,10 +25,10 @@ impl ServerRun {
 pub struct StoredValue {
     /// The fencing number of the lock under which it was written.
     pub number: u64,
-    /// The stored bytes.
+    /// The bytes of the stored value.
     pub bytes: Vec<u8>,
-    /// Whether the value can be trusted: it was written in this run of the server, or the server is configured to lose
-    /// nothing in a restart. Otherwise this master may have had a newer value before a restart.
+    /// Whether the stored value can be trusted: it was written in the present run of the server, or the server is
+    /// configured to lose nothing in a restart. Otherwise this master may have had a newer value before a restart.
     pub vouched: bool,
 }
 
@@ -37,10 +37,10 @@ pub struct StoredValue {
 pub struct NewValue {
     /// The bytes to store; `None` removes the stored value.
     pub bytes: Option<Arc<[u8]>>,
-    /// The time from which the write must not be sent any more. If the master restarted meanwhile, it would accept a
-    /// late write that replaces the value of a later holder.
+    /// The write must not be sent at or after this time. If the master restarted meanwhile, it would accept a late
+    /// write that replaces the value of a later holder.
     pub until: Instant,
-    /// The run of the server that answered the read; the write is sent to no other run. Within this run the master
-    /// refuses a late write after a later holder, so the write may be sent even after the lock is released.
+    /// The run of the server that answered the read. The write is sent to no other run. Within this run the master
+    /// refuses a write with a number below a later holder's, so the write may be sent even after the lock is released.
     pub run: Option<ServerRun>,
 }

@@ -1,26 +1,27 @@
-//! The pauses between connection attempts to one master.
+//! Computes the pauses between connection attempts to one master.
 
 use std::time::Duration;
 
 use crate::node::Fault;
 use crate::retry::Retry;
 
-/// A connection that lasted this long was good: the next connection is made without a pause.
+/// A connection counts as stable if it lasted at least this long (1 s). After the loss of a stable connection the next
+/// attempt follows without a pause.
 pub(in crate::node) const STEADY: Duration = Duration::from_secs(1);
 
-/// The first pause after a connection that failed or was lost soon. The pause is short, because a restart takes only a
-/// moment.
+/// The first pause after a connection attempt failed, or after a connection was lost within [`STEADY`]. The pause is
+/// short (10 ms), because a restart of a server takes only a moment.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 
-/// The first pause after a refusal that a person must fix: password, rights, version, or too many clients. It is
-/// longer, because each attempt costs the master a line in its log.
+/// The first pause after the master refused the client for a reason that a person must fix: password, rights, version,
+/// or too many clients. It is longer (50 ms), because each refused attempt adds a line to the master's log.
 const FIRST_REFUSED: Duration = Duration::from_millis(50);
 const LONGEST_REFUSED: Duration = Duration::from_secs(2);
 
 type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
-/// Computes the pause before the next connection attempt.
+/// Computes the pause before the next attempt to connect to one master.
 pub(in crate::node) struct BackOff {
     seed: u64,
     lost: Delays,
@@ -28,7 +29,7 @@ pub(in crate::node) struct BackOff {
 }
 
 impl BackOff {
-    /// Creates pauses with a jitter that depends on `seed`.
+    /// Creates the back-off; `seed` determines the random part of its pauses.
     pub(in crate::node) fn new(seed: u64) -> Self {
         let delays = |first, most| Box::new(Retry::new(first, most).delays(seed)) as Delays;
         Self {
@@ -38,8 +39,8 @@ impl BackOff {
         }
     }
 
-    /// The pause after a connection that ended with `fault`. `lived` is how long the connection lasted; `None` if it
-    /// was never established.
+    /// Returns the pause before the next connection attempt. `fault` is why the last connection ended, and `lived` is
+    /// how long it lasted; `None` if it was never established.
     pub(in crate::node) fn pause(&mut self, fault: &Fault, lived: Option<Duration>) -> Duration {
         if lived.is_some_and(|lived| lived >= STEADY) {
             *self = Self::new(self.seed.wrapping_add(1));
@@ -54,7 +55,7 @@ impl BackOff {
     }
 }
 
-/// Whether the master is reachable but refuses this client.
+/// Whether `fault` means that the master is reachable but refuses this client.
 fn is_refusal(fault: &Fault) -> bool {
     matches!(
         fault,
@@ -70,7 +71,7 @@ fn is_refusal(fault: &Fault) -> bool {
 mod tests {
     use super::*;
 
-    /// How many connections are attempted within four seconds if each of them lasts for `lived`.
+    /// Counts the connection attempts within four seconds if every connection ends with `fault` after `lived`.
     fn tries(fault: &Fault, lived: Option<Duration>) -> u32 {
         let mut back_off = BackOff::new(7);
         let mut passed = Duration::ZERO;
@@ -96,7 +97,7 @@ mod tests {
             Fault::Server("ERR max number of clients reached".into()),
         ] {
             assert!((4..12).contains(&tries(&fault, None)), "{fault}");
-            // After the connection is established, this error does not mean that the server refuses the connection.
+            // On an established connection this fault does not mean that the server refuses the client.
             let stood = Some(Duration::from_millis(1));
             assert!((20..60).contains(&tries(&fault, stood)), "{fault}");
         }

@@ -1,4 +1,4 @@
-//! Splits a message about many locks: into one message for each session, or for each lock.
+//! Splits a message about many locks into several messages, either one for each session or one for each lock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,11 +6,11 @@ use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fault, NoteItem, Phase, Reply, ReplySink, Request,
 };
 
-/// A part of a split message: the index of the session that sends it (if known), the request, and where its answer
-/// goes.
+/// One part of a split message: the index of the session that sends the part (if known), the request, and the receiver
+/// of its answer.
 type Part = (Option<usize>, Request, Reply);
 
-/// Splits a message into one for each session. A message about one lock, or about all locks, stays whole.
+/// Splits a message into one message for each session. A message about one lock, or about all locks, is not split.
 pub(in crate::node) fn split(
     request: Request,
     reply: Reply,
@@ -33,7 +33,8 @@ pub(in crate::node) fn split(
     }
 }
 
-/// The items for one session, and the positions of their results in the whole answer.
+/// The items for one session: the session's index, the positions of the items' results in the whole answer, and the
+/// items.
 type OfSession<T> = (usize, Vec<usize>, Vec<T>);
 
 fn by_session<T: Clone>(
@@ -93,14 +94,15 @@ enum Kind {
 /// Assembles the answers of the parts into the answer of the whole message.
 struct Joined {
     kind: Kind,
-    /// For each part, the positions of its results in the whole answer.
+    /// For each part of the message: the positions of its results in the whole answer.
     places: Vec<Vec<usize>>,
     state: Mutex<State>,
 }
 
 struct State {
     open: usize,
-    /// The results so far. The items of a part that failed get the fault of that part.
+    /// The results so far, one for each item. If a part of the message fails, all items of that part get its fault as
+    /// their result.
     extended: Vec<Extended>,
     noted: Vec<bool>,
     answered: bool,

@@ -1,7 +1,7 @@
-//! The bounded FIFO queue between callers and the actor of one master.
+//! The bounded first-in, first-out queue of requests between callers and the actor of one master.
 //!
-//! The actor takes all queued requests at once. So a caller wakes it only if the queue was empty: one wake-up per batch
-//! instead of one per request.
+//! The actor takes all queued requests at once. So a caller wakes the actor only if the queue was empty: one wake-up
+//! per batch instead of one per request.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -14,26 +14,27 @@ use crate::node::{Answer, Claim, Fault, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
-/// The largest number of queued requests for one master. It is reached only if callers send more requests than the
-/// master answers for a whole node timeout. Further requests are refused at once.
+/// The largest number of queued requests for one master. The queue reaches it only if callers send more requests than
+/// the master can answer within a node timeout. Further requests are refused at once.
 const CAPACITY: usize = 16_384;
 
-/// The largest number of queued requests up to which releases are still accepted. It is higher than for other requests,
-/// because a release frees a lock that an earlier acquire took.
+/// Releases are accepted until this number of requests is queued. The limit is higher than for other requests, because
+/// a release frees a lock that an earlier acquire took.
 const RELEASE_CAPACITY: usize = 2 * CAPACITY;
 
-/// A request to one master, with its place for the answer.
+/// A request to one master, and the receiver of its answer.
 pub(in crate::node) struct Queued {
     pub(in crate::node) request: Request,
     reply: Reply,
-    /// Whether the request was sent once already, and refused because the master had lost its scripts.
+    /// Whether the request is sent for the second time, because the master had lost its scripts at the first.
     pub(in crate::node) resent: bool,
-    /// Whether the request was sent together with others, and must now be sent by itself.
+    /// Whether the request was part of a combined call, and must now be sent by itself.
     pub(in crate::node) apart: bool,
-    /// Whether the request was sent as the server's own compare-and-delete command, for which this user may lack the
-    /// permission.
+    /// Whether this release was sent as the server's own compare-and-delete command. The server may refuse that command
+    /// to this user.
     pub(in crate::node) compared: bool,
-    /// For a release that the master refused before: the time at which its key has expired.
+    /// For a release that the master refused before: the time after which the lock key has expired, so that the release
+    /// is no longer needed.
     pub(in crate::node) until: Option<Instant>,
 }
 
@@ -89,18 +90,18 @@ pub(in crate::node) struct Mailbox {
 #[derive(Default)]
 struct Inbox {
     queue: VecDeque<Queued>,
-    /// Renewals are sent first: other requests can wait a little, but a held lock expires. A renewal may overtake any
-    /// request. A renewal that must not follow a release is withdrawn.
+    /// Renewals are sent before all other requests: those can wait a little, but a held lock expires. A renewal may
+    /// overtake any request. If the lock of a queued renewal is released, the renewal is withdrawn.
     renewals: VecDeque<Queued>,
-    /// Whether an actor reads the queue, or has been started to read it.
+    /// Whether an actor reads this queue, or was started and is about to read it.
     read: bool,
     /// Whether the actor has taken requests that are not answered yet.
     busy: bool,
-    /// Whether the handle was dropped, so that no further request will come.
+    /// Whether the handle of the master was dropped, so that no further request will come.
     closed: bool,
     /// How many requests have been taken from `queue` so far.
     gone: u64,
-    /// The time of the last check for overdue requests, and the count up to which requests had been queued then.
+    /// The time of the last check for overdue requests, and how many requests had been queued in total by then.
     looked: Option<(Instant, u64)>,
 }
 
@@ -123,8 +124,8 @@ impl Mailbox {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a request, or returns the request if the queue is full. `Ok(true)` means that the caller must start a
-    /// reader.
+    /// Queues a request, or returns the request as an error if the queue is full. `Ok(true)` means that the caller must
+    /// start the actor that reads the queue.
     pub(in crate::node) fn push(&self, queued: Queued) -> Result<bool, Queued> {
         let mut inbox = self.inbox();
         let first = inbox.is_empty();
@@ -148,7 +149,7 @@ impl Mailbox {
         Ok(start)
     }
 
-    /// Takes at most `most` queued requests, renewals first.
+    /// Moves at most `most` queued requests to `into`, renewals first.
     pub(in crate::node) fn take(&self, most: usize, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let ahead = inbox.renewals.len().min(most);
@@ -159,8 +160,9 @@ impl Mailbox {
         inbox.busy |= ahead + count > 0;
     }
 
-    /// Takes the requests that have been queued for at least `limit`; some are taken only after twice that time. Called
-    /// now and then while the master's window is full. The limit is not exact, because requests carry no arrival time.
+    /// Takes the requests that have been queued for at least `limit`. Called now and then while the number of
+    /// outstanding requests is at its limit. Requests carry no arrival time, so some are taken only after twice the
+    /// `limit`.
     pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let all = inbox.gone + inbox.queue.len() as u64;
@@ -185,7 +187,7 @@ impl Mailbox {
         !self.inbox().is_empty()
     }
 
-    /// Whether the handle was dropped and every request has been taken.
+    /// Whether the handle of the master was dropped and every request has been taken from the queue.
     pub(in crate::node) fn is_over(&self) -> bool {
         let inbox = self.inbox();
         inbox.closed && inbox.is_empty()
@@ -195,7 +197,7 @@ impl Mailbox {
         self.reader.register(waker);
     }
 
-    /// Notes that the reader has answered all requests that it had taken.
+    /// Notes that the actor has answered all requests that it had taken.
     pub(in crate::node) fn rest(&self) {
         let mut inbox = self.inbox();
         if inbox.busy && inbox.is_empty() {
@@ -226,7 +228,7 @@ impl Mailbox {
         self.reader.wake();
     }
 
-    /// Answers all queued requests with `fault`, and notes that no actor reads the queue any more.
+    /// Answers all queued requests with `fault`, and notes that no actor reads the queue any longer.
     pub(in crate::node) fn fail(&self, fault: &Fault) {
         let left = {
             let mut inbox = self.inbox();
@@ -335,7 +337,7 @@ mod models {
         })
     }
 
-    /// Reads as the actor does: registers first, takes requests until the queue is empty, and then rests.
+    /// Reads the queue as the actor does: registers its waker, takes requests until the queue is empty, and then rests.
     fn read(mailbox: &Mailbox, requests: usize) {
         let mut taken = Vec::new();
         block_on(std::future::poll_fn(|cx| {

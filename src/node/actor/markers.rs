@@ -1,4 +1,5 @@
-//! The generation markers on the masters of one `Redlock`, as last seen. They show when a master has lost its marker.
+//! The generation markers on the masters of one `Redlock`, as last seen. They show whether a master has lost its
+//! marker.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,27 +15,28 @@ pub(crate) struct Markers {
     /// The old masters, without those that also belong to the next masters.
     old: Vec<NodeName>,
     seen: Mutex<Seen>,
-    /// How many masters show a marker. Clients whose masters were never replaced read only this field.
+    /// How many masters show a marker. A client whose masters were never replaced reads only this field.
     marked: AtomicUsize,
 }
 
-/// The marker that a master without a marker has lost.
+/// Which generation marker was lost by a master that shows none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Missed {
     /// No marker was lost, as far as this client has seen.
     Nothing,
-    /// A marker was lost, but its number is unknown: too few masters show theirs, and the lost one may have been
-    /// larger. A marker that is restored with a lower number would admit clients that were shut out.
+    /// A marker was lost, but its number is unknown, because no majority of the masters shows a marker. The lost number
+    /// may be larger than those that are shown. If the master got a marker with a lower number, it would admit clients
+    /// that were shut out.
     Unknown,
-    /// This marker was lost: the largest one that is shown, when a majority of the masters show theirs.
+    /// This marker was lost. It is the largest marker that the masters show, and a majority of the masters show one.
     Known(Marker),
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The markers of the masters that show one, each with whether it admits this client.
+    /// The masters that show a marker, each with the marker and whether the marker admits this client.
     markers: HashMap<NodeName, (Marker, bool)>,
-    /// The masters that showed no marker within the last `max_ttl`.
+    /// The masters that showed no marker when last seen, except those that are trusted again.
     bare: HashSet<NodeName>,
 }
 
@@ -54,7 +56,7 @@ impl Markers {
         self.old.contains(name)
     }
 
-    /// Stores the marker that a master shows; `admits` is true if the marker admits this client.
+    /// Stores the marker that the master `name` shows; `admits` is whether the marker admits this client.
     pub(in crate::node) fn saw(&self, name: &NodeName, marker: Marker, admits: bool) {
         let mut seen = self.seen();
         seen.bare.remove(name);
@@ -62,7 +64,7 @@ impl Markers {
         self.marked.store(seen.markers.len(), Ordering::Relaxed);
     }
 
-    /// Notes that a master shows no marker.
+    /// Notes that the master `name` shows no marker.
     pub(in crate::node) fn saw_none(&self, name: &NodeName) {
         let mut seen = self.seen();
         seen.markers.remove(name);
@@ -70,13 +72,13 @@ impl Markers {
         self.marked.store(seen.markers.len(), Ordering::Relaxed);
     }
 
-    /// Notes that a master without a marker is trusted again. Either it got a marker together with the other masters,
-    /// or `max_ttl` has passed: then every lock that it may have forgotten has expired.
+    /// Notes that the master `name`, which showed no marker, is trusted again. Either it got a marker together with the
+    /// other masters, or `max_ttl` has passed, so that every lock that it may have forgotten has expired.
     pub(in crate::node) fn trusts(&self, name: &NodeName) {
         self.seen().bare.remove(name);
     }
 
-    /// The marker that a master without a marker should have. The master has lost its marker, or is a new server.
+    /// The marker that a master without a marker should have. Such a master has lost its marker, or is a new server.
     pub(in crate::node) fn missed(&self) -> Missed {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return Missed::Nothing;
@@ -84,9 +86,9 @@ impl Markers {
         self.seen().missed(self.masters)
     }
 
-    /// Whether earlier votes of this master do not count. The master showed no marker although another master has one,
-    /// so a lock that it has forgotten may still be valid. It may have voted before this client saw the other master's
-    /// marker.
+    /// Whether earlier votes of the master `name` do not count. This is so if it showed no marker although another
+    /// master has one: a lock that it has forgotten may still be valid. It may have voted before this client saw the
+    /// other master's marker.
     pub(in crate::node) fn doubts(&self, name: &NodeName) -> bool {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return false;
@@ -101,10 +103,11 @@ impl Markers {
 }
 
 impl Seen {
-    /// Which marker a master without a marker has lost. All masters get their markers together, so one marker that
-    /// admits this client is enough to conclude that another master has lost its own. A single marker is enough,
-    /// because all other masters may be down. A marker that does not admit this client may belong to a foreign master
-    /// that was configured by mistake.
+    /// Which marker a master without a marker has lost.
+    ///
+    /// All masters get their markers together. So if one other master shows a marker that admits this client, this
+    /// master has lost its own. One such marker must be enough, because all other masters may be down. A marker that
+    /// does not admit this client does not count: it may be on a foreign master that was configured by mistake.
     fn missed(&self, masters: usize) -> Missed {
         let markers = self.markers.values();
         let largest = markers.clone().max_by_key(|(marker, _)| marker.number);

@@ -1,7 +1,7 @@
-//! The parts of a driver that do not depend on the kind of master: the request queue, the window of outstanding
+//! The parts of a master's driver that do not depend on the kind of master: the request queue, the limit on outstanding
 //! requests, the pending releases, and the pauses between connections.
 //!
-//! Nothing here does I/O, reads a clock or knows Redis: callers pass the time in.
+//! Nothing in this module does I/O, reads a clock or knows Redis: callers pass the time in.
 
 pub(super) mod back_off;
 pub(super) mod joined;

@@ -10,19 +10,19 @@ use super::window::UNDER_WAY;
 use crate::node::{Claim, Reply, Request};
 use crate::protocol::instant::Instant;
 
-/// The largest number of pending releases that are kept. Locks whose releases are not kept expire with their TTL. There
-/// is room for all requests that can be outstanding when a connection breaks.
+/// The largest number of pending releases that are kept. If a release is not kept, its lock expires with the TTL. The
+/// limit is twice the number of requests that can be outstanding when a connection breaks.
 const MOST: usize = 2 * UNDER_WAY;
 
-/// The first pause after a master refused releases temporarily, because it is busy, read-only or cannot save. Later
-/// pauses are longer, because such a state may last.
+/// The first pause (50 ms) after a master refused releases temporarily, because it is busy, read-only or cannot save.
+/// Later pauses are longer, because such a state of the master may last.
 const FIRST_RESPITE: Duration = Duration::from_millis(50);
 const LONGEST_RESPITE: Duration = Duration::from_secs(2);
 
 /// The pending releases of one master.
 pub(in crate::node) struct PendingReleases {
     queue: VecDeque<Release>,
-    /// The length of the next pause before another try, and the end of the present pause.
+    /// The length of the next pause after a refused release. `respite_ends` is when the present pause ends.
     respite: Duration,
     respite_ends: Option<Instant>,
 }
@@ -30,7 +30,8 @@ pub(in crate::node) struct PendingReleases {
 struct Release {
     claim: Arc<Claim>,
     leave: bool,
-    /// The time at which the key has expired, for a release that the master refused.
+    /// For a release that the master refused: the time after which the lock key has expired. `None` for a release that
+    /// was not refused.
     until: Option<Instant>,
 }
 
@@ -75,16 +76,16 @@ impl PendingReleases {
         self.queue.len()
     }
 
-    /// Keeps the release of a request that was not sent, or was not answered. Other requests are not kept.
+    /// Keeps a request as pending if it is a release that was not sent or not answered. Other requests are not kept.
     pub(in crate::node) fn keep(&mut self, queued: &Queued) {
-        // If there is not enough room, keep the releases that come first: their requests were outstanding when the
+        // If there is no room for all releases, keep the first ones: their requests were outstanding when the
         // connection broke. Later requests were not sent, so the master has nothing to release for them.
         if self.queue.len() < MOST {
             self.queue.extend(Release::of(queued));
         }
     }
 
-    /// Keeps a release that the master refused temporarily, until its key has certainly expired
+    /// Keeps a release that the master refused temporarily, until the lock key has certainly expired
     /// (`a_release_that_a_master_refuses_for_the_moment_is_delivered_later`).
     pub(in crate::node) fn postpone(&mut self, queued: &Queued, max_ttl: Duration, now: Instant) {
         let Some(mut release) = Release::of(queued) else {
@@ -100,17 +101,17 @@ impl PendingReleases {
         }
     }
 
-    /// Notes that the master accepts releases again.
+    /// Notes that the master accepts releases again, and ends the pause.
     pub(in crate::node) fn delivered(&mut self) {
         self.respite = FIRST_RESPITE;
     }
 
-    /// When the next delivery may be tried; `None` if there is nothing to deliver, or if delivery need not wait.
+    /// When the pending releases may be sent again. `None` if there are none, or if they need not wait.
     pub(in crate::node) fn wake_at(&self) -> Option<Instant> {
         self.respite_ends.filter(|_| !self.is_empty())
     }
 
-    /// Removes and returns the releases to send now, at most `most`.
+    /// Removes at most `most` pending releases from the list, and returns them to be sent now.
     pub(in crate::node) fn take(
         &mut self,
         most: usize,
@@ -126,9 +127,9 @@ impl PendingReleases {
         due.map(Release::into_queued)
     }
 
-    /// Puts the releases of the requests that were outstanding on a broken connection before the releases that the
-    /// master refused. They come first if there is not room for both, because the master may have executed their
-    /// acquires.
+    /// Puts the releases for the requests in `open`, which were outstanding on a broken connection, before the releases
+    /// that the master refused. If there is no room for all, the releases for `open` are kept, because the master may
+    /// have executed the acquires among those requests.
     pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);
         let mut kept = Vec::new();
@@ -226,7 +227,7 @@ mod tests {
         );
         assert_eq!(taken(&mut pending_releases, 2, at(50)), ["first", "second"]);
         assert_eq!(taken(&mut pending_releases, 2, at(50)), ["third"]);
-        // A release that the master always refuses is tried again, and the pause does not grow without limit.
+        // The release is tried again for as long as the master refuses it, and the pauses have an upper limit.
         for tried in 0..20 {
             pending_releases.postpone(&release("first"), Duration::from_secs(900), at(tried));
             let due = pending_releases.wake_at().expect("the release is pending");

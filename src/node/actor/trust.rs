@@ -1,4 +1,5 @@
-//! The known state of the servers behind the addresses: the run that each server is in, and whether it may vote.
+//! What this client knows about the servers behind the masters' addresses: in which run each server process is, and
+//! whether the server may vote.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,48 +8,50 @@ use std::time::Duration;
 use crate::node::{NodeName, ServerRun};
 use crate::protocol::instant::Instant;
 
-/// Whether the server behind one connection still has all its data from before.
+/// Whether the server behind one connection still has all the data that it was given earlier.
 #[derive(Clone, Debug)]
 pub(in crate::node) struct Memory {
-    /// The run of the server process. A connection never outlives the run.
+    /// The present run of the server process. The connection ends with the run at the latest.
     pub(in crate::node) run: ServerRun,
-    /// Whether the server is configured to lose nothing in a restart. Then values written in earlier runs count as
-    /// well.
+    /// Whether the server is configured to lose nothing in a restart. Then values that were written in earlier runs of
+    /// the server are trusted as well.
     pub(in crate::node) lasts: bool,
 }
 
 impl Memory {
-    /// Creates the state for a server that reports `run`, or may not report its run. The restart guard refuses a server
-    /// that does not; without the guard nothing depends on the run.
+    /// Creates the state for a server in this `run`; `None` if the server does not report its run id. The restart guard
+    /// refuses such a server. Without the guard nothing depends on the run id.
     pub(in crate::node) fn of(run: Option<&str>, lasts: bool) -> Self {
         let one_word = |run: &&str| !run.is_empty() && !run.contains(char::is_whitespace);
         let run = ServerRun::new(run.filter(one_word).unwrap_or("-"));
         Self { run, lasts }
     }
 
-    /// Whether a value that was written in the run `run` is certainly the newest: the server cannot have forgotten a
-    /// later one.
+    /// Whether a stored value that was written in the server run `run` is certainly the newest: the server cannot have
+    /// forgotten a later value.
     pub(in crate::node) fn vouches_for(&self, run: &[u8]) -> bool {
         self.lasts || self.run.as_str().as_bytes() == run
     }
 }
 
-/// The server runs that one node has seen at its master, across connections.
+/// The runs of the server process that one node has seen at its master, across connections.
 #[derive(Default)]
 pub(in crate::node) struct Acquaintance(Mutex<Seen>);
 
 #[derive(Default)]
 struct Seen {
-    /// The run id that the first connection saw.
+    /// The run id of the server on the first connection.
     first_run: Option<String>,
     /// The last connection: the run id of the server, and the client id that the server gave the connection.
     last: Option<(String, i64)>,
-    /// The last run seen, and until when the restart guard withholds its votes because it differs from the run before.
+    /// The run id that was last seen, and until when the restart guard withholds the master's votes because the run
+    /// before was another one.
     run: Option<(String, Instant)>,
 }
 
 impl Acquaintance {
-    /// Returns a copy with the runs that were seen, but without the last connection.
+    /// Returns a copy for an additional connection: with the runs that were seen, but without the id of the last
+    /// connection.
     pub(in crate::node) fn beside(&self) -> Self {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(Seen {
@@ -58,9 +61,9 @@ impl Acquaintance {
         }))
     }
 
-    /// Until when the restart guard withholds the votes of a run that differs from the run before, however long the
-    /// server has been up. If the address leads to another server now, that server may have run at the same time and
-    /// knows none of the earlier grants.
+    /// Until when the restart guard withholds the votes of a master whose run id has changed. The server's uptime does
+    /// not matter: if the address leads to another server now, that server may have been up all the time, and knows
+    /// none of the earlier grants.
     pub(in crate::node) fn guarded(
         &self,
         run: &str,
@@ -77,14 +80,14 @@ impl Acquaintance {
         until
     }
 
-    /// Whether `run` is the run that the first connection saw.
+    /// Whether `run` is the run id that the first connection saw.
     pub(in crate::node) fn is_first_run(&self, run: &str) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         seen.first_run.get_or_insert_with(|| run.to_owned()) == run
     }
 
-    /// Stores the present connection, and returns the client id of the one before if the server is still in the same
-    /// run. After a restart that id may be another client's.
+    /// Stores the present connection. Returns the client id of the previous connection if the server is still in the
+    /// same run. After a restart the server may have given that id to another client.
     pub(in crate::node) fn replace(&self, run: &str, id: i64) -> Option<i64> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (known, last) = seen.last.replace((run.to_owned(), id))?;
@@ -92,16 +95,16 @@ impl Acquaintance {
     }
 }
 
-/// Which server each address of one `Redlock` leads to, so that one server under two names does not get two votes.
+/// The server behind each address of one `Redlock`, so that one server with two addresses does not get two votes.
 #[derive(Debug, Default)]
 pub(crate) struct Roster(Mutex<HashMap<String, NodeName>>);
 
 impl Roster {
-    /// Records that `name` leads to this run of a server. Returns an error with the other name if another name led
-    /// there first.
+    /// Records that the address `name` leads to the server in this run. If another address led to that server first,
+    /// the result is an error with the other address.
     ///
-    /// The first name keeps its place when its connection ends, because its recent vote must not be counted again under
-    /// another name. It loses the place only when it leads to another server.
+    /// An address keeps its server when its connection ends, because its recent vote must not be counted again for
+    /// another address. It loses the server only when the address leads to another server.
     pub(in crate::node) fn enter(&self, run: &str, name: &NodeName) -> Result<(), NodeName> {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match runs.get(run) {

@@ -1,4 +1,4 @@
-//! The number of requests that may be outstanding on one connection.
+//! Limits how many requests may be outstanding on one connection.
 
 use std::time::Duration;
 
@@ -8,18 +8,20 @@ use crate::protocol::instant::Instant;
 /// Further requests wait in the mailbox, where they can still be withdrawn.
 pub(in crate::node) const UNDER_WAY: usize = 8_192;
 
-/// The width before the master's speed is known, and the smallest width for a slow master.
+/// The limit on outstanding requests before the master's speed is known. It is also the smallest limit for a slow
+/// master.
 const NARROW: usize = 512;
 
 /// Computes how many requests may be outstanding: as many as the master can answer within a small part of the node
-/// timeout. If a burst is too fast for its master, the requests wait here instead of at the master. They are slow then,
-/// but do not time out and are not repeated (`more_requests_than_a_master_can_process_wait_without_timeouts`).
+/// timeout. In a burst that is too fast for the master, the further requests wait in this process and not at the
+/// master. They are slow then, but do not time out and are not repeated
+/// (`more_requests_than_a_master_can_process_wait_without_timeouts`).
 pub(in crate::node) struct Window {
     width: usize,
     limit: Duration,
-    /// The shortest time to an answer so far, taken as the round trip.
+    /// The shortest time from a request to its answer so far. It is taken as the round trip.
     least: Duration,
-    /// When the window was last narrowed. The requests that were outstanding then do not narrow it again.
+    /// When the width was last reduced. Slow answers to requests that were sent before then do not reduce it again.
     narrowed: Option<Instant>,
 }
 
@@ -38,7 +40,7 @@ impl Window {
         self.width
     }
 
-    /// Adapts the window to an answer that arrived at `now`, to a request that was sent at `at`.
+    /// Adapts the width to an answer that arrived at `now`; its request was sent at `at`.
     pub(in crate::node) fn learn(&mut self, at: Instant, now: Instant) {
         let took = now.saturating_since(at);
         self.least = self.least.min(took);

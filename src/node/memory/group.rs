@@ -1,5 +1,5 @@
-//! Claims on several locks and shared holds on a master in memory: the counterpart of `claim.lua`, `confirm_group.lua`,
-//! `unclaim.lua` and `keep.lua`.
+//! Claims on several locks, and holds that share a lock, on a master in memory. It does what `claim.lua`,
+//! `confirm_group.lua`, `unclaim.lua` and `keep.lua` do on a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,32 +14,32 @@ use crate::node::{
 /// The largest number of processes that are woken at once.
 const WOKEN: usize = 64;
 
-/// The largest number of waiters that are examined to decide which processes to wake.
+/// The largest number of waiters that are examined to find the processes to wake.
 const LOOKED_AT: usize = 256;
 
 /// The largest number of holds that the reply to a look contains.
 const SHOWN: usize = 100;
 
-/// Why a claim cannot be granted: how long the obstacle lasts, and the value of the lock key.
+/// Why a claim cannot be granted: how long the obstacle lasts, and the value of the lock key that is in the way.
 struct Obstacle {
     left: Option<Duration>,
     holder: Option<Vec<u8>>,
 }
 
-/// Whether a key with the value `held` holds the lock that this claim replaces.
+/// Whether a lock key with the value `held` is held by the lock that this claim replaces.
 fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     let instead = group.instead().map(Token::to_hex);
     instead.is_some_and(|instead| held == Some(&instead[..]))
 }
 
-/// Whether a key with the value `held` is held by the same class as this part of a claim, so that the claim can share
+/// Whether a lock key with the value `held` is held by readers or by an owner with whom this part of a claim can share
 /// it.
 fn joins(part: &Part, held: Option<&[u8]>) -> bool {
     let class = part.class();
     class.is_some_and(|class| held == Some(&class.marker()[..]))
 }
 
-/// Whether a claim can share every key with the present holds. `held` contains the values of the keys.
+/// Whether a claim can share each of its keys with the present holders. `held` has the values of the keys.
 fn joins_all(group: &Group, held: &[Option<Vec<u8>>]) -> bool {
     let mut keys = group.parts().iter().zip(held);
     keys.all(|(part, held)| joins(part, held.as_deref()))
@@ -73,7 +73,7 @@ impl Master {
         let mut line = QueueInfo::default();
         let mut way = None;
         for (part, held) in group.parts().iter().zip(&held) {
-            // A client that replaces its own lock does not queue.
+            // A client that replaces its own lock does not wait in the queue.
             let place = claim.ticket().filter(|_| group.instead().is_none());
             let ahead = self.join_queue(now, part, held.as_deref(), place, &mut line);
             let ahead = ahead.filter(|_| !is_replaced(group, held.as_deref()));
@@ -98,7 +98,7 @@ impl Master {
         Ok(Answer::Granted { counter })
     }
 
-    /// Takes every key of the claim. The caller has checked that nothing prevents this.
+    /// Takes every key of the claim. The caller has checked that all of them can be granted.
     fn grant_all(
         &mut self,
         now: u64,
@@ -145,7 +145,7 @@ impl Master {
         }
     }
 
-    /// Joins the queue of one key if the claim has a ticket, and returns the waiters ahead.
+    /// Adds the waiter to the queue of one key if the claim has a ticket, and returns the waiters ahead of it.
     fn join_queue(
         &mut self,
         now: u64,
@@ -185,13 +185,13 @@ impl Master {
         found
     }
 
-    /// Whether the attempt with the random value `value` holds a key whose lock value is `held`.
+    /// Whether the attempt with the random value `value` holds the key of `part`; `held` is the value of that lock key.
     fn is_ours_in(&self, now: u64, part: &Part, held: Option<&[u8]>, value: [u8; 32]) -> bool {
         let is_member = || part.class().is_none() || self.is_member(now, &part.key, value);
         held == Some(&part.mode.holder(&value)[..]) && is_member()
     }
 
-    /// The reason why this claim cannot have one of its keys; `None` if it can.
+    /// Why this claim cannot have one of its keys; `None` if it can have the key.
     fn obstacle(
         &mut self,
         now: u64,
@@ -207,7 +207,8 @@ impl Master {
         });
         let left = if free {
             let instead = group.instead().filter(|_| !is_replaced(group, held));
-            // The lock to be replaced is gone. If it was force-released, another writer may have held the lock since.
+            // The lock that this claim replaces is gone. If it was force-released, another writer may have held the key
+            // since.
             let broken = match instead {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,
@@ -246,7 +247,7 @@ impl Master {
         }
         self.drop_dead_members(now, key);
         if let Some(members) = self.holds.get_mut(&key[..]) {
-            // Replace the hold's deadline, even by an earlier one. Only a renewal never shortens a hold.
+            // Set the hold's expiry, even to an earlier time. Only a renewal must never shorten a hold.
             members.retain(|(member, _)| *member != value);
         }
         self.add_member(now, key, value, ttl);
@@ -334,7 +335,8 @@ impl Master {
         Ok(Answer::Released(ours > 0))
     }
 
-    /// Removes a hold from its class. Returns whether the hold existed, and whether the key is free now.
+    /// Removes one hold of the readers or the owner that share a key. Returns whether the hold existed, and whether the
+    /// key is free now.
     fn leave_class(&mut self, now: u64, key: &[u8], value: [u8; 32]) -> (bool, bool) {
         let members = self.holds.get_mut(key);
         let mine = members.is_some_and(|members| {
@@ -405,7 +407,7 @@ impl Master {
             return Ok(Extended::Kept);
         };
         let known = held.is_some() && self.has_name(key, value);
-        // A force-released hold is not restored, even if newer holds of its class exist.
+        // A force-released hold is not restored, even if the same readers or owner have newer holds.
         if !known && self.is_hold_broken(now, key, &ours, (&value, number))? {
             return Ok(Extended::NotOurs);
         }
@@ -431,14 +433,14 @@ impl Master {
         })
     }
 
-    /// The unexpired holds of the class that holds `key`.
+    /// The unexpired holds of the readers or the owner that share `key`.
     fn members(&self, now: u64, key: &[u8]) -> impl Iterator<Item = &Member> {
         let members = self.holds.get(key).into_iter().flatten();
         members.filter(move |(_, until)| *until > now / 1000)
     }
 
-    /// The holds of the class that holds `key`. `held` is the value of the lock key; the result is empty if it is not
-    /// the marker of a class.
+    /// The holds of the readers or the owner that share `key`. `held` is the value of the lock key; the result is empty
+    /// if that value does not mark a shared lock.
     pub(super) fn holds_of(&mut self, now: u64, key: &[u8], held: Option<&[u8]>) -> Vec<Hold> {
         if !held.is_some_and(keys::is_marker) {
             return Vec::new();
@@ -455,8 +457,8 @@ impl Master {
         shown.collect()
     }
 
-    /// How much longer a hold is kept under a key with the value `held`, and the key of its note. `None` if there is no
-    /// such hold of a class.
+    /// How long the master still keeps one of the holds that share a key with the value `held`, and the key of that
+    /// hold's note. `None` if there is no such hold.
     pub(super) fn hold_left(
         &self,
         now: u64,
@@ -503,7 +505,7 @@ impl Master {
         }
     }
 
-    /// The processes of the waiters behind the first waiter of a queue, each listed once.
+    /// The ids of the processes whose waiters are behind the first waiter of a queue, each listed once.
     #[cfg(feature = "node")]
     pub(crate) fn next_waiters(&self, key: &[u8], most: usize) -> Vec<Arc<str>> {
         let Some(line) = self.lines.get(key) else {
@@ -522,7 +524,7 @@ impl Master {
         next
     }
 
-    /// Wakes the first waiter of the queue if it is a writer. Otherwise wakes all readers before the first writer.
+    /// Wakes the first waiter of the queue if it is not a reader. Otherwise wakes all readers before the first writer.
     pub(super) fn wake_next(&mut self, key: &[u8]) {
         let Some(line) = self.lines.get(key) else {
             return;

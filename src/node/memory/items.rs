@@ -1,41 +1,42 @@
-//! The items of a master in memory, for stores that keep them in records.
+//! The contents of a master in memory as items, for databases and other stores that keep them in records.
 
 use std::sync::Arc;
 
 use super::master::{Master, Waiting};
 use crate::keys::Family;
 
-/// A value that a master keeps until it expires: a key, a place in a queue, or a hold.
+/// One entry that a master keeps until it expires: a key, a waiter's place in a queue, or one of the holds of a shared
+/// lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) struct Item {
     pub(in crate::node) id: Id,
     /// The stored value of the item.
     pub(in crate::node) what: Vec<u8>,
-    /// The expiry in microseconds on the master's clock; `None` for no expiry.
+    /// When the item expires, in microseconds on the master's clock; `None` if it does not expire.
     pub(in crate::node) until: Option<u64>,
 }
 
-/// The identity of an item on one master: its kind, its key, and its member.
+/// Identifies an item on one master: the kind of item, its key, and its member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) struct Id {
     pub(in crate::node) kind: Kind,
     pub(in crate::node) key: Vec<u8>,
-    /// Distinguishes several items under the same key.
+    /// Distinguishes the items under one key: for example the waiter's id, or the hold's value.
     pub(in crate::node) member: Vec<u8>,
 }
 
-/// The kind of an item.
+/// The kind of an item on a master in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) enum Kind {
     /// A key that holds a string.
     Text,
     /// A key that holds another type.
     Foreign,
-    /// A queue. The item's value is the largest ticket.
+    /// A queue of waiters. The item's value is the largest ticket in the queue.
     Line,
-    /// A place in a queue. The item's value is the ticket.
+    /// A waiter's place in a queue. The item's value is the waiter's ticket.
     Place,
-    /// A hold of a class.
+    /// One of the holds of readers or of an owner that share a lock key.
     Hold,
     /// An observer: a process that is notified of new leaders.
     Watcher,
@@ -46,9 +47,9 @@ impl Item {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// Whether this is a fencing counter that must be kept: a clock that shows `date` (microseconds since 1970) is less
-    /// than a day beyond the counter's number. Without the counter the next number, which comes from that clock, could
-    /// be smaller.
+    /// Whether this item is a fencing counter that must be kept. A counter is kept until a clock that shows `date`
+    /// (microseconds since 1970) is a day beyond the counter's number. Without the counter, the next number comes from
+    /// that clock and could be smaller.
     pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {
         let is_counter = self.id.kind == Kind::Text
             && self.id.key.starts_with(Family::Fence.before().as_bytes());
@@ -59,8 +60,8 @@ impl Item {
 }
 
 impl Master {
-    /// All items that have not expired, and the expired places of live queues: a waiter that comes back keeps its
-    /// expired place if the place has not been removed.
+    /// All items that have not expired. Also the expired places of queues that have not expired: a waiter that asks
+    /// again gets its expired place back if the place has not been removed.
     pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
         let keys = self.all().map(|(key, text, until)| {
             let kind = text.map_or(Kind::Foreign, |_| Kind::Text);
@@ -82,7 +83,7 @@ impl Master {
                 what: Vec::new(),
                 until: Some(until * 1000),
             });
-            // Drop holds that expired more than a day ago.
+            // Drop the holds that expired more than a day ago, and keep the others.
             items.extend(holds.filter(|hold| hold.until > Some(now.saturating_sub(DAY_US))));
         }
         items
@@ -91,7 +92,7 @@ impl Master {
     /// Stores an item, and replaces the item with the same identity.
     pub(in crate::node) fn put(&mut self, item: Item) {
         let Item { id, what, until } = item;
-        // Round up to milliseconds, so that the item does not end too early.
+        // Round the expiry up to milliseconds, so that the item does not expire too early.
         let ms = until.unwrap_or(u64::MAX / 2).div_ceil(1000);
         match id.kind {
             Kind::Text => self.put_until(&id.key, Some(what), until),
@@ -117,8 +118,8 @@ impl Master {
     }
 }
 
-/// One day in microseconds. For this long clients may ask for a hold that has expired, and for this long a counter is
-/// kept beyond its number.
+/// One day in microseconds. A client may ask for an expired hold for this long, and a counter is kept for this long
+/// beyond its number.
 pub(in crate::node) const DAY_US: u64 = 86_400_000_000;
 
 fn number(bytes: &[u8]) -> u64 {

@@ -1,4 +1,4 @@
-//! The exact semantics of the scripts without a server: a pure state machine that works on keys and a clock.
+//! What the scripts do, reproduced exactly without a server: a state machine that works on keys and a given time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,25 +16,26 @@ use crate::protocol::fencing::PROPOSAL_SLACK_US;
 /// The length of a process id, which is the beginning of a waiter id.
 pub(super) const PROCESS_LEN: usize = 16;
 
-/// How long a fencing counter is kept after its last grant if it is not ahead of the master's clock: one day.
+/// How long a fencing counter is kept after the last grant of its lock: one day, if the counter is not ahead of the
+/// master's clock.
 const FENCE_TTL_US: u64 = 86_400_000_000;
 
-/// How long the marker of a break is kept: two days, twice the longest TTL that any client can configure.
+/// How long the marker of a force-release is kept: two days, twice the longest TTL that any client can configure.
 const BROKEN_TTL_US: u64 = 2 * FENCE_TTL_US;
 
 /// How many bytes of a lock value are shown to other clients. No value of this library is longer.
 const VALUE_SHOWN: usize = 96;
 
-/// 2^53: the smallest counter that is refused. The scripts calculate with doubles, which do not represent every integer
-/// from here on.
+/// 2^53: counters from here on are refused. The scripts calculate with doubles, which cannot represent every larger
+/// integer.
 const LARGEST_COUNTER: u64 = 1 << 53;
 
-/// The keys of one master, and the effect of each request on them.
+/// The keys of one master. Applies requests to them as a server would.
 #[derive(Clone, Debug, Default)]
 pub struct Master {
     keys: HashMap<Vec<u8>, Entry, Quick>,
     pub(super) lines: HashMap<Vec<u8>, Waiting, Quick>,
-    /// The holds of each shared lock, by lock key.
+    /// The holds of readers or of an owner for each shared lock, by lock key.
     pub(super) holds: HashMap<Vec<u8>, Vec<Member>, Quick>,
     published: Vec<(Arc<str>, Vec<u8>)>,
     announced: Vec<Vec<u8>>,
@@ -42,7 +43,8 @@ pub struct Master {
     dates: Dates,
 }
 
-/// The clock for fencing numbers. It differs from the clock for expiries only in stores.
+/// The clock for fencing numbers. Only in databases and other stores does it differ from the clock by which keys
+/// expire.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(not(any(test, feature = "node")), allow(dead_code))]
 pub(in crate::node) enum Dates {
@@ -51,8 +53,8 @@ pub(in crate::node) enum Dates {
     Own,
     /// Another clock, which now shows this many microseconds since 1970.
     Shown(u64),
-    /// The clock of the requesting client. It may be behind the clocks of earlier clients. So a counter is kept
-    /// forever, because without the counter the next number could be smaller at any time.
+    /// The clock of the requesting client. It may be behind the clocks of earlier clients, so that without the counter
+    /// the next number could be smaller. So the counter is kept forever.
     Unknown,
 }
 
@@ -91,7 +93,7 @@ impl Hasher for PlainHasher {
     }
 }
 
-/// The queue of one lock: the data that a real master keeps in its keys `{queue}`, `{alive}` and `{ticket}`.
+/// The queue of one lock: the data that a real master keeps in the lock's keys `{queue}`, `{alive}` and `{ticket}`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiting {
     /// The waiters, sorted by ticket and then by id, as in a sorted set.
@@ -109,7 +111,7 @@ pub struct Peek<'a> {
     pub holder: Option<&'a [u8]>,
     /// When the lock key expires, in microseconds on the master's clock.
     pub expires: Option<u64>,
-    /// The fencing counter of the lock.
+    /// The value of the lock's fencing counter, if it exists.
     pub counter: Option<u64>,
     /// When the key of the fencing counter expires, in microseconds on the master's clock.
     pub counter_expires: Option<u64>,
@@ -125,11 +127,11 @@ struct Entry {
 #[derive(Clone, Debug)]
 enum Value {
     Text(Vec<u8>),
-    /// A value of any type that is not a string.
+    /// A value of another type than string.
     Foreign,
 }
 
-/// A hold of a class: its value, and its deadline in milliseconds on the master's clock.
+/// One of the holds that share a lock: its value, and when it expires, in milliseconds on the master's clock.
 pub(super) type Member = ([u8; 32], u64);
 
 pub(super) type Outcome<T> = Result<T, Fault>;
@@ -162,7 +164,7 @@ impl Master {
                 Shape::Permit(permit) => self.release_permit(now, claim, permit, *leave),
             },
             Request::Extend { items } => {
-                // The script for groups does not check the notes of plain locks in the same message.
+                // The script for groups does not renew the notes of plain locks in the same message.
                 let noted = shape.renewal_keeps_note();
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
@@ -208,7 +210,7 @@ impl Master {
         }
     }
 
-    /// The holds that are listed under the lock key `key`: their values, and their deadlines in milliseconds on the
+    /// The holds that are listed under the lock key `key`: their values, and their expiries in milliseconds on the
     /// master's clock. The list can remain after the lock key itself is gone.
     pub fn standing(&self, key: &[u8]) -> &[([u8; 32], u64)] {
         if self.holds.is_empty() {
@@ -229,7 +231,7 @@ impl Master {
         self.len(now) == 0
     }
 
-    /// Starts another run of the server: stored values from earlier runs are not trusted.
+    /// Begins a new run of the server with this id: stored values from earlier runs are not trusted.
     pub fn set_run(&mut self, run: ServerRun) {
         self.run = Run(run);
     }
@@ -252,8 +254,8 @@ impl Master {
         self.dates = dates;
     }
 
-    /// Raises the counter of the lock `key`, as happens when masters are replaced; never lowers it. Returns whether the
-    /// counter was below `number`.
+    /// Raises the fencing counter of the lock `key`, as an operator does when masters are replaced; never lowers it.
+    /// Returns whether the counter was below `number`.
     pub fn carry(&mut self, now: u64, key: &[u8], number: u64) -> bool {
         let below = self.peek(now, key).counter.unwrap_or(0) < number;
         if below {
@@ -273,7 +275,7 @@ impl Master {
         );
     }
 
-    /// Stores a string under `key`, as any other client might.
+    /// Stores a string under `key`, as a client of another program might.
     pub fn put_text(&mut self, now: u64, key: &[u8], value: &[u8], ttl: Option<Duration>) {
         self.set(now, key, value.to_vec(), ttl);
     }
@@ -289,7 +291,7 @@ impl Master {
             return self.acquire_fair(now, claim, ticket.as_deref(), ttl, proposal);
         }
         if !claim.fenced() {
-            // As `SET NX PX` does, refuse if the key exists with any type.
+            // Refuse if the key exists, whatever its type, as `SET NX PX` does.
             if self.entry(now, claim.key()).is_some() {
                 return Ok(Answer::Refused {
                     ttl_left: None,
@@ -347,7 +349,7 @@ impl Master {
         let ahead = line.ahead(me);
         let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
         let counter = self.counter(now, claim.key())?;
-        // As the script's `SET NX` does, let a foreign value prevent the grant before the value is read.
+        // Check for a value of another type before reading it: it prevents the grant, as with the script's `SET NX`.
         let free = matches!(self.text(now, claim.key()), Ok(None));
         self.sweep(claim.key());
         if free && head.as_ref().is_none_or(|head| Some(head) == me) {
@@ -422,8 +424,8 @@ impl Master {
             return Ok(Answer::NotOurs);
         }
         if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
-            // The stored value was written while a clock was ahead. Raise the counter, so that the next holder's number
-            // is above it.
+            // The stored value has a larger number, because it was written while a clock was ahead. Raise the counter
+            // to that number, so that the next holder's number is above it.
             if self.counter(now, claim.key())? < above {
                 self.set_counter(now, claim.key(), above);
             }
@@ -457,7 +459,7 @@ impl Master {
         Ok(Answer::Written { run })
     }
 
-    /// The largest fencing number seen for the lock, if it is above `token`.
+    /// The larger of the lock's fencing counter and the number of its stored value; `None` if it is not above `token`.
     fn above(
         &mut self,
         now: u64,
@@ -632,7 +634,7 @@ impl Master {
         written
     }
 
-    /// Extends the holder's note beyond the expiry of its lock; `false` if the note is gone.
+    /// Extends the expiry of the holder's note beyond that of its lock. Returns `false` if the note is gone.
     fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
         let key = Family::Note.of(claim.key());
         let left = self.ttl_left(now, claim.key());
@@ -663,7 +665,7 @@ impl Master {
         }
     }
 
-    /// Lists all matching keys in one page. A pattern is a prefix followed by `*`.
+    /// Lists all matching lock keys in one page. `pattern` is a prefix followed by `*`.
     fn list(&mut self, now: u64, pattern: &[u8]) -> Answer {
         let before: Vec<u8> = {
             let pattern = pattern.strip_suffix(b"*").unwrap_or(pattern);
@@ -700,9 +702,9 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// Adds the lock to the marker of a break, before the entries of earlier breaks. An entry names the lock's value.
-    /// For a class it names the class marker with the counter, and each hold. Foreign locks get no marker, because no
-    /// client renews them.
+    /// Adds a force-released lock to the marker of force-releases, before the older entries. An entry names the value
+    /// of the lock. For a lock that readers or an owner share, the entry names the class marker with the counter, and
+    /// each hold. Locks of other programs get no marker, because no client of this library renews them.
     fn mark_as_broken(
         &mut self,
         now: u64,
@@ -731,15 +733,15 @@ impl Master {
         Ok(())
     }
 
-    /// Whether the marker of a break names the lock value `ours`.
+    /// Whether the marker of force-releases names the lock value `ours`.
     pub(super) fn is_broken(&mut self, now: u64, key: &[u8], ours: &[u8]) -> Outcome<bool> {
         let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
         let line = [b"\n", ours, b"\n"].concat();
         Ok(mark.windows(line.len()).any(|piece| piece == line))
     }
 
-    /// Whether a break has ended this hold of a class: the marker names the hold, or the hold's number is not above the
-    /// counter at the last break of this class.
+    /// Whether a force-release has ended one of the holds that share a lock. That is so if the marker names the hold,
+    /// or if the hold's number is not above the counter at the last force-release of this class.
     pub(super) fn is_hold_broken(
         &mut self,
         now: u64,
@@ -786,7 +788,8 @@ impl Master {
         }
     }
 
-    /// Raises the counter of a lock that is being taken to the proposal, or close to it. Returns the new counter.
+    /// Raises the counter of a lock that is being taken: to the proposal, or as near to it as the rules permit. Returns
+    /// the new counter.
     pub(super) fn raise_counter(
         &mut self,
         now: u64,
@@ -799,8 +802,8 @@ impl Master {
         number
     }
 
-    /// Stores a counter. As in `fence/lives.lua`, it is kept for a day, plus the time by which it is ahead of the
-    /// clock.
+    /// Stores a fencing counter. It is kept for a day, plus the time by which it is ahead of the clock, as
+    /// `fence/lives.lua` does.
     pub(super) fn set_counter(&mut self, now: u64, key: &[u8], number: u64) {
         let ahead = number.saturating_sub(self.date(now));
         let ahead = if ahead > PROPOSAL_SLACK_US { ahead } else { 0 };
@@ -865,7 +868,7 @@ impl Master {
         }
     }
 
-    /// Whether a key exists and has not expired, with any type.
+    /// Whether a key of any type exists and has not expired.
     pub(super) fn exists(&mut self, now: u64, key: &[u8]) -> bool {
         self.entry(now, key).is_some()
     }
@@ -888,7 +891,7 @@ impl Waiting {
             self.queue.insert((ticket.number, ticket.waiter.clone()));
         }
         if self.ticket == 0 {
-            // The ticket key was deleted or evicted while waiters are queued.
+            // The ticket key was deleted or evicted although waiters are queued.
             self.ticket = self.queue.last().map_or(0, |(number, _)| *number);
         } else if !known {
             self.ticket = self.ticket.max(ticket.number);
@@ -900,7 +903,7 @@ impl Waiting {
         self.queue.first().map(|(_, waiter)| waiter)
     }
 
-    /// The waiters ahead of the waiter `me`; all waiters if it is not queued.
+    /// The waiters ahead of the waiter `me`; all waiters of the queue if `me` is not queued.
     pub(super) fn before(&self, me: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
         let before = self.queue.iter().map(|(_, waiter)| waiter);
         before.take_while(move |waiter| Some(*waiter) != me)
@@ -938,17 +941,17 @@ impl Entry {
     }
 }
 
-/// The part of a note that a reply contains: its beginning.
+/// The beginning of a note, as much of it as a reply contains.
 pub(super) fn shown_of(note: &[u8]) -> &[u8] {
     &note[..note.len().min(NOTE_SHOWN)]
 }
 
-/// The part of a lock value that a reply contains: its beginning.
+/// The beginning of a lock value, as much of it as a reply contains.
 pub(super) fn shown_value(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(VALUE_SHOWN)].to_vec()
 }
 
-/// The number that the counter gets when a lock is taken.
+/// The number to which the counter is raised when a lock is taken.
 pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
     let slack = PROPOSAL_SLACK_US;
     proposal
@@ -956,8 +959,8 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
         .max(counter + 1)
 }
 
-/// The answer to a repeated acquire of a held lock, which gets no new number. If the counter is gone, there is no
-/// number to return, and the answer is an error.
+/// The answer if a client repeats its acquire of a lock that it already holds: the lock gets no new number. If the
+/// counter is gone, there is no number to return, and the answer is an error.
 pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
         let fence = Family::Fence.of(key);

@@ -31,7 +31,7 @@ use crate::node::Node;
 pub struct Masters(Vec<MemoryNode>);
 
 impl Masters {
-    /// Creates this number of empty masters: `memory-1`, `memory-2` and so on.
+    /// Creates `masters` empty masters with the names `memory-1`, `memory-2` and so on.
     pub fn new(masters: usize) -> Self {
         let name = |n| MemoryNode::new(&format!("memory-{n}"));
         Self((1..=masters).map(name).collect())

@@ -1,4 +1,4 @@
-//! Masters in memory that keep the contract of a real one, for tests of your own code.
+//! Masters in memory that keep the same contract as real masters, for tests of your own code.
 //!
 //! [`MemoryNode`] answers at once, from a [`Master`] that gives the same replies as the scripts. It has no network and
 //! no persistence. Tests can make it fail, and let it work again.
@@ -91,7 +91,8 @@ impl MemoryNode {
         state.master.set_run(run);
     }
 
-    /// Reads or changes the keys of the master. The second argument of `read` is the master's time in microseconds.
+    /// Passes the keys of the master to `read`, which may change them, and returns its result. The second argument of
+    /// `read` is the master's time in microseconds.
     pub fn with_master<T>(&self, read: impl FnOnce(&mut Master, u64) -> T) -> T {
         read(&mut self.state().master, paced::wall_micros())
     }
@@ -126,8 +127,8 @@ impl Node for MemoryNode {
         let (woken, announced): (Vec<(Subscriber, Vec<u8>)>, Vec<_>) = {
             let mut state = self.state();
             let announced = state.master.take_announced();
-            // Announce to this process in any case; a process that does not observe the election ignores the
-            // announcement.
+            // Announce a new leader to this process in any case. If the process does not observe the election, it
+            // ignores the announcement.
             let announced = announced
                 .into_iter()
                 .map(|key| (state.subscribers.clone(), key));

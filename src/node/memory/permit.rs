@@ -1,4 +1,4 @@
-//! The slots of a semaphore: the counterpart of `permit.lua` and `release_permit.lua`.
+//! The slots of a semaphore on a master in memory: does what `permit.lua` and `release_permit.lua` do on a server.
 
 use std::time::Duration;
 

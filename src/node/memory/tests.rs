@@ -1,4 +1,4 @@
-//! The rules of a master, checked to the microsecond. Tests with a real clock are not exact enough.
+//! Tests when a master in memory expires keys, to the microsecond. Tests with a real clock are not exact enough.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,7 +125,7 @@ fn extension_together_with_a_group_does_not_renew_notes() {
     assert_eq!(both, Ok(Answer::Extended(vec![Extended::Kept; 2])));
 }
 
-/// All items, sorted, because hashes have no order.
+/// All items of the master, sorted, because the hash maps that hold them have no order.
 fn items(master: &Master, now: u64) -> Vec<Item> {
     let mut items = master.items(now);
     items.sort_by(|one, other| one.id.cmp(&other.id));
@@ -170,7 +170,7 @@ fn items_restore_the_same_master_with_the_same_expiries() {
     let mut copy = Master::default();
     before.iter().cloned().for_each(|item| copy.put(item));
     assert_eq!(items(&copy, NOW), before);
-    // An expired place stays in a live queue, and an expired hold stays in its class for a day.
+    // The place has expired but is listed, because its queue has not expired. The expired hold is listed for a day.
     let later = items(&copy, NOW + 15 * SECOND);
     assert!(
         later
