@@ -13,7 +13,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .in_memory(5)
         .wait(Wait::For(Duration::from_secs(10)))
         .build()?;
-    // A write changes both numbers, one after the other. A reader must never see only one of them changed.
+    // A write to the catalogue changes both numbers, one after the other. A reader must never see only one of them
+    // changed.
     let catalogue = Arc::new(Mutex::new((0, 0)));
     let mut readers = Vec::new();
     for reader in 0..6 {
@@ -35,7 +36,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         catalogue.lock().expect("no panic").0 = edition;
         tokio::time::sleep(Duration::from_millis(3)).await;
         catalogue.lock().expect("no panic").1 = edition;
-        // The writer becomes a reader. It can now read its edition at the same time as other readers.
+        // The writer becomes a reader. It can now read the edition that it wrote, at the same time as other readers.
         let reading = writing.downgrade().await?;
         println!(
             "edition {edition} is out, fencing token {:?}",

@@ -6,7 +6,7 @@ use quorate::{Owner, Redlock, TryAcquire};
 async fn ship(redlock: &Redlock, order: &Owner) -> Result<(), Box<dyn std::error::Error>> {
     let stock = order.acquire("stock").await?;
     println!("shipping, fencing token {:?}", stock.fencing_token());
-    // The other service gets only the id of the order, and joins the owner with this id.
+    // The other service gets only the id of the order, and becomes the same owner by this id.
     let there = redlock.owner(order.id())?;
     let packing = there.acquire("stock").await?;
     println!("packing, fencing token {:?}", packing.fencing_token());

@@ -20,7 +20,7 @@ fn round(machine: &str, term: u64, number: u32) {
 /// Runs `rounds` rounds of the job. Stops earlier if the leadership is lost.
 async fn work(machine: &str, leads: &Leadership, rounds: u32) {
     let mut every = tokio::time::interval(Duration::from_millis(20));
-    // After a stall, run one round and skip the other missed rounds.
+    // After a stall of this process, run one round and skip the other missed rounds.
     every.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for number in 1..=rounds {
         tokio::select! {
@@ -30,7 +30,8 @@ async fn work(machine: &str, leads: &Leadership, rounds: u32) {
                 return;
             }
         }
-        // The tick and the loss may be ready at the same time, so check before each round.
+        // The timer tick and the loss of leadership may be ready at the same time, so check leadership before each
+        // round.
         if leads.is_valid() {
             round(machine, leads.term(), number);
         }
@@ -42,7 +43,7 @@ async fn lead_and_work(redlock: Redlock, machine: &str, rounds: u32) -> Result<(
     // A real service repeats this in a loop, because the leadership may end at any time.
     let leads = election.campaign(machine).await?;
     work(machine, &leads, rounds).await;
-    // After a resignation the next candidate leads at once. Without it, the candidate would wait until the TTL has
+    // After `resign` the next candidate leads at once. Without it, the next candidate would wait until the TTL has
     // expired.
     leads.resign().await;
     Ok(())

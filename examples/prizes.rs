@@ -24,8 +24,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut handed_out = 0;
     for shop in 0..20 {
-        // One master after the other restarts without its data. The next `take` writes the number of prizes to that
-        // master again.
+        // One master after the other restarts without its data. The next `take` writes the number of remaining prizes
+        // to that master again.
         masters[shop % masters.len()].forget();
         match prizes.take(1).await? {
             Take::Taken { left } => {
@@ -37,8 +37,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("{handed_out} prizes were handed out");
 
-    // If a majority of masters loses the number at the same time, the number is lost and no prize is handed out any
-    // more.
+    // If a majority of masters loses the number of remaining prizes at the same time, the number is lost, and no prize
+    // is handed out any more.
     for master in &masters[..3] {
         master.forget();
     }

@@ -1,4 +1,4 @@
-//! Runs a body while the lock is held. If the lock is lost, the body is dropped at its next await.
+//! Runs a body while the lock is held. If the lock is lost, the body is dropped at its next `await`.
 //!
 //! `cargo run -p quorate --features testing --example scope`
 

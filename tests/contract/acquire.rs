@@ -1,4 +1,4 @@
-//! Acquiring a lock on one master.
+//! Contract cases: acquiring a lock on one master.
 
 use std::sync::Arc;
 
@@ -117,8 +117,8 @@ pub(crate) async fn lock_key_expires_after_its_ttl_and_the_counter_after_a_day(a
     assert_about(arm.ttl(&fence(KEY)), DAY);
 }
 
-/// A TTL below a millisecond, truncated to whole milliseconds, would be zero, which no server accepts. Any other TTL
-/// that is truncated would end on the master before the holder expects it.
+/// Tests TTLs that are not whole milliseconds. Truncated to milliseconds, a TTL below one millisecond would be zero,
+/// which no server accepts, and any other TTL would end on the master before the holder expects it.
 pub(crate) async fn ttl_is_rounded_up_to_whole_milliseconds(arm: &Arm) {
     let brief = std::time::Duration::from_micros(100);
     for asked in [claim(b"a", 1), queued(b"b", 1, 7)] {
@@ -185,7 +185,7 @@ pub(crate) async fn counter_that_cannot_be_incremented_is_a_fault_and_no_lock_is
         assert_eq!(arm.read(KEY), None, "{odd:?}");
         assert_eq!(arm.read(&fence(KEY)).as_deref(), Some(odd.as_bytes()));
     }
-    // The largest counter that can still be increased.
+    // Set the fencing counter to the largest value that can still be increased.
     arm.put(&fence(KEY), b"9007199254740991", Some(LONG));
     let counter = arm.granted(acquire(&free, LONG, now())).await;
     assert_eq!(counter, 1 << 53);
@@ -201,7 +201,7 @@ pub(crate) async fn withdrawn_acquire_sets_no_key(arm: &Arm) {
 }
 
 pub(crate) async fn refusal_and_look_show_the_beginning_of_a_long_lock_value(arm: &Arm) {
-    // A lock value that exceeds the size limit of a reply.
+    // Set a lock value that exceeds the size limit of a reply.
     let long = vec![b'x'; 9 << 20];
     arm.put(KEY, &long, None);
     let alone = Claim::new("", KEY, token(1), true).with_fairness(Fairness::Fair(None));

@@ -19,7 +19,7 @@ use crate::support::{ms, secs};
 
 const KEYS: [&[u8]; 2] = [b"a", b"b"];
 
-/// The durations used in one run of random operations.
+/// The durations used in one random sequence of operations.
 #[derive(Clone, Copy)]
 pub(crate) struct Times {
     ttls: [Duration; 3],
@@ -27,13 +27,13 @@ pub(crate) struct Times {
     heartbeats: [Duration; TICKETS.len()],
 }
 
-/// Durations so far apart that a slow machine cannot confuse them. None of them ends during a test.
+/// Durations that differ so much that a slow machine cannot confuse them. None of them ends during a test.
 pub(crate) const LASTING: Times = Times {
     ttls: [secs(60), secs(240), LONG],
     heartbeats: [secs(240); TICKETS.len()],
 };
 
-/// Some durations end soon and some do not. So locks expire, and waiters die while others stay in the queue.
+/// Some durations end during a test and some do not. So locks expire, and waiters die while others stay in the queue.
 pub(crate) const FLEETING: Times = Times {
     ttls: [BLINK, BLINK, LONG],
     heartbeats: [BLINK, BLINK, secs(240), secs(240)],
@@ -43,67 +43,68 @@ const BLINK: Duration = ms(60);
 
 const MONTH: Duration = secs(30 * 86_400);
 
-/// The largest difference between the times at which two masters see the same duration end. Masters count in whole
-/// milliseconds, which do not begin at the same moment.
+/// The largest difference between the times at which two masters consider the same duration as ended. Masters count in
+/// whole milliseconds, and their milliseconds do not begin at the same moment.
 const GRAIN: Duration = ms(2);
 
 /// The largest allowed difference between remaining times reported by the two masters, which are asked one after the
 /// other.
 const BLUR: Duration = secs(1);
 
-/// The prefix of all waiter ids.
+/// The prefix of all waiter ids, which is the id of the process.
 const PROCESS: &str = "0000000000000007";
 
-/// The tickets of the waiters; two waiters have the same ticket.
+/// The tickets of the four waiters. Two waiters have the same ticket.
 const TICKETS: [u64; 4] = [3, 1, 3, 7];
 
 /// One operation on a master.
 #[derive(Clone, Debug)]
 pub(crate) enum Deed {
     Acquire(Who, usize, i64),
-    /// Confirms a fencing token. The number is relative to the current counter.
+    /// Confirms a fencing token. The number is added to the current fencing counter.
     Confirm(Who, i64),
     Value(ValueDeed),
     Release(Who, bool),
     Extend(Vec<(Who, usize)>),
     Look(usize),
     Break(usize),
-    /// Writes a lock key as another client would.
+    /// Writes a lock key as another client would: the index of the key, and the index of the TTL, if there is one.
     Put(usize, Option<usize>),
     Foreign(usize),
     ForeignCounter(usize),
     Counter(usize, i64),
     Delete(usize),
     DeleteCounter(usize),
-    /// Sets a counter that was left by a clock that was a month ahead.
+    /// Sets the fencing counter as a client would whose clock is a month ahead.
     CounterAhead(usize),
     DeleteTicket(usize),
     /// Puts a key of another data type in place of a break marker.
     ForeignMark(usize),
-    /// Waits for half of the short duration.
+    /// Waits for half of [`BLINK`].
     Nap,
-    /// Waits until everything short-lived has ended.
+    /// Waits until everything short-lived has expired.
     Rest,
-    /// Writes notes of several holders. Some of their claims are withdrawn.
+    /// Writes notes for the claims of several holders. Some of these claims are withdrawn.
     Note(Vec<Who>),
-    /// Puts a key of another data type, or a text of another client, in place of a note.
+    /// Puts a key of another data type (`true`), or a text of another client (`false`), in place of a note.
     StrangeNote(usize, bool),
 }
 
-/// One operation on the value under a lock.
+/// One operation on the value that is stored under a lock.
 #[derive(Clone, Debug)]
 pub(crate) enum ValueDeed {
-    /// Reads the stored value. The number is relative to the current counter.
+    /// Reads the stored value. The number is added to the current fencing counter.
     Read(Who, i64),
-    /// Writes the stored value, or removes it if there is no digit. The number is relative to the current counter.
+    /// Writes a digit as the stored value, or removes the value if there is no digit. The number is added to the
+    /// current fencing counter.
     Write(Who, i64, Option<u8>),
     Foreign(usize),
-    /// Puts a string that is not a stored value in its key.
+    /// Puts a string that is not a valid stored value under the key of the stored value.
     Strange(usize),
     Delete(usize),
 }
 
-/// A claim out of a few, so that several operations use the same keys.
+/// One of a few claims. There are only a few, so that several operations use the same keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Who {
     key: usize,
@@ -113,18 +114,18 @@ pub(crate) struct Who {
     noted: bool,
 }
 
-/// The mode of a claim.
+/// How a claim waits for its lock and which kind of lock it asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stand {
     Classic,
     Unordered,
-    /// Queues in order of arrival, without a ticket.
+    /// The claim has no ticket, and is refused while waiters are queued for the lock.
     Try,
-    /// Queues in order of arrival, as one of a few waiters that keep their tickets.
+    /// The claim is queued in order of arrival. The index selects one of a few waiters, each with a fixed ticket.
     Waiter(usize),
-    /// Locks the keys of one of [`SHAPES`], without a ticket or as one of the waiters.
+    /// Locks the keys of one of [`SHAPES`]; with the index of a waiter, the claim has that waiter's ticket.
     Group(usize, Option<usize>),
-    /// Requests one of three semaphore slots, without a ticket or as one of the waiters.
+    /// Requests one of three semaphore slots; with the index of a waiter, the claim has that waiter's ticket.
     Permit(u8, Option<usize>),
 }
 
@@ -136,7 +137,8 @@ enum As {
     Owner(&'static str),
 }
 
-/// The groups of claims, which share a few keys: several resources, readers, two owners, and mixtures.
+/// The groups of keys that claims lock together. They share a few keys, and cover several resources, readers, two
+/// owners, and mixtures.
 const SHAPES: [&[(usize, As)]; 7] = [
     &[(0, As::Exclusive), (1, As::Exclusive)],
     &[(1, As::Exclusive), (0, As::Exclusive)],
@@ -271,7 +273,7 @@ pub(crate) fn deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// An operation on a queue: its waiters arrive, send heartbeats, get the lock, leave and die.
+/// A random operation on a queue: its waiters arrive, send heartbeats, get the lock, leave and die.
 pub(crate) fn line_deed() -> impl Strategy<Value = Deed> {
     let waiter = || {
         (1..4u8, 0..TICKETS.len()).prop_map(|(token, waiter)| Who {
@@ -295,7 +297,7 @@ pub(crate) fn line_deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// An operation on several resources, readers, owners and plain locks together.
+/// A random operation on a lock on several resources, a lock of readers or an owner, or a plain lock.
 pub(crate) fn group_deed() -> impl Strategy<Value = Deed> {
     let waiter = || prop::option::weighted(0.6, 0..TICKETS.len());
     let stand = prop_oneof![
@@ -347,14 +349,14 @@ fn shifted(by: i64) -> u64 {
     now().saturating_add_signed(by)
 }
 
-/// An operation in a form that both masters understand.
+/// An operation in a form that can be applied to both masters.
 enum Act {
     Ask(Request),
     Do(Box<dyn Fn(&Arm)>),
     Pass(Option<Duration>),
 }
 
-/// Turns an operation into a request. This is done once, so that both masters get the same request.
+/// Turns an operation into a request. Both masters then get this same request.
 fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
     let ttls = times.ttls;
     let text = |number: u64| number.to_string().into_bytes();
@@ -430,7 +432,7 @@ fn extend_act(items: &[(Who, usize)], model: &Arm, times: &Times) -> Act {
     let claims: Vec<_> = items.iter().map(|(who, _)| who.claim(times)).collect();
     for claim in &claims {
         if let Some(group) = claim.group() {
-            // Below, at, or above the current counter.
+            // Choose an agreed number that is one below, at, or one above the current fencing counter.
             let stands = counter(model, claim.key());
             let by = i64::from(claim.token().to_hex()[31] % 3) - 1;
             group.agreed(stands.saturating_add_signed(by));
@@ -467,7 +469,7 @@ fn value_act(deed: ValueDeed, model: &Arm, times: &Times) -> Act {
     }
 }
 
-/// The counter of a lock, or about the current time if there is none.
+/// The fencing counter of a lock, or about the current time if the lock has no counter.
 fn counter(model: &Arm, key: &[u8]) -> u64 {
     match model.read(&fence(key)).as_deref() {
         None | Some(b"foreign") => now(),
@@ -477,7 +479,8 @@ fn counter(model: &Arm, key: &[u8]) -> u64 {
 
 fn close(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
     match (a, b) {
-        // A client that reads a lease from a store without a clock sees the lease end a little later, and so its note.
+        // If a store (a database or ZooKeeper as a master) has no clock, a client that reads a lease from it sees the
+        // lease and its note end up to 1/32 later.
         (Some(a), Some(b)) => a.abs_diff(b) <= blur + a / 32,
         (a, b) => a.is_none() && b.is_none(),
     }
@@ -511,8 +514,8 @@ pub(crate) fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
                 holds.iter().all(|one| one.lives <= blur || among(one))
             };
             let same_holds = held(&a.holds, &b.holds) && held(&b.holds, &a.holds);
-            // A waiter that is about to die may be missing on one master only, because the two masters were not asked
-            // at the same moment.
+            // A waiter whose heartbeat is about to expire may be missing on one master only, because the two masters
+            // were not asked at the same moment.
             let of = |one: &Waiter, queue: &[Waiter]| {
                 let mut same = queue.iter().filter(|other| other.id == one.id);
                 same.any(|other| close(Some(one.lives), Some(other.lives), blur))
@@ -532,7 +535,7 @@ pub(crate) fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
                 && same_line
                 && same_holds
         }
-        // The run ids are not compared, because each master has its own.
+        // The ids of the server runs are not compared, because each master has its own.
         (Ok(Answer::Value { stored: a, .. }), Ok(Answer::Value { stored: b, .. })) => a == b,
         (Ok(Answer::Written { .. }), Ok(Answer::Written { .. })) => true,
         (a, b) => a == b,
@@ -565,8 +568,8 @@ impl Heard {
     }
 }
 
-/// Delays comparisons while something may have expired on one master and not yet on the other. Every operation is
-/// assumed to have created something short-lived.
+/// Delays comparisons while something may have expired on one master and not yet on the other. Assumes that every
+/// operation has created something that expires after [`BLINK`].
 #[derive(Default)]
 struct Dusk {
     ends: Vec<(Instant, Instant)>,
@@ -574,7 +577,7 @@ struct Dusk {
 }
 
 impl Dusk {
-    /// Waits as the operation demands, and until nothing is about to expire.
+    /// Waits for as long as the operation `act` asks for, and then until nothing is about to expire.
     async fn before(&mut self, act: &Act) {
         match act {
             Act::Pass(Some(nap)) => tokio::time::sleep(*nap).await,
@@ -584,12 +587,12 @@ impl Dusk {
         self.pass().await;
     }
 
-    /// Records an operation that ran from `began` until now. Returns false if something may have expired in the
-    /// meantime.
+    /// Records that an operation ran from `began` until now. Returns false if something may have expired during the
+    /// operation.
     fn saw(&mut self, began: Instant) -> bool {
         let done = Instant::now();
         self.longest = self.longest.max(done - began);
-        // The effects of the operation must not have expired before they were compared.
+        // The effects of the operation must not expire before they are compared.
         let is_clear = done < began + BLINK.saturating_sub(GRAIN)
             && self
                 .ends
@@ -601,7 +604,7 @@ impl Dusk {
         is_clear
     }
 
-    /// Waits while something is expiring, or will expire before the next operation is done.
+    /// Waits while something is expiring, or would expire during the next operation.
     async fn pass(&self) {
         let soon = self.longest + GRAIN;
         while let Some(to) = self.ends.iter().find_map(|(from, to)| {
@@ -619,18 +622,19 @@ impl Dusk {
         }
     }
 
-    /// The allowed difference between remaining times that are read now.
+    /// The largest allowed difference between remaining times that are read now from the two masters.
     fn blur(&self) -> Duration {
         2 * self.longest + 2 * GRAIN
     }
 }
 
-/// The two masters under comparison.
+/// The memory master and the master that is compared with it.
 struct Pair {
     memory: Arm,
     server: Arm,
     heard: [Heard; 2],
-    /// The number of operations that were compared, and of sequences cut short because an operation took too long.
+    /// The number of operations that were compared. The field `cut` counts the sequences that ended early because an
+    /// operation took too long.
     compared: AtomicUsize,
     cut: AtomicUsize,
 }
@@ -683,12 +687,12 @@ impl Pair {
                 }
             }
             if is_fleeting && !dusk.saw(began) {
-                // The operation took too long, so neither it nor its effects can be compared.
+                // The operation took too long. Its effects may have expired, so nothing can be compared.
                 self.cut.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
             if !is_fleeting && began.elapsed() > ms(300) {
-                // The machine was too slow, so the clock had an influence on the result.
+                // The machine was so slow that remaining times cannot be compared.
                 return Err(TestCaseError::reject("too slow to compare"));
             }
             let blur = if is_fleeting { dusk.blur() } else { BLUR };
@@ -709,15 +713,17 @@ impl Pair {
                     prop_assert!(same, "after deed {place}: ttl {:?} and {:?}", a.1, b.1);
                 }
             }
-            // Wake-ups and the answers to looks share a connection, so all earlier wake-ups have arrived by now.
+            // Wake-ups arrive on the same connection as the answers to looks, so all earlier wake-ups have arrived by
+            // now.
             self.compare_wake_ups(place)?;
             self.compared.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Sends a request about several locks to a store as single requests if two of the locks share a key, because a
-    /// store processes the items of one request in several sessions without an order.
+    /// Sends a request to the compared master. A request about several locks is split into single requests if the
+    /// master is a store and two of the locks share a key. Reason: a store processes the items of one request in
+    /// several sessions, in any order.
     async fn ask_server(&self, request: Request) -> Said {
         let parts = match self.server.master {
             Master::Store(_) => one_by_one(&request),
@@ -746,7 +752,7 @@ impl Pair {
         }
         match request {
             _ if !answered => Err(Fault::Withdrawn),
-            // The notes of these locks are not compared while a class holds them.
+            // Notes are not compared for locks that readers or owners may share.
             Request::Extend { items } if items.iter().any(|i| i.claim.group().is_some()) => {
                 let mut said = Ok(Answer::Extended(extended));
                 forget_note(&mut said);
@@ -760,7 +766,8 @@ impl Pair {
     fn compare_wake_ups(&self, place: usize) -> Result<(), TestCaseError> {
         let [a, b] = self.heard.each_ref().map(Heard::take);
         if let Master::Store(_) = self.server.master {
-            // A client that begins to listen is woken for every lock that it waits for.
+            // A store's client that begins to listen gets a wake-up for every lock that it waits for. So the store may
+            // send more wake-ups than the memory master, but not fewer.
             let missed = a.iter().find(|key| !b.contains(key));
             prop_assert_eq!(missed, None, "wake-ups of deed {}", place);
         } else {
@@ -769,7 +776,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The visible state of every key on both masters.
+    /// The visible state of every key on the memory master and on the compared master.
     async fn look(&self) -> Vec<(Seen, Seen)> {
         let mut seen = Vec::new();
         for key in KEYS {
@@ -782,8 +789,8 @@ impl Pair {
     }
 }
 
-/// Divides a request about several locks into requests of one lock each, with their numbers of keys, if two of the
-/// locks share a key.
+/// If two locks of a request share a key, splits the request into one request per lock. Each part is returned with the
+/// number of keys that its lock has. Otherwise returns an empty list.
 fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
     let (parts, claims): (Vec<_>, Vec<&Claim>) = match request {
         Request::Extend { items } => {
@@ -809,11 +816,13 @@ fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
     parts.into_iter().zip(counts).collect()
 }
 
-/// The visible state of one key: the result of a look, and key and counter with their remaining times.
+/// The visible state of one key: the answer to a look, and then the lock key, its counter and its note, each with its
+/// remaining time.
 #[derive(Debug)]
 struct Seen(Said, Vec<(Option<Vec<u8>>, Option<Duration>)>);
 
-/// The index of the note in that state. The allowed time difference of a note is four times as large.
+/// The index of the note in the list of [`Seen`]. The allowed time difference of a note is four times that of other
+/// keys.
 const NOTE: usize = 2;
 
 fn forget_notes(said: [&mut Said; 2]) {
@@ -838,7 +847,7 @@ fn forget_note(said: &mut Said) {
 }
 
 impl Seen {
-    /// Removes the notes of this state and of the other one.
+    /// Removes the notes from this state and from the state `other`.
     fn forget_note(&mut self, other: &mut Self) {
         forget_notes([&mut self.0, &mut other.0]);
         self.1.truncate(NOTE);
@@ -854,7 +863,7 @@ impl Seen {
     }
 }
 
-/// Compares the memory master with another master.
+/// Compares the memory master with another master in random sequences of operations.
 pub(crate) fn compare_with(
     other: impl FnOnce() -> Arm,
     times: &Times,

@@ -1,5 +1,5 @@
 //! The contract suite for kinds of masters whose tests are in another package. A test program that includes this file
-//! as a module gets all cases, each on a new arm, and the comparison with the memory master.
+//! as a module gets all contract cases, each on a new master under test, and the comparison with the memory master.
 
 use std::future::Future;
 
@@ -26,7 +26,7 @@ pub(crate) mod value;
 use agreement::{LASTING, compare_with, deed, group_deed};
 use arm::Arm;
 
-/// Cases that are skipped here: these masters do not accept such long values from other clients.
+/// Cases that are skipped for these kinds of masters, because another client cannot write such long values to them.
 const IMPOSSIBLE: [&str; 1] = ["refusal_and_look_show_the_beginning_of_a_long_lock_value"];
 
 macro_rules! one_after_the_other {
@@ -50,7 +50,7 @@ macro_rules! one_after_the_other {
 
 cases::all_cases!(one_after_the_other);
 
-/// Runs each case on a new arm.
+/// Runs each contract case on a new [`Arm`] (a master under test).
 pub(crate) async fn keeps_the_contract<A: Future<Output = Arm> + Send + 'static>(
     arm: impl Fn(String) -> A,
 ) {
@@ -64,7 +64,7 @@ pub(crate) async fn keeps_the_contract<A: Future<Output = Arm> + Send + 'static>
     );
 }
 
-/// Compares an arm with the memory master in `cases` random sequences of each kind.
+/// Compares a master under test with the memory master, in `cases` random sequences of each kind of operation.
 pub(crate) fn agrees(arm: impl Fn() -> Arm, cases: u32) {
     compare_with(&arm, &LASTING, cases, deed());
     compare_with(&arm, &LASTING, cases, group_deed());

@@ -13,10 +13,10 @@ use quorate_testbed::{Reply, Server, ServerOptions};
 use crate::support::asking::{self, Said};
 use crate::support::{secs, settings};
 
-/// A TTL that no test outlives.
+/// A TTL of ten minutes, which no test outlives.
 pub(crate) const LONG: Duration = secs(600);
 
-/// A node and the master behind it.
+/// A master under test, and the node that sends requests to it.
 pub(crate) struct Arm {
     pub(crate) node: Arc<dyn Node>,
     pub(crate) master: Master,
@@ -28,7 +28,7 @@ pub(crate) enum Master {
     Store(Box<dyn Records>),
 }
 
-/// Direct access to the records of a store.
+/// Direct access to the records of a store (a database or ZooKeeper as a master).
 pub(crate) trait Records: Send + Sync {
     fn change(&self, key: &[u8], change: &mut (dyn FnMut(&mut memory::Master, u64) + Send));
     fn keys(&self) -> usize;
@@ -59,16 +59,16 @@ impl Arm {
         }
     }
 
-    /// A store in memory, with or without a clock.
+    /// A master under test that is a store in memory, with or without a clock of its own.
     pub(crate) fn table(clocked: bool) -> Self {
         let table = Table::new("table", clocked);
         Self::store(table.clone(), table)
     }
 
-    /// A store, and another handle of it for direct access.
+    /// A master under test that is the store `store`. `other` is a second handle of the same store, for direct access.
     pub(crate) fn store<S: Store>(store: S, other: S) -> Self {
         let node = StoreNode::new(store);
-        // The store is declared durable, as are the servers of this suite.
+        // The store is declared durable, like the servers of this suite, so no restart guard delays its votes.
         let patient = settings([""; 0]).max_ttl(LONG).connect_timeout(secs(10));
         let patient = patient.restart_guard(RestartGuard::Off);
         node.settle(&quorate::testing::context(&patient));
@@ -78,7 +78,7 @@ impl Arm {
         }
     }
 
-    /// A started server of `program`, or of the machine's default program.
+    /// A master under test that is a started server of `program`. `None` means the machine's default program.
     pub(crate) fn server(program: Option<PathBuf>) -> Self {
         let mut options = ServerOptions::new();
         if let Some(program) = program {
@@ -110,7 +110,7 @@ impl Arm {
         asking::ask(&*self.node, request).await
     }
 
-    /// Sends an acquire that must be granted. Returns the counter.
+    /// Sends an acquire that must be granted. Returns the fencing counter.
     pub(crate) async fn granted(&self, request: Request) -> u64 {
         match self.ask(request).await {
             Ok(Answer::Granted { counter: Some(v) }) => v,
@@ -218,7 +218,7 @@ impl Arm {
     }
 
     fn peek(&self, key: &[u8]) -> Result<node::KeyState, Fault> {
-        // A look fails on a malformed counter, so the counter is removed from a copy of the master first.
+        // A look fails on a malformed counter. So remove the counter from a copy of the master before the look.
         let look = |master: &memory::Master, now: u64| {
             let mut copy = master.clone();
             copy.put_text(now, &fence(key), b"0", None);
@@ -238,7 +238,7 @@ impl Arm {
         }
     }
 
-    /// The counter of a lock key.
+    /// The fencing counter of a lock key.
     pub(crate) fn counter(&self, key: &[u8]) -> Option<u64> {
         let text = self.read(&fence(key))?;
         Some(String::from_utf8(text).ok()?.parse().expect("digits"))
@@ -280,13 +280,13 @@ pub(crate) fn hex(n: u8) -> Vec<u8> {
     asking::token(n).to_hex().to_vec()
 }
 
-/// The answer to an extension of several locks.
+/// The expected answer to an extension of several locks.
 pub(crate) fn each(said: &[Extended]) -> Answer {
     Answer::Extended(said.to_vec())
 }
 
-/// Checks that `left` is the remaining time of a TTL that was just set. A client that reads a lease from a store
-/// without a clock sees the lease end a little later.
+/// Checks that `left` is the remaining time of the TTL `ttl`, which was just set. If a store has no clock, a client
+/// sees the lease end a little later.
 #[track_caller]
 pub(crate) fn assert_about(left: Option<Duration>, ttl: Duration) {
     let left = left.unwrap_or_else(|| panic!("no expiry, expected {ttl:?}"));

@@ -1,4 +1,4 @@
-//! All cases of the contract, by module. Packages with other kinds of masters use this list as well.
+//! The list of all contract cases, by module. Packages with other kinds of masters use this list as well.
 
 /// Passes the list of all cases to a macro.
 macro_rules! all_cases {

@@ -1,4 +1,4 @@
-//! The classic algorithm: literally `SET key value NX PX ttl`.
+//! Contract cases: the classic algorithm, which is literally `SET key value NX PX ttl`.
 
 use quorate::node::{Answer, Extended};
 
@@ -24,7 +24,7 @@ pub(crate) async fn a_classic_lock_keeps_no_counter(arm: &Arm) {
 pub(crate) async fn classic_lock_is_refused_by_any_existing_key(arm: &Arm) {
     let claim = classic(KEY, 1);
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(GRANTED));
-    // `SET NX` refuses every claim on an existing key, also the holder's own.
+    // `SET NX` refuses every claim on an existing key, even if the claim itself has set the key.
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(REFUSED));
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(acquire(&claim, LONG, 0)).await, Ok(REFUSED));

@@ -1,4 +1,4 @@
-//! The lifetime of fencing counters on one master.
+//! Contract cases: the lifetime of fencing counters on one master.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::support::secs;
 
 const KEY: &[u8] = b"job";
 const DAY: Duration = secs(86_400);
-/// How far the wrong clock is ahead.
+/// How far ahead a wrong clock is that sets a fencing counter.
 const AHEAD: Duration = secs(30 * 86_400);
 
-/// A claim on these keys that queues in order of arrival, without a ticket.
+/// A claim on several keys for an ordered lock. The claim has no ticket.
 fn group(keys: &[&[u8]], mode: &Mode, number: u64) -> Arc<Claim> {
     let part = |key: &&[u8]| Part {
         key: (*key).into(),
@@ -48,7 +48,8 @@ fn assert_kept(arm: &Arm, key: &[u8], way: &str) {
     assert_about(arm.ttl(&fence(key)), DAY + ahead);
 }
 
-/// A clock that was a month ahead set the counter. The masters' clocks still show less a day later.
+/// Tests a counter that was set while a clock was a month ahead. A day later, the counter is still above the masters'
+/// clocks.
 pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number(
     arm: &Arm,
 ) {
@@ -69,7 +70,7 @@ pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_i
         assert_eq!(counter, ahead + 1, "{way}");
         assert_kept(arm, key, way);
     }
-    // These requests make the holder set the counter to a number that is ahead.
+    // With these requests the holder sets the fencing counter to a number that is ahead of the clocks.
     let owner = group(&[KEY], &owner(), ahead);
     let asked: [(&str, Arc<Claim>, Request); 5] = [
         ("confirm", claim(KEY, 1), confirm(&claim(KEY, 1), ahead)),
@@ -99,7 +100,7 @@ pub(crate) async fn counter_raised_ahead_of_the_clock_expires_a_day_after_the_ti
     let said = arm.ask(read(&holder, number)).await;
     assert_eq!(said, Ok(Answer::CounterAbove(ahead)));
     assert_kept(arm, KEY, "the number of a value");
-    // A reader whose key is restored while others hold the lock gets the next number.
+    // If the key of a reader is restored while others hold the lock, the reader gets the next number.
     arm.clear();
     arm.put(&fence(KEY), ahead.to_string().as_bytes(), Some(LONG));
     let reader = group(&[KEY], &Mode::Class(Class::Shared), number);

@@ -1,4 +1,4 @@
-//! Extending locks on one master.
+//! Contract cases: extending locks on one master.
 
 use quorate::node::{Extended, Fault};
 

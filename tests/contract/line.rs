@@ -1,4 +1,4 @@
-//! The queue of waiters on one master whose ticket key was deleted or evicted.
+//! Contract cases: a queue of waiters whose ticket key was deleted or evicted, on one master.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,13 +12,13 @@ use crate::support::eventually;
 
 const KEY: &[u8] = b"job";
 
-/// A claim that queues in order of arrival, without a ticket.
+/// A claim for an ordered lock that has no ticket.
 fn no_place(key: &[u8], n: u8) -> Arc<Claim> {
     let claim = Claim::new("", key, token(n), true);
     Arc::new(claim.with_fairness(Fairness::Fair(None)))
 }
 
-/// The largest ticket in the answer to a refused claim.
+/// The largest ticket in the answer to a refused acquire.
 async fn ticket(arm: &Arm, request: Request) -> u64 {
     match arm.ask(request).await {
         Ok(Answer::Refused {
@@ -28,11 +28,11 @@ async fn ticket(arm: &Arm, request: Request) -> u64 {
     }
 }
 
-/// A kind of lock, the name of its queue, and two claims that wait in it.
+/// The name of a kind of lock, the key of its queue, and two claims that wait in that queue.
 type Waiters = (&'static str, Vec<u8>, [Arc<Claim>; 2]);
 
-/// Claims with the tickets 5 and 8 that wait for a plain lock, for a lock on several resources, for a lock with
-/// readers, and for a semaphore.
+/// Claims with the tickets 5 and 8 that wait for a plain lock, for several resources at once, for a lock with readers,
+/// and for a semaphore.
 fn waiters() -> [Waiters; 4] {
     let two = |with: &dyn Fn(Claim) -> Claim, key: &[u8]| {
         [(3, 5), (4, 8)].map(|(n, number)| {
@@ -66,12 +66,12 @@ fn waiters() -> [Waiters; 4] {
 pub(crate) async fn heartbeat_restores_a_missing_ticket_key(arm: &Arm) {
     for (kind, line, [first, last]) in waiters() {
         arm.clear();
-        // The lock has a holder, no matter which.
+        // Any client holds the lock, so that the claims have to wait.
         arm.put(first.key(), b"another client", Some(LONG));
         assert_eq!(ticket(arm, acquire(&first, LONG, now())).await, 5, "{kind}");
         assert_eq!(ticket(arm, acquire(&last, LONG, now())).await, 8, "{kind}");
         arm.delete_ticket(&line);
-        // The answer names the largest ticket of all waiters, so that the next waiter is queued behind them.
+        // The answer contains the largest ticket of all waiters, so that the next waiter is queued behind them.
         assert_eq!(ticket(arm, acquire(&first, LONG, now())).await, 8, "{kind}");
         let ends = arm.ttl(&[b"quorate:ticket:", &line[..]].concat());
         let queue = arm.ttl(&[b"quorate:queue:", &line[..]].concat());
@@ -82,7 +82,7 @@ pub(crate) async fn heartbeat_restores_a_missing_ticket_key(arm: &Arm) {
     }
 }
 
-/// The waiter with the smaller ticket drew it before the waiters that are queued now, but its request arrives late.
+/// Tests a waiter that drew a smaller ticket than the waiters that are queued now, but whose request arrives late.
 pub(crate) async fn missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_waiter_with_a_smaller_one(
     arm: &Arm,
 ) {
@@ -95,7 +95,7 @@ pub(crate) async fn missing_ticket_key_is_restored_to_the_largest_ticket_even_by
     }
 }
 
-/// Collects the keys for which process 7 is woken.
+/// Collects the lock keys for which process 7 is woken.
 #[derive(Clone, Default)]
 struct Woken(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -125,7 +125,7 @@ pub(crate) async fn batched_releases_wake_a_queue_whose_ticket_key_was_missing_u
     ticket(arm, acquire(&waits, LONG, now())).await;
     arm.delete_ticket(lock);
     ticket(arm, acquire(&waits, LONG, now())).await;
-    // The releases queue behind the first request and are then sent as one call.
+    // The releases wait in the node behind the first request, and are then sent together as one call.
     let mut ears = Ears::new();
     ears.ask(&*arm.node, 0, look(lock));
     for (n, holder) in held.iter().enumerate() {
@@ -142,7 +142,7 @@ pub(crate) async fn batched_releases_wake_a_queue_whose_ticket_key_was_missing_u
         woken.iter().any(|key| key == lock)
     })
     .await;
-    // An attempt in a batch must not overtake the waiter.
+    // An acquire without a ticket, sent in one batch with others, must not overtake the queued waiter.
     let tries: Vec<_> = (0..12)
         .map(|n| no_place(&[KEY, &[b'0' + n]].concat(), 20 + n))
         .collect();

@@ -1,4 +1,4 @@
-//! Looking at a lock on one master, and force-releasing it.
+//! Contract cases: looking at a lock on one master, and force-releasing it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,8 +95,8 @@ pub(crate) async fn force_released_holder_cannot_return_after_the_next_holder_is
     assert_eq!(arm.read(KEY), None);
 }
 
-/// The marker lasts for two days, whatever TTL the lock had and whatever `max_ttl` the operator has, because other
-/// clients may use TTLs of up to a day.
+/// Tests that the marker lasts for two days, whatever TTL the lock had and whatever `max_ttl` the operator has. Reason:
+/// other clients may use TTLs of up to a day.
 pub(crate) async fn break_marker_outlives_the_longest_ttl_of_any_client(arm: &Arm) {
     let short = LONG / 20;
     let number = arm.granted(acquire(&claim(KEY, 1), short, now())).await;
@@ -104,7 +104,7 @@ pub(crate) async fn break_marker_outlives_the_longest_ttl_of_any_client(arm: &Ar
         .await
         .expect("the lock is force-released");
     assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
-    // The marker's lifetime is extended when a class is force-released after it.
+    // If a lock of readers or of an owner is force-released later, the marker's lifetime is extended.
     arm.put(&mark(KEY), b"\nanother\n", Some(secs(1)));
     let part = Part {
         key: KEY.into(),
@@ -125,7 +125,7 @@ pub(crate) async fn break_marker_outlives_the_longest_ttl_of_any_client(arm: &Ar
     );
 }
 
-/// 480 forced releases: as many as happen in a day with one every three minutes.
+/// Tests 480 forced releases, which is one every three minutes for a day.
 pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_return(arm: &Arm) {
     for n in 1..=96 {
         let mut bytes = [n; 16];
@@ -154,7 +154,8 @@ pub(crate) async fn forced_release_of_a_foreign_lock_writes_no_break_marker(arm:
     assert_eq!((arm.read(KEY), arm.read(&mark(KEY))), (None, None));
 }
 
-/// The holder of a lock without expiry renews it like any other lock, and would restore it.
+/// Tests a lock whose key has no expiry. Its holder renews it like any other lock, and would restore it after a forced
+/// release.
 pub(crate) async fn force_released_lock_without_expiry_is_not_restored(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
@@ -183,7 +184,7 @@ pub(crate) async fn forced_release_does_not_delete_a_lock_key_of_another_data_ty
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
-    // If only the counter has another data type, nothing is changed at all.
+    // If only the counter key has another data type, the forced release changes nothing at all.
     arm.put(b"second", b"holder", None);
     arm.put_foreign(&fence(b"second"));
     assert_eq!(arm.ask(smash(b"second")).await, Err(Fault::WrongType));

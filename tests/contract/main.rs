@@ -1,4 +1,4 @@
-//! Checks every implementation of `Node` against one contract: the memory master, a real server, and every further
+//! Checks every implementation of `Node` against the same contract: the memory master, a real server, and every further
 //! server program in `QUORATE_TEST_SERVERS` (paths separated by commas).
 
 mod acquire;
@@ -23,7 +23,7 @@ mod support;
 mod together;
 mod value;
 
-/// Runs each case on every arm.
+/// Defines one test for each contract case, which runs the case on every master under test.
 macro_rules! contract {
     ($($module:ident: $($case:ident)*;)*) => {
         mod memory {

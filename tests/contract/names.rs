@@ -1,4 +1,4 @@
-//! The names of locks.
+//! Contract cases: the names of locks.
 
 use quorate::MAX_RESOURCE_LEN;
 use quorate::node::Answer;

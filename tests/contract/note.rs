@@ -1,4 +1,4 @@
-//! Holders' notes, and listing the keys of locks.
+//! Contract cases: holders' notes, and listing the keys of locks.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,7 +21,7 @@ fn note_key(key: &[u8]) -> Vec<u8> {
     [b"quorate:note:", key].concat()
 }
 
-/// A request that writes one note, as a process on the host `host` does.
+/// A request that writes one note of a holder on the machine `host`.
 pub(crate) fn note(claim: &Arc<Claim>, host: &str, announce: bool) -> Request {
     let item = NoteItem {
         claim: claim.clone(),
@@ -166,7 +166,7 @@ pub(crate) async fn note_without_its_lock_is_not_shown(arm: &Arm) {
     arm.ask(note(&holder, "one", false))
         .await
         .expect("the note is answered");
-    // The lock key is deleted as by its expiry, not released, so the note stays.
+    // The lock key is deleted as if it had expired, not released, so the note stays.
     arm.delete(KEY);
     assert!(arm.read(&note_key(KEY)).is_some());
     assert_eq!(state(arm).await.note, None);
@@ -205,7 +205,7 @@ pub(crate) async fn release_removes_its_own_note_only(arm: &Arm) {
     assert_eq!(host(state(arm).await.note).as_deref(), Some("one"));
     assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
     assert_eq!(arm.read(&note_key(KEY)), None);
-    // Holders that were queued with a ticket.
+    // These two holders were queued with a ticket before they got the lock.
     for (n, holder) in [(3, queued(KEY, 3, 1)), (4, queued(KEY, 4, 2))] {
         arm.granted(acquire(&holder, LONG, now())).await;
         arm.ask(note(&holder, "one", false))
@@ -312,13 +312,13 @@ pub(crate) async fn a_withdrawn_lock_among_many_gets_no_note(arm: &Arm) {
 }
 
 fn arm_notes(arm: &Arm, said: Result<Answer, Fault>) -> (bool, bool) {
-    // The memory master receives withdrawn items as well; both ignore them.
+    // The memory master receives withdrawn items as well. Both masters ignore them.
     assert_eq!(said, Ok(Answer::Noted(vec![false, true])));
     let there = |key: &[u8]| arm.read(&note_key(key)).is_some();
     (there(b"a"), there(b"b"))
 }
 
-/// Collects the leaders that were announced.
+/// Collects the leaders that were announced to an observer.
 #[derive(Clone, Default)]
 struct Announced(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -443,7 +443,7 @@ pub(crate) async fn every_hold_of_a_class_has_a_note_that_ends_with_it(arm: &Arm
     };
     let hosts: Vec<_> = was.holds.into_iter().map(|hold| host(hold.note)).collect();
     assert_eq!(hosts, [Some("two".into())]);
-    // The holds of a class that no longer holds the lock are not listed.
+    // Holds of readers or owners that no longer hold the lock are not listed.
     arm.granted(acquire(&claim(KEY, 4), LONG, now())).await;
     assert_eq!(state(arm).await.holds, []);
 }

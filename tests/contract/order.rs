@@ -1,4 +1,4 @@
-//! Promises of a node about several requests: it keeps their order, and answers each exactly once.
+//! Contract cases about several requests: a node keeps their order, and answers each exactly once.
 
 use std::sync::Arc;
 
@@ -11,12 +11,13 @@ use crate::support::secs;
 
 const KEY: &[u8] = b"job";
 
-/// More requests than a node sends at a time.
+/// More requests than a node sends at once.
 const MANY: usize = 3_000;
 
 pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
     let mut ears = Ears::new();
-    // Nothing is awaited in between: each acquire is granted only if the release before it arrived first.
+    // The test awaits nothing between the requests. Each acquire is granted only if the release before it arrived
+    // first.
     for n in 0..MANY / 2 {
         let claim = claim(KEY, n as u8);
         ears.ask(&*arm.node, 2 * n, acquire(&claim, LONG, now()));
@@ -35,7 +36,7 @@ pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
 
 pub(crate) async fn every_request_is_answered_once(arm: &Arm) {
     let mut ears = Ears::new();
-    // The node is connected first, because requests that are queued before it connects take another path.
+    // Wait until the node is connected, because requests that are queued before that take another code path.
     arm.ask(look(KEY)).await.expect("the master answers");
     let mut wanted = Vec::new();
     for n in 0..MANY {
@@ -68,7 +69,7 @@ pub(crate) async fn node_is_idle_when_every_request_is_answered(arm: &Arm) {
         }
         let idle = tokio::time::timeout(PATIENCE, arm.node.idle()).await;
         assert!(idle.is_ok(), "round {round}");
-        // All requests that were sent before have been answered by now.
+        // All requests that were sent before this point have been answered by now.
         for _ in 0..100 {
             assert!(!ears.is_silent(), "round {round}");
         }

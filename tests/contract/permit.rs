@@ -1,4 +1,4 @@
-//! The slots of a semaphore on one master.
+//! Contract cases: the slots of a semaphore on one master.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Releasing a lock on one master.
+//! Contract cases: releasing a lock on one master.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ pub(crate) async fn a_holder_deletes_its_key_and_keeps_the_counter(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(counter));
 }
 
-/// Releases of withdrawn claims and of others: a server may use a command of its own, instead of a script, only for
-/// withdrawn claims.
+/// Whether the released claim is withdrawn. Both cases are tested, because for a withdrawn claim a node may use a
+/// command of the server instead of a script.
 const GIVEN_UP: [bool; 2] = [false, true];
 
-/// Claims with and without a counter, withdrawn and not withdrawn.
+/// Claims with and without a fencing counter, withdrawn and not withdrawn.
 fn claims(n: u8) -> impl Iterator<Item = Arc<Claim>> {
     GIVEN_UP.into_iter().flat_map(move |given_up| {
         let claims = [claim(KEY, n), classic(KEY, n)];
@@ -56,7 +56,7 @@ pub(crate) async fn release_does_not_delete_the_lock_key_of_another_holder(arm: 
         assert_eq!(said, Ok(Answer::Released(false)));
         assert_eq!(arm.read(KEY), Some(hex(1)));
     }
-    // A lock value that has ours as a prefix belongs to another client.
+    // A lock value that begins with our token but is longer belongs to another client.
     let longer = [&hex(3)[..], b"0"].concat();
     arm.put(KEY, &longer, None);
     for other in claims(3) {

@@ -24,7 +24,7 @@ const LOCKS: usize = 24;
 /// The largest allowed difference between the remaining times of two keys that were set at the same time.
 const BLUR: Duration = secs(2);
 
-/// The prefix of all waiter ids.
+/// The prefix of all waiter ids, which is the id of the process.
 const PROCESS: &str = "0000000000000007";
 
 /// One operation on both masters.
@@ -34,7 +34,7 @@ enum Step {
     Burst(Vec<Ask>),
     /// Adds waiters to a lock's queue. Those marked `false` die at once and stay in the queue.
     Line(usize, Vec<bool>),
-    /// Puts a key of another data type: the prefix of its name, and the lock.
+    /// Puts a key of another data type: the prefix of the key's name, and the index of the lock.
     Foreign(&'static str, usize),
     Counter(usize, &'static str),
     Put(usize),
@@ -57,11 +57,11 @@ struct Ask {
 
 #[derive(Clone, Copy, Debug)]
 enum Verb {
-    /// Acquires a lock: the index of its TTL, and the distance of the proposed number from now in milliseconds.
+    /// Acquires a lock: the index of its TTL, and the distance of the proposed fencing number from now in milliseconds.
     Acquire(usize, i64),
     Withdrawn,
     Release(bool),
-    /// Releases a claim that may have a note.
+    /// Releases a claim whose lock may have a note.
     ReleaseNoted,
     Confirm(i64),
     Look,
@@ -105,7 +105,7 @@ impl Ask {
         }))
     }
 
-    /// The request at the time `now`.
+    /// The request to send at the time `now`.
     fn request(&self, now: u64) -> Request {
         let claim = self.claim();
         let shifted = |by: i64| now.saturating_add_signed(by * 1_000);
@@ -126,12 +126,12 @@ impl Ask {
     }
 }
 
-/// Random requests, mostly for locks with queues (`lines`) or mostly for locks without. With `cut`, some proposed
-/// numbers are limited by the masters' clocks.
+/// Random requests. If `lines` is true, most of them are for locks with queues, otherwise most are for locks without.
+/// If `cut` is true, some proposed fencing numbers are so high that the masters' clocks limit them.
 fn ask(cut: bool, lines: bool) -> impl Strategy<Value = Ask> {
     let shift = move || {
         prop_oneof![
-            // Only a few different distances, so that a counter sometimes equals a proposed number.
+            // Use only a few different distances, so that a fencing counter sometimes equals a proposed number.
             6 => (-2..3_i64).prop_map(|by| 200 * by),
             u32::from(cut) => Just(-9_000),
             u32::from(cut) => Just(9_000),
@@ -212,7 +212,7 @@ fn command(arm: &Arm, args: &[&[u8]]) -> Reply {
     }
 }
 
-/// The number of scripts that a server has run.
+/// The number of scripts that a server has run so far.
 fn scripts(arm: &Arm) -> u64 {
     let stats = command(arm, &[b"INFO", b"commandstats"]);
     let text = stats.text().expect("text").into_owned();
@@ -223,11 +223,11 @@ fn scripts(arm: &Arm) -> u64 {
     })
 }
 
-/// Seeded bugs of the master that gets whole bursts; the comparison must notice them.
+/// Bugs that the test can seed into the master that gets whole bursts. The comparison must notice each bug.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// The master does not see that queues exist.
+    /// The master does not know that queues exist, because the queue marker was deleted.
     Lines,
     /// The master does not see which locks have queues.
     Tickets,
@@ -242,8 +242,8 @@ struct Pair {
     together: Arm,
     heard: [Heard; 2],
     wrong: Wrong,
-    /// Whether the masters' clocks may limit proposed numbers. The clocks of the two masters are not read at the same
-    /// moment.
+    /// Whether the masters' clocks may limit proposed fencing numbers. The results may then differ a little, because
+    /// the two clocks are not read at the same moment.
     cut: bool,
     seen: [AtomicUsize; 4],
 }
@@ -260,7 +260,8 @@ impl Pair {
             cut,
             seen: Default::default(),
         };
-        // The scripts for bursts are loaded when they are first needed, which is here.
+        // Scripts for several requests at once are loaded when they are first needed. These releases need them, so they
+        // are loaded now.
         let all = (0..9).map(|lock| asking::release(&asking::claim(&key(lock), 1)));
         Self::ask_at_once(&pair.together, &all.collect::<Vec<_>>()).await;
         pair
@@ -358,14 +359,14 @@ impl Pair {
             let place = Fairness::Fair(Some(Box::new(ticket(number, beat))));
             let claim = Claim::new("", &key(lock), asking::token(9), true);
             let asked = asking::acquire(&Arc::new(claim.with_fairness(place)), LONG, now());
-            // A waiter that is granted the lock releases it and keeps its ticket.
+            // If a master grants the lock to the waiter, delete the lock key again.
             for arm in [&self.apart, &self.together] {
                 let _ = arm.ask(asked.clone()).await;
                 arm.delete(&key(lock));
             }
         }
-        // The heartbeats of dead waiters have ended by now. The queue marker that they left lives for two heartbeats,
-        // and then is gone on both masters.
+        // After this pause the heartbeats of dead waiters (15 ms) have expired, and so has the queue marker on both
+        // masters, which lives for two heartbeats.
         tokio::time::sleep(ms(45)).await;
     }
 
@@ -382,8 +383,8 @@ impl Pair {
                     for arm in [&self.apart, &self.together] {
                         arm.put_foreign(&key);
                     }
-                    // A foreign key in place of a queue is read only if the lock has a ticket key and the queue marker
-                    // exists.
+                    // A master reads a key of another data type in place of a queue only if the lock has a ticket key
+                    // and the queue marker exists.
                     for key in [beside("quorate:ticket:", *lock), b"quorate:lines".to_vec()] {
                         self.both(&[b"SET", &key, b"1", b"NX", b"PX", b"240000"])?;
                     }
@@ -400,8 +401,8 @@ impl Pair {
                 }
                 Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
                 Step::Full(full) => {
-                    // Once a script has removed a dead waiter, a full server lets the script write more. So no waiter
-                    // is queued while the servers are full.
+                    // On a full server, a script that has removed a dead waiter may still write. Delete all queues, so
+                    // that no waiter is queued while the servers are full.
                     for lock in 0..LOCKS {
                         for before in ["quorate:queue:", "quorate:alive:"] {
                             self.both(&[b"DEL", &beside(before, lock)])?;
@@ -412,7 +413,7 @@ impl Pair {
                 }
             }
             self.compare_keys()?;
-            // All published messages have arrived before the answers to these requests.
+            // Published messages arrive before the answers to these requests, so all of them have arrived afterwards.
             for arm in [&self.apart, &self.together] {
                 let _ = arm.ask(asking::look(b"another")).await;
             }
@@ -443,7 +444,7 @@ impl Pair {
                 let [a, b] = [&self.apart, &self.together].map(|arm| {
                     let reply = command(arm, &[b"ZRANGE", &key, b"0", b"-1"]);
                     match (before, reply) {
-                        // Waiters with the same deadline may be in any order.
+                        // Waiters with the same deadline may be listed in any order.
                         ("quorate:alive:", Reply::Array(mut all)) => {
                             all.sort_by_key(|one| one.text().map(Cow::into_owned));
                             Reply::Array(all)
@@ -470,7 +471,7 @@ impl Pair {
     }
 }
 
-/// Runs bursts on both masters. Returns the first difference.
+/// Runs random bursts on both masters, and compares their replies and states. Returns the first difference.
 fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
     let seed = seed();
     let runtime = tokio::runtime::Builder::new_current_thread();
@@ -479,7 +480,7 @@ fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
     let config = Config {
         cases,
         failure_persistence: None,
-        // A difference that is expected need not be shrunk.
+        // If the test expects a difference because of a seeded bug, the case need not be shrunk.
         max_shrink_iters: if wrong == Wrong::Nothing { 300 } else { 0 },
         ..Config::default()
     };

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use quorate::{Redlock, RestartGuard, TryAcquire};
 use quorate_testbed::Masters;
 
-/// The process of another Redlock client, with or without a lock.
+/// A process that runs another Redlock client. It may hold a lock.
 struct Peer {
     child: Child,
     input: ChildStdin,
@@ -73,8 +73,8 @@ fn pottery() -> Option<Command> {
     Some(command)
 }
 
-/// Checks both directions: while one client holds the lock, the other is refused. `prefix` is what the other client
-/// puts before the resource name.
+/// Checks that while one of the two clients holds the lock, the other is refused. `prefix` is the text that the other
+/// client puts before the resource name.
 async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &str) {
     let Some(command) = peer() else {
         eprintln!("SKIPPED: the peer is not installed; scripts/interop installs and runs this");

@@ -1,4 +1,4 @@
-//! Sending requests to a single node, as the coordinator of a quorum would.
+//! Sends requests to a single node, as the coordinator of a quorum would.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use super::PATIENCE;
 
 pub(crate) type Said = Result<Answer, Fault>;
 
-/// Collects answers, each with the number of its request.
+/// Collects the answers of nodes, each with the number of its request.
 pub(crate) struct Ears {
     sender: UnboundedSender<(usize, Said)>,
     receiver: UnboundedReceiver<(usize, Said)>,
@@ -41,7 +41,7 @@ impl Ears {
         node.send(request, Reply::new(answers, number, Phase::Look));
     }
 
-    /// The next answer.
+    /// Waits for the next answer.
     pub(crate) async fn next(&mut self) -> (usize, Said) {
         tokio::time::timeout(PATIENCE, self.receiver.recv())
             .await
@@ -58,7 +58,7 @@ impl Ears {
         said
     }
 
-    /// Whether no answer is waiting.
+    /// Whether no answer has arrived that was not read yet.
     pub(crate) fn is_silent(&mut self) -> bool {
         self.receiver.try_recv().is_err()
     }
@@ -74,7 +74,7 @@ pub(crate) async fn ask(node: &dyn Node, request: Request) -> Said {
     said
 }
 
-/// Counts answers, and the largest number of requests that were open at the same time.
+/// Counts answers, and records the largest number of requests that were unanswered at the same time.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) answers: AtomicUsize,
@@ -99,7 +99,7 @@ pub(crate) fn token(n: u8) -> Token {
     Token::from_bytes([n; 16])
 }
 
-/// A fenced claim with token `n`.
+/// A claim with a fencing counter and the token `n`.
 pub(crate) fn claim(key: &[u8], n: u8) -> Arc<Claim> {
     Arc::new(Claim::new("", key, token(n), true))
 }
@@ -109,7 +109,7 @@ pub(crate) fn classic(key: &[u8], n: u8) -> Arc<Claim> {
     Arc::new(Claim::new("", key, token(n), false))
 }
 
-/// A fenced claim with this ticket.
+/// A claim with a fencing counter, the token `n` and the ticket `number`.
 pub(crate) fn queued(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
     let place = Ticket {
         waiter: format!("{n:016x}:1").into(),
@@ -140,7 +140,7 @@ pub(crate) fn read(claim: &Arc<Claim>, token: u64) -> Request {
     Request::Read { claim, token }
 }
 
-/// A write with a generous deadline.
+/// A request to write the stored value, with a deadline that is far away.
 pub(crate) fn write(claim: &Arc<Claim>, token: u64, bytes: &[u8]) -> Request {
     put(claim, token, Some(bytes.into()))
 }

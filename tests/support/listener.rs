@@ -35,9 +35,9 @@ impl Listener {
 
 /// Sends the trace output of this thread to `subscriber` until the guard is dropped.
 ///
-/// While a process has a single subscriber, `tracing` asks only the thread that reaches a callsite first whether the
-/// callsite is of interest, and keeps the answer. If a test on another thread, without a subscriber, comes first, the
-/// callsite stays off here too. So there is always a second subscriber, which ignores everything.
+/// While a process has a single subscriber, `tracing` asks only the first thread that reaches a callsite whether
+/// anybody wants its events, and remembers the answer. If that thread belongs to another test and has no subscriber,
+/// the callsite stays off for this test too. So there is always a second subscriber, which ignores everything.
 pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
     static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
     LazyLock::force(&SECOND);

@@ -1,6 +1,6 @@
 //! Helpers that many tests share: masters, clients, and checks of the masters' keys.
 //!
-//! Each test program uses only some of them.
+//! Each test program uses only some of these helpers.
 #![allow(dead_code)]
 
 pub(crate) mod asking;
@@ -33,9 +33,9 @@ pub(crate) fn masters(n: usize) -> Masters {
     Masters::start(n).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Settings for `urls` of masters that the test has just started. The TTL is longer than any test waits, so a key that
-/// is gone in time was deleted. The node timeout is ten times the default, because on a busy machine a good master
-/// sometimes needs more than 50 ms.
+/// Settings for `urls` of masters that the test has just started. The TTL is longer than any test waits. So if a key is
+/// gone before its TTL ends, a client has deleted it. The node timeout is ten times the default, because on a busy
+/// machine a good master sometimes needs more than 50 ms.
 pub(crate) fn settings<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBuilder {
     Redlock::builder()
         .masters(urls)
@@ -69,7 +69,7 @@ pub(crate) async fn take(redlock: &Redlock, resource: &str) -> LockGuard {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Waits until `seen` returns true. The test fails with the message `what` after [`PATIENCE`].
+/// Waits until `seen` returns true. After [`PATIENCE`] without success, the test fails with the message `what`.
 pub(crate) async fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
     let started = Instant::now();
     while !seen() {
@@ -81,7 +81,7 @@ pub(crate) async fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// Sends a command to a server that must be alive.
+/// Sends a command to a server that must be running. Returns the reply.
 pub(crate) fn ask_server(server: &Server, command: &[&str]) -> Reply {
     server
         .command(command)

@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The seed of this run of the test: `QUORATE_SEED`, or a new one. A failing test prints it, so that the run can be
-/// repeated.
+/// The random seed of this test run: `QUORATE_SEED`, or a new seed. A failing test prints its seed, so that the run can
+/// be repeated.
 pub(crate) fn seed() -> u64 {
     match std::env::var("QUORATE_SEED") {
         Ok(text) => text.parse().expect("QUORATE_SEED is a number"),

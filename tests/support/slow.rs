@@ -9,11 +9,11 @@ use quorate::runtime::BoxFuture;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-/// A node that executes every request `there` after it was sent, and delivers the reply `back` after that. It keeps the
-/// order of requests, like one connection to a distant master.
+/// A node that executes every request after the delay `there`, and delivers the reply after the further delay `back`.
+/// It keeps the order of requests, like one connection to a distant master.
 ///
-/// It checks whether a claim was withdrawn only when the request arrives at the master. So it produces the case that
-/// the coordinator must handle: a request that was sent before its claim was withdrawn.
+/// The node checks whether a claim was withdrawn only when the request arrives at the master. So it produces the case
+/// that the coordinator must handle: a request that was sent before its claim was withdrawn.
 pub(crate) struct SlowNode {
     pub(crate) master: MemoryNode,
     post: UnboundedSender<(Request, Reply)>,

@@ -1,4 +1,4 @@
-//! A master in memory that answers as a rule demands: at once, late, with an error, or never.
+//! A master in memory that treats each request by a rule: it answers at once, late, with an error, or never.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,23 +13,24 @@ use super::{ms, secs};
 /// How a master treats one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Treatment {
-    /// Executed and answered at once.
+    /// The request is executed and answered at once.
     Honest,
-    /// Executed and never answered, which violates the contract of a node.
+    /// The request is executed and never answered, which violates the contract of a node.
     Unanswered,
-    /// Executed, and answered after this time.
+    /// The request is executed, and answered after this time.
     Late(Duration),
-    /// Not executed; fails with this error after this time.
+    /// The request is not executed. It fails with this error after this time.
     Fails(Fault, Duration),
 }
 
 type Rule = Box<dyn FnMut(&Request) -> Treatment + Send>;
 
-/// A node that treats every request as its rule says.
+/// A node that treats every request by a rule, which a test can replace.
 pub(crate) struct Stubborn {
     pub(crate) master: MemoryNode,
     rule: Mutex<Rule>,
-    /// The replies that will never be given. They are kept, because dropping a reply would count as an answer.
+    /// The reply handles of requests that are never answered. They are kept, because dropping a handle would count as
+    /// an answer.
     kept: Mutex<Vec<Reply>>,
 }
 
@@ -45,12 +46,12 @@ impl Stubborn {
         })
     }
 
-    /// A node that keeps the contract.
+    /// A node that executes and answers every request at once.
     pub(crate) fn honest(name: &str) -> Arc<Self> {
         Self::new(name, |_| Treatment::Honest)
     }
 
-    /// Stores the lock key as held by another client, and returns this node.
+    /// Sets the lock key as if another client held the lock, and returns this node.
     pub(crate) fn holding(self: Arc<Self>, key: &str) -> Arc<Self> {
         self.master.with_master(|master, now| {
             let ttl = Some(Duration::from_secs(600));
@@ -59,7 +60,7 @@ impl Stubborn {
         self
     }
 
-    /// Deletes the lock key as that other client would, without waking any waiter.
+    /// Deletes the lock key as the other client of `holding` would, without waking any waiter.
     pub(crate) fn let_go(&self, key: &str) {
         self.master.with_master(|master, now| {
             // Setting a TTL of zero deletes the key.

@@ -7,7 +7,7 @@ use super::PATIENCE;
 
 pub(crate) type Waiter = JoinHandle<Result<LockGuard, AcquireError>>;
 
-/// Waits for the task to acquire the lock, and returns its guard.
+/// Waits until the task has acquired the lock, and returns the guard of the lock.
 pub(crate) async fn gets_it(waiter: Waiter) -> LockGuard {
     let outcome = tokio::time::timeout(PATIENCE, waiter).await;
     let outcome = outcome
