@@ -1,4 +1,4 @@
-//! Acquiring, holding and releasing one lock on real masters, some of which die.
+//! Tests of acquiring, holding and releasing one lock on real masters, some of which die.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ fn redlock(masters: &Masters) -> Redlock {
     Redlock::builder()
         .masters(masters.urls())
         .restart_guard(RestartGuard::Off)
-        // Ten times the default node timeout, because a healthy master on a busy machine sometimes needs more than 50
-        // ms.
+        // Use ten times the default node timeout, because a healthy master on a busy machine sometimes needs more than
+        // 50 ms.
         .node_timeout(Duration::from_millis(500))
         .build()
         .expect("good settings")

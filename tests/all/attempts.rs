@@ -1,5 +1,5 @@
-//! Failed attempts: what they leave on the masters, when the next attempt follows, and that an unsuccessful wait ends
-//! in time.
+//! Tests of failed attempts to acquire: which keys they leave on the masters, when the next attempt follows, and that
+//! an unsuccessful wait ends in time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use crate::support::{self, PATIENCE, eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{AcquireError, Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
 
-/// Longer than any test of this file waits.
+/// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
 fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -52,7 +52,7 @@ fn is_confirm(request: &Request) -> bool {
     matches!(request, Request::Confirm { .. })
 }
 
-/// Gives every master a different counter, so that an acquire needs a second round.
+/// Gives every master a different fencing counter, so that an acquire needs a second round of requests.
 fn apart(nodes: &[Arc<Stubborn>]) {
     for (number, node) in nodes.iter().enumerate() {
         node.master.with_master(|master, now| {
@@ -69,7 +69,7 @@ async fn leaves_nothing(redlock: &Redlock, nodes: &[Arc<Stubborn>]) {
         !matches!(tried, Ok(quorate::TryAcquire::Acquired(_))),
         "{tried:?}"
     );
-    // The TTL of these keys is far longer than the test waits, so they are deleted by releases.
+    // The TTL of these keys is far longer than the test waits, so only releases can have deleted them.
     eventually("every key is gone", || {
         nodes.iter().all(|node| holder(node).is_none())
     })
@@ -101,7 +101,8 @@ async fn attempt_with_an_unconfirmed_token_leaves_no_key() {
     }
 }
 
-/// A majority lost the key between grant and confirmation, as masters do that restart empty.
+/// Tests a majority of masters that lose the lock key between grant and confirmation, like masters that restart without
+/// their data.
 #[tokio::test]
 async fn lock_lost_before_the_confirmation_of_its_token_leaves_no_key() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -122,7 +123,7 @@ async fn lock_lost_before_the_confirmation_of_its_token_leaves_no_key() {
     }
 }
 
-/// Another client raises the counters as fast as they are confirmed.
+/// Tests that another client raises the fencing counters as fast as this client confirms them.
 #[tokio::test]
 async fn attempt_whose_token_is_outrun_in_every_round_leaves_no_key() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -149,14 +150,15 @@ async fn attempt_whose_token_is_outrun_in_every_round_leaves_no_key() {
     assert_eq!(confirmed, 18);
 }
 
-/// If clients that each got a minority of grants kept trying without a pause, they would block each other forever.
+/// Tests the pause between attempts. If each of several clients got a minority of the grants and tried again without a
+/// pause, they would block each other forever.
 #[tokio::test]
 async fn next_attempt_waits_until_the_previous_one_is_undone() {
     let undone_after = ms(400);
     for order in [0, 1] {
         let asked = Arc::<Mutex<Vec<Instant>>>::default();
         let released = Arc::<Mutex<Vec<Instant>>>::default();
-        // Master `a` grants every attempt and the others refuse. So there is a grant to undo on this master.
+        // Master `a` grants every attempt and the other masters refuse. So each attempt has a grant on `a` to undo.
         let (attempts, undos) = (asked.clone(), released.clone());
         let grants = Stubborn::new("a", move |request| match request {
             Request::Acquire { .. } => {
@@ -220,7 +222,7 @@ async fn waiter_that_reaches_only_a_minority_leaves_the_queue_until_it_reaches_m
     assert!(nodes.iter().all(|node| line(node) == 0));
 }
 
-/// The wait ends at its limit, however late the next look, retry or heartbeat is due.
+/// Tests that a wait ends at its limit, however late the next look, retry or heartbeat is due.
 #[tokio::test]
 async fn unsuccessful_wait_ends_at_its_limit() {
     let down = |_: &Request| -> Treatment { Fails(Fault::Down("off".into()), Duration::ZERO) };
@@ -242,7 +244,8 @@ async fn unsuccessful_wait_ends_at_its_limit() {
             assert_eq!(is_outage, all_off, "{error}");
         }
     }
-    // The limit also holds behind a holder in the same process, although that waiter sends no request to the masters.
+    // The limit also holds for a waiter behind a holder of the same process, although that waiter sends no request to
+    // the masters.
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
     let _guard = support::take(&redlock, "job").await;
@@ -254,13 +257,13 @@ async fn unsuccessful_wait_ends_at_its_limit() {
         .expect_err("held");
 }
 
-/// A second hold must not confirm a number of its own. If that confirmation arrived after the other holds have ended,
-/// it would write a number of a class that no longer holds the lock.
+/// Tests that the second hold of an owner confirms no number of its own. If its confirmation arrived after all holds
+/// had ended, it would raise the fencing counter although the owner no longer holds the lock.
 #[tokio::test]
 async fn further_hold_adopts_the_owners_number_instead_of_confirming_another() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
-    // One master misses the first hold, so it grants the next hold a different number.
+    // The first master misses the first hold, so it grants the next hold a different fencing number.
     nodes[0].change(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
     let outer = here.owner("o").expect("an id");
     let outer = outer.acquire("job").await.expect("free");

@@ -120,7 +120,7 @@ async fn quota_is_not_created_if_a_master_is_missing_or_a_value_exists() {
     assert!(error.starts_with(line) && error.contains("m1"), "{error}");
     assert_eq!(error.lines().count(), 1);
     nodes[1].set_condition(Condition::Up);
-    // The counter of the lock stays after the lock is released, as always.
+    // The lock's fencing counter stays after the release, as always.
     let value = |master: &mut Master| {
         let key = b"quorate:value:prizes";
         master.peek(u64::MAX / 2, key).holder.map(<[u8]>::to_vec)
@@ -154,7 +154,7 @@ async fn callers_with_different_permit_counts_are_bounded_by_the_largest() {
     let third = attempt(3).await.expect("an answer").acquired();
     assert_eq!(third.as_ref().and_then(quorate::LockGuard::slot), Some(2));
     assert!(attempt(3).await.expect("an answer").acquired().is_none());
-    // A client with a smaller number of permits sees only the slots below that number.
+    // A client that uses a smaller number of permits sees only the slots below that number.
     drop(first);
     redlock.flush().await;
     assert!(attempt(2).await.expect("an answer").acquired().is_some());

@@ -1,4 +1,4 @@
-//! The blocking verbs: they do what the async ones do, from any thread outside a runtime.
+//! Tests of the blocking methods: they do the same as the async methods, from any thread outside a runtime.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -60,7 +60,7 @@ fn blocking_lock_is_renewed_while_its_thread_is_busy() {
         .build_blocking()
         .expect("good settings");
     let guard = redlock.acquire("r").expect("free");
-    // One and a half TTLs, during which this thread runs nothing else.
+    // Sleep for one and a half TTLs, during which this thread runs nothing else.
     thread::sleep(secs(3));
     assert_eq!(guard.loss(), None);
     assert!(guard.is_valid());
@@ -100,7 +100,7 @@ fn silent_master_delays_the_last_drop_only_briefly() {
     masters[0].stop().expect("stopped");
     let started = Instant::now();
     drop((guard, redlock));
-    // The limit is the node timeout of 500 ms plus 300 ms. The test allows more, for a busy machine.
+    // The limit for the call is the node timeout of 500 ms plus 300 ms. The test allows more, for a busy machine.
     assert!(started.elapsed() < secs(8), "{:?}", started.elapsed());
     assert!(!has_key(&masters[1], "r") && !has_key(&masters[2], "r"));
     masters[0].cont().expect("continued");
@@ -172,7 +172,7 @@ async fn blocking_verbs_inside_a_runtime_panic_with_advice_and_drops_work() {
     let elsewhere = redlock.clone();
     let again = thread::spawn(move || elsewhere.acquire("r").map(drop));
     assert!(again.join().expect("no panic").is_ok());
-    // The last handle is dropped inside a runtime, where dropping must not block.
+    // Drop the last handle inside a runtime, where dropping must not block.
     drop(redlock);
 }
 
@@ -199,7 +199,7 @@ fn blocking_scope_body_may_lock_and_a_loss_is_reported() {
         redlock.scope("inner", |guard| guard.is_valid())
     });
     assert_eq!(inner, Ok(Ok(true)));
-    // The lock expires while the body runs, and the body continues.
+    // The lock expires while the body of the scope runs, and the body continues.
     let told = Arc::new(Mutex::new(None));
     let tell = told.clone();
     let brief = redlock.lock("brief").ttl(ms(500)).renewal(false);
@@ -262,7 +262,7 @@ fn values_elections_owners_and_permits_work_as_with_async() {
 
     let nightly = redlock.once("nightly", Duration::from_secs(24 * 3600));
     nightly.create().expect("new");
-    // A body may itself acquire another lock.
+    // The body of a scope may itself acquire another lock.
     let done = nightly.at_most_once(|_| redlock.scope("beside", |_| 42));
     assert_eq!(done, Ok(OnceOutcome::Done(Ok(42))));
     let again = nightly.at_most_once(|_| ());

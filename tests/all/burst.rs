@@ -1,4 +1,4 @@
-//! Very many locks that are due for renewal at once.
+//! Tests a very large number of locks that are due for renewal at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -75,8 +75,8 @@ fn lost(guards: &[LockGuard]) -> usize {
     guards.iter().filter(|guard| !guard.is_valid()).count()
 }
 
-/// Keeps 5,000 locks on three masters, which answer extensions after these times in milliseconds. Returns the largest
-/// number of unanswered batches at one master, once all locks have been renewed at least twice.
+/// Holds 5,000 locks on three masters, which answer extensions after `takes` milliseconds. Returns the largest number
+/// of unanswered batches at one master until all locks were renewed at least twice.
 async fn most_open(takes: [u64; 3]) -> usize {
     const LOCKS: usize = 5_000;
     let nodes: Vec<_> = takes
@@ -106,7 +106,8 @@ async fn most_open(takes: [u64; 3]) -> usize {
 
 #[tokio::test]
 async fn slow_majority_delays_renewals_but_loses_no_lock() {
-    // The client sends more batches than the limit for a master that has not answered at all.
+    // The masters answer slowly, but they answer. So the client may have more unanswered batches than at a master that
+    // never answers.
     assert!(most_open([400, 400, 400]).await > 2);
 }
 

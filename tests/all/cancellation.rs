@@ -1,5 +1,5 @@
-//! Any future of the library can be dropped at any await point. On every master that answers again, background releases
-//! remove each key that the dropped future leaves.
+//! Tests that any future of the library can be dropped at any await point. Background releases then remove each key
+//! that the dropped future has left, on every master that answers again.
 //!
 //! Each future is polled k times and then dropped, for k = 1, 2, .. until it completes. That covers every await point
 //! at which it ever waits.
@@ -19,8 +19,7 @@ use quorate::node::memory::{Condition, MemoryNode};
 use quorate::{Redlock, RedlockBuilder, Retry, Wait};
 use quorate_testbed::{Fault as Harm, Injected, Masters, Proxy, Way};
 
-/// Polls a future up to `polls` times, each time it is woken, and then drops it. Returns whether the future had
-/// completed.
+/// Polls a future at most `polls` times, whenever it is woken, and then drops it. Returns whether the future completed.
 async fn polled<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     let mut left = polls;
@@ -31,7 +30,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
         left -= 1;
         match future.as_mut().poll(cx) {
             Poll::Ready(_) => Poll::Ready(true),
-            // After its last poll the future is dropped at its await point, without waiting for another wake-up.
+            // Drop the future at its await point after the last poll, without waiting for another wake-up.
             Poll::Pending if left == 0 => Poll::Ready(false),
             Poll::Pending => Poll::Pending,
         }
@@ -42,7 +41,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
 /// A number of polls after which every future of this file has completed.
 const ENOUGH: usize = 400;
 
-/// Masters in memory, each with its own delay of requests and replies.
+/// Masters in memory that delay requests and replies, each by a different time.
 struct Far {
     nodes: Vec<Arc<SlowNode>>,
     redlock: Redlock,
@@ -87,7 +86,7 @@ impl Far {
     }
 }
 
-/// Drops the future `make(..)` after 1, 2, .. polls, on near and on distant masters.
+/// Drops the future that `make(..)` creates after 1, 2, .. polls, on near and on distant masters.
 async fn at_every_point<F, T>(
     with: impl Fn(RedlockBuilder) -> RedlockBuilder,
     make: impl Fn(Redlock) -> F,
@@ -189,7 +188,7 @@ async fn scope_dropped_at_any_await_point_leaves_no_key() {
     .await;
 }
 
-/// Drops a waiter at every await point, for a lock that another client releases after a while.
+/// Drops a waiter at every await point. Another client holds the lock and releases it after a while.
 async fn waits_at_every_point(with: impl Fn(RedlockBuilder) -> RedlockBuilder) {
     for distances in [&[0, 0, 0][..], &[1, 2, 4], &[3, 0, 8]] {
         for polls in 1..=ENOUGH {
@@ -237,7 +236,7 @@ async fn retrying_waiter_dropped_at_any_await_point_leaves_no_key() {
 async fn acquire_with_a_second_round_dropped_at_any_await_point_leaves_no_key() {
     for polls in 1..=ENOUGH {
         let far = Far::new(&[1, 2, 4], as_it_is);
-        // The masters have different counters, so the acquire needs a second round.
+        // Give the masters different fencing counters, so that the acquire needs a second round of requests.
         for (n, node) in far.nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
                 let ahead = (now + 2_000_000 + n as u64).to_string();
@@ -367,7 +366,7 @@ async fn futures_dropped_between_far_real_masters_leave_no_key() {
                 break;
             }
         }
-        // The futures are dropped by the clock as well, at moments between two polls.
+        // Drop the futures at fixed times as well, because these moments are between two polls.
         for after in (0..24).map(|n| Duration::from_micros(500 * n)) {
             let _ = tokio::time::timeout(after, verb(real.redlock.clone())).await;
             real.flushed().await;
@@ -391,14 +390,14 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
         take(&near, "job").await.release().await;
         near.flush().await;
         real.masters[0].stop().expect("stopped");
-        // The acquire is in the socket buffer of the stopped master by now, whatever happens on the other masters.
+        // The acquire is in the socket buffer of the stopped master by now, whatever the other masters do.
         let polls = 1 + round;
         polled(near.acquire("job"), polls).await;
-        // The three rounds wait for less time than the connection's timeout, for about that time, and for longer.
+        // In the three rounds of this test, wait less than the connection's timeout, about as long, and longer.
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
         real.masters[0].cont().expect("continued");
         eventually("no key is left on any master", || real.left() == 0).await;
-        // Requests that were in transit to the stopped master have arrived by now, too.
+        // All requests that were on their way to the stopped master have arrived by now, too.
         take(&near, "other").await.release().await;
         tokio::time::sleep(ms(200)).await;
         assert_eq!(real.left(), 0);
@@ -415,7 +414,7 @@ async fn lock_released_while_a_master_is_stopped_is_gone_when_it_resumes() {
     })
     .await;
     masters[0].stop().expect("stopped");
-    // The client finds out that the master is silent, so the release cannot be sent at once.
+    // The client notices that the master is silent, so it cannot send the release to this master at once.
     take(&redlock, "other").await.release().await;
     tokio::time::sleep(ms(100)).await;
     let started = Instant::now();

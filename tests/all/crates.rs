@@ -1,9 +1,9 @@
-//! A program that uses Redis alone compiles no crates for other kinds of masters.
+//! Tests that a program which uses only Redis compiles no crates for other kinds of masters.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// The crates that the library is compiled from with these features.
+/// The names of the crates that are compiled for the library with these features.
 fn crates(features: &str) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let tree = Command::new(cargo)
@@ -42,7 +42,7 @@ fn redis_only_program_compiles_no_other_node_crate() {
         let other = ["mysql", "maria", "zookeeper"];
         assert!(!other.iter().any(|kind| name.contains(kind)), "{name}");
     }
-    // The feature `node`, with the traits for other kinds of masters, adds no crate.
+    // The feature `node` (the traits for other kinds of masters) adds no crate.
     assert_eq!(crates("node"), alone);
     assert_ne!(
         crates("tls-rustls"),

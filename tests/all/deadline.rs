@@ -1,4 +1,4 @@
-//! Every acquire ends in time, whatever the masters do, and its error names the true reason.
+//! Tests that every acquire ends in time, whatever the masters do, and that its error names the true reason.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -115,7 +115,7 @@ async fn unanswered_confirmation_does_not_block_the_caller() {
     let confirms = |request: &Request| matches!(request, Request::Confirm { .. });
     for order in [0, 1] {
         let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(confirms)));
-        // The masters have different counters, so the acquire needs a second round.
+        // Give the masters different fencing counters, so that the acquire needs a second round of requests.
         for (n, node) in nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
                 let counter = (now + 500_000 * (n as u64 + 1)).to_string();
@@ -134,7 +134,7 @@ async fn leaving_the_queue_of_silent_masters_ends_with_the_wait() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     let redlock = settings(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
-    // The waiter is queued by now. The lock key then disappears, so the waiter's next look finds only the outage.
+    // The waiter is queued by now. Then two masters fail, so the waiter's next look finds an outage.
     tokio::time::sleep(ms(200)).await;
     nodes[0].change(fails(&down()));
     nodes[1].change(fails(&down()));
@@ -158,7 +158,8 @@ async fn try_with_masters_that_never_answer_ends() {
 
 #[tokio::test]
 async fn unlimited_wait_survives_a_master_that_never_answers() {
-    // Two masters hold the lock for a while, so that requests to the silent master are often sent and undone.
+    // Let another client hold the lock on two masters for a while, so that requests to the silent master are often sent
+    // and undone.
     let nodes = [
         Stubborn::honest("a").holding("x"),
         Stubborn::honest("b").holding("x"),
@@ -186,8 +187,8 @@ async fn unlimited_wait_survives_a_master_that_never_answers() {
     }
 }
 
-/// A waiter that finds an outage throughout its wait reports an outage. So does a waiter whose last attempt is cut off
-/// by the end of its wait, whether it is alone or behind another waiter of its process.
+/// Tests that a waiter reports an outage if it finds one throughout its wait. The same holds if the end of the wait
+/// cuts off the last attempt, whether the waiter is alone or behind another waiter of its process.
 #[tokio::test]
 async fn wait_that_ends_in_an_outage_is_not_reported_as_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
@@ -215,7 +216,7 @@ async fn wait_that_ends_in_an_outage_is_not_reported_as_held() {
     }
 }
 
-/// Two callers start at once, and their waits end before the first caller has an answer.
+/// Tests two callers that start at once, and whose waits end before the first caller has an answer.
 #[tokio::test]
 async fn queued_callers_share_the_error_of_the_attempt_however_short_their_wait() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
@@ -227,7 +228,7 @@ async fn queued_callers_share_the_error_of_the_attempt_however_short_their_wait(
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
     }
     let (first, tried) = tokio::join!(brief().acquire(), async {
-        // The try is queued behind two other callers of this process, so no request is sent for it.
+        // This attempt is queued behind two other callers of this process, so no request is sent for it.
         let _second = tokio::spawn({
             let redlock = redlock.clone();
             async move {
@@ -274,14 +275,14 @@ async fn calls_to_masters_that_never_answer_again_end_in_time() {
     let status = status.expect("the call ends in time").expect("a good name");
     let silent = |state: &Result<_, Fault>| matches!(state, Err(Fault::Timeout(_)));
     assert!(status.nodes.iter().all(|node| silent(&node.state)));
-    // The extension waits until the lock expires, because an answer could extend the lock until then.
+    // The extension waits for answers until the lock expires, because an answer could extend the lock until then.
     let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
     let error = extended
         .expect("the call ends in time")
         .expect_err("no master has confirmed the extension");
     assert_eq!(error, ExtendError::Lost(LossCause::Expired));
     assert!(began.elapsed() >= ms(980), "{:?}", began.elapsed());
-    // After the TTL of the lock, there is nothing left to release.
+    // After the lock's TTL, nothing is left to release.
     let released = tokio::time::timeout(LATE, guard.release()).await;
     assert_eq!(released.expect("the call ends in time").pending, 3);
 }

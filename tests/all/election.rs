@@ -1,4 +1,4 @@
-//! Elections on real masters: who leads, which notifications observers receive, and that terms never fall.
+//! Tests of elections on real masters: who leads, which notifications observers receive, and that terms never decrease.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use futures::StreamExt;
 use quorate::{AcquireError, Leader, Leadership, Observation, Redlock, RedlockBuilder, Wait};
 use quorate_testbed::{ClockShim, Masters, OffsetFile, Reply, ServerOptions, Skew};
 
-/// Longer than any test of this file waits.
+/// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
 fn observe(redlock: &Redlock) -> Observation {
@@ -19,7 +19,7 @@ async fn change(observer: &mut Observation) -> Option<Leader> {
     change.expect("a change")
 }
 
-/// Waits for the next leader that the observer is notified of, and skips other notifications.
+/// Waits until the observer is notified of the next leader, and skips other notifications.
 async fn led(observer: &mut Observation) -> Leader {
     loop {
         if let Some(leader) = change(observer).await {
@@ -37,7 +37,7 @@ fn text(leader: &Leader) -> Option<&str> {
     leader.note.as_ref()?.text.as_deref()
 }
 
-/// Settings with all timers far away, so that only an announcement notifies the observer.
+/// Settings whose timers are all far in the future, so that only an announcement can notify the observer.
 fn woken(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls())
         .max_ttl(FAR)
@@ -47,8 +47,8 @@ fn woken(masters: &Masters) -> RedlockBuilder {
         .node_timeout(secs(5))
 }
 
-/// Becomes the leader in a separate runtime that then ends without a release, as if the process was killed. Returns the
-/// term.
+/// Becomes the leader in a separate runtime, which then ends without a release, like a killed process. Returns the term
+/// of the leader.
 fn lead_and_die(settings: RedlockBuilder, note: &'static str) -> u64 {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -58,7 +58,7 @@ fn lead_and_die(settings: RedlockBuilder, note: &'static str) -> u64 {
         let redlock = settings.build().expect("good settings");
         let leads = runtime.block_on(campaign(&redlock, note));
         let term = leads.term();
-        // The note has been sent. From here on this client sends nothing any more: no renewal and no release.
+        // The leader's note has been sent. From here on this client sends neither renewals nor releases.
         runtime.block_on(redlock.flush());
         std::mem::forget((leads, redlock));
         runtime.shutdown_background();
@@ -205,14 +205,14 @@ async fn resumed_former_leader_is_not_reported_once_another_leads() {
     let mut observer = observe(&redlock(&masters));
     let paused = campaign(&old, "paused").await;
     assert_eq!(text(&led(&mut observer).await), Some("paused"));
-    // The keys of the first leader expire while its process is paused. Its notes may remain.
+    // The keys of the first leader expire while its process is paused. Its notes may remain on the masters.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
     let leads = campaign(&new, "awake").await;
     let leader = led(&mut observer).await;
     assert_eq!((leader.term, text(&leader)), (leads.term(), Some("awake")));
-    // The first leader resumes and sends its pending requests.
+    // The paused first leader resumes and sends its pending requests.
     assert!(paused.guard().extend(secs(25)).await.is_err());
     paused.resign().await;
     let late = led(&mut observe(&old)).await;
@@ -278,14 +278,14 @@ async fn leader_is_reported_after_its_counter_has_expired() {
     let election = looks.election("job").ttl(secs(3));
     let mut observer = election.observe().expect("a good name");
     let leader = led(&mut observer).await;
-    // A counter key lives for a day, and renewals do not extend that.
+    // The fencing counter expires after a day, and renewals of the lock do not extend this time.
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
     let told = tokio::time::timeout(secs(4), observer.next()).await;
     assert!(leadership.is_valid());
     assert!(told.is_err(), "the leader must stay the leader: {told:?}");
-    // An observer that starts now is notified of the same leader.
+    // An observer that starts now is notified of the same leader as the others.
     assert_eq!(led(&mut observe(&looks)).await, leader);
 }
 
@@ -299,7 +299,7 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
         (unnamed.term, unnamed.note.as_ref()),
         (leadership.term(), None)
     );
-    // A counter key lives for a day, and renewals do not extend that.
+    // The fencing counter expires after a day, and renewals of the lock do not extend this time.
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
@@ -314,7 +314,7 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
 async fn leader_with_the_longest_note_is_reported() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    // Each control character of a note is stored as a replacement character of three bytes.
+    // Use the longest note: each of its control characters is stored as a replacement character of three bytes.
     let note = "\n".repeat(quorate::MAX_NOTE_LEN);
     let leads = campaign(&redlock, &note).await;
     let leader = led(&mut observe(&redlock)).await;
@@ -351,7 +351,7 @@ async fn foreign_holder_is_not_reported_as_the_previous_leader() {
 #[test]
 fn observer_with_a_zero_ttl_yields() {
     let (done, told) = std::sync::mpsc::channel();
-    // The observer polls on a thread of its own, because the test could not time out a call that never returns.
+    // Poll the observer on a separate thread, because the test could not time out a call that never returns.
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -371,8 +371,8 @@ fn observer_with_a_zero_ttl_yields() {
         .expect("the observer keeps polling");
 }
 
-/// One master's clock was 30 days ahead while another master was away. Then the clock is corrected, a day passes
-/// without a leader, and the master whose clock was ahead is away.
+/// Tests clocks that jump. The clock of one master was 30 days ahead while another master was away. Then the clock is
+/// corrected, a day passes without a leader, and the master whose clock was ahead is away.
 #[tokio::test]
 async fn terms_rise_after_a_day_without_use_when_a_clock_was_ahead() {
     let shim = match ClockShim::build() {

@@ -1,4 +1,4 @@
-//! Waiting for a lock together with clients that do not know the queue: their releases wake no waiter.
+//! Tests of waiting for a lock together with clients that do not know the queue: their releases wake no waiter.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use quorate_testbed::Masters;
 /// The key of the generation marker.
 const MARKER: &str = "quorate:masters";
 
-/// A client with default settings, except that it accepts newly started masters and waits longer on a busy machine.
+/// A client with default settings, except that it trusts masters that have just started, and that its timeouts fit a
+/// busy machine.
 fn fair(masters: &Masters) -> Redlock {
     Redlock::builder()
         .masters(masters.urls())
@@ -20,8 +21,8 @@ fn fair(masters: &Masters) -> Redlock {
         .expect("good settings")
 }
 
-/// The time until a waiter gets the lock, from the moment when a plain client deletes its key after holding it for
-/// `hold`.
+/// The time that a waiter needs to get the lock after a foreign client has deleted its lock key. The foreign client
+/// holds the lock for `hold`.
 async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Duration) -> Duration {
     for master in masters {
         ask_server(
@@ -48,13 +49,13 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
     got.saturating_duration_since(released)
 }
 
-/// At the default TTL, a third of a heartbeat is 1.7 s. The fallback timer alone would notice the release 0.83 s late
-/// on average. Retries notice it at most 250 ms late.
+/// Tests how soon a waiter notices the release by a foreign client. At the default TTL, a third of a heartbeat is 1.7
+/// s. The fallback timer alone would notice the release 0.83 s late on average. Retries notice it at most 250 ms late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_notices_the_release_of_a_foreign_client_soon() {
     let masters = masters(3);
     let mut took = Vec::new();
-    // The holds have different lengths, so that no fixed period of retries matches them all.
+    // Use holds of different lengths, so that no fixed interval between retries matches them all.
     for round in 0..9 {
         let hold = ms(2_000 + 190 * round);
         took.push(after_a_foreign_release(&masters, format!("x{round}"), hold));
@@ -64,7 +65,7 @@ async fn waiter_notices_the_release_of_a_foreign_client_soon() {
     assert!(took[took.len() / 2] < ms(450), "{took:?}");
 }
 
-/// The number of scripts that a master was asked to run.
+/// The number of scripts that a master has been asked to run so far.
 fn scripts(masters: &Masters) -> u64 {
     let stats = ask_server(&masters[0], &["INFO", "commandstats"]);
     let stats = stats.text().expect("text").into_owned();
@@ -75,8 +76,8 @@ fn scripts(masters: &Masters) -> u64 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// A waiter retries while the holder may be a foreign client, which costs messages. The retries stop once the holder is
-/// a client that has a ticket itself.
+/// Tests that a waiter retries only while the holder may be a foreign client, because retries cost messages. The
+/// retries stop once the holder is a client that has a ticket.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn polling_a_holder_sends_a_bounded_number_of_messages() {
     let masters = masters(3);
@@ -87,11 +88,13 @@ async fn polling_a_holder_sends_a_bounded_number_of_messages() {
     let holding =
         tokio::spawn(async move { holder.acquire("x").await.expect("the waiter gets its turn") });
     tokio::time::sleep(secs(3)).await;
-    // Retries follow after 10 ms, growing by 1.6 up to 250 ms, each drawn from the upper half of that. That is at most
-    // 30 in 3 s, plus the two earlier attempts and one script for the holder's renewal.
+    // Retries follow after 10 ms, growing by the factor 1.6 up to 250 ms. Each pause is drawn from the upper half of
+    // that time. That is at most 30 retries in 3 s, plus the two earlier attempts and one script for the holder's
+    // renewal.
     assert!((5..=40).contains(&looked(before)), "{}", looked(before));
     guard.release().await;
-    // This holder was queued itself. Its ticket shows that its release will wake the next waiter.
+    // The holder was queued before it got the lock. Its ticket shows the waiter that its release will wake the next
+    // waiter.
     let guard = holding.await.expect("no panic");
     let before = scripts(&masters);
     let waiting = tokio::spawn(async move { waiter.acquire("x").await.map(drop) });

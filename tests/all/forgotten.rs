@@ -1,18 +1,18 @@
-//! The reported state of a lock that a majority of the masters may have lost. These masters restarted empty, and the
-//! restart guard does not count their votes yet.
+//! Tests of the reported state of a lock that a majority of the masters may have lost. These masters restarted without
+//! data, and the restart guard does not count their votes yet.
 
 use crate::support::{PATIENCE, masters, ms, secs, settings};
 use quorate::{Fault, Redlock, RestartGuard, StatusVerdict};
 use quorate_testbed::Masters;
 
-/// A client whose restart guard ignores a restarted master for longer than any of these tests runs.
+/// A client whose restart guard ignores the votes of a restarted master for longer than any of these tests runs.
 fn client(masters: &Masters) -> Redlock {
     let settings = settings(masters.urls()).max_ttl(secs(300));
     let settings = settings.restart_guard(RestartGuard::AfterFirstContact);
     settings.build().expect("good settings")
 }
 
-/// Waits until the client has contacted all masters, so that it trusts their present server runs.
+/// Waits until the client has contacted all masters, so that it trusts the server processes that run now.
 async fn met(redlock: &Redlock) {
     let began = std::time::Instant::now();
     loop {
@@ -82,7 +82,7 @@ async fn leader_lost_by_a_majority_is_reported_until_its_lease_ends() {
     let leader = leader.expect("the observer is notified").expect("a leader");
     assert_eq!(leader.term, leadership.term());
     forget(&masters);
-    // The observer polls every 4 s, and sooner while no majority answers.
+    // The observer polls every 4 s, and more often while no majority answers.
     let told = tokio::time::timeout(ms(6_500), observer.next()).await;
     assert!(
         leadership.is_valid(),

@@ -1,14 +1,14 @@
-//! Settings are read from the environment of the process. Each test starts a child process, because a process must not
-//! change its own environment while threads read it.
+//! Tests of settings that are read from the environment of the process. Each test starts a child process, because a
+//! process must not change its own environment while other threads read it.
 
 use std::process::Command;
 
 use quorate::RedlockBuilder;
 
-/// The variable that tells this test program that it is the child process.
+/// If this variable is set, this test program is the child process.
 const CHILD: &str = "QUORATE_TEST_CHILD";
 
-/// Not a test of its own: the output of the child process that [`with`] starts.
+/// Not a test of its own: it prints what the child process that [`with`] starts has read from its environment.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
@@ -48,7 +48,7 @@ fn settings_are_read_from_the_process_environment() {
         said.contains("refused: QUORATE_TTL 'ten' is no duration"),
         "{said}"
     );
-    // Conflicting settings are found during the build, and the error names the setting.
+    // Settings that contradict each other are found when the client is built. The error names the setting.
     let said = with(&[masters, ("QUORATE_TTL", "10m")]);
     assert!(
         said.contains("refused: ttl of 10m is above max_ttl"),

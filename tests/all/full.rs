@@ -1,5 +1,5 @@
-//! One message renews many locks on masters that cannot process one of them: the masters are full (`noeviction`), or
-//! the user lacks a right for one key. The other locks of the message must still be renewed.
+//! Tests of one message that renews many locks, on masters that cannot process one of them: the masters are full
+//! (`noeviction`), or the user lacks a right for one key. The other locks of the message must still be renewed.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use quorate_testbed::{Masters, Server};
 
 const TTL: Duration = secs(6);
 
-/// Makes each master refuse every command that may need memory from now on.
+/// Makes each master refuse every command that may need memory, from now on.
 fn fill(masters: &Masters) {
     for master in masters {
         ask_server(master, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
@@ -21,7 +21,7 @@ fn locker(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls()).ttl(TTL)
 }
 
-/// Acquires ten locks one after the other, so that one message renews them in this order.
+/// Acquires ten locks one after the other. One message then renews them in this order.
 async fn ten(redlock: &Redlock, reads: bool) -> Vec<LockGuard> {
     let mut guards = Vec::new();
     for n in 0..10 {
@@ -32,8 +32,8 @@ async fn ten(redlock: &Redlock, reads: bool) -> Vec<LockGuard> {
     guards
 }
 
-/// Checks after the second renewal that all locks but the first were renewed. By then a lock has 0.3 TTLs left if it
-/// was not renewed, and at least 0.6 if it was.
+/// Checks after the second renewal that all locks except the first were renewed. At that time a lock has 0.3 TTLs left
+/// if it was not renewed, and at least 0.6 TTLs if it was renewed.
 async fn assert_all_but_the_first_are_renewed(guards: &[LockGuard]) {
     tokio::time::sleep(TTL * 7 / 10).await;
     let renewed = |guard: &LockGuard| guard.remaining() > TTL * 45 / 100;
@@ -58,12 +58,13 @@ async fn lock_that_full_masters_cannot_restore_ends_no_other_renewal() {
         let guards = ten(&redlock, reads).await;
         for master in &masters {
             ask_server(master, &["DEL", "job-0", "quorate:holds:job-0"]);
-            // The renewal of a reader whose counter is missing would first write the counter.
+            // Delete the counter of a reader's lock: the renewal then has to write the counter first, and a full master
+            // refuses that.
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
-        // The first lock may be restored by a later renewal: once a script has written, a full server lets it write
-        // more.
+        // The first lock may be restored by a later renewal, because a full server lets a script write more once the
+        // script has written.
         assert_all_but_the_first_are_renewed(&guards).await;
     }
 }
@@ -83,7 +84,7 @@ async fn reader_whose_key_outlives_its_renewal_is_renewed_on_full_masters() {
     assert!(brief.is_valid(), "{:?}", brief.report());
 }
 
-/// Creates a user on every master, with rights for these lock keys only.
+/// Creates a user on every master whose rights are limited to these lock keys.
 fn grant(masters: &Masters, words: &[&str]) {
     const RIGHTS: [&str; 9] = [
         "ACL",

@@ -1,5 +1,5 @@
-//! Masters that answer the handshake and then misbehave. Every call must end in time, the good masters continue at
-//! their pace, and no error names a holder that does not exist.
+//! Tests of masters that answer the handshake and then misbehave. Every call must end in time, the good masters must
+//! not be slowed down, and no error may name a holder that does not exist.
 //!
 //! With `--nocapture` the tests print how late the calls were. The goal is 100 ms. The assertion allows more, for a
 //! machine with other load.
@@ -18,7 +18,7 @@ use quorate_testbed::{Fault as Harm, Hostile, Proxy, Script, Server, Tampering, 
 /// The node timeout. It exceeds the default of 50 ms, because a good server on a busy machine sometimes needs more.
 const NODE_TIMEOUT: Duration = ms(200);
 
-/// The wait of each acquire.
+/// How long each acquire waits for its lock.
 const WAIT: Duration = secs(1);
 
 /// How much later a call may end than the same call without a fault. The goal is a tenth of this limit; the rest is for
@@ -28,10 +28,11 @@ const MARGIN: Duration = secs(1);
 /// The number of tasks that acquire locks during the injected fault.
 const TASKS: usize = 64;
 
-/// The number of attempts before the tasks start. Each attempt leaves a pending release for masters that do not answer.
+/// The number of attempts that are made after the fault is injected and before the tasks start. Each attempt leaves a
+/// pending release for masters that do not answer.
 const PENDING: usize = 704;
 
-/// The number of those attempts that are made at the same time.
+/// The number of the [`PENDING`] attempts that are made at the same time.
 const BURST: usize = 88;
 
 /// The number of locks that are held when the fault is injected.
@@ -69,7 +70,7 @@ fn flood(first: &str, rest: &str) -> Script {
     })
 }
 
-/// The masters of a scene next to the hostile one.
+/// The other masters of a scene, besides the hostile master.
 #[derive(Clone, Copy, Debug)]
 enum Company {
     Nobody,
@@ -77,16 +78,17 @@ enum Company {
     TwoGood,
 }
 
-/// The results of all calls of one scene.
+/// The results of all calls in one scene.
 #[derive(Default)]
 struct Tally {
-    /// For each kind of call: how late the latest one ended, and the number of calls.
+    /// For each kind of call: how late the latest call ended, and the number of calls.
     beyond: Vec<(&'static str, Duration, u32)>,
-    /// The time that each successful waiter took.
+    /// How long each successful waiter waited.
     paces: Vec<Duration>,
-    /// The reasons of failed acquisitions and extensions.
+    /// The errors of failed acquires and extensions.
     in_vain: Vec<String>,
-    /// The error that named a holder, although no other client ever requested the lock.
+    /// The error that named a holder, although no other client ever requested the lock; `None` if there was no such
+    /// error.
     told_of_a_holder: Option<String>,
 }
 
@@ -99,7 +101,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts the scene. All masters behave well at first.
+    /// Starts the scene: the good masters, and the hostile master, which behaves well at first.
     fn set(good: &[Server], company: Company, fair: bool) -> Self {
         let hostile = start(relay(&good[2], Tampering::None));
         let urls = match company {
@@ -175,7 +177,7 @@ impl Scene {
         None
     }
 
-    /// Calls every method of a lock.
+    /// Calls every method of a held lock.
     async fn finish(&self, guard: LockGuard) {
         let resource = guard.resource().to_vec();
         let extended = self
@@ -193,7 +195,8 @@ impl Scene {
         status.expect("a good name");
     }
 
-    /// Runs the scene: locks are held, the fault is injected, releases become pending, and many tasks use every method.
+    /// Runs the scene: locks are acquired, the fault is injected, releases become pending, and many tasks use every
+    /// method.
     async fn play(&self, trouble: Script) {
         let name = &self.name;
         let mut held = Vec::new();
@@ -224,7 +227,7 @@ impl Scene {
         join(join_all(holders), join_all(askers)).await;
     }
 
-    /// Prints the results.
+    /// Prints the results of the scene. `kind` is the kind of fault.
     fn show(&self, kind: &str) {
         let mut tally = self.tally();
         tally.paces.sort();
@@ -238,7 +241,7 @@ impl Scene {
         println!("{line} | {} connections", self.hostile.accepted());
     }
 
-    /// Returns the complaints about this scene, compared with the same work without a fault.
+    /// Returns the complaints about this scene, compared with a scene that does the same work without a fault.
     fn verdict(&self, company: Company, control: &Tally) -> Vec<String> {
         let tally = self.tally();
         let mut wrong = Vec::new();
@@ -252,7 +255,7 @@ impl Scene {
             wrong.push(format!("a holder that does not exist was reported: {told}"));
         }
         if matches!(company, Company::TwoGood) {
-            // On a busy machine even a good master is sometimes too slow, so a few failures are allowed.
+            // On a busy machine even a good master is sometimes too slow, so a few failed calls are allowed.
             let calls: u32 = tally.beyond.iter().map(|(.., count)| count).sum();
             if tally.in_vain.len() > control.in_vain.len() + calls as usize / 50 {
                 let (count, first) = (tally.in_vain.len(), &tally.in_vain[0]);
@@ -274,18 +277,18 @@ impl Tally {
         beyond.max().unwrap_or_default()
     }
 
-    /// The median time of successful waiters. The times are already sorted.
+    /// The median time of the successful waiters. The times must be sorted.
     fn median(&self) -> Option<Duration> {
         self.paces.get(self.paces.len() / 2).copied()
     }
 }
 
-/// Plays one fault with every set of masters, ordered and unordered, at the same time. A scene without a fault runs
-/// next to them and shows the delays of the machine. Returns all complaints.
+/// Injects one kind of fault with every set of other masters, ordered and unordered, at the same time. A scene without
+/// a fault runs alongside and shows how much the machine delays calls. Returns all complaints.
 async fn survive(kind: &'static str, trouble: impl Fn(&[Server]) -> Script) -> Vec<String> {
     let good = masters(3);
     let play = |scene: Arc<Scene>, script: Script| async move {
-        // Each scene runs on a task of its own, so that none waits for another.
+        // Run each scene on a separate task, so that no scene waits for another.
         let play = tokio::spawn(async move {
             scene.play(script).await;
             scene
@@ -381,8 +384,8 @@ survives! {
     master_that_quotes_unknown_commands_is_survived: "quotes", |_| Script::Quote;
 }
 
-/// The number of connections that a client makes to a master with this script within four seconds. It acquires locks
-/// all the time, and two other masters are good.
+/// The number of connections that a client makes in four seconds to a master that follows this script. The client
+/// acquires locks all the time, and its two other masters are good.
 async fn calls_in_four_seconds(script: Script) -> u64 {
     let good = masters(2);
     let hostile = start(script);
@@ -398,7 +401,7 @@ async fn calls_in_four_seconds(script: Script) -> u64 {
     hostile.accepted()
 }
 
-/// The names of the scripts whose master received `most` connections or more in four seconds.
+/// The names of the scripts with which the master received `most` connections or more in four seconds.
 async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String> {
     let calls = scripts.into_iter().map(|(kind, script)| async move {
         let calls = calls_in_four_seconds(script).await;
@@ -410,7 +413,7 @@ async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn master_that_hangs_up_is_reconnected_with_growing_pauses() {
-    // Pauses that grow from 10 to 150 ms allow about 35 attempts in four seconds.
+    // The pauses between connection attempts grow from 10 to 150 ms. That allows about 35 attempts in four seconds.
     let answers = |commands| {
         let words = "-ERR not now\r\n".into();
         Script::Greet(Then::HangUpAfter { commands, words })

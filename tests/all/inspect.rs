@@ -1,4 +1,4 @@
-//! Inspecting the masters themselves, over the same path that a lock uses.
+//! Tests of inspecting the masters themselves, over the same kind of connections that a lock uses.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,8 +71,8 @@ async fn inspection_does_not_disturb_the_connection_of_locks() {
         ours.and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
-    // The first acquire contacts a majority only, but this test needs connections to all masters. The connections that
-    // started the servers close after a while.
+    // The first acquire contacts only a majority, but this test needs connections to all masters. `status` contacts
+    // all. The connections with which the servers were started close after a while.
     redlock.status("job").await.expect("a good name");
     let alone = || masters.iter().all(|master| connections(master) == 1);
     eventually("each master has one connection", alone).await;
@@ -95,14 +95,14 @@ async fn memory_masters_can_be_inspected() {
     assert!(inspections.iter().all(|one| one.fault.is_none()));
 }
 
-/// Plays a master that answers the handshake correctly, and every other command with `answer`, or not at all if that is
-/// `None`.
+/// Plays a master that answers the handshake correctly, and every later command with `answer`. If `answer` is `None`,
+/// it does not answer later commands.
 async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
     const INFO: &[u8] = b"$35\r\nrun_id:a\r\nuptime_in_seconds:99999\r\n\r\n";
     let mut heard = Vec::new();
     let mut greeted = false;
     while let Ok(1..) = stream.read_buf(&mut heard).await {
-        // The names of all commands that were received since the last answer.
+        // Collect the names of all commands that were received since the last answer.
         let text = String::from_utf8_lossy(&heard).into_owned();
         let lines: Vec<&str> = text.split("\r\n").collect();
         let names: Vec<&str> = lines

@@ -1,4 +1,5 @@
-//! The table of kinds in `docs/kinds.md`: what each kind supports in memory, without ordering, and without fencing.
+//! Tests of the table of kinds in `docs/kinds.md`: what each kind of lock supports in memory, without ordering, and
+//! without fencing.
 
 use std::future::Future;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use crate::support::{self, ms, secs};
 use quorate::{LockRequest, LossCause, Owner, Redlock, RedlockBuilder, StatusVerdict};
 
-/// The kinds of locks in the table. Each is tested on a resource of its own.
+/// The kinds of locks in the table of `docs/kinds.md`. Each kind is tested on a separate resource.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Several,
@@ -27,7 +28,7 @@ impl Kind {
         }
     }
 
-    /// The number of locks that a list shows for this kind, and the name of one of them.
+    /// The number of locks that a listing shows while a lock of this kind is held, and the name of one of these locks.
     fn listed(self) -> (usize, &'static str) {
         match self {
             Self::Several => (2, "a"),
@@ -42,7 +43,7 @@ fn memory() -> RedlockBuilder {
     Redlock::builder().in_memory(3)
 }
 
-/// Two clients in memory: one queues waiters in order, and one does not.
+/// Two clients of masters in memory: the first queues waiters in order, and the second does not.
 fn both() -> [Redlock; 2] {
     [memory(), memory().order(quorate::Order::Unordered)]
         .map(|builder| builder.build().expect("good settings"))

@@ -1,5 +1,5 @@
-//! The language of the project is kept plain. Words that this project once used in a private sense must not come back,
-//! nor sentences whose subject is a clause with *who* or *what*.
+//! Tests that the language of the project is plain. Words that this project once used in a private sense must not come
+//! back, nor sentences whose subject is a clause with *who* or *what*.
 //!
 //! The check reads comments, messages (string literals of several words), names of tests, Lua scripts, shell scripts
 //! and pages. Text in backticks is code and is not read.
@@ -42,7 +42,8 @@ const REPLACED: [(&str, &str); 29] = [
 /// Words with which a sentence must not begin, because its subject would be a clause. A question may begin with them.
 const CLAUSES: [&str; 4] = ["Who", "Whoever", "What", "Whatever"];
 
-/// Texts that may contain a word of the list, such as a page about words: part of a path, and the word.
+/// Exceptions: texts that may contain a replaced word, such as a page about words. Each entry is a part of the path,
+/// and the word.
 const ALLOWED: [(&str, &str); 0] = [];
 
 /// The folders and files that are checked.
@@ -66,7 +67,7 @@ const READ: [&str; 17] = [
     "ARCHITECTURE.md",
 ];
 
-/// One text: the line where it begins, and its words.
+/// One text in a file: the line where it begins, and its words.
 struct Text {
     line: usize,
     words: String,
@@ -117,7 +118,7 @@ fn comments(text: &str, sign: &str) -> Vec<Text> {
     texts
 }
 
-/// String literals of at least three words, and names of tests with spaces for underscores.
+/// The string literals of at least three words, and the names of tests, with spaces instead of underscores.
 fn messages(text: &str) -> Vec<Text> {
     let mut texts = Vec::new();
     let mut test = false;
@@ -148,7 +149,7 @@ fn messages(text: &str) -> Vec<Text> {
     texts
 }
 
-/// The paragraphs, items and table rows of a page, without its blocks of code.
+/// The paragraphs, list items and table rows of a page, without its code blocks.
 fn paragraphs(text: &str) -> Vec<Text> {
     let mut texts = Vec::new();
     let (mut last, mut code) = (0, false);
@@ -186,7 +187,7 @@ fn texts(path: &Path) -> Vec<Text> {
     }
 }
 
-/// The text without `{values}` of format strings.
+/// The text without the `{values}` of format strings.
 fn without_braces(text: &str) -> String {
     let mut depth = 0_usize;
     text.chars()

@@ -1,4 +1,4 @@
-//! How long a lock lasts: its renewal, its end, and the causes of a loss that the holder is notified of.
+//! Tests of how long a lock lasts: its renewal, its end, and the reported causes of a loss.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn end(guard: &LockGuard) -> LossCause {
     cause
 }
 
-/// Checks that it is now `due` or a little later, by less than [`MARGIN`].
+/// Checks that the present time is `due` or a little later, by less than [`MARGIN`].
 #[track_caller]
 fn assert_at(due: Instant) {
     let now = Instant::now();
@@ -66,7 +66,7 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
         match redlock.try_acquire("job").await {
             Ok(TryAcquire::Held(_)) => refused += 1,
             Ok(TryAcquire::Acquired(second)) => panic!("two holders: {guard:?}, {second:?}"),
-            // A master was slow, so the attempt is no evidence about the lock.
+            // A master was slow, so this attempt shows nothing about the lock.
             Err(error) => println!("{error}"),
         }
     }
@@ -125,7 +125,7 @@ async fn max_hold_ends_a_renewed_lock() {
     assert!(guard.is_valid(), "the lock must be renewed until max_hold");
     assert_eq!(end(&guard).await, LossCause::MaxHold);
     assert_at(began + secs(5));
-    // The key is released instead of expiring, and never comes back.
+    // The lock is released before its key expires, and the key never comes back.
     eventually("the key is gone", || holders(&masters, "job") == 0).await;
     assert_eq!(
         guard.extend(secs(2)).await,
@@ -143,7 +143,7 @@ async fn loss_is_reported_at_the_deadline_while_every_renewal_hangs() {
     for master in &masters {
         master.stop().expect("stopped");
     }
-    // A renewal that was sent before may still be counted.
+    // Wait, because a renewal that was sent before may still be counted.
     tokio::time::sleep(ms(100)).await;
     let deadline = guard.valid_until();
     assert_eq!(end(&guard).await, LossCause::Expired);
@@ -251,7 +251,7 @@ async fn no_key_comes_back_after_a_release() {
         .iter()
         .map(|master| Proxy::start(master.addr()).expect("a proxy"))
         .collect();
-    // The masters are distant, so renewals are in transit when a lock is released.
+    // Use distant masters, so that renewals are in transit when a lock is released.
     let _far: Vec<_> = proxies
         .iter()
         .map(|proxy| Harm::latency(Way::Both, ms(5)).inject(proxy))
@@ -262,7 +262,7 @@ async fn no_key_comes_back_after_a_release() {
     let locks = (0..60u64).map(|n| {
         let redlock = &redlock;
         async move {
-            // Renewals follow each other after 100 ms, and the locks are released at every point of that interval.
+            // Renewals follow every 100 ms. The test releases the locks at every point of that interval.
             let lock = redlock.lock(format!("job {n}")).ttl(ms(300));
             let Ok(guard) = lock.acquire().await else {
                 return;
@@ -458,7 +458,7 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
     .await;
 }
 
-/// Settings with short leases, so that the time of the restart guard passes within a test.
+/// Tests the restart guard. Leases are short, so that the time for which the guard waits passes within the test.
 #[tokio::test]
 async fn report_of_a_held_lock_includes_late_answers() {
     let masters = masters(3);
@@ -494,7 +494,7 @@ fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
         .restart_guard(guard)
 }
 
-/// Acquires a lock that must be free. The attempt may fail for a while, as it does on a busy machine.
+/// Acquires a lock that must be free. Repeats the attempt for a while, because it may fail on a busy machine.
 async fn take_in_time(redlock: &Redlock, resource: &str) -> LockGuard {
     let lock = redlock.lock(resource).wait(Wait::For(PATIENCE));
     lock.acquire()
@@ -514,7 +514,8 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
     let first = guarded(&masters, RestartGuard::AfterFirstContact);
     let (first, second) = (first.clone().build(), first.build());
     let (first, second) = (first.expect("good"), second.expect("good"));
-    // Both clients contact all masters, not only a majority, because a server run is trusted at first contact.
+    // Let both clients contact all masters, not only a majority, because a client trusts a running server from its
+    // first contact on.
     for redlock in [&first, &second] {
         let met = async || {
             let status = redlock.status("job").await.expect("a good name");
@@ -531,7 +532,8 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
     let restarted = Instant::now();
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
-    // Two masters have lost the lock. Without the restart guard they would form a majority for a second holder.
+    // Two masters have lost the lock. Without the restart guard these two would be a majority that grants the lock to a
+    // second holder.
     loop {
         match second.acquire("job").await {
             Ok(thief) => {
@@ -568,8 +570,8 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
 async fn guarded_master_that_just_started_does_not_vote() {
     let masters = masters(3);
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
-    // The error is decided by two refusals, and may not include that of the third master. On a busy machine other
-    // errors occur, so the attempt is repeated.
+    // Two refusals decide the error, so the error may lack the third master's refusal. On a busy machine there are also
+    // other errors, so repeat the attempt.
     while quarantined(
         &redlock
             .acquire("job")
@@ -583,7 +585,7 @@ async fn guarded_master_that_just_started_does_not_vote() {
         .expect("the masters vote once they are old enough")
         .release()
         .await;
-    // With the guard off, or with a guard after first contact, newly started masters are trusted.
+    // Newly started masters are trusted if the guard is off, or if it acts only after first contact.
     for guard in [RestartGuard::AfterFirstContact, RestartGuard::Off] {
         let masters = support::masters(3);
         let redlock = guarded(&masters, guard).build().expect("good");

@@ -1,5 +1,5 @@
-//! How long a call waits for masters that never answer. Such masters violate the contract of a node, but no call may
-//! hang because of them.
+//! Tests of how long a call waits for masters that never answer. Such masters violate the contract of a node, but no
+//! call may hang because of them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,8 @@ use crate::support::{ms, secs, take};
 use quorate::Redlock;
 use quorate::node::Node;
 
-/// The connect timeout, which only the first call may need. It is far longer than any later call may take.
+/// The connect timeout, which is far longer than any call on existing connections may take. Only the first call may use
+/// it.
 const CONNECT: Duration = secs(60);
 
 fn over(nodes: &[Arc<Stubborn>]) -> Redlock {
@@ -38,11 +39,12 @@ async fn only_the_first_attempt_waits_for_connections() {
         !matches!(tried, Ok(quorate::TryAcquire::Acquired(_))),
         "{tried:?}"
     );
-    // The attempt should take a node timeout, plus a second that is allowed for nodes that violate their contract.
+    // The attempt should take one node timeout, plus one second that is allowed for nodes that violate their contract.
     assert!(began.elapsed() < CONNECT / 4, "{:?}", began.elapsed());
 }
 
-/// The answers come half a node timeout late, which violates the contract. The answers of a majority still count.
+/// Tests answers that come half a node timeout late, which violates the contract of a node. The answers of a majority
+/// still count.
 #[tokio::test]
 async fn slightly_late_answer_still_counts() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);

@@ -1,4 +1,4 @@
-//! Listing the locks that are held now, on real masters.
+//! Tests of listing the locks that are held now, on real masters.
 
 use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 use quorate::{Listing, NodeStatus, Redlock, StatusVerdict};
@@ -29,7 +29,7 @@ async fn list_shows_locks_with_holder_and_waiters() {
         },
     )
     .await;
-    // This lock is held by a client of another program.
+    // Set a lock key as a client of another program would.
     for master in &masters {
         ask_server(master, &["SET", "deploy:db", "foreign", "PX", "60000"]);
     }
@@ -47,7 +47,7 @@ async fn list_shows_locks_with_holder_and_waiters() {
             .all(|node| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1))
     );
     let db = &listing.locks[1].status;
-    // The key may belong to another client, or be no lock at all. The list reports its value as the holder.
+    // The key may belong to another client, or may not be a lock at all. The list shows its value as the holder.
     let told = StatusVerdict::Held(b"not a lock of ours".to_vec());
     assert_eq!(db.verdict(), told);
     assert_eq!(names(&redlock.list("").await).len(), 4);
@@ -147,7 +147,7 @@ async fn list_shows_permits_with_slot_holder_and_waiters() {
         let one_waits = |node: &NodeStatus| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1);
         assert!(permit.status.nodes.iter().all(one_waits));
     }
-    // The plain lock with the name of the semaphore is a different lock.
+    // The plain lock that has the same name as the semaphore is a different lock.
     assert!(listing.locks[0].status.nodes.iter().all(|node| {
         let state = node.state.as_ref().expect("the master answers");
         state.queue.is_empty()

@@ -1,6 +1,7 @@
-//! The queue within one process: a caller that leaves it in any way passes the turn on, and nobody overtakes.
+//! Tests of the queue within one process. If the caller at the front leaves it in any way, the next caller gets the
+//! turn, and no caller overtakes another.
 //!
-//! All timers are far away in these tests, so a forgotten waiter would never be served.
+//! All timers are far in the future in these tests, so a forgotten waiter would never be served.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +14,7 @@ use crate::support::{PATIENCE, eventually, ms, secs, take};
 use quorate::node::{Node, Request};
 use quorate::{Redlock, RedlockBuilder, Retry, TryAcquire, Wait};
 
-/// Longer than any test of this file waits.
+/// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
 /// Masters in memory that count the requests about a lock.
@@ -47,13 +48,13 @@ impl World {
             .wait(Wait::Forever)
     }
 
-    /// A client, as in a separate process, that notices a release only by a wake-up.
+    /// A client that notices a release only by a wake-up. It behaves like a separate process.
     fn process(&self) -> Redlock {
         let patient = self.settings().retry(Retry::new(FAR, FAR));
         patient.build().expect("good settings")
     }
 
-    /// A client, as in a separate process, that also notices a release without a wake-up, because it retries.
+    /// A client that also notices a release without a wake-up, because it retries. It behaves like a separate process.
     fn watchful(&self) -> Redlock {
         let watchful = self.settings().retry(Retry::new(ms(5), ms(5)));
         watchful.build().expect("good settings")
@@ -77,7 +78,8 @@ impl World {
     }
 }
 
-/// Starts a waiter and waits until it has looked once. Then it is queued, in this process or at the masters.
+/// Starts a waiter and waits until it has looked at the lock once. Then it is queued, either in this process or at the
+/// masters.
 async fn stands(redlock: &Redlock, wait: Wait) -> Waiter {
     let looks = Arc::<AtomicUsize>::default();
     let seen = looks.clone();
@@ -146,14 +148,14 @@ async fn waiter_leaving_from_the_middle_or_end_passes_no_turn() {
     leaves(last).await;
     guard.release().await;
     all_get_it([next, after]).await;
-    // The local queue is empty now: nobody in this process holds the lock, so the next caller sends its request at
-    // once.
+    // The local queue is empty now, because no caller of this process holds the lock or waits for it. So the next
+    // caller sends its request at once.
     let before = world.asked();
     take(&redlock, "job").await.release().await;
     assert_eq!(world.asked(), before + 3);
 }
 
-/// The turn stays with the lock after the attempt that acquired it, so waiters behind a local holder ask nothing.
+/// Tests that the holder keeps the local turn after its acquire, so that waiters of the same process send no requests.
 #[tokio::test]
 async fn callers_behind_a_local_holder_send_no_request() {
     let world = World::new();
@@ -161,7 +163,7 @@ async fn callers_behind_a_local_holder_send_no_request() {
     let guard = take(&redlock, "job").await;
     let before = world.asked();
     let behind = [waits(&redlock).await, waits(&redlock).await];
-    // A caller whose turn it is would send its request at once.
+    // If a waiter had the local turn, it would send its request at once.
     tokio::time::sleep(ms(200)).await;
     assert_eq!(world.asked(), before);
     drop(guard);
@@ -206,8 +208,8 @@ async fn local_waiters_are_served_in_order() {
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
 }
 
-/// The test has one thread, and its masters answer at once. So nothing else runs between the end of the lock and the
-/// try: the turn has been passed on, and the next waiter has not used it yet.
+/// Tests an attempt that comes between the end of the lock and the next waiter. The test has one thread, and its
+/// masters answer at once. So the turn was given to the next waiter, but that waiter has not run yet.
 #[tokio::test]
 async fn try_does_not_overtake_the_next_waiter() {
     for released in [true, false] {
@@ -252,7 +254,7 @@ async fn try_behind_local_waiters_sends_no_request() {
     }
 }
 
-/// Waiters that have left are no longer waited for, and their findings are kept for the next one.
+/// Tests that a waiter which has left is not woken any more: the wake-up goes to the waiter that is now at the front.
 #[tokio::test]
 async fn wake_up_goes_to_the_current_front_waiter() {
     let world = World::new();
@@ -267,7 +269,7 @@ async fn wake_up_goes_to_the_current_front_waiter() {
     gets_it(second).await.release().await;
 }
 
-/// Each wake-up must lead to one look only. Otherwise a waiter would look forever.
+/// Tests that each wake-up causes only one look at the lock. Otherwise a waiter would look forever.
 #[tokio::test]
 async fn spurious_wake_up_leads_to_one_look() {
     let world = World::new();
@@ -275,7 +277,7 @@ async fn spurious_wake_up_leads_to_one_look() {
     let guard = take(&other, "job").await;
     let waiter = waits(&ours).await;
     eventually("the waiter is queued", || world.asked() == 9).await;
-    // Nothing else runs between the release and the new holder, so the woken waiter finds the lock held.
+    // No other task runs between the release and the new acquire, so the woken waiter finds the lock held.
     guard.release().await;
     for node in &world.nodes {
         node.clone().holding("job");
@@ -286,7 +288,7 @@ async fn spurious_wake_up_leads_to_one_look() {
     leaves(waiter).await;
 }
 
-/// The runtime has several threads, and waiters arrive, leave and are dropped at any moment.
+/// Tests a runtime with several threads, in which waiters arrive, leave and are dropped at any moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_waiters_that_come_and_go_are_all_served() {
     let world = World::new();
@@ -297,7 +299,7 @@ async fn concurrent_waiters_that_come_and_go_are_all_served() {
         tasks.push(tokio::spawn(async move {
             let brief = Duration::from_micros(number * 37 % 500);
             match number % 3 {
-                // This waiter is dropped at some await point.
+                // The timeout drops this waiter at some await point.
                 0 => drop(tokio::time::timeout(brief, redlock.acquire("job")).await),
                 1 => drop(redlock.try_acquire("job").await),
                 _ => {

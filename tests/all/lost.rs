@@ -1,4 +1,5 @@
-//! A lock that is lost ends in the same way however the loss is found, and its guard reports the answer of each master.
+//! Tests of lost locks: a lock ends in the same way however the loss is noticed, and its guard reports the answer of
+//! each master.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,14 +33,14 @@ fn outcomes(guard: &LockGuard) -> Vec<(Phase, NodeOutcome)> {
     reports.map(|said| (said.phase, said.outcome)).collect()
 }
 
-/// Acquires the lock with a fixed lease, so that no renewal finds the loss.
+/// Acquires the lock with a fixed lease. It is never renewed, so no renewal can notice the loss.
 async fn leased(redlock: &Redlock) -> LockGuard {
     let lock = redlock.lock("job").renewal(false);
     lock.acquire().await.expect("free")
 }
 
-/// Without the releases, the remaining keys would block every client for the rest of the TTL, which is longer than this
-/// test waits.
+/// Tests that a lost lock is released. Otherwise the remaining keys would block every client for the rest of the TTL,
+/// which is longer than this test waits.
 #[tokio::test]
 async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
     let masters = masters(3);
@@ -59,7 +60,7 @@ async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
         !has_key(&masters[2], "job")
     })
     .await;
-    // The local turn was passed on as well, and only once: the guard still exists.
+    // The loss also gave the local turn to the next caller, and only once, although the guard still exists.
     for master in masters.iter().take(2) {
         ask_server(master, &["DEL", "job"]);
     }
@@ -113,7 +114,7 @@ async fn lost_lock_reports_each_masters_answer_to_its_renewal() {
             (Phase::Extend, NodeOutcome::Yes),
         ]
     );
-    // All answers were part of the decision that the lock is lost, so none is marked as late.
+    // All answers had arrived when the lock was decided as lost, so none of them is marked as late.
     assert!(guard.report().iter().all(|said| !said.late));
 }
 
@@ -131,7 +132,7 @@ async fn guard_reports_answers_that_arrived_after_the_acquisition() {
     guard.release().await;
 }
 
-/// The guard shows the answers to a renewal only if the renewal failed.
+/// Tests that the guard shows the answers to a renewal only if the renewal failed.
 #[tokio::test]
 async fn successful_renewal_keeps_the_report_of_the_acquisition() {
     let (_nodes, redlock) = three(ms(900));
@@ -189,7 +190,7 @@ async fn successful_renewal_clears_the_report_of_earlier_failures() {
     guard.release().await;
 }
 
-/// The extension waits until the lock expires. A renewal moves that end while the extension waits.
+/// Tests an extension that waits until the lock expires. A renewal moves the expiry while the extension waits.
 #[tokio::test]
 async fn extension_overtaken_by_a_renewal_is_not_a_loss() {
     let (nodes, redlock) = three(secs(3));
@@ -209,8 +210,8 @@ async fn extension_overtaken_by_a_renewal_is_not_a_loss() {
     guard.release().await;
 }
 
-/// A holder whose links are down does not notice that its lock was force-released. It sends a renewal when the links
-/// are restored. The operator's `max_ttl` is far below the holder's remaining time.
+/// Tests a holder whose network links are down, so that it does not notice that its lock was force-released. It sends a
+/// renewal when the links are restored. The operator's `max_ttl` is far below the holder's remaining time.
 #[tokio::test]
 async fn force_released_holder_behind_restored_links_does_not_return_after_the_next_holder() {
     let masters = masters(3);
@@ -220,7 +221,7 @@ async fn force_released_holder_behind_restored_links_does_not_return_after_the_n
         .collect();
     let urls = masters.iter().zip(&proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
-    // The holder's renewals are due every four seconds, and are sent again once the links are restored.
+    // Renewals of this holder are due every four seconds. They are sent again once the links are restored.
     let far = settings(urls).ttl(secs(12)).max_ttl(secs(60)).build();
     let far = far.expect("good settings");
     let near = settings(masters.urls()).node_timeout(ms(100));
@@ -236,7 +237,7 @@ async fn force_released_holder_behind_restored_links_does_not_return_after_the_n
     let later = next.fencing_token();
     assert!(later > guard.fencing_token());
     next.release().await;
-    // Longer than a client with the operator's settings can hold any lock.
+    // Wait longer than any lock can last that is acquired with the operator's settings.
     tokio::time::sleep(ms(1_500)).await;
     assert!(
         guard.is_valid(),

@@ -1,5 +1,5 @@
-//! Masters that get generation markers before their first change: the operator's step, and its effect on clients
-//! (docs/operations.md, "Generation markers").
+//! Tests of writing generation markers before the first change of the masters: the operator's step, and its effect on
+//! clients (docs/operations.md, "Generation markers").
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ fn numbers(servers: &Masters) -> Vec<String> {
         .collect()
 }
 
-/// The remaining lifetime of the marker; -1 if the marker has no expiry.
+/// The remaining lifetime of the generation marker; -1 if the marker has no expiry.
 fn lifetime(server: &Server) -> Option<i64> {
     ask_server(server, &["PTTL", MARK]).int()
 }
@@ -75,7 +75,8 @@ async fn marker_is_permanent_and_a_lost_one_is_restored_with_a_lifetime() {
     assert_eq!(lifetime(&servers[0]), Some(-1));
 }
 
-/// All masters must be reachable, because a master that is marked later would be mistaken for one that lost its marker.
+/// Tests that all masters must be reachable for writing markers. Reason: a master that gets its marker later would be
+/// mistaken for a master that lost its marker.
 #[tokio::test]
 async fn no_master_is_marked_while_one_is_away() {
     let servers = masters(3);
@@ -94,7 +95,8 @@ async fn no_master_is_marked_while_one_is_away() {
     );
 }
 
-/// Otherwise, short-lived processes would not see the marker until the other master is back.
+/// Tests that the operator's step restores a lost marker while another master is away. Otherwise, short-lived processes
+/// would not see the marker until that master is back.
 #[tokio::test]
 async fn lost_marker_is_restored_by_the_step_while_another_master_is_away() {
     let servers = masters(3);
@@ -106,7 +108,8 @@ async fn lost_marker_is_restored_by_the_step_while_another_master_is_away() {
     assert!(lifetime(&servers[0]) > Some(0));
 }
 
-/// Without markers, clients with other URLs for the same masters were accepted, because nothing compared the URLs.
+/// Tests clients that use other URLs for the same masters. Without markers they were accepted, because nothing compared
+/// the URLs.
 #[tokio::test]
 async fn no_master_is_marked_while_a_client_uses_other_names_for_the_masters() {
     let servers = masters(3);
@@ -151,7 +154,8 @@ async fn masters_with_another_marker_are_not_marked() {
         );
         assert_eq!(numbers(&servers)[..2], [""; 2]);
     }
-    // One master has a marker for generation 0. It would admit clients of that generation and refuse those of this one.
+    // One master has a marker for generation 0. This master would admit clients of generation 0 and refuse clients of
+    // the present generation.
     ask_server(&servers[2], &["DEL", MARK]);
     all.mark_masters().await.expect("all masters are reachable");
     drop(all);
@@ -159,7 +163,7 @@ async fn masters_with_another_marker_are_not_marked() {
     let later = later.build().expect("good settings");
     let said = missing(later.mark_masters().await);
     assert!(said.contains("another generation"), "{said}");
-    // The next masters get their markers in the first step of a change.
+    // The next masters get their markers in the step `prepare` of a change.
     let next = named(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
     let next = next.build().expect("good settings");
     let said = missing(next.mark_masters().await);
@@ -188,7 +192,7 @@ async fn masters_of_a_later_generation_are_marked_for_it() {
     );
 }
 
-/// Only new connections are checked, because an existing connection has read the marker before.
+/// Tests that only new connections are checked, because an existing connection has already read the marker.
 #[tokio::test]
 async fn flushed_marked_master_does_not_vote_for_new_clients() {
     let servers = masters(3);
@@ -197,7 +201,7 @@ async fn flushed_marked_master_does_not_vote_for_new_clients() {
         .await
         .expect("all masters are reachable");
     ask_server(&servers[0], &["FLUSHALL"]);
-    // This client trusts the server at first contact.
+    // This client trusts a server from its first contact on.
     let new = named(&servers, &[0, 1, 2]).restart_guard(RestartGuard::AfterFirstContact);
     let new = new.build().expect("good settings");
     let started = Instant::now();
@@ -217,7 +221,7 @@ async fn flushed_marked_master_does_not_vote_for_new_clients() {
     );
 }
 
-/// The masters are replaced and then changed back.
+/// Tests that the masters are replaced and then changed back to the old masters.
 #[tokio::test]
 async fn marked_masters_can_be_changed_like_unmarked_ones() {
     let servers = masters(5);

@@ -1,5 +1,5 @@
-//! A server that was already running takes the place of a master. Whether its votes count depends on the generation
-//! markers (docs/protocol.md, "Generation markers").
+//! Tests of a server that was already running and takes the place of a master. Whether its votes count depends on the
+//! generation markers (docs/protocol.md, "Generation markers").
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ const MAX_TTL: Duration = secs(5);
 
 const MARK: &str = "quorate:masters";
 
-/// Three masters, each behind an address. The address of the second master can be redirected to a fourth server.
+/// Three masters, each behind a proxy address. The address of the second master can be redirected to a fourth server.
 struct Scene {
     servers: Masters,
     addresses: Vec<Proxy>,
@@ -91,14 +91,14 @@ async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
     guard
 }
 
-/// Whether the client gets the lock in one attempt although the first holder's lease has not expired.
+/// Whether the second client gets the lock in one attempt although the first holder's lease has not expired.
 async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
     let second = client.try_acquire("job").await;
     assert!(first.is_valid(), "the machine is too slow for this test");
     matches!(second, Ok(TryAcquire::Acquired(_)))
 }
 
-/// Without markers, the client assumes that a server has lost data only if its uptime shows a restart.
+/// Tests masters without markers: the client assumes that a server has lost data only if its uptime shows a restart.
 #[tokio::test]
 async fn running_server_behind_a_masters_address_votes_at_once_without_markers() {
     let scene = Scene::start().await;
@@ -118,7 +118,7 @@ async fn running_server_behind_a_masters_address_does_not_vote_with_markers() {
     }
 }
 
-/// The second client reaches only one marked master, so it does not see the marker on a majority.
+/// Tests a second client that reaches only one marked master, so it does not see the marker on a majority.
 #[tokio::test]
 async fn running_server_does_not_vote_while_one_marked_master_is_away() {
     let scene = Scene::start().await;
@@ -131,8 +131,8 @@ async fn running_server_does_not_vote_while_one_marked_master_is_away() {
     }
 }
 
-/// The first client that notices the new server marks it at once, so that the server admits no closed-out client. A
-/// client that connects later must ignore the server's votes as well.
+/// Tests the first client that notices the new server: it writes the marker to that server at once, so that the server
+/// refuses clients of other generations. A client that connects later must ignore the server's votes as well.
 #[tokio::test]
 async fn newly_marked_server_votes_only_after_the_longest_lease() {
     let scene = Scene::start().await;
@@ -152,7 +152,7 @@ async fn newly_marked_server_votes_only_after_the_longest_lease() {
         );
     }
     assert!(!is_granted_beside(&scene.client(), &first).await);
-    // After the longest lease, the new server is a master like any other.
+    // After the longest lease, the votes of the new server count like those of any other master.
     tokio::time::sleep(MAX_TTL + MAX_TTL / 50).await;
     drop(first);
     let _away = scene.away(0);

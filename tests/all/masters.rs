@@ -1,5 +1,5 @@
-//! Replacing masters while they are in use, on real servers. Clients of the old masters, of both sets and of the next
-//! masters run at the same time (docs/protocol.md, "Replacing masters").
+//! Tests of replacing masters while they are in use, on real servers. Clients of the old masters, of both sets and of
+//! the next masters run at the same time (docs/protocol.md, "Replacing masters").
 
 mod values;
 
@@ -16,12 +16,12 @@ use quorate::{
 };
 use quorate_testbed::Masters;
 
-/// The longest lease of these tests. A change of masters has to wait for it.
+/// The longest lease of these tests. A change of the masters has to wait for this time.
 const MAX_TTL: Duration = secs(1);
 
 const MARK: &str = "quorate:masters";
 
-/// Five servers: the first three are the old masters, the last three the next ones.
+/// Five servers: the first three are the old masters, the last three are the next masters.
 struct Scene {
     servers: Masters,
 }
@@ -75,7 +75,7 @@ impl Scene {
     }
 }
 
-/// Prepares the change, once the next masters have been up for long enough.
+/// Prepares the change of the masters, once the next masters have been up for long enough.
 async fn prepare(change: &MastersChange<'_>) {
     let started = Instant::now();
     while let Err(error) = change.prepare().await {
@@ -92,7 +92,8 @@ async fn closed_and_waited(change: &MastersChange<'_>) {
     assert_eq!(open.stage(), ChangeStage::Open);
 }
 
-/// Whether the masters refuse this client. An attempt that fails because its connection was just closed does not count.
+/// Whether the masters refuse this client. An attempt does not count if it fails because the client's connection was
+/// just closed.
 async fn is_refused(redlock: &Redlock) -> bool {
     let started = Instant::now();
     loop {
@@ -201,7 +202,7 @@ async fn holder_on_closed_masters_is_not_extended_and_releases_everywhere() {
     let lost = tokio::time::timeout(PATIENCE, lasts.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
     assert!(is_refused(&old).await);
-    // The holder's report shows the answers that it received.
+    // The report of the holder's guard shows the answers that the guard received.
     let said = format!("{:?}", lasts.report());
     assert!(said.contains("OtherMasters"), "{said}");
 }
@@ -250,8 +251,8 @@ async fn open_fails_unless_the_old_masters_stayed_closed() {
         "{missing:?}"
     );
     tokio::time::sleep(change.wait()).await;
-    // Two of the three masters restart. It is not enough to close them again, because `closed` was recorded before
-    // that.
+    // Restart two of the three old masters. Closing them again is not enough, because the state `closed` was recorded
+    // before the restart.
     for server in scene.servers.iter().take(2) {
         server.restart_empty().expect("restarted");
     }
@@ -270,7 +271,7 @@ async fn client_that_cannot_be_refused_is_named_and_stops_open() {
     let change = both.change().expect("a change");
     prepare(&change).await;
     change.close().await.expect("closed");
-    // The client is named as by a version of the library without generation markers.
+    // Name this connection as a version of the library without generation markers would.
     let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
     before
         .command(&["CLIENT", "SETNAME", "quorate:host:1"])
@@ -286,7 +287,7 @@ async fn client_that_cannot_be_refused_is_named_and_stops_open() {
         !list.text().unwrap_or_default().contains("quorate:host:1")
     })
     .await;
-    // Another client runs scripts of its own.
+    // Another client, which is not quorate, runs scripts on this master.
     let mut other = scene.servers[1].connect(secs(2)).expect("a connection");
     other.command(&["EVAL", "return 1", "0"]).expect("run");
     assert!(matches!(
@@ -314,7 +315,7 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
         .restart_guard(RestartGuard::AfterFirstContact);
     let guarded = guarded.build().expect("both");
     guarded.acquire("job").await.expect("free").release().await;
-    // The master is emptied, and its connections are closed, because an existing connection has already read the
+    // Delete all data of the master and close its connections, because an existing connection has already read the
     // marker.
     ask_server(&scene.servers[0], &["FLUSHALL"]);
     ask_server(&scene.servers[0], &["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -333,7 +334,7 @@ async fn master_that_lost_its_marker_is_guarded_and_marked_again() {
         let quarantined =
             |said: &NodeReport| matches!(said.outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
         if said.iter().any(quarantined) {
-            // The votes of this master do not count for the status of the lock either.
+            // The reply of this master does not count for the status of the lock either.
             let status = guarded.status("job").await.expect("a good name");
             let state = &status.nodes[0].state;
             assert!(matches!(state, Err(Fault::Quarantined(_))), "{state:?}");
@@ -353,7 +354,8 @@ async fn counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");
-    // A clock jumped an hour ahead when the lock was last used, and no client acquires the lock during the joint step.
+    // When the lock was last used, a clock was an hour ahead. No client acquires the lock during the joint step, in
+    // which clients use both sets of masters.
     let hour = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .expect("a date")
@@ -398,8 +400,8 @@ async fn clients_with_other_masters_are_refused() {
     assert!(is_refused(&classic).await);
 }
 
-/// The user has the rights of a version without generation markers: it may neither read a marker nor name its
-/// connection.
+/// Tests a user that has only the rights which a version without generation markers needs: it may neither read a marker
+/// nor name its connection.
 #[tokio::test]
 async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change() {
     let scene = Scene::start();
@@ -443,7 +445,7 @@ async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change()
         assert!(started.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
-    // The connection of the unnamed client still exists, because it could not be closed by its name.
+    // The connection of the unnamed client still exists, because it has no name by which it could be found and closed.
     assert!(is_refused(&unnamed).await);
     while let Err(error) = change.closed().await {
         assert!(started.elapsed() < PATIENCE, "{error}");
@@ -451,7 +453,8 @@ async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change()
     }
 }
 
-/// The generation marker would close out clients that use other names for the same masters.
+/// Tests clients that use other names for the same masters. Writing the generation marker would shut them out, so the
+/// change must stop.
 #[tokio::test]
 async fn client_with_other_names_for_the_masters_stops_the_change() {
     let scene = Scene::start();
@@ -479,19 +482,19 @@ async fn client_with_other_names_for_the_masters_stops_the_change() {
     prepare(&change).await;
 }
 
-/// The acquisitions of all clients, and the violations that were found.
+/// Counts the acquires of all clients, and collects violations of mutual exclusion.
 #[derive(Default)]
 struct Book {
-    /// The end of the validity of the last acquired lock, until it is released.
+    /// The end of the validity of the lock that was acquired last; `None` once it is released.
     held: Mutex<Option<Instant>>,
     last: Mutex<u64>,
     wrong: Mutex<Vec<String>>,
-    /// The number of acquisitions of each client.
+    /// The number of acquires of each client.
     had: [AtomicUsize; 5],
 }
 
 impl Book {
-    /// Acquires the lock with this client once, checks it against the holds of others, and releases it.
+    /// Acquires the lock once with this client, checks that no other client holds it, and releases it.
     async fn hold(&self, client: usize, redlock: &Redlock) {
         let lock = redlock.lock("job").renewal(false).wait(Wait::For(ms(300)));
         let Ok(guard) = lock.acquire().await else {
@@ -523,8 +526,8 @@ impl Book {
     }
 }
 
-/// The masters change from three to five and then to three others. Clients of all five configurations run throughout,
-/// and an old master is killed.
+/// Tests two changes of the masters in a row, from three masters to five and then to three others. Clients of all five
+/// configurations run throughout, and one old master is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_every_step_can_run_throughout_a_change() {
     let servers = masters(7);
@@ -599,8 +602,8 @@ fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
     }
 }
 
-/// The old masters cannot be closed under names that an operator typed, because a mistyped server would be lost to its
-/// own clients for good.
+/// Tests a client with a mistyped next master. The client must not write a marker to that server, because the server
+/// would then refuse its own clients for good.
 #[tokio::test]
 async fn client_with_a_wrong_next_master_does_not_mark_it() {
     let servers = masters(6);
@@ -624,7 +627,8 @@ async fn client_with_a_wrong_next_master_does_not_mark_it() {
     assert!(!is_refused(&foreign).await);
 }
 
-/// Otherwise `open` would succeed while clients of the other database continue without a marker.
+/// Tests clients of another database on the same servers. Without a check, `open` would succeed while these clients
+/// continue without a marker.
 #[tokio::test]
 async fn client_in_another_database_stops_the_change() {
     let scene = Scene::start();
@@ -653,7 +657,7 @@ async fn client_in_another_database_stops_the_change() {
         assert!(started.elapsed() < PATIENCE, "{missing:?}");
         tokio::time::sleep(ms(100)).await;
     }
-    // The next masters are in another database, so a server that is in both sets has a different name in each.
+    // The next masters are in another database. So a server that is in both sets has a different name in each set.
     let next = scene.urls(2..5).into_iter().map(|url| format!("{url}/1"));
     let mixed = scene.settings(0..3).next_masters(next).build();
     assert!(
@@ -677,7 +681,7 @@ async fn close_stops_at_a_client_that_would_continue() {
     assert_eq!(scene.marks(), ["0"; 5]);
 }
 
-/// The foreign client uses the classic Redlock algorithm, which runs no script to acquire a lock.
+/// Tests a foreign client that uses the classic Redlock algorithm, which runs no script to acquire a lock.
 #[tokio::test]
 async fn foreign_client_with_plain_set_stops_open() {
     let scene = Scene::start();
@@ -714,7 +718,8 @@ async fn open_fails_before_its_time_and_a_look_never_opens() {
     change.open(&closed).await.expect("open");
 }
 
-/// Two operators replace the masters by different ones at the same time. The second operator gets an error.
+/// Tests two operators who replace the masters at the same time by different masters. The second operator gets an
+/// error.
 #[tokio::test]
 async fn masters_closed_for_another_change_are_not_reported_as_closed() {
     let scene = Scene::start();

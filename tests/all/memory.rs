@@ -1,4 +1,4 @@
-//! A silent master must not cost memory without bound.
+//! Tests that a silent master does not cost an unlimited amount of memory.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;
@@ -31,7 +31,7 @@ fn requests_to_a_stopped_master_are_all_answered_without_growing_memory() {
     );
 }
 
-/// The variable that tells this test program that it is the child process.
+/// If this variable is set, this test program is the child process.
 const CHILD: &str = "QUORATE_TEST_MEMORY";
 
 /// Not a test of its own: the test above runs it in a separate process, because other tests use memory as well.
@@ -67,8 +67,8 @@ async fn measured_alone() {
     }
     let grown = memory().saturating_sub(before);
     println!("grown by {grown} kB");
-    // Requests in transit and pending releases take a few megabytes. 200,000 queued messages would take far more than
-    // 40 MB.
+    // Requests in transit and pending releases take a few megabytes. If 200,000 messages were queued, they would take
+    // far more than 40 MB.
     assert!(grown < 40_000, "the memory grew by {grown} kB");
     masters[0].cont().expect("continued");
     let started = Instant::now();

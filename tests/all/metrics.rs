@@ -12,12 +12,12 @@ use quorate::{LockGuard, Redlock, Wait};
 
 type Seen = BTreeMap<String, DebugValue>;
 
-/// Runs the scene, and returns everything that it recorded, by name and labels.
+/// Runs the function `scene`, and returns all metrics that it recorded, by name and labels.
 fn recorded(scene: impl AsyncFnOnce()) -> Seen {
     recorded_with_looks(async |_| scene().await)
 }
 
-/// Like [`recorded`], for a scene that reads the metrics in between. Each reading resets them.
+/// Like [`recorded`], for a scene that reads the metrics while it runs. Each reading resets the metrics.
 fn recorded_with_looks(scene: impl AsyncFnOnce(&Snapshotter)) -> Seen {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
@@ -207,7 +207,7 @@ fn first_loss_of_a_process_increases_a_series() {
     assert_eq!(counter(&after, LOST), 1);
 }
 
-/// A loss only changes series that existed before.
+/// Tests that a loss creates no new time series, but only changes series that existed before.
 #[test]
 fn every_series_exists_before_its_first_event() {
     let mut before = Seen::new();
@@ -307,7 +307,7 @@ fn a_reply_that_is_dropped_unanswered_is_counted_as_disconnected() {
     assert_eq!((count("disconnected"), count("ok")), (1, 0));
 }
 
-/// An alert rule with a label that no series has would never fire.
+/// Tests that the labels in alert rules exist. An alert rule with a label that no time series has would never fire.
 #[test]
 fn labels_used_by_alert_rules_and_dashboard_exist() {
     let seen = recorded(async || drop(redlock(&masters())));

@@ -1,7 +1,7 @@
-//! The rights that `docs/operations.md` prints are exactly the needed ones. A user with them can do everything. Each
-//! right that is taken away is named by the inspection and by the errors of locks.
+//! Tests that the rights which `docs/operations.md` prints are exactly the needed rights. A user with these rights can
+//! use every function. If one right is missing, the inspection and the errors of locks name it.
 //!
-//! Runs on the machine's default server, and on all in `QUORATE_TEST_SERVERS`.
+//! Runs on the machine's default server program, and on all programs in `QUORATE_TEST_SERVERS`.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use quorate_testbed::{Masters, Reply, Server, ServerOptions, not_run};
 const PREFIX: &str = "lock:";
 const PASSWORD: &str = "s3cret-of-the-locker";
 
-/// The words of the command on the page that operators must run.
+/// The words of the `ACL SETUSER` command in docs/operations.md, which operators must run.
 fn documented() -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -25,13 +25,13 @@ fn documented() -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The rights that this command grants: commands, key patterns, channels.
+/// The rights that the documented command grants: commands, key patterns, channels.
 fn rights() -> Vec<String> {
     let right = |word: &String| word.starts_with(['+', '~', '&']);
     documented().into_iter().filter(right).collect()
 }
 
-/// Every server program to test; `None` is the machine's default.
+/// Every server program to test; `None` is the machine's default program.
 fn programs() -> Vec<Option<PathBuf>> {
     let named = std::env::var("QUORATE_TEST_SERVERS").unwrap_or_default();
     let named = named.split(',').map(str::trim).filter(|p| !p.is_empty());
@@ -48,7 +48,7 @@ fn three(program: Option<PathBuf>) -> Masters {
     Masters::start_with(3, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs the documented command on every master, except for the right `without`.
+/// Runs the documented `ACL SETUSER` command on every master. If `without` is given, leaves out that right.
 fn grant(masters: &Masters, without: Option<&str>) {
     let mut words = documented();
     words.retain(|word| Some(word.as_str()) != without);
@@ -76,7 +76,7 @@ fn settings(masters: &Masters, path: &str) -> RedlockBuilder {
     Redlock::builder()
         .masters(masters.iter().map(url))
         .prefix(PREFIX)
-        // This guard reads what it needs to detect restarts, but trusts servers that the test has just started.
+        // This kind of guard reads what it needs to detect restarts, but trusts servers that the test has just started.
         .restart_guard(RestartGuard::AfterFirstContact)
         // A generous timeout for a busy machine.
         .node_timeout(secs(5))
@@ -140,7 +140,7 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
-        // The next waiter may have been faster. Then its attempt holds the lock until it is undone.
+        // The next waiter may have been faster. In that case its attempt holds the lock until the attempt is undone.
         assert!(
             began.elapsed() < PATIENCE,
             "the key was not restored in time"
@@ -148,16 +148,16 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
     }
 }
 
-/// Closes all connections on all masters, and waits until the client has connected again.
+/// Closes all connections on all masters, and waits until the client has connected to all of them again.
 async fn reached_again(masters: &Masters, redlock: &Redlock) {
-    // The next connection of the client closes its previous one at the server.
+    // Each new connection of the client closes the client's previous connection at the server.
     for master in masters {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
     let began = Instant::now();
     loop {
-        // A majority of the masters reconnects at once, the others a moment later.
+        // The acquire reconnects a majority of the masters at once. The others reconnect a moment later.
         let again = redlock.acquire("job again").await.expect("free");
         if again.release().await.unreachable == 0 {
             break;
@@ -169,7 +169,7 @@ async fn reached_again(masters: &Masters, redlock: &Redlock) {
     }
 }
 
-/// Uses quotas and once jobs, which store values under locks.
+/// Uses quotas and once jobs, because they store values under locks.
 async fn values(redlock: &Redlock) {
     let quota = redlock.quota("prizes");
     quota.create(3).await.expect("the value does not exist yet");
@@ -258,10 +258,10 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
         for master in &masters {
             let refused: Vec<String> = refused(master)
                 .into_iter()
-                // The page names these commands as optional. Old servers report only the container command in place of
-                // a subcommand.
+                // The page names these commands as optional. For a subcommand, old servers report only the name of its
+                // container command.
                 .filter(|what| !["client|setinfo", "client|setname", "client"].contains(&&**what))
-                // Inspections read the configuration only if they may.
+                // Leave out CONFIG GET, because inspections read the configuration only if the user has the right.
                 .filter(|what| what != "config|get" && what != "config")
                 .collect();
             assert_eq!(refused, [] as [String; 0], "the page must name every right");
@@ -269,7 +269,7 @@ async fn user_with_exactly_the_documented_rights_can_do_everything() {
     }
 }
 
-/// The commands and key prefixes in the row of the page's table for this purpose.
+/// The commands and key prefixes in the row for this purpose, in the rights table of the page.
 fn row(purpose: &str) -> (Vec<String>, Vec<String>) {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -304,7 +304,7 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
         let permit = locker(&masters).semaphore("api", 2).acquire().await;
         let permit = permit.expect("free");
         let slot = permit.slot().expect("one");
-        // An inspection also needs the commands of every script, but none of the keys of other rows.
+        // An inspection also needs the commands of every script, but no keys other than those of its own row.
         let (scripts, _) = row("taking, renewing, releasing");
         let (commands, keys) = row("`status`, `list`, `break`, `doctor`");
         let user = documented()[2].clone();
@@ -377,7 +377,7 @@ async fn inspection_names_each_missing_right() {
     }
 }
 
-/// Adds a waiter to the queue on every master, alive or dead.
+/// Adds a waiter to the queue on every master. Its heartbeat ends at `lives_until`, so it may be alive or dead.
 fn ghost(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
     for master in masters {
         let of = |family: &str| format!("quorate:{family}:{PREFIX}{resource}");
@@ -398,13 +398,13 @@ async fn life(masters: &Masters, resource: &str) -> String {
         Ok(TryAcquire::Acquired(guard)) => guard,
         other => return format!("{other:?}"),
     };
-    // A waiter with a living heartbeat is queued.
+    // Add a queued waiter whose heartbeat has not expired.
     ghost(masters, resource, "0123456789abcdef:1", "9999999999999");
     for node in first.status(resource).await.expect("a good name").nodes {
         note(format!("{:?}", node.state));
     }
     note(format!("{:?}", locker(masters).try_acquire(resource).await));
-    // Another waiter arrives and leaves again.
+    // Another waiter is queued, and leaves the queue again.
     let wait = Wait::For(Duration::from_millis(700));
     let waited = second.lock(resource).wait(wait).acquire().await;
     note(format!("{waited:?}"));
@@ -418,7 +418,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
     note(format!("{:?}", quota.create(3).await));
     note(format!("{:?}", quota.take(1).await));
     note(format!("{:?}", quota.drop_quota().await));
-    // A waiter whose heartbeat has ended is removed.
+    // Add a queued waiter whose heartbeat has expired. It is removed by the next client.
     ghost(masters, resource, "0123456789abcdef:1", "1");
     note(format!("{:?}", first.try_acquire(resource).await));
     for node in second
@@ -434,16 +434,17 @@ async fn life(masters: &Masters, resource: &str) -> String {
     said
 }
 
-/// The text that an error of the lock must contain if `right` is missing; `None` if locking does not need the right.
+/// The text that an error must contain if the user lacks `right`; `None` if locks do not need this right.
 fn told(right: &str) -> Option<String> {
     match right {
         // Wake-ups and clean reconnects are optional, so no error reports these rights.
         "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
             None
         }
-        // Without this right, the locks of a batch are looked at separately.
+        // Without this right, the client looks at the locks of a batch one by one.
         "+mget"
-        // Without these rights, holders are not shown, observers are not notified at once, and nothing is listed.
+        // Without these rights, locks work, but holders are not shown, observers are not notified at once, and nothing
+        // is listed.
         | "~quorate:note:lock:*"
         | "~quorate:note:quorate:hold:*:lock:*"
         | "&quorate:leader:*"
@@ -463,7 +464,7 @@ fn told(right: &str) -> Option<String> {
         "~lock:*" => Some("the lock key".to_owned()),
         _ => match right.strip_prefix('~') {
             Some(keys) => Some(keys.replace(PREFIX, "")),
-            // Servers before Redis 7 name only the container of a subcommand.
+            // Servers before Redis 7 name only the container command of a subcommand.
             None => right[1..].split('|').next().map(str::to_owned),
         },
     }
@@ -485,7 +486,7 @@ async fn lock_error_names_each_missing_right() {
         let said = life(&masters, "job at last").await.to_lowercase();
         assert!(!said.contains("denied"), "{said}");
     });
-    // The programs are tested at the same time, because the tests mostly wait.
+    // Test the programs at the same time, because the tests mostly wait.
     futures::future::join_all(programs).await;
 }
 
@@ -524,7 +525,7 @@ async fn inspection_names_rights_of_features_in_use() {
             let user = &documented()[2];
             ask_server(master, &["ACL", "SETUSER", user, "+select", "+config|get"]);
         }
-        // The client must make a new connection.
+        // Use another database, so that the client must make new connections.
         let database = settings(&masters, "/1").build().expect("good settings");
         assert_well(&database.inspect().await);
         assert_well(&unguarded.inspect().await);
@@ -577,7 +578,7 @@ async fn user_without_the_right_to_batches_can_still_take_many_locks() {
             let released = format!("{:?}", futures::future::join_all(released).await);
             assert!(!released.to_lowercase().contains("denied"), "{released}");
         }
-        // Only successful calls are checked, because not all server versions count refused calls.
+        // Check only successful calls, because not all server versions count refused calls.
         for master in &masters {
             let stats = ask_server(master, &["INFO", "commandstats"]);
             let stats = stats.text().expect("text").into_owned();
@@ -592,7 +593,7 @@ async fn user_without_the_right_to_batches_can_still_take_many_locks() {
     }
 }
 
-/// Whether the server has a command of its own for releases of locks without a queue.
+/// Whether the server has a command that releases locks without a queue, in place of a script.
 fn deletes_by_command(server: &Server) -> bool {
     let info = ask_server(server, &["INFO", "server"]);
     let info = info.text().expect("text").into_owned();
@@ -603,7 +604,7 @@ fn deletes_by_command(server: &Server) -> bool {
     major.is_some_and(|major| major >= 9)
 }
 
-/// Acquires and releases some locks, with or without fencing tokens. Returns how often each master received the
+/// Acquires and releases some locks, with or without fencing tokens. Returns for each master how often it received the
 /// server's own command for releases.
 async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
     let before = by_command(masters);
@@ -611,8 +612,8 @@ async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
         .fencing(fencing)
         .order(Order::Unordered);
     let unordered = unordered.build().expect("good settings");
-    // More than one lock is used: a lock that was held for a tenth of a second has a note, which only the script
-    // removes.
+    // Use more than one lock: a lock that was held for a tenth of a second has a note, and only the script removes
+    // notes.
     for _ in 0..5 {
         let guard = unordered.acquire("job").await.expect("free");
         let released = guard.release().await;
@@ -664,10 +665,11 @@ async fn unqueued_locks_are_released_by_the_servers_own_command() {
         }
         for fencing in [true, false] {
             let asked = give_back(&masters, fencing).await;
-            // The first use is a trial. After it, the client sends the command for each release.
+            // The client tries the command once. If the server knows the command, the client uses it for every later
+            // release.
             assert!(asked.iter().all(|times| (*times > 1) == has), "{asked:?}");
         }
-        // The release of a lock with a queue also wakes the next waiter, so it needs the script.
+        // The release of a lock with a queue must also wake the next waiter, so it needs the script.
         let (before, ordered) = (by_command(&masters), locker(&masters));
         let guard = ordered.acquire("job").await.expect("free");
         assert_eq!(guard.release().await.unreachable, 0);

@@ -1,4 +1,4 @@
-//! Holders' notes on real masters: when they are written, how long they stay, and to which hold they belong.
+//! Tests of holders' notes on real masters: when notes are written, how long they stay, and which hold they describe.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use quorate::runtime::BoxFuture;
 use quorate::{AcquireError, MAX_NOTE_LEN, NodeName, Note, Redlock, TryAcquire, Wait};
 use quorate_testbed::{Masters, Reply, Server};
 
-/// Waits for the note of the lock.
+/// Waits until the lock has a note, and returns the note.
 async fn noted(redlock: &Redlock, resource: &str) -> Note {
     let began = std::time::Instant::now();
     loop {
@@ -64,7 +64,7 @@ async fn longer_hold_writes_a_note_and_its_release_removes_it() {
 struct Counts {
     node: MemoryNode,
     sent: AtomicUsize,
-    /// The number of renewed locks, and the number of those whose note was renewed.
+    /// The number of lock renewals, and (second field) the number of renewals that also renewed the note.
     renewed: AtomicUsize,
     noted: AtomicUsize,
 }
@@ -111,7 +111,8 @@ async fn short_hold_sends_no_note() {
     for n in 0..100 {
         let began = Instant::now();
         take(&redlock, &format!("job {n}")).await.release().await;
-        // On a machine that was halted, the lock was held for longer than that, and has a note.
+        // If the machine was halted, the lock was held for longer than 90 ms, and may have a note. Count only shorter
+        // holds.
         quick += usize::from(began.elapsed() < ms(90));
     }
     tokio::time::sleep(ms(300)).await;
@@ -138,7 +139,7 @@ async fn renewals_keep_and_restore_the_note() {
         ask_server(master, &["DEL", "quorate:note:job"]);
     }
     eventually("a renewal restores the note", || note_keys(&masters) == 3).await;
-    // A note is kept for four TTLs. A renewal refreshes it before half of that time has passed.
+    // A note is kept for four TTLs. A renewal refreshes the note before half of that time has passed.
     let lives = || {
         masters
             .iter()
@@ -168,8 +169,7 @@ async fn one_in_six_renewals_refreshes_the_note() {
         let [renewed, seen] = [&node.renewed, &node.noted].map(|n| n.load(Ordering::Relaxed));
         (renewed, seen)
     };
-    // The test waits for the first renewal of each lock, and not for all six notes: chance decides which notes are
-    // refreshed.
+    // Wait for the first renewal of each lock, and not for all six notes: chance decides which notes are refreshed.
     eventually("all locks are renewed", || sees().0 >= 120).await;
     let (renewed, seen) = sees();
     assert!(
@@ -187,7 +187,8 @@ async fn note_of_a_dead_holder_is_not_shown() {
     noted(&other, "job").await;
     eventually("all masters have the key", || note_keys(&masters) == 3).await;
     let mut watches = other.election("job").observe().expect("a good name");
-    // The keys are deleted as if the holder's machine were gone and its lease expired: nobody releases the lock.
+    // Delete the keys as if the holder's machine had disappeared and its lease had expired, so that nobody releases the
+    // lock.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
@@ -195,7 +196,7 @@ async fn note_of_a_dead_holder_is_not_shown() {
     let status = other.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
     assert_eq!(watches.next().await, None);
-    // The note is not shown for the next holder either, which writes no note itself.
+    // The next holder writes no note. The note of the former holder must not be shown for it.
     let new = other.lock("job").note(None).acquire().await.expect("free");
     let status = other.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
@@ -232,14 +233,14 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_one() {
     let old = old.expect("free");
     noted(&second, "job").await;
     eventually("all masters have the key", || note_keys(&masters) == 3).await;
-    // The keys are deleted as if the holder had been paused until its lease expired: only its notes remain.
+    // Delete the keys as if the holder had been paused until its lease expired: only its notes remain.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
     let new = second.lock("job").note(None).acquire().await.expect("free");
     let status = first.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
-    // The release by the former holder removes nothing of the next holder.
+    // The late release by the former holder must remove nothing that belongs to the next holder.
     old.release().await;
     assert_eq!(holders(&masters, "job"), 3);
     new.release().await;
@@ -293,7 +294,8 @@ async fn holder_without_a_note_writes_none() {
         assert_eq!(note_keys(&masters), 0);
         guard.release().await;
     }
-    // Unordered locks with tokens have a note too, and a lock may have another note than its factory.
+    // Unordered locks with tokens have a note too. A single lock may have a different note than the `Redlock` that
+    // creates it.
     let unordered = settings(masters.urls())
         .order(quorate::Order::Unordered)
         .note(None)
@@ -355,7 +357,7 @@ async fn thousand_concurrent_locks_all_have_notes() {
     .await;
 }
 
-/// Waits until this many holds of a class have notes, and returns the texts of the notes.
+/// Waits until `count` holds of a shared lock have notes, and returns the texts of the notes.
 async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
     let began = Instant::now();
     loop {
@@ -436,7 +438,7 @@ async fn a_reader_that_dies_leaves_its_note_for_four_ttls_and_the_others_keep_th
     for master in &masters {
         assert!(left(master, &key) <= secs(8));
     }
-    // The guard is forgotten without a release, as in a crash.
+    // Forget the guard without a release, as in a crash.
     std::mem::forget(dying);
     eventually("the note of the dead reader expires", || {
         holders(&masters, &key) == 0
@@ -459,7 +461,7 @@ async fn downgraded_writer_keeps_its_note() {
     assert_eq!(texts(&redlock, "doc", 1).await, ["was a writer"]);
 }
 
-/// A reply with the whole foreign text would end the connection.
+/// Tests a foreign text in place of a note. A reply with the whole text would exceed a limit and end the connection.
 #[tokio::test]
 async fn foreign_text_in_place_of_a_note_is_truncated() {
     let masters = masters(3);

@@ -1,4 +1,4 @@
-//! Jobs that run once per period over all machines: at most once, or at least once.
+//! Tests of jobs that run at most once, or at least once, per period over all machines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -68,7 +68,7 @@ async fn next_period_is_due_when_the_present_one_has_ended() {
         Ok(OnceOutcome::Done(1))
     );
     assert!(is_done(&long.at_most_once(async |_| 2).await));
-    // With hourly periods, a new period has begun since the run that the long period counted.
+    // With hourly periods, a new period has begun since the job last ran in the ten-year period.
     let short = redlock.once("nightly", secs(3600));
     assert_eq!(
         short.at_most_once(async |_| 3).await,
@@ -112,7 +112,7 @@ async fn at_least_once_repeats_after_an_error_a_drop_or_a_failed_record() {
         Ok(OnceOutcome::NotRecorded(Ok(7), ValueError::Unknown(_))) => {}
         other => panic!("{other:?}"),
     }
-    // Only one master has stored the record, and this master is away now.
+    // Only one master has stored the record of the job, and this master is away now.
     for node in &nodes {
         node.change(|_| Treatment::Honest);
     }
@@ -243,7 +243,8 @@ async fn holder_of_the_lock_can_check_and_record_a_period() {
         .await
         .expect("all masters are reachable");
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
-    // A lock writes only once per fencing number, because a late copy of its first write would undo a second one.
+    // A guard can write the value only once per fencing number, because a late copy of its first write would undo a
+    // second write.
     let hourly = redlock.once("nightly", secs(3600));
     let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
         panic!("an hourly period must be due");
@@ -265,7 +266,7 @@ async fn guard_that_finds_its_period_done_can_record_the_next_period() {
     let last = |command| ask_server(&masters[2], &[command, "quorate:value:nightly"]).int();
     eventually("all masters have the value", || last("EXISTS") == Some(1)).await;
     assert_eq!(last("DEL"), Some(1));
-    // With hourly periods, a new period has begun since the run that the long period counted.
+    // With hourly periods, a new period has begun since the job last ran in the ten-year period.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");
@@ -384,7 +385,7 @@ async fn once_job_survives_the_loss_of_one_master_of_three() {
         let redlock = settings(urls).build().expect("good settings");
         let once = nightly(&redlock).await;
         let outcome = once.at_least_once(async |_| {
-            // All masters have answered the read by now.
+            // All masters have answered the read of the record by now.
             tokio::time::sleep(ms(300)).await;
             masters[victim].kill().expect("killed");
             Ok::<_, ()>(())

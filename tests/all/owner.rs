@@ -1,4 +1,4 @@
-//! Holds of one owner join each other, and exclude everybody else.
+//! Tests that holds of one owner share the lock, and exclude every other client.
 
 use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 use quorate::{AcquireError, InvalidResource, LossCause, TryAcquire, Wait};
@@ -105,7 +105,8 @@ async fn clones_of_an_owner_share_one_local_hold() {
         "the hold must last while another clone exists"
     );
     assert!(second.is_valid());
-    // The lock key is overwritten. Every clone reports the loss, although the local count of clones is not zero.
+    // Overwrite the lock key. Every clone of the guard reports the loss, although the local count of clones is not
+    // zero.
     let third = second.clone();
     for master in &masters {
         ask_server(master, &["SET", "stock", "a foreign value", "PX", "1000"]);
@@ -136,7 +137,8 @@ async fn invalid_owner_id_is_refused() {
     assert!(redlock.owner("0123456789abcdef").is_ok());
 }
 
-/// Leaves the keys of a crashed process: a hold of the owner `o` on `stock`, with a different number on each master.
+/// Leaves the keys of a crashed process: a hold of the owner `o` on the lock `stock`, with a different fencing number
+/// on each master.
 fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
     for (at, master) in masters.iter().enumerate() {
         let counter = format!("{}", 1_000 + at);
@@ -170,11 +172,11 @@ async fn owner_that_cannot_join_now_is_not_reported_as_held_by_another() {
         matches!(waits, Err(AcquireError::NotJoinable(_))),
         "{waits:?}"
     );
-    // Another owner is refused as by any other holder.
+    // Another owner is refused as it would be by any other holder.
     let other = redlock.owner("p").expect("an id");
     let other = other.lock("stock").try_acquire().await.expect("an answer");
     assert!(matches!(other, TryAcquire::Held(_)));
-    // The refused attempts leave no hold next to the crashed one.
+    // The refused attempts leave no hold of their own in the list with the crashed hold.
     let count = |master| ask_server(master, &["ZCARD", "quorate:holds:stock"]).int();
     eventually("the attempts are undone", || {
         masters.iter().all(|master| count(master) == Some(1))
@@ -198,6 +200,6 @@ async fn failed_agreement_pauses_before_the_next_attempt() {
         matches!(error, Err(AcquireError::NotJoinable(_))),
         "{error:?}"
     );
-    // There are two pauses, each between half of the retry delay and all of it.
+    // The wait has two pauses. Each takes between half of the retry delay and all of it.
     assert!(began.elapsed() >= ms(200), "{:?}", began.elapsed());
 }

@@ -1,5 +1,5 @@
-//! The statements of the pages are true: their code is compiled and run here, word for word, and their figures are
-//! computed.
+//! Tests that the statements of the pages are true: their code is compiled and run here, word for word, and their
+//! figures are computed.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The rows of the first table of a page, cell by cell, without its header.
+/// The rows of the first table of a page, split into cells, without the header.
 fn table(text: &str) -> Vec<Vec<String>> {
     let rows = text.lines().skip_while(|line| !line.starts_with('|'));
     let rows = rows.take_while(|line| line.starts_with('|')).skip(2);
@@ -22,8 +22,8 @@ fn table(text: &str) -> Vec<Vec<String>> {
 mod quorum_size {
     use super::{page, table};
 
-    /// The seconds per year in which fewer than a majority of `n` masters are up, if each is up for the share `up` of
-    /// the time.
+    /// The number of seconds per year in which fewer than a majority of `n` masters are up. Each master is up for the
+    /// share `up` of the time.
     fn without_quorum(n: u32, up: f64) -> f64 {
         let majority = n / 2 + 1;
         let ways = |k: u32| (0..k).fold(1.0, |ways, i| ways * f64::from(n - i) / f64::from(i + 1));
@@ -55,7 +55,7 @@ mod quorum_size {
         format!("{value:.digits$} {unit}")
     }
 
-    /// One cell of the row `quorate default` below this heading of the measurements.
+    /// One cell of the table row `quorate default`, in the table with this heading in the measurements.
     fn measured(masters: u32, table: &str, cell: usize) -> String {
         let text = page("docs/benchmarks/measurements.md");
         let head = match masters {
@@ -112,8 +112,7 @@ mod quorum_size {
 mod benchmarks {
     use super::{page, table};
 
-    /// The cells of an implementation's row below this heading, without ranges. `text` begins with the runs in
-    /// question.
+    /// The cells of the row for the implementation `contender` below this heading, without ranges in brackets.
     fn cells<'a>(text: &'a str, heading: &str, contender: &str) -> Vec<&'a str> {
         let part = text.split(heading).nth(1).expect("a heading");
         let row = part.lines().find_map(|line| line.strip_prefix(contender));
@@ -160,7 +159,7 @@ mod benchmarks {
 mod track_record {
     use super::page;
 
-    /// The rows of all tables with this many columns, without headers.
+    /// The rows of all tables that have this many columns, without headers.
     fn rows(text: &str, columns: usize) -> Vec<Vec<&str>> {
         let rows = text.lines().filter(|line| line.starts_with('|'));
         let rows = rows.map(|row| {
@@ -340,7 +339,7 @@ fn paths_and_tests_on_the_pages_for_contributors_exist() {
     }
 }
 
-/// What is compared when a page quotes the code of this file: everything but white space.
+/// The text without white space. Two such texts are compared when a page quotes the code of this file.
 fn dense(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }

@@ -53,7 +53,7 @@ async fn advancing_the_paused_clock_acts_like_a_process_pause() {
     );
 }
 
-/// Advances the clock beyond the lease and then continues before any other task, as a process does that was paused.
+/// Advances the clock beyond the lease and then continues before any other task runs, like a process that was paused.
 async fn stand_still() {
     let (wake, woken) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
@@ -87,7 +87,7 @@ async fn scope_whose_lock_ended_before_its_body_reports_the_loss_and_the_value_o
         let (cause, value) = (LossCause::Expired, Some(42));
         assert_eq!(ended, Err(ScopeError::Lost { cause, value }));
     }
-    // One body ends in time, and one is dropped because the lock expires.
+    // The first body ends in time, and the second is dropped because its lock expires.
     assert_eq!(here.scope("r", async |_| 42).await, Ok(42));
     let brief = here.lock("r").renewal(false);
     let dropped = brief.scope(async |_| std::future::pending::<()>().await);

@@ -1,5 +1,5 @@
-//! Tasks of one process that want permits of the same semaphore. They request different slots at the same time, are
-//! served in the order of their arrival, and leave no record of requests that they gave up.
+//! Tests of tasks of one process that want permits of the same semaphore. They request different slots at the same
+//! time, are served in the order of their arrival, and leave no record of requests that were cancelled.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,13 +17,13 @@ use quorate::node::{Answer, Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::BoxFuture;
 use quorate::{LockGuard, Redlock, RedlockBuilder, Retry, Wait};
 
-/// Longer than any test of this file waits.
+/// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
 /// The one-way delay to distant masters.
 const WAY: Duration = ms(3);
 
-/// A master that counts acquires, and can suppress its wake-ups.
+/// A master that counts acquires, and that can suppress the wake-ups it would send.
 struct Counting {
     node: Arc<dyn Node>,
     asked: Arc<AtomicUsize>,
@@ -53,7 +53,7 @@ impl Node for Counting {
     }
 }
 
-/// Three masters, and the number of acquires that the counted process has sent to them.
+/// Three masters, and the number of acquires that the process under test has sent to them.
 struct World {
     masters: Vec<Arc<dyn Node>>,
     asked: Arc<AtomicUsize>,
@@ -66,7 +66,7 @@ impl World {
         Self::of(["a", "b", "c"].map(master).into())
     }
 
-    /// Three masters whose requests and replies are delayed by `way` each.
+    /// Three masters that delay each request by `way`, and each reply by `way`.
     fn far(way: Duration) -> Self {
         let master = |name| SlowNode::new(name, way, way) as Arc<dyn Node>;
         Self::of(["a", "b", "c"].map(master).into())
@@ -80,7 +80,7 @@ impl World {
     }
 
     fn settings(nodes: Vec<Arc<dyn Node>>) -> RedlockBuilder {
-        // All timers are far away, so a forgotten waiter would never be served.
+        // All timers are far in the future, so a forgotten waiter would never be served.
         Redlock::builder()
             .nodes(nodes)
             .max_ttl(FAR)
@@ -103,12 +103,12 @@ impl World {
         }
     }
 
-    /// The client whose acquires are counted, as in one process.
+    /// A client whose acquires are counted. It stands for one process.
     fn process(&self) -> Redlock {
         self.counted(true, true).build().expect("good settings")
     }
 
-    /// A client whose acquires are not counted, as in another process.
+    /// A client whose acquires are not counted. It stands for another process.
     fn other(&self) -> Redlock {
         let settings = Self::settings(self.masters.clone());
         settings.build().expect("good settings")
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// The number of attempts of the counted process.
+    /// The number of attempts that the counted process has made.
     fn attempts(&self) -> usize {
         self.asked.load(Ordering::Relaxed) / self.masters.len()
     }
@@ -145,7 +145,8 @@ async fn all_permits(redlock: &Redlock, permits: usize) -> Vec<LockGuard> {
     all
 }
 
-/// Starts a waiter and waits until it has looked once. Then it is queued, in this process or at the masters.
+/// Starts a waiter and waits until it has looked at the semaphore once. Then it is queued, either in this process or at
+/// the masters.
 async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
     let looks = Arc::<AtomicUsize>::default();
     let seen = looks.clone();
@@ -189,8 +190,8 @@ async fn process_requests_as_many_slots_at_once_as_there_are_permits() {
     }
 }
 
-/// Checks that waiters get permits in the order of their arrival. One permit is released at a time, and its next holder
-/// keeps it.
+/// Checks that waiters get permits in the order of their arrival. The test releases one permit at a time, and the
+/// waiter that gets it keeps it.
 async fn are_served_in_order(ours: &Redlock, mut held: Vec<LockGuard>) {
     let permits = held.len();
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -231,7 +232,7 @@ async fn permits_released_elsewhere_go_to_local_tasks_in_order() {
     are_served_in_order(&redlock, all_permits(&world.other(), 3).await).await;
 }
 
-/// All six tasks send their requests at the same time, and none gets a permit.
+/// Tests six tasks that send their requests at the same time, and of which none gets a permit.
 #[tokio::test]
 async fn concurrently_refused_tasks_are_served_in_order() {
     let world = World::far(WAY);
@@ -247,7 +248,7 @@ async fn concurrently_refused_tasks_are_served_in_order() {
             permit.release().await;
         }));
     }
-    // It does not matter how many tasks have asked by now, because no permit is free.
+    // It does not matter how many tasks have sent requests by now, because no permit is free.
     eventually("the tasks send their requests", || world.attempts() >= 4).await;
     tokio::time::sleep(40 * WAY).await;
     assert_eq!(
@@ -284,7 +285,7 @@ async fn local_waiter_notices_a_local_release_without_the_masters() {
     }
 }
 
-/// A permit that another process releases must not make every local waiter send a request.
+/// Tests that a permit which another process releases does not make every local waiter send a request.
 #[tokio::test]
 async fn permit_released_elsewhere_makes_one_local_waiter_ask() {
     let world = World::far(WAY);
@@ -311,8 +312,7 @@ async fn permit_released_elsewhere_makes_one_local_waiter_ask() {
     }
 }
 
-/// Polls a future up to `polls` times, each time it is woken, and then drops it. Returns whether the future had
-/// completed.
+/// Polls a future at most `polls` times, whenever it is woken, and then drops it. Returns whether the future completed.
 async fn polled<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     let mut left = polls;
@@ -330,8 +330,8 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// Checks that no slot is still recorded as requested: whichever of two slots another process holds, a try gets the
-/// other slot.
+/// Checks that this process records no slot as requested any more. For each of two slots in turn, another process holds
+/// this slot, and an attempt of this process must get the other slot.
 async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     redlock.flush().await;
     for slot in 0..2 {
@@ -352,7 +352,7 @@ async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     }
 }
 
-/// Two processes, and the permits that the second one holds, out of two.
+/// Two processes that share a semaphore of two permits, and the permits that the second process holds.
 struct Both {
     redlock: Redlock,
     other: Redlock,
@@ -398,7 +398,7 @@ async fn task_dropped_at_any_await_point_leaves_no_requested_slot() {
     ] {
         for polls in 1.. {
             let both = Both::new(fair, taken).await;
-            // Another task of the same process asks for a permit in the meantime.
+            // While this attempt is dropped, another task of the same process asks for a permit.
             let cut_off = polled(both.ask(tries), polls);
             let (done, ()) = futures::future::join(cut_off, both.ask(tries)).await;
             for permit in both.held {
@@ -415,7 +415,7 @@ async fn task_dropped_at_any_await_point_leaves_no_requested_slot() {
     }
 }
 
-/// The runtime has several threads, and tasks arrive, leave and are dropped at any moment.
+/// Tests a runtime with several threads, in which tasks arrive, leave and are dropped at any moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_tasks_that_come_and_go_return_all_permits() {
     let world = World::near();
@@ -427,7 +427,7 @@ async fn concurrent_tasks_that_come_and_go_return_all_permits() {
             let brief = Duration::from_micros(number * 37 % 500);
             let semaphore = redlock.semaphore("api", 2);
             match number % 3 {
-                // This task's request is dropped at some await point.
+                // The timeout drops the request of this task at some await point.
                 0 => drop(tokio::time::timeout(brief, semaphore.acquire()).await),
                 1 => drop(semaphore.try_acquire().await),
                 _ => {

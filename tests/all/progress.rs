@@ -1,4 +1,4 @@
-//! The progress that is reported to a waiter, and its error at the end.
+//! Tests of the progress that is reported to a waiter, and of the waiter's error at the end.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -177,7 +177,7 @@ async fn error_says_that_this_process_holds_the_lock() {
             panic!("the lock must be reported as held");
         };
         assert!(refusal.held_here);
-        // Another resource is not affected, nor is this resource after its release.
+        // Another resource is not affected, nor is this resource after its lock is released.
         redlock.acquire("y").await.expect("free").release().await;
         guard.release().await;
         redlock
@@ -212,7 +212,7 @@ async fn lock_of_another_process_is_not_reported_as_held_here() {
     }
 }
 
-/// Collects the trace output in its usual form: one line per event, after the fields of its span.
+/// Collects trace output in the usual format: one line per event, which begins with the fields of its span.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -227,8 +227,8 @@ impl std::io::Write for Lines {
     }
 }
 
-/// Recording a field of a span again adds a value instead of replacing the old one. So a span must record each field
-/// once, or it would grow with every attempt of a waiter.
+/// Tests that a span records each field only once. Recording a field again adds a value instead of replacing the old
+/// value, so a span would grow with every attempt of a waiter.
 #[tokio::test]
 async fn span_of_a_waiter_records_each_field_once() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
@@ -255,7 +255,7 @@ async fn span_of_a_waiter_records_each_field_once() {
         let mut missed = lines.lines().filter(|line| line.contains("attempt missed"));
         assert!(missed.clone().count() > 3, "{lines}");
         let last = missed.next_back().expect("one of them");
-        // Each field occurs once in the span and once in the event itself.
+        // Each field occurs once in the span and once in the event.
         let queued = if unordered { 0 } else { 2 };
         assert_eq!(last.matches("answering=").count(), 2, "{last}");
         assert_eq!(last.matches("ahead=").count(), queued, "{last}");
@@ -292,8 +292,7 @@ async fn waiter_behind_a_lock_on_several_resources_does_not_report_an_unrelated_
     let waiting = tokio::time::timeout(PATIENCE, sees.recv()).await;
     let waiting = waiting.expect("an attempt").expect("the waiter is waiting");
     assert!(waiting.note.is_some(), "{waiting:?}");
-    // Nobody holds the lock `a`: a waiter in this process has the place before this caller, and that waiter has no
-    // note.
+    // Nobody holds the lock `a`, but a waiter of this process is queued before this caller. That waiter has no note.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
     let error = error.map(drop).expect_err("another waiter is ahead");
     let AcquireError::HeldByOther(missed) = &error else {

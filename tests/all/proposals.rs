@@ -1,5 +1,5 @@
-//! The fencing numbers that a process proposes to the masters. They must be close to the masters' clocks, or each of
-//! its locks needs a second round.
+//! Tests of the fencing numbers that a process proposes to the masters. If they are not close to the masters' clocks,
+//! each lock of the process needs a second round of requests.
 
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,8 +15,8 @@ fn wall_micros() -> u64 {
     since.expect("after 1970").as_micros() as u64
 }
 
-/// The counters were set by a client whose clock is ahead by less than a master rejects. All masters then agree on a
-/// number at once, or in a second round.
+/// Tests counters that a client has set whose clock is ahead, by less than the limit at which masters reject it. All
+/// masters then agree on a number at once, or in a second round of requests.
 #[tokio::test]
 async fn process_adopts_granted_numbers_ahead_of_its_proposals() {
     const AHEAD: u64 = 400_000;
@@ -47,12 +47,14 @@ async fn process_adopts_granted_numbers_ahead_of_its_proposals() {
         let proposed = proposed.lock().expect("no panic").clone();
         let (before, after) = proposed.split_at(3);
         assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
-        // The clock has reached some of the difference since then.
+        // The clock has caught up with part of the difference since then, so the proposals are ahead by less than
+        // [`AHEAD`].
         assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
     }
 }
 
-/// Another client is granted a number during the confirmation, so the token must exceed that number.
+/// Tests a second client that is granted a number while the first client confirms its own. The token must exceed the
+/// second client's number.
 #[tokio::test]
 async fn number_outrun_by_another_client_is_raised_before_it_becomes_a_token() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -84,7 +86,8 @@ async fn number_outrun_by_another_client_is_raised_before_it_becomes_a_token() {
     guard.release().await;
 }
 
-/// The number that a hold joins was granted at an earlier time, so it is no evidence about the masters' clocks.
+/// Tests a hold that joins other holds of an owner. It gets a number that was granted earlier, which shows nothing
+/// about the masters' clocks.
 #[tokio::test]
 async fn joining_client_continues_to_propose_its_own_time() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
@@ -118,6 +121,7 @@ async fn joining_client_continues_to_propose_its_own_time() {
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // If the process adopted the joined number, its proposals would be a second behind. A request arrives in less time.
+    // If the process adopted the joined number, its proposals would be a second behind. Sending a request takes less
+    // time than that.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

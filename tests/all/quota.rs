@@ -1,4 +1,4 @@
-//! Quotas: never more units are taken than were created, whatever happens to masters and callers.
+//! Tests of quotas: never more units are taken than were created, whatever happens to masters and callers.
 
 use std::future::Future;
 use std::pin::pin;
@@ -71,7 +71,7 @@ async fn a_quota_is_created_once_and_only_where_all_masters_have_none() {
         .expect_err("the value exists already");
     assert!(matches!(error, ValueError::Exists(_)), "{error}");
     assert!(error.to_string().contains("m0"), "{error}");
-    // The quota cannot be created again while even one master still has it.
+    // Another `create` fails while even one master still has the quota, and the quota is unchanged.
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
     nodes[0].forget();
     nodes[2].forget();
@@ -166,7 +166,7 @@ async fn quota_works_without_a_minority_but_not_without_a_majority() {
     );
 }
 
-/// A rule that treats writes in this way, and all other requests normally.
+/// A rule for a master that applies this treatment to writes, and treats all other requests normally.
 fn writes(treatment: Treatment) -> impl FnMut(&Request) -> Treatment + Send + 'static {
     move |request| match request {
         Request::Write { .. } => treatment.clone(),
@@ -187,7 +187,7 @@ async fn quota_write_that_too_few_masters_confirm_is_unknown_and_hands_out_nothi
         for node in &nodes[..2] {
             node.change(writes(treatment.clone()));
         }
-        // The third master may or may not have the value, and its vote is not needed the next time.
+        // The third master may or may not have stored the value. Its vote is not needed for the next `take`.
         nodes[2].change(writes(cut()));
         let error = quota.take(1).await.expect_err("unknown");
         assert!(matches!(error, ValueError::Unknown(_)), "{error}");
@@ -203,7 +203,7 @@ async fn quota_write_that_too_few_masters_confirm_is_unknown_and_hands_out_nothi
 async fn quota_write_counts_only_on_masters_that_were_read() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
-    // The second master is read and not written. The third master is written and not read.
+    // The second master answers reads and fails writes. The third master fails reads and answers writes.
     nodes[1].change(writes(Treatment::Fails(lost_on_the_way(), ms(0))));
     nodes[2].change(|request| match request {
         Request::Read { .. } => Treatment::Fails(lost_on_the_way(), ms(0)),
@@ -224,7 +224,7 @@ async fn quota_write_counts_only_in_the_server_run_that_was_read() {
         let master = node.master.clone();
         node.change(move |request| {
             if matches!(request, Request::Write { .. }) {
-                // The master restarts between read and write, either empty or with all its data.
+                // The master restarts between read and write: the first without its data, the second with all its data.
                 if n == 0 {
                     master.forget();
                 } else {
@@ -260,7 +260,7 @@ async fn quota_is_not_written_if_its_lock_ends_between_read_and_write() {
     assert_eq!(quota.left().await, Ok(10));
 }
 
-/// Polls a future up to `polls` times, each time it is woken, and then drops it. Returns its result if it has
+/// Polls a future at most `polls` times, whenever it is woken, and then drops it. Returns the result if the future
 /// completed.
 async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
@@ -316,7 +316,8 @@ async fn dropped_take_wastes_at_most_one_unit_and_takes_none_twice() {
     );
 }
 
-/// A master that has lost its data gets the value back with the next write, even while its votes do not count.
+/// Tests a master that has lost its data. It gets the value back with the next write, even while its votes do not
+/// count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
     const PIECES: u64 = 500;
@@ -362,7 +363,7 @@ async fn real_masters_restarted_empty_one_after_another_lose_no_quota() {
         }
     };
     assert!(taken + left <= PIECES, "{taken} taken, {left} left");
-    // At last, all masters but one restart empty at the same time, so no majority has the value.
+    // Finally, all masters but one restart without data at the same time, so no majority has the value.
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
     let asked = Instant::now();
@@ -411,7 +412,7 @@ async fn quota_of_an_earlier_server_run_does_not_vote() {
     let redlock = guarded.build().expect("good settings");
     let quota = quota(&redlock, 10).await;
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
-    // The value was written in an earlier server run, as after a restart from disk.
+    // On these masters the value was written before the server restarted, and was read from disk.
     for master in masters.iter().take(2) {
         let text = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = text.text().expect("a value").into_owned();
@@ -436,7 +437,7 @@ async fn quota_written_by_a_clock_ahead_works_at_the_second_attempt() {
     let quota = quota(&redlock, 10).await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let ahead = (now.expect("after 1970") + secs(86_400)).as_micros();
-    // A day ago a clock was a day ahead when the quota was written. The counter has expired since.
+    // The quota was written a day ago by a clock that was a day ahead. The fencing counter has expired since.
     for master in &masters {
         let text = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = text.text().expect("a value").into_owned();
@@ -568,7 +569,7 @@ async fn quota_waits_for_its_lock_up_to_its_limit() {
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 2 }));
 }
 
-/// A master in memory that executes and answers a write only when a release follows.
+/// A master in memory that delays each write: it executes and answers the write only when a release arrives.
 struct AnswersLate {
     node: MemoryNode,
     writes: Mutex<Vec<(Request, Reply)>>,

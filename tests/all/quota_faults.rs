@@ -1,8 +1,7 @@
-//! A quota under every kind of injected fault, drawn from one seed per run of the test: messages that are lost, delayed
-//! and repeated, answers that never come, callers that are dropped, and masters that lose their data or return with old
-//! data.
+//! Tests a quota under every kind of injected fault, drawn from one random seed per test run. Messages are lost,
+//! delayed and repeated, answers never come, callers are dropped, and masters lose their data or return with old data.
 //!
-//! The time is tokio's, which advances only when nothing can run: a simulated minute takes milliseconds.
+//! The clock is tokio's, which advances only when nothing can run: a simulated minute takes milliseconds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,11 +16,11 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const NODE_TIMEOUT: Duration = ms(50);
 const TTL: Duration = secs(1);
-/// The longest TTL. It is more than twice the error of a proposed number that masters accept, so numbers rise even if
-/// all data is lost.
+/// The longest TTL. Masters accept proposed fencing numbers that are wrong by up to a limit. The TTL is more than twice
+/// this limit, so that numbers increase even if all data is lost.
 const MAX_TTL: Duration = secs(4);
 
-/// A simple random generator. One seed determines the whole run of the test.
+/// A simple random generator. One seed determines everything that is random in a test run.
 #[derive(Clone)]
 struct Dice(Arc<AtomicU64>);
 
@@ -41,7 +40,7 @@ impl Dice {
         self.roll() % limit
     }
 
-    /// True once in this many times.
+    /// Returns true with probability 1 / `times`.
     fn once_in(&self, times: u64) -> bool {
         self.below(times) == 0
     }
@@ -51,7 +50,7 @@ impl Dice {
     }
 }
 
-/// The clock, timers and random numbers of the library, in tokio's time.
+/// The clock, timers and random numbers that the library uses here, in tokio's time.
 #[derive(Clone)]
 struct World {
     began: tokio::time::Instant,
@@ -75,7 +74,8 @@ impl Runtime for World {
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
         let left = at.saturating_since(self.now());
-        // A timer that is far away must not make tokio's clock jump that far, so it ends after an hour.
+        // A timer that is far away must not make tokio's clock jump that far. So every timer ends after an hour at the
+        // latest.
         let at = tokio::time::Instant::now() + left.min(secs(3600));
         Box::pin(tokio::time::sleep_until(at))
     }
@@ -90,11 +90,11 @@ impl Runtime for World {
     }
 }
 
-/// A simulated server: its data, its run id, and the time until which it does not vote.
+/// A simulated server: its data, the id of its server run, and the time until which it does not vote.
 struct Server {
     master: Master,
     run: u64,
-    /// The data that a restart reads from the disk.
+    /// The data on the disk, which a restart reads.
     disk: Master,
     silent_until: Duration,
 }
@@ -113,10 +113,11 @@ impl Server {
     }
 }
 
-/// The time until which a client cannot reach a server.
+/// The time until which the network between a client and a server is down.
 type Away = Arc<Mutex<Duration>>;
 
-/// One client's link to a server. Requests are executed in order, and only in the server run that they were sent to.
+/// One client's link to a server. The server executes requests in order. A request is lost if the server has restarted
+/// since it was sent.
 struct Line {
     name: NodeName,
     post: UnboundedSender<(Request, Reply)>,
@@ -157,7 +158,7 @@ impl Node for Line {
 }
 
 /// Delivers one request with random faults: it may be executed not at all, once or twice, and may get no answer. Each
-/// fault occurs once in `rough` times.
+/// kind of fault hits one request in `rough`, on average.
 async fn deliver(
     server: &Arc<Mutex<Server>>,
     world: &World,
@@ -167,7 +168,7 @@ async fn deliver(
 ) {
     let dice = &world.dice;
     let cut = || Err(Fault::Disconnected("cut".into()));
-    // A driver checks this itself before it sends a request.
+    // A real driver checks before sending whether the request is withdrawn or void.
     let run = {
         let server = server.lock().expect("no panic");
         let now = world.elapsed();
@@ -185,7 +186,7 @@ async fn deliver(
         move |request: &Request| {
             let mut server = server.lock().expect("no panic");
             let wall = world.wall_micros();
-            // A connection does not outlive the run of the server, so its later requests are not executed.
+            // A connection ends when the server restarts, so later requests on it are not executed.
             (server.run == run).then(|| server.master.apply(wall, request))
         }
     };
@@ -217,10 +218,11 @@ async fn deliver(
     reply.answer(said.unwrap_or_else(cut));
 }
 
-/// The events of one run of the test, to check that enough happened in it.
+/// The events of one test run, to check that the run contained enough of them.
 #[derive(Debug, Default)]
 struct Seen {
-    /// The units left after each unit that was taken. Each number occurs once, because each unit is handed out once.
+    /// For each unit that was taken, the number of units left after that. Each number occurs once, because each unit is
+    /// handed out once.
     left: Vec<u64>,
     unknown: u64,
     dropped: u64,
@@ -231,7 +233,7 @@ struct Seen {
 
 const PIECES: u64 = 30;
 
-/// Injects a random fault into a link or a server. Returns whether a server was restarted.
+/// Injects one random fault into a link or a server. Returns whether a server was restarted.
 fn change(world: &World, servers: &[Arc<Mutex<Server>>], ways: &[Away]) -> bool {
     let (dice, now) = (&world.dice, world.elapsed());
     let any = |count: usize| dice.below(count as u64) as usize;
@@ -307,7 +309,7 @@ async fn one_run(seed: u64) -> Seen {
             ))
         })
         .collect();
-    // The interval between injected faults. It may or may not be long enough for a write in between.
+    // The time between two injected faults. It may be too short for a write between them.
     let pace = secs(1 + dice.below(8));
     let mut restarts = 0;
     while !callers.iter().all(tokio::task::JoinHandle::is_finished) {
@@ -324,7 +326,7 @@ async fn one_run(seed: u64) -> Seen {
 }
 
 impl Seen {
-    /// Checks that no unit was taken twice, and none that did not exist.
+    /// Checks that no unit was taken twice, and that no more units were taken than were created.
     fn is_right(&self, seed: u64) {
         let mut each = self.left.clone();
         each.sort_unstable();
@@ -340,7 +342,8 @@ impl Seen {
     }
 }
 
-/// Takes units until none is left, the result is unknown, or a minute has passed. Some of its calls are dropped.
+/// Takes units until none is left, a result is unknown, or a minute has passed. Drops some of its calls before they
+/// end.
 async fn caller(quota: quorate::Quota, world: World, seen: Arc<Mutex<Seen>>) {
     let count = |what: fn(&mut Seen)| what(&mut seen.lock().expect("no panic"));
     while world.elapsed() < secs(60) {

@@ -1,4 +1,4 @@
-//! Readers and writers on one resource.
+//! Tests of readers and writers of the same resource.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -80,7 +80,7 @@ async fn token_of_a_reader_lies_between_those_of_the_writers() {
 async fn readers_and_writers_exclude_each_other_and_neither_starves() {
     let masters = masters(3);
     let handles = [waits(&masters), waits(&masters)];
-    // The value of all present holders: a reader adds 1, a writer adds 1,000.
+    // Each present holder adds to this value: a reader adds 1, a writer adds 1,000.
     let inside = Arc::new(AtomicI64::new(0));
     let mut tasks = Vec::new();
     for task in 0..10 {
@@ -150,7 +150,8 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
             tokio::spawn(async move { redlock.lock("doc").shared().acquire().await.expect("turn") })
         })
         .collect();
-    // One of the readers is queued behind the writer of its own process. It asks the masters only after that writer.
+    // One of the readers is queued behind the writer of its own process. It asks the masters only after that writer has
+    // had its turn.
     eventually("all readers are queued behind the writer", || line() == 4).await;
     assert!(!writing.is_finished() && reading.iter().all(|one| !one.is_finished()));
     first.release().await;
@@ -170,7 +171,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
         let guard = tokio::time::timeout(secs(5), one).await.expect("soon");
         guards.push(guard.expect("no panic"));
     }
-    // All four readers enter at once. If they relied on their timers, that would take seconds.
+    // All four readers get the lock at once. If they relied on their timers, that would take seconds.
     assert!(released.elapsed() < secs(1), "{:?}", released.elapsed());
     assert!(guards.iter().all(quorate::LockGuard::is_valid));
 }
@@ -237,7 +238,7 @@ async fn a_writer_becomes_a_reader_without_letting_another_writer_in() {
     let (here, there) = (waits(&masters), waits(&masters));
     let writer = take(&here, "doc").await;
     let old = writer.fencing_token();
-    // Another writer and a reader are queued already.
+    // Another writer and a reader are already queued for the lock.
     let next = {
         let there = there.clone();
         tokio::spawn(async move {
@@ -295,7 +296,7 @@ async fn lost_or_non_exclusive_lock_cannot_be_downgraded() {
     assert_eq!(refused, DowngradeError::Lost(LossCause::TakenAway));
 }
 
-/// The time limit until all keys of a dropped future must be gone.
+/// The time limit until all keys that a dropped future has left must be gone.
 const SOON: Duration = secs(20);
 
 #[tokio::test]
@@ -342,7 +343,7 @@ async fn shared_mode_is_refused_for_kinds_without_readers() {
     let _beside = beside.expect("readers share the lock");
 }
 
-/// The number of connections that a master has ever received, including the one of this request.
+/// The number of connections that a master has received since its start, including the connection of this request.
 fn connections_ever(master: &Server) -> u64 {
     let stats = ask_server(master, &["INFO", "stats"]);
     let stats = stats.text().expect("text").into_owned();
@@ -374,7 +375,8 @@ async fn missing_counter_is_restored_by_a_renewal_without_a_reconnect() {
     assert!(reading.is_valid() && plain.is_valid());
 }
 
-/// The next holder of the lock may have written since, so the downgrade must fail.
+/// Tests a downgrade after a forced release. The next holder of the lock may have written since, so the downgrade must
+/// fail.
 #[tokio::test]
 async fn force_released_writer_cannot_be_downgraded() {
     let masters = masters(3);

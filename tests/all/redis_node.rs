@@ -1,4 +1,5 @@
-//! Redis masters under faults. A fault is attributed to its master, is named, and costs the other masters nothing.
+//! Tests of Redis masters under injected faults. A fault is attributed to its master, is named, and does not slow down
+//! the other masters.
 
 use std::thread;
 use std::time::Instant;
@@ -13,7 +14,7 @@ use quorate::node::{self, Answer};
 use quorate::{AcquireError, Fault, NodeOutcome, Redlock, RedlockBuilder, TryAcquire, Wait};
 use quorate_testbed::{Fault as Harm, Masters, Proxy, Server, ServerOptions, Way};
 
-/// Settings for tests in which the speed of the masters does not matter.
+/// Settings with long timeouts, for tests in which the speed of the masters does not matter.
 fn patient(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls())
         .node_timeout(secs(2))
@@ -32,7 +33,7 @@ async fn outcome_at(redlock: &Redlock, n: usize) -> NodeOutcome {
     outcome
 }
 
-/// Acquires the lock on a majority, although the master at index `n` is at fault. Returns the fault of that master.
+/// Acquires the lock on a majority, although the master at index `n` has a fault. Returns the fault of that master.
 async fn fault_at(redlock: &Redlock, n: usize) -> Fault {
     match outcome_at(redlock, n).await {
         NodeOutcome::Fault(fault) => fault,
@@ -40,7 +41,7 @@ async fn fault_at(redlock: &Redlock, n: usize) -> Fault {
     }
 }
 
-/// Waits until the master at index `n` grants again.
+/// Waits until the master at index `n` grants locks again.
 async fn healed(redlock: &Redlock, n: usize) {
     let started = Instant::now();
     while outcome_at(redlock, n).await != NodeOutcome::Yes {
@@ -49,7 +50,7 @@ async fn healed(redlock: &Redlock, n: usize) {
     }
 }
 
-/// Waits until no master holds `key`.
+/// Waits until no master has the key `key` any more.
 async fn nothing_left(masters: &Masters, key: &str) {
     eventually("no key is left on any master", || {
         holders(masters, key) == 0
@@ -107,7 +108,7 @@ async fn a_restarted_master_grants_again_soon_after_it_accepts_connections() {
             }
         }
         println!("recovered {:?} after the start", up.elapsed());
-        // The master should grant again after 250 ms. The rest is for a machine with other load.
+        // The master should grant locks again after 250 ms. The test allows more, for a machine with other load.
         assert!(up.elapsed() < secs(3), "{:?}", up.elapsed());
     }
 }
@@ -182,7 +183,7 @@ async fn wrong_password_corrected_on_the_server_heals() {
     healed(&redlock, 2).await;
 }
 
-/// Sends a command that takes long to the server, from a thread of its own.
+/// Sends a slow command to the server, from a separate thread.
 fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinHandle<()> {
     let mut control = server.connect(secs(60)).expect("the server is alive");
     thread::spawn(move || {
@@ -191,7 +192,8 @@ fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinH
     })
 }
 
-/// Waits until the master at index 0 reports the fault `wanted`. Until then it may grant or not answer.
+/// Waits until the master at index 0 reports the fault `wanted`. Before that, the master may grant the lock or not
+/// answer.
 async fn shows(redlock: &Redlock, wanted: &Fault) {
     let started = Instant::now();
     loop {
@@ -292,7 +294,7 @@ async fn a_release_that_a_master_refuses_for_the_moment_is_delivered_later() {
     .await;
     ask_server(&masters[0], &["CONFIG", "SET", "lua-time-limit", "20"]);
     let script = meanwhile(&masters[0], ENDLESS);
-    // The master is busy, and reports it.
+    // The master is busy, and replies so.
     says_busy(&masters[0]).await;
     guard.release().await;
     redlock.flush().await;
@@ -355,7 +357,7 @@ async fn user_without_pubsub_rights_can_lock() {
     .expect("three masters");
     let redlock = patient(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
-    // This user receives no wake-ups, so its waiter relies on the timer.
+    // This user receives no wake-ups, so its waiter relies on the fallback timer.
     let guard = take(&redlock, "job").await;
     let second = tokio::spawn({
         let other = patient(&masters).build().expect("good settings");
@@ -382,9 +384,9 @@ async fn a_stopped_master_costs_its_callers_one_timeout() {
     for n in 0..100 {
         take(&redlock, &format!("job {n}")).await.release().await;
     }
-    // If each acquire waited for the stopped master, it would take a second, and all of them 100 s.
+    // If each acquire waited for the stopped master, each would take a second, and all of them 100 s.
     assert!(started.elapsed() < secs(20), "{:?}", started.elapsed());
-    // While the master is stopped, the fault is reported for this master only.
+    // While one master is stopped, the fault is reported for this master only.
     let fault = fault_at(&redlock, 0).await;
     assert!(
         matches!(fault, Fault::Timeout(_) | Fault::Stalled | Fault::Down(_)),
@@ -423,7 +425,7 @@ const GREETING: [&str; 15] = [
     ":1\r\n",
 ];
 
-/// A master that needs half a second for a thousand commands, at the other end of a pipe.
+/// A simulated master that needs half a second for a thousand commands. It is connected by a pipe in memory.
 fn slow_master() -> node::Dial {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let serve = |mut stream: tokio::io::DuplexStream| async move {
@@ -432,7 +434,8 @@ fn slow_master() -> node::Dial {
         let mut handshakes = 0;
         let mut last = 0;
         while let Ok(count @ 1..) = stream.read(&mut input).await {
-            // Commands are counted by a star followed by a digit. No argument in these tests contains both.
+            // Count commands by a star followed by a digit, with which each command begins. No argument in these tests
+            // contains both.
             for &byte in &input[..count] {
                 asked += usize::from(last == b'*' && byte.is_ascii_digit());
                 last = byte;
@@ -456,7 +459,7 @@ fn slow_master() -> node::Dial {
     };
     std::sync::Arc::new(move |_: &str, _: u16| {
         Box::pin(async move {
-            // The capacity of a socket's two buffers.
+            // The capacity of the send buffer and the receive buffer of a socket together, in bytes.
             let (ours, theirs) = tokio::io::duplex(1 << 21);
             tokio::spawn(serve(theirs));
             Ok(Box::new(ours) as Box<dyn node::Stream>)
@@ -466,8 +469,8 @@ fn slow_master() -> node::Dial {
 
 #[tokio::test]
 async fn more_requests_than_a_master_can_process_wait_without_timeouts() {
-    // 12,000 requests take at least six seconds, so half of them would time out if all were sent at once. The timeout
-    // is long enough for a machine that delays this test by a second.
+    // 12,000 requests take at least six seconds. With a timeout of three seconds, half of them would time out if all
+    // were sent at once. The timeout is long enough for a machine that delays this test by a second.
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
     let node = quorate::testing::connect("redis://pipe", &settings).expect("a good address");
     ask(&*node, look(b"warm"))
@@ -489,7 +492,7 @@ async fn killed_connections_are_replaced() {
     for _ in 0..5 {
         let guard = take(&redlock, "job").await;
         for master in &masters {
-            // The connections for wake-ups are killed as well.
+            // Close all connections, including those that receive wake-ups.
             ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
             ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
         }
@@ -568,7 +571,7 @@ async fn first_acquisition_waits_for_a_slow_handshake_up_to_its_limit() {
 async fn an_idle_connection_that_the_server_closes_costs_nothing() {
     let idle = |_| ServerOptions::new().arg("--timeout").arg("1");
     let masters = Masters::start_with(3, idle).expect("three masters");
-    // The client is unordered, because a connection that listens for wake-ups is never idle to the server.
+    // Use an unordered client: a connection that listens for wake-ups never counts as idle at the server.
     let redlock = patient(&masters)
         .order(quorate::Order::Unordered)
         .build()
@@ -600,7 +603,7 @@ async fn one_server_behind_two_addresses_has_one_vote_and_the_second_names_the_f
     })
     .await;
     guard.release().await;
-    // Two of three addresses answer, but they lead to one server, so there is no majority.
+    // Two of the three addresses still answer, but both lead to the same server, so there is no majority.
     masters[1].kill().expect("killed");
     let error = redlock.try_acquire("job").await.expect_err("no quorum");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
@@ -635,7 +638,7 @@ async fn password_never_appears_in_any_output() {
     show(format!("{released:?} {:?}", released.reports()));
     let error = redlock.try_acquire("job").await.expect_err("no quorum");
     show(format!("{error} {error:?}"));
-    // A wrong password must not be shown either.
+    // A message must not show a wrong password either.
     let wrong = masters[2].url().replace(SECRET, "s3cret-wrong");
     let wrong = settings([wrong.clone()]).connect_timeout(PATIENCE);
     let wrong = wrong.build().expect("good settings");
@@ -720,7 +723,7 @@ fn redlock_continues_in_another_runtime() {
                 .await
                 .unwrap_or_else(|_| panic!("round {round}: no answer"));
             guard.release().await;
-            // These guards are dropped together with the runtime, some before its actors and some after them.
+            // Drop these guards together with the runtime, some before its actor tasks and some after them.
             for n in 0..20 {
                 let guard = take(&redlock, &format!("{round} {n}")).await;
                 tokio::spawn(async move {
@@ -732,8 +735,8 @@ fn redlock_continues_in_another_runtime() {
     }
 }
 
-/// The builder refuses such a TTL as well. But a restarted master trusts the longest TTL that each client reported to
-/// it, so a client must not exceed it.
+/// Tests that a master itself refuses a TTL above `max_ttl`, although the builder refuses such a TTL as well. A
+/// restarted master relies on the longest TTL that each client reported to it, so no client may exceed that TTL.
 #[tokio::test]
 async fn a_ttl_above_the_longest_is_refused_by_the_master_itself() {
     let masters = masters(1);
@@ -757,8 +760,9 @@ async fn a_ttl_above_the_longest_is_refused_by_the_master_itself() {
     }
 }
 
-/// A master executes the requests of an abandoned connection when it reads them, unless the next connection has closed
-/// the old one. Here it reads them long after the releases were answered.
+/// Tests requests on a connection that the client has abandoned. A master executes them when it reads them, unless the
+/// next connection has closed the old connection. In this test the master reads them long after the releases were
+/// answered.
 #[tokio::test]
 async fn acquire_in_an_old_connection_never_follows_its_release() {
     let masters = masters(1);
@@ -778,7 +782,7 @@ async fn acquire_in_an_old_connection_never_follows_its_release() {
         for (_, said) in ears.all(claims.len()).await {
             assert!(said.is_err(), "{said:?}");
         }
-        // The releases are sent over a new connection, before anything else arrives on it.
+        // Send the releases over a new connection, before anything else arrives on that connection.
         for claim in &claims {
             claim.withdraw();
             ears.ask(&*node, 0, support::asking::release(claim));
@@ -796,7 +800,8 @@ async fn acquire_in_an_old_connection_never_follows_its_release() {
             flow.received == flow.delivered + flow.dropped
         })
         .await;
-        // A master executes requests that have arrived before it answers later ones, so two later requests are enough.
+        // A master executes requests that have arrived before it answers later requests. So two later requests are
+        // enough to wait for.
         for _ in 0..2 {
             tokio::time::sleep(ms(50)).await;
             let keys = ask_server(&masters[0], &["KEYS", "job*"]);

@@ -1,4 +1,5 @@
-//! Masters given as clients of the `redis` crate: the connections go to the same servers with the same passwords.
+//! Tests of masters that are given as clients of the `redis` crate: the connections go to the same servers with the
+//! same passwords.
 
 use quorate::{AcquireError, BuildError, Redlock, Wait};
 

@@ -1,9 +1,9 @@
-//! Every reference in comments and on pages has a target: links, headings, files, and names of tests.
+//! Tests that every reference in comments and on pages has a target: links, headings, files, and names of tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Folders that contain no text of the project.
+/// Folders that contain no text written by this project.
 const FOREIGN: [&str; 3] = ["target", ".git", "node_modules"];
 
 /// The file name extensions that a reference can have.
@@ -36,7 +36,7 @@ impl File {
         self.path.extension().is_some_and(|end| end == "md")
     }
 
-    /// The start of a comment line in this file. `None` for files whose comments are not read.
+    /// The sign with which a comment line begins in this file. `None` for files whose comments are not read.
     fn comment(&self) -> Option<&'static str> {
         let end = self.path.extension().and_then(|end| end.to_str());
         match end {
@@ -48,8 +48,8 @@ impl File {
         }
     }
 
-    /// The prose of this file: a page without its code blocks, or the comments of code. Each line of the result is a
-    /// paragraph, so that a reference which is broken over two lines is found.
+    /// The text of this file for people: a page without its code blocks, or the comments of code. Each line of the
+    /// result is a paragraph, so that a reference which is broken over two lines is found.
     fn prose(&self) -> Vec<String> {
         let mut paragraphs = vec![String::new()];
         let mut is_code = false;
@@ -117,7 +117,7 @@ fn anchor(heading: &str) -> String {
     letters.collect()
 }
 
-/// The headings of each page.
+/// The pages of the repository: for each path, the headings of the page.
 struct Pages(BTreeMap<PathBuf, BTreeSet<String>>);
 
 impl Pages {
@@ -180,7 +180,8 @@ impl Checked {
         }
     }
 
-    /// Fails if a reference has no target, or if fewer than `least` were read, which means that the search is broken.
+    /// Fails if a reference has no target. Also fails if fewer than `least` references were read, because then the
+    /// search for references does not work.
     fn finish(self, kind: &str, least: usize) {
         let (read, broken) = (self.read, self.broken.join("\n"));
         println!("{read} {kind}");
@@ -240,8 +241,8 @@ fn cited(rest: &str) -> Option<&str> {
     rest.split_once('"').map(|(heading, _)| heading)
 }
 
-/// The paths of the pages that a paragraph names, each with the text after it. A link is read at its target, not its
-/// label.
+/// The paths of the pages that a paragraph names, each with the text after the path. For a link, the target is used and
+/// not the label.
 fn named_pages(paragraph: &str) -> impl Iterator<Item = (&str, &str)> {
     let ends = paragraph
         .match_indices(".md")
@@ -302,7 +303,8 @@ fn no_section_is_cited_by_a_number() {
     );
 }
 
-/// Whether a word in backticks is a path of this repository. Such a word begins with a folder of the root.
+/// Whether a word in backticks is a path of this repository, which means that it begins with the name of a folder in
+/// the root.
 fn is_own_path(word: &str) -> bool {
     let Some((first, _)) = word.split_once('/') else {
         return false;

@@ -1,5 +1,5 @@
-//! The renewal of held locks as the masters see it: that renewals are sent, when the validity of a renewed lock begins,
-//! and how soon a loss is reported.
+//! Tests of the renewal of held locks, as the masters see it: that renewals are sent, when the validity of a renewed
+//! lock begins, and how soon a loss is reported.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,18 +11,18 @@ use quorate::node::{Node, Request};
 use quorate::{Drift, ExtendError, Fault, Instant, LockGuard, LossCause, Redlock};
 
 /// The TTL of the locks. The first renewal is due after three seconds and the next after six. Everything that must
-/// happen at once is expected within two seconds ([`SOON`]).
+/// happen at once is expected within [`SOON`], which is two seconds.
 const TTL: Duration = secs(9);
 const SOON: Duration = secs(2);
 
-/// One request for extensions that a master received, and its time of arrival.
+/// One request that extends locks, as a master received it, and its time of arrival.
 #[derive(Clone, Debug)]
 struct Asked {
     resources: Vec<Vec<u8>>,
     at: Instant,
 }
 
-/// All extensions that the masters received.
+/// All requests for extensions that the masters received.
 #[derive(Clone, Default)]
 struct Extensions(Arc<Mutex<Vec<Asked>>>);
 
@@ -74,7 +74,8 @@ impl World {
         world
     }
 
-    /// Sets how each master, by its index, treats extensions. All other requests are treated normally.
+    /// Sets the treatment of extensions on each master; `rule` gets the index of the master. All other requests are
+    /// treated normally.
     fn extensions_are(&self, rule: impl Fn(usize) -> Treatment + Clone + Send + 'static) {
         for (number, node) in self.nodes.iter().enumerate() {
             let (rule, extensions) = (rule.clone(), self.extensions.clone());
@@ -100,7 +101,7 @@ impl World {
     }
 }
 
-/// The end of the validity of a lease that was requested at `asked`.
+/// When the validity ends of a lease with this TTL that was requested at `asked`.
 fn valid_from(asked: Instant, ttl: Duration) -> Instant {
     asked + ttl.saturating_sub(Drift::default().of(ttl))
 }
@@ -110,7 +111,7 @@ async fn lock_acquired_after_all_others_were_released_is_renewed() {
     let world = World::new();
     for _ in 0..2 {
         world.take("first", ms(900)).await.release().await;
-        // The renewal of the first lock would be due by now, but the lock has been released.
+        // The renewal of the first lock would be due by now, but it must not be sent, because the lock was released.
         tokio::time::sleep(ms(700)).await;
     }
     let _guard = world.take("second", TTL).await;
@@ -145,13 +146,13 @@ async fn guard_of_a_lost_lock_that_is_dropped_late_does_not_end_the_renewal_of_a
         .expect("the lock is force-released");
     let cause = tokio::time::timeout(PATIENCE, lost.lost()).await;
     assert_eq!(cause, Ok(LossCause::TakenAway));
-    // The second lock takes the schedule entry of the first one.
+    // The second lock gets the place in the renewal schedule that the first lock had.
     let _guard = world.take("second", TTL).await;
     drop(lost);
     eventually("the lock is renewed", || world.extensions.name("second")).await;
 }
 
-/// Delays the sending of a request and its answer. Neither delay may make the lease longer.
+/// Delays an extension and its answer. Neither delay may make the lease longer.
 fn slow(_: usize) -> Treatment {
     std::thread::sleep(ms(30));
     Late(ms(300))
@@ -166,8 +167,8 @@ async fn validity_of_a_renewal_counts_from_before_it_was_sent() {
     eventually("the lock is renewed", || guard.valid_until() > before).await;
     let renewed = guard.valid_until();
     let asked = world.extensions.all();
-    // Each extension is sent to three masters. The first of the last three requests was sent right after the clock was
-    // read.
+    // Each extension is sent to three masters. The first of the last three requests was sent right after the client
+    // read its clock.
     let asked = asked[asked.len() - 3].at;
     assert!(renewed <= valid_from(asked, TTL), "{renewed:?} {asked:?}");
 }
@@ -182,7 +183,7 @@ async fn validity_of_an_extension_counts_from_before_it_was_sent() {
     let asked = world.extensions.all()[0].at;
     let extended = guard.valid_until();
     assert!(extended <= valid_from(asked, TTL * 2), "{extended:?}");
-    // The validity does not end much earlier either.
+    // The validity must not end more than 300 ms too early either.
     assert!(extended + ms(300) > valid_from(asked, TTL * 2));
 }
 
@@ -208,8 +209,8 @@ async fn validity_of_a_lock_counts_from_before_it_was_requested() {
     assert!(guard.valid_until() <= valid_from(asked, TTL));
 }
 
-/// The loss is reported once a majority has denied the lock. It must not wait for the third master's answer, for
-/// another renewal, or for the end of the lease.
+/// Tests that a loss is reported once a majority has denied the lock. The report must not wait for the third master's
+/// answer, for another renewal, or for the end of the lease.
 #[tokio::test]
 async fn loss_is_reported_when_a_majority_has_answered() {
     let world = World::new();
@@ -270,7 +271,7 @@ async fn max_hold_below_the_ttl_limits_the_first_validity() {
     assert!(guard.valid_until() <= Instant::now() + most);
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::MaxHold));
-    // The lock is released at `max_hold` instead of expiring, although the guard still exists.
+    // The lock is released at `max_hold`, although the guard still exists. The key does not wait for its expiry.
     eventually("the keys are gone", || {
         world.nodes.iter().all(|node| {
             let free = |master: &mut quorate::node::memory::Master, now| {

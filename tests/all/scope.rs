@@ -1,4 +1,5 @@
-//! Scopes as services use them: wrapped by helper functions, spawned, and with one error type for lock and body.
+//! Tests of scopes as services use them: wrapped by helper functions, spawned, and with one error type for lock and
+//! body.
 
 use std::future::Future;
 use std::io;
@@ -9,8 +10,8 @@ use quorate::{LockGuard, Redlock, ScopeError};
 use crate::support::{ms, secs};
 
 #[expect(clippy::manual_async_fn, reason = "that it is `Send` is the point")]
-/// A helper as a service would write it: the lock of a tenant around a body, as a future that can be spawned. The
-/// return type of a generic async closure cannot be named, so the body returns a boxed future.
+/// A helper function as a service would write it: runs a body under the lock of a tenant, and returns a future that can
+/// be spawned. The return type of a generic async closure cannot be named, so the body returns a boxed future.
 fn for_tenant<'a, T: Send + 'a>(
     redlock: &'a Redlock,
     tenant: &'a str,
@@ -39,7 +40,8 @@ async fn generic_helper_around_a_scope_can_be_spawned() {
 }
 
 #[expect(clippy::manual_async_fn, reason = "that it is `Send` is the point")]
-/// A helper for a body that needs only the token, and not the guard. The body needs no box.
+/// A helper function for a body that needs only the token, and not the guard. The future of such a body need not be
+/// boxed.
 fn with_number<T, Body, Work>(
     redlock: Redlock,
     body: Body,

@@ -1,4 +1,4 @@
-//! A semaphore admits at most N holders, each with its own slot and fencing token.
+//! Tests of semaphores: a semaphore admits at most N holders, each with its own slot and fencing token.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ async fn semaphore_admits_exactly_its_permits_in_separate_slots() {
         .acquired()
         .expect("one permit is free");
     assert_eq!(again.slot(), slot);
-    // The permit uses another key than the plain lock with the name of the semaphore.
+    // The permit uses another key than the plain lock that has the same name as the semaphore.
     assert_eq!(again.resource(), b"api");
     take(&handles[0], "api").await.release().await;
 }
@@ -202,13 +202,13 @@ async fn process_requests_no_slot_that_it_holds() {
     for _ in 0..8 {
         held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
     }
-    // One slot is free in each round, and a different one each time.
+    // In each round of the loop one slot is free, each time a different slot.
     for at in 0..8 {
         held.remove(at % 3).release().await;
         held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
     }
     assert_eq!(node.1.load(Ordering::Relaxed), 16, "one attempt each");
-    // The masters are asked even if this process holds all slots.
+    // The masters are asked even if this process holds all slots of the semaphore.
     let more = redlock.semaphore("api", 8).try_acquire().await;
     assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");
     assert_eq!(node.1.load(Ordering::Relaxed), 17);
@@ -219,7 +219,7 @@ async fn released_permit_goes_to_a_waiter_for_another_slot() {
     let masters = masters(3);
     let rare = || settings(masters.urls()).ttl(secs(30)).heartbeat(secs(30));
     let [holder, waiter] = [rare(), rare()].map(|rare| rare.build().expect("good settings"));
-    // Each waiter begins at a random slot, which is seldom the slot that is released.
+    // Each waiter tries a random slot first, which is seldom the slot that is released.
     for _ in 0..4 {
         let mut held = Vec::new();
         for _ in 0..4 {
@@ -268,14 +268,14 @@ async fn permit_cannot_be_shared() {
     );
 }
 
-/// The second slot is requested at once, however long the pause between two attempts is.
+/// Tests that an attempt requests the second slot at once, without the pause between two attempts.
 #[tokio::test]
 async fn unordered_waiter_requests_another_slot_at_once() {
     let masters = masters(3);
     let pauses = settings(masters.urls()).order(quorate::Order::Unordered);
     let pauses = pauses.retry(Retry::new(secs(600), secs(600)));
     let redlocks = [(); 2].map(|()| pauses.clone().build().expect("good settings"));
-    // Each client begins at a random slot, and half of the time both begin at the same slot.
+    // Each client tries a random slot first. Half of the time, both clients try the same slot first.
     for _ in 0..12 {
         let (one, two) = (
             redlocks[0].semaphore("api", 2),

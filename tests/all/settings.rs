@@ -1,5 +1,5 @@
-//! Invalid settings: each gives its own error, in one line that names the cause and the valid range, and nothing is
-//! sent.
+//! Tests of invalid settings: each causes its own error, in one line that names the cause and the valid range, and
+//! nothing is sent.
 
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ fn timeouts_that_leave_no_validity_are_refused() {
     let none = Duration::ZERO;
     assert_duration(good().node_timeout(none), "node_timeout", &["50ms"]);
     assert_duration(good().connect_timeout(none), "connect_timeout", &["500ms"]);
-    // The operating system rejects such a timeout, so no connection would ever succeed.
+    // The operating system rejects such a timeout, so no connection would ever succeed. The builder must refuse it.
     for longer in [secs(3601), Duration::MAX] {
         assert_duration(good().connect_timeout(longer), "connect_timeout", &["1h"]);
     }
@@ -186,7 +186,8 @@ fn reserved_key_prefix_is_refused() {
 
 #[test]
 fn build_needs_no_runtime_and_sends_nothing() {
-    // No server listens at these addresses, and this thread has no runtime.
+    // No server listens at these addresses, and this thread has no runtime. Building a client must succeed
+    // nevertheless.
     let redlock = Redlock::builder()
         .masters([
             "redis://192.0.2.1",
@@ -219,7 +220,7 @@ async fn invalid_resource_name_is_refused_with_the_limit() {
     assert_eq!(why, InvalidResource::Reserved);
     assert_says(&why, &["quorate:", "reserved"]);
     assert!(redlock.break_lock("").await.is_err());
-    // The prefix and the name may together form a reserved key, although neither part is reserved.
+    // The prefix and the name of a lock may together form a reserved key, although neither of them is reserved.
     let split = good().prefix("quor").build().expect("good settings");
     assert_eq!(invalid(&split, b"ate:x").await, InvalidResource::Reserved);
     let longest = vec![b'x'; MAX_RESOURCE_LEN];

@@ -1,4 +1,4 @@
-//! One lock on several resources: it gets all or none of them, has one token, and cannot deadlock.
+//! Tests of one lock on several resources: it gets all or none of them, has one token, and cannot deadlock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,7 +65,7 @@ async fn token_of_several_resources_lies_between_earlier_and_later_holders() {
         };
         let guard = redlock.lock_all(resources).acquire().await.expect("free");
         let number = guard.fencing_token().expect("the lock has a fencing token");
-        // Each lock shares a resource with the one before it, so its token must be larger.
+        // Each lock shares a resource with the lock that was acquired before it, so its token must be larger.
         assert!(number > last, "token {number} must exceed {last}");
         last = number;
         guard.release().await;

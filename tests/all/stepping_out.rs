@@ -1,4 +1,4 @@
-//! A waiter that leaves the queue for a while keeps its ticket, and so its place before all later waiters.
+//! Tests of a waiter that leaves the queue for a while. It keeps its ticket, and so its place before all later waiters.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ async fn waiter_that_left_the_queue_returns_to_its_place() {
             }
         }
     };
-    // The first waiter draws the first ticket and gives up. So the queue is empty when the next waiter leaves it for a
+    // The first waiter gets the first ticket and gives up. So the queue is empty when the next waiter leaves it for a
     // while.
     let first = waiting("first", secs(2));
     queued(1).await;
@@ -59,7 +59,8 @@ async fn waiter_that_left_the_queue_returns_to_its_place() {
     queued(2).await;
     first.await.expect("no panic");
     queued(1).await;
-    // A majority does not answer for a moment. The waiter notices that at its next heartbeat, and leaves the queue.
+    // A majority of the masters does not answer for a moment. The waiter notices that at its next heartbeat, and leaves
+    // the queue.
     for node in &nodes[..2] {
         node.change(|request| match request {
             Request::Acquire { .. } => Fails(Fault::Stalled, Duration::ZERO),
@@ -80,8 +81,8 @@ async fn waiter_that_left_the_queue_returns_to_its_place() {
     assert_eq!(*order.lock().expect("no panic"), ["old", "young"]);
 }
 
-/// A master to which certain requests are sent late, one after the other. If their claim was withdrawn by then, they
-/// are not sent.
+/// A master to which certain requests are sent late, one after the other. A request is not sent if its claim has been
+/// withdrawn by then.
 struct LeavesLate {
     node: MemoryNode,
     waits: fn(&Request) -> bool,
@@ -125,9 +126,9 @@ impl Node for LeavesLate {
     }
 }
 
-/// With two masters, one refusal decides an attempt. The waiter must not count the other master as failed because it
-/// did not wait for it. Otherwise it would leave the queue, and a later waiter would be served first. The same holds
-/// for two sets of masters.
+/// Tests two masters, of which one refusal decides an attempt. The waiter must not count the other master as failed
+/// because the attempt did not wait for that master. Otherwise the waiter would leave the queue, and a later waiter
+/// would be served first. The same is tested with two sets of masters.
 #[tokio::test]
 async fn waiter_refused_before_it_asked_all_masters_keeps_its_place() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
@@ -165,8 +166,8 @@ async fn waiter_refused_before_it_asked_all_masters_keeps_its_place() {
     assert_eq!(*served.lock().expect("no panic"), ["first", "second"]);
 }
 
-/// An acquire is refused by one of two masters. The other master receives it only after its own release, and grants it.
-/// That grant must be undone, even if no caller waits for the outcome.
+/// Tests an acquire that one of two masters refuses. The other master receives the acquire only after the release of
+/// this attempt, and grants it. That grant must be undone, even if no caller waits for the outcome.
 #[tokio::test]
 async fn grant_that_follows_its_own_release_is_undone() {
     for cut_short in [false, true] {
@@ -177,8 +178,8 @@ async fn grant_that_follows_its_own_release_is_undone() {
         };
         let first = client(vec![Arc::new(masters[0].clone())]);
         let _held = first.acquire("job").await.expect("free");
-        // This is the order on a master that has lost its scripts: an acquire is sent again, after requests that were
-        // sent in the meantime.
+        // Let the acquire arrive after its release. This happens on a master that has lost its scripts: an acquire is
+        // sent again, after requests that were sent in the meantime.
         let acquires = |request: &Request| matches!(request, Request::Acquire { .. });
         let again: Arc<dyn Node> = LeavesLate::over(&masters[1], ms(20), acquires);
         let both = client(vec![Arc::new(masters[0].clone()), again]);

@@ -1,4 +1,5 @@
-//! Locks over masters that are stores, alone and together with masters of other kinds.
+//! Tests of locks over masters that are stores (databases or ZooKeeper), alone and together with masters of other
+//! kinds.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +16,7 @@ use quorate::{Inspection, Instant, Redlock, RedlockBuilder, Take, ValueError, Wa
 
 use crate::support::secs;
 
-/// Three stores in memory, with or without a clock.
+/// Three masters that are stores in memory, with or without a clock of their own.
 fn tables(clocked: bool) -> Vec<Table> {
     (1..=3)
         .map(|n| Table::new(&format!("table-{n}"), clocked))
@@ -49,15 +50,15 @@ async fn lock_over_stores_excludes_has_tokens_and_is_released() {
     }
 }
 
-/// A reader that joins makes the readers' key last longer. A client that saw the key before must not treat the key as
-/// expired while that reader depends on it.
+/// Tests a reader that joins and thereby extends the readers' key. A client that saw the key before must not treat the
+/// key as expired while that reader depends on it.
 #[tokio::test]
 async fn writer_does_not_enter_while_a_reader_that_joined_an_ending_one_still_reads() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let redlock = || over(&tables).ttl(secs(1)).build().expect("good settings");
         let (dies, reader, writer) = (redlock(), redlock(), redlock());
-        // The process of the first reader ends and releases nothing.
+        // The process of the first reader ends without releasing its lock.
         let first = std::thread::spawn(move || {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = runtime.enable_all().build().expect("a runtime");
@@ -98,13 +99,15 @@ async fn waiter_at_stores_is_woken_by_the_release() {
             .await
             .expect("no panic")
             .expect("the waiter gets its turn");
-        // Without a wake-up the waiter would look after a third of a heartbeat, which is more than three seconds.
+        // Without a wake-up the waiter would look at the lock after a third of a heartbeat, which is more than three
+        // seconds.
         assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
         guard.release().await;
     }
 }
 
-/// A store with a polling listener. It counts commits that came too late, and records all wake-ups.
+/// A store with a polling listener. It counts commits that failed because a record had changed, and records all
+/// wake-ups.
 #[derive(Clone)]
 struct Counting {
     table: Table,
@@ -115,7 +118,7 @@ struct Counting {
 struct Counted {
     stale: AtomicUsize,
     told: Mutex<Vec<Vec<Wake>>>,
-    /// If set, the next commit ends its session.
+    /// If set, the next commit ends its database session.
     ends: AtomicBool,
 }
 
@@ -195,8 +198,8 @@ async fn woken_waiter_reads_before_it_writes() {
                 .await
                 .expect("no panic")
                 .expect("the waiter gets its turn");
-            // The holder does not know that another waiter has been queued since, so its commit may come too late. The
-            // woken waiter knows that its own knowledge is outdated.
+            // The holder does not know that another waiter has been queued since, so its commit may fail because the
+            // record changed. The woken waiter knows that its knowledge is outdated, and reads first.
             let late = counted.stale.load(Ordering::Relaxed) - before;
             assert!(
                 late <= 1,
@@ -207,7 +210,7 @@ async fn woken_waiter_reads_before_it_writes() {
     }
 }
 
-/// One such store, and a function that returns a new client of it, as in another process.
+/// A counting store, and a function that returns a new client of this store, as in another process.
 fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
     let (table, counted) = (Table::new("table", clocked), Arc::<Counted>::default());
     let shown = counted.clone();
@@ -282,7 +285,7 @@ async fn waiters_poll_if_no_quorum_can_wake_them() {
         .await
         .expect("no panic")
         .expect("the waiter gets its turn");
-    // Without a wake-up the waiter would look after a third of a heartbeat, which is five seconds.
+    // Without a wake-up the waiter would look at the lock after a third of a heartbeat, which is five seconds.
     assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
     guard.release().await;
 }

@@ -1,4 +1,5 @@
-//! Locks over stores that answer late, lose their last changes, or lose records.
+//! Tests of locks over stores (databases or ZooKeeper as masters) that answer late, lose their last changes, or lose
+//! records.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +15,12 @@ use quorate::{Inspection, Redlock, RedlockBuilder, RestartGuard, Take, ValueErro
 
 use crate::support::{eventually, ms, secs};
 
-/// A store that counts versions as a database does: they rise by one, and no version is used twice.
+/// A store that counts versions as a database does: versions increase by one, and no version is used twice.
 #[derive(Clone)]
 struct Books {
     name: NodeName,
     clocked: bool,
-    /// The time between reading the clock and answering, in milliseconds.
+    /// The time between reading the store's clock and answering, in milliseconds.
     late: Arc<AtomicU64>,
     state: Arc<Mutex<State>>,
 }
@@ -29,7 +30,7 @@ struct State {
     records: BTreeMap<Vec<u8>, Record>,
     last: u64,
     run: u64,
-    /// The number of commits that are still applied. At the next commit the server closes the connection.
+    /// The number of commits that are still applied. At the commit after them the server closes the connection.
     closes_after: Option<usize>,
     /// Whether the server has been up for only one second.
     young: bool,
@@ -39,7 +40,7 @@ struct State {
     connects_in: u64,
 }
 
-/// A connection to one run of the server.
+/// A session with the store, which is valid for one run of the server.
 struct BooksSession(Books, u64);
 
 impl Books {
@@ -56,13 +57,14 @@ impl Books {
         self.state.lock().expect("no panic")
     }
 
-    /// The server crashes, and restarts with the data on its disk.
+    /// Simulates a crash of the server, and a restart with the data `disk`.
     fn restart_with(&self, disk: State) {
         let run = self.state().run + 1;
         *self.state() = State { run, ..disk };
     }
 
-    /// The uptime of the server: an hour unless it is young, so all earlier leases have expired by now.
+    /// The uptime of the server: one second if it is young, otherwise an hour, so that all leases from before its start
+    /// have expired.
     fn uptime(&self) -> Duration {
         secs(if self.state().young { 1 } else { 3600 })
     }
@@ -236,7 +238,8 @@ async fn records_are_read_again_after_a_restart_of_the_store() {
     seize(&one, "of this run").await.release().await;
     let guard = seize(&other, "nightly").await;
     guard.extend(secs(4)).await.expect("the lock is still held");
-    // The store has made as many changes since as it lost, so its versions are those that the client remembers.
+    // The store has made as many changes since its restart as it lost, so its versions are those that the client
+    // remembers.
     let tried = one.try_acquire("nightly").await.expect("no fault");
     assert!(
         tried.acquired().is_none(),
@@ -304,7 +307,7 @@ async fn lock_whose_record_was_overwritten_ends_no_other_renewal() {
     let (version, state) = (books.state().last + 1, junk);
     let record = Record { version, state };
     books.state().records.insert(b"bad".to_vec(), record);
-    // The second renewal is done by now. Without it, 1.2 s would be left.
+    // The second renewal has been done by now. Without it, only 1.2 s of the lease would be left.
     tokio::time::sleep(ms(2_800)).await;
     assert!(good.remaining() > ms(1_800), "{:?}", good.report());
     let said = format!("{:?}", bad.report());
@@ -317,7 +320,7 @@ async fn unanswered_grant_of_a_closed_session_is_released() {
     let redlock = books.redlock().build().expect("good");
     redlock.acquire("warm").await.expect("free").release().await;
     books.state().closes_after = Some(1);
-    // Both locks are requested at the same time, with one commit each.
+    // Request both locks at the same time, with one commit for each.
     let (one, other) = (redlock.lock("one"), redlock.lock("other"));
     let both = tokio::join!(one.try_acquire(), other.try_acquire());
     assert!(both.0.is_err() && both.1.is_err(), "{both:?}");
@@ -325,7 +328,7 @@ async fn unanswered_grant_of_a_closed_session_is_released() {
     let began = std::time::Instant::now();
     drop(seize(&redlock, "one").await);
     drop(seize(&redlock, "other").await);
-    // Without its release the lock would last for the rest of its TTL.
+    // If the lock were not released, it would last for the rest of its TTL.
     assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
 }
 

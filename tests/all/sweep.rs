@@ -1,7 +1,7 @@
-//! Work that clients do at a store in the background. They remove unneeded records and no others, request announcements
-//! of leaders again, and deliver releases after the handle was dropped.
+//! Tests of the work that clients do at a store in the background. They remove unneeded records and no others, repeat
+//! the request for announcements of leaders, and deliver releases after the handle was dropped.
 //!
-//! The time is tokio's, which advances only when nothing can run: days pass in seconds.
+//! The clock is tokio's, which advances only when nothing can run: days pass in seconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use quorate::{Inspection, Instant, Redlock, Take};
 
 use crate::support::secs;
 
-/// The clock, timers and random numbers of the library, in tokio's time.
+/// The clock, timers and random numbers that the library uses here, in tokio's time.
 struct World {
     began: tokio::time::Instant,
     /// The wall clock at the start, in microseconds. The clocks of the stores show the same time.
@@ -80,7 +80,8 @@ async fn records(table: &Table) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn active_clients_remove_unneeded_records_only() {
     let world = Arc::new(World::new());
-    // If the store has no clock, a client must see a record unchanged for as long as the record is kept.
+    // If the store has no clock, a client may remove a record only after it has seen the record unchanged for as long
+    // as records are kept.
     let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(30)).runtime(world.clone());
@@ -142,7 +143,8 @@ async fn observer_is_notified_at_once_after_minutes_without_a_leader() {
     let mut seen = observer.election("boss").observe().expect("a good name");
     assert_eq!(seen.next().await, None);
     let seen = tokio::spawn(async move { seen.next().await.map(|leader| leader.term) });
-    // The store forgets an observer after a minute, and the observer polls every 400 s. So it must renew its request.
+    // The store forgets an observer after a minute, and the observer polls every 400 s. So the observer must renew its
+    // request for announcements.
     tokio::time::sleep(secs(150)).await;
     let began = tokio::time::Instant::now();
     let leads = candidate.election("boss").campaign("here").await;
@@ -156,11 +158,11 @@ async fn observer_is_notified_at_once_after_minutes_without_a_leader() {
 struct Reachable {
     table: Table,
     away: Arc<AtomicBool>,
-    /// By how many microseconds the dates of its changes are ahead.
+    /// How far the dates are ahead that the store gives to its changes, in microseconds.
     ahead: Arc<AtomicI64>,
 }
 
-/// A session, and the date of its last change.
+/// A session with the store, and the date of the last change in this session.
 struct ReachableSession(Reachable, Option<u64>);
 
 impl Reachable {
@@ -272,7 +274,7 @@ async fn pending_release_of_a_dropped_handle_is_tried_for_a_second_and_no_longer
     }
 }
 
-/// The same environment, but with a wall clock that is behind by this duration.
+/// The same clock, timers and random numbers, but with a wall clock that is behind by this duration.
 struct Behind(Arc<World>, Duration);
 
 impl Runtime for Behind {
@@ -331,7 +333,7 @@ fn client(world: &Arc<World>, store: &Reachable) -> Redlock {
     builder.build().expect("good")
 }
 
-/// Acquires and releases a lock. Returns its token.
+/// Acquires and releases a lock. Returns the fencing token.
 async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     let guard = redlock.acquire(resource).await.expect("free");
     let number = guard.fencing_token().expect("the lock has a fencing token");
@@ -339,8 +341,8 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     number
 }
 
-/// The store's date was behind when the idle session began, and has been corrected since. Nothing was changed in that
-/// session.
+/// Tests an idle session in which nothing was changed. The store's date was behind when the session began, and has been
+/// corrected since.
 #[tokio::test(start_paused = true)]
 async fn idle_session_draws_no_number_from_an_old_date() {
     let world = Arc::new(World::new());
@@ -361,7 +363,8 @@ async fn idle_session_draws_no_number_from_an_old_date() {
     held.release().await;
 }
 
-/// The leading server of an ensemble has a clock that is ahead. The clock of the next leading server is correct.
+/// Tests a ZooKeeper ensemble whose leading server has a clock that is ahead. The clock of the next leading server is
+/// correct.
 #[tokio::test(start_paused = true)]
 async fn number_drawn_by_a_wrong_date_of_the_store_is_kept_until_a_day_after_that_date() {
     let world = Arc::new(World::new());
@@ -375,7 +378,7 @@ async fn number_drawn_by_a_wrong_date_of_the_store_is_kept_until_a_day_after_tha
     let mut last = taken(&first, "nightly").await;
     taken(&first, "idle").await;
     store.ahead.store(0, Ordering::Relaxed);
-    // The client learns the corrected date from a change that it makes.
+    // The client receives the corrected date in the reply to a change that it makes.
     taken(&first, "other").await;
     tokio::time::sleep(27 * HOUR).await;
     for client in [first.clone(), redlock()] {

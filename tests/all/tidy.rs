@@ -1,6 +1,6 @@
-//! Rules of the source tree: imports lead to lower layers, import cycles do not grow, functions are short.
+//! Tests of rules for the source tree: imports lead to lower layers, import cycles do not grow, functions are short.
 //!
-//! The sources are read as text. An import is a path that begins with `crate`, `super` or `self`; tests are left out.
+//! The sources are read as text. An import is a path that begins with `crate`, `super` or `self`. Tests are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const FLOORS: [&[&str]; 13] = [
     &["builder", "config", "testing", "blocking", "lib"],
 ];
 
-/// The number of files in import cycles, for each package. These numbers may only shrink.
+/// For each package, the number of files that are part of import cycles. These numbers may only shrink.
 const CIRCLES: [(&str, usize); 10] = [
     ("src", 0),
     ("testbed/src", 0),
@@ -118,7 +118,7 @@ fn target(
         Some("crate") => Vec::new(),
         Some("super") => from[..from.len().saturating_sub(1)].to_vec(),
         Some("self") => from.to_vec(),
-        // A folder's own file names its children directly.
+        // A folder's own file names its child modules directly.
         Some(child) if folders => {
             Some([from, &[child.to_owned()]].concat()).filter(|child| modules.contains(child))?
         }
@@ -160,7 +160,7 @@ fn arrows(package: &str) -> Arrows {
         let code = lines.join("\n");
         let to = arrows.entry(from.clone()).or_default();
         let of_path = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-        // Imports with braces are handled below.
+        // Leave out imports with braces, which are handled below.
         let paths = code.split(|c| !of_path(c));
         for path in paths.filter(|path| path.contains("::") && !path.ends_with("::")) {
             if folders || path.starts_with("crate::") {
@@ -261,7 +261,7 @@ fn protocol_core_imports_only_itself() {
     }
 }
 
-/// The source without tests and comments.
+/// The source code of a file without tests and comments.
 fn code(path: &Path) -> String {
     let text = std::fs::read_to_string(path).expect("a source");
     let code = text.split("\nmod tests {").next().unwrap_or_default();
@@ -303,7 +303,7 @@ fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
 /// The largest allowed number of lines in a function.
 const LONGEST: usize = 70;
 
-/// The number of functions that are longer, for each package. These numbers may only shrink.
+/// For each package, the number of functions with more than [`LONGEST`] lines. These numbers may only shrink.
 const LONG: [(&str, usize); 8] = [
     ("src", 0),
     ("testbed", 0),
@@ -373,13 +373,13 @@ fn functions_have_at_most_seventy_lines() {
     }
 }
 
-/// Names of the library that are declared twice on purpose.
+/// Names in the library that are declared in two files on purpose.
 const TWINS: [&str; 2] = [
     // These types exist twice: with the feature `metrics`, and as empty types without it.
     "Hold", "Message",
 ];
 
-/// A folder whose items have the names of their async counterparts, so they are not counted.
+/// A folder whose items have the same names as their async counterparts. These names are not counted.
 const SAME_NAMES: &str = "src/blocking";
 
 /// Names that are declared in more than one file of a package, each with its files.
@@ -449,7 +449,7 @@ fn glossary_has_at_most_fifteen_words() {
             "the word {word} of the glossary is not used"
         );
     }
-    // Words that were replaced, and must not come back into the glossary.
+    // Words of the project's former dialect that were replaced. They must not come back into the glossary.
     let dialect = [
         "Ear", "Letter", "Seat", "Wheel", "Board", "Gather", "Heir", "Said", "Told", "Far",
     ];

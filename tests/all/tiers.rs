@@ -1,4 +1,4 @@
-//! The table of CONTRIBUTING.md about the runs of the tests must agree with the tests and the scripts.
+//! Tests that the table of CONTRIBUTING.md about the test scripts agrees with the tests and the scripts.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The cells of the table row with this name: `scripts/test`, `.ci/run`, `scripts/test --all`.
+/// The cells of the table row with this name, in the columns `scripts/test`, `.ci/run` and `scripts/test --all`.
 fn row(name: &str) -> [String; 3] {
     let page = text("CONTRIBUTING.md");
     let start = format!("| {name} |");
@@ -35,7 +35,8 @@ fn grouped(number: u64) -> String {
     }
 }
 
-/// Checks that the row shows the number of the short run and that of the nightly run. CI does the short run.
+/// Checks that the row shows the number for the short run of the tests and the number for the nightly run. CI does the
+/// short run.
 fn shows(name: &str, short: u64, all: u64) {
     let (short, all) = (grouped(short), grouped(all));
     assert_eq!(row(name), [short.clone(), short, all], "{name}");
@@ -91,7 +92,8 @@ fn table_shows_the_chaos_runs_of_each_run() {
         let code = text(&format!("chaos/tests/all/{file}.rs"));
         let nightly = code.matches(NIGHTLY).count() as u64;
         let tests = code.matches("#[test]").count() + code.matches("#[tokio::test").count();
-        // The tests in the other two files that are not nightly read handmade histories, and start no run.
+        // Of the other two files, count only the nightly tests. Their other tests read handmade histories, and start no
+        // chaos run.
         if file == "runs" {
             short = tests as u64 - nightly;
         }

@@ -1,4 +1,4 @@
-//! Trace output about a loss.
+//! Tests of the trace output about a lost lock.
 
 use std::sync::Arc;
 use std::time::Duration;

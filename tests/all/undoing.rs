@@ -1,4 +1,5 @@
-//! The releases of a failed attempt, and of a waiter that leaves the queue, and the calls that wait for them.
+//! Tests of the releases after a failed attempt, or after a waiter has left the queue, and of the calls that wait for
+//! these releases.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crate::support::{self, eventually, ms, secs};
 use quorate::node::{Node, Request};
 use quorate::{Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
 
-/// Longer than any test of this file waits.
+/// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
 /// How long the last master takes for each request that a caller must wait for.
@@ -40,7 +41,7 @@ impl Times {
     }
 }
 
-/// An acquire of a withdrawn attempt that is still in a mailbox must not be sent any more.
+/// Tests an acquire that is still in a master's mailbox when its attempt is withdrawn. It must not be sent any more.
 #[tokio::test]
 async fn an_attempt_is_withdrawn_before_its_releases_are_sent() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -65,8 +66,8 @@ async fn an_attempt_is_withdrawn_before_its_releases_are_sent() {
     assert_eq!(*released.lock().expect("no panic"), [true, true]);
 }
 
-/// An extension that is still in a mailbox must not be sent any more, because it would restore the key after the
-/// release.
+/// Tests an extension that is still in a master's mailbox when the lock is released. It must not be sent any more,
+/// because it would restore the key after the release.
 #[tokio::test]
 async fn lock_is_withdrawn_before_its_releases_are_sent() {
     let released = Arc::<Mutex<Vec<bool>>>::default();
@@ -87,8 +88,8 @@ async fn lock_is_withdrawn_before_its_releases_are_sent() {
     assert_eq!(*released.lock().expect("no panic"), [true; 6]);
 }
 
-/// The call must wait until every master has undone the attempt, not only a majority. Otherwise two waiters would block
-/// each other at the last master.
+/// Tests that a failed call returns only when every master has undone the attempt, not only a majority. Otherwise two
+/// waiters would block each other at the last master.
 #[tokio::test]
 async fn attempt_is_awaited_until_every_master_has_undone_it() {
     for unordered in [false, true] {
@@ -130,7 +131,8 @@ async fn attempt_is_awaited_until_every_master_has_undone_it() {
     }
 }
 
-/// Otherwise the waiter could be queued again before it has left everywhere.
+/// Tests that a waiter leaves the queue on every master before its call returns. Otherwise the waiter could be queued
+/// again before it has left everywhere.
 #[tokio::test]
 async fn waiter_leaving_the_queue_waits_until_it_has_left_everywhere() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));

@@ -1,4 +1,5 @@
-//! Waiters are served first come, first served, over tasks and over separate `Redlock`s, as in several processes.
+//! Tests that waiters are served first come, first served, across tasks and across separate `Redlock`s, as in several
+//! processes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,14 +8,14 @@ use std::time::{Duration, Instant};
 use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait};
 use quorate_testbed::Masters;
 
-/// The heartbeat of waiters. All keys of a dead waiter are gone after this time. Keys that must go earlier are expected
-/// to be gone within half of it.
+/// The heartbeat time of waiters. All keys of a dead waiter are gone after this time. Keys that must be gone earlier
+/// are expected to be gone within half of it.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
 /// The time limit for everything that must happen in a test, on a machine with other load.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Waits until `seen` returns true. The test fails with the message `what` after `limit`.
+/// Waits until `seen` returns true. After `limit` without success, the test fails with the message `what`.
 async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     let began = Instant::now();
     while !seen() {
@@ -23,7 +24,7 @@ async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// The number of waiters queued for a resource, on the master with the fewest.
+/// The number of waiters that are queued for a resource, on the master with the fewest waiters.
 fn queued(masters: &Masters, resource: &str) -> i64 {
     let queue = format!("quorate:queue:{resource}");
     let count = |master: &quorate_testbed::Server| {
@@ -41,8 +42,8 @@ fn redlock(masters: &Masters) -> Redlock {
         .restart_guard(RestartGuard::Off)
         .ttl(2 * HEARTBEAT)
         .heartbeat(HEARTBEAT)
-        // Ten times the default node timeout, because a healthy master on a busy machine sometimes needs more than 50
-        // ms.
+        // Use ten times the default node timeout, because a healthy master on a busy machine sometimes needs more than
+        // 50 ms.
         .node_timeout(Duration::from_millis(500))
         .wait(Wait::For(PATIENCE))
         .build()
@@ -166,7 +167,7 @@ async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     let guard = holder.acquire("x").await.expect("free");
     let waiting = tokio::spawn(async move { waiter.acquire("x").await });
     within(PATIENCE, "it is queued", || queued(&masters, "x") == 1).await;
-    // The lock key is deleted without a wake-up for the waiter.
+    // Delete the lock key without a wake-up for the waiter.
     for master in &masters {
         master.command(&["DEL", "x"]).expect("the server is alive");
     }

@@ -1,4 +1,4 @@
-//! Waiting in order while waiters, holders, masters and connections fail.
+//! Tests of ordered waiting while waiters, holders, masters and connections fail.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard, Wait};
 use quorate_testbed::{ClockShim, Fault, Masters, Proxy, ServerOptions, Skew};
 
-/// A crashed waiter or holder delays the others by a heartbeat or a TTL, which takes seconds here. A longer delay
-/// counts as a stall. The margin is for a busy machine.
+/// After this time without progress, waiters count as stalled. A crashed waiter or holder delays the others by a
+/// heartbeat or a TTL, which takes seconds here. The rest is a margin for a busy machine.
 const STALLED: Duration = Duration::from_secs(20);
 
 const TTL: Duration = Duration::from_secs(2);
@@ -95,7 +95,7 @@ async fn another_process() {
     drop(guard);
 }
 
-/// Lets `count` waiters, each with a `Redlock` of its own, acquire and release the lock. Returns how many of them were
+/// Lets `count` waiters, each with its own `Redlock`, acquire and release the lock. Returns how many of them were
 /// served before the others stalled.
 async fn all_get_it(redlocks: Vec<Redlock>, resource: &'static str) -> usize {
     let mut tasks = tokio::task::JoinSet::new();
@@ -140,7 +140,7 @@ async fn waiter_killed_at_the_front_delays_the_others_by_its_heartbeat() {
     guard.release().await;
     assert_eq!(others.await.expect("no panic"), 5);
     // The ticket of a dead waiter is kept for half a TTL without a heartbeat. If no client removed the dead waiter
-    // then, it would stay queued until the heartbeats of the others end as well.
+    // after that, it would stay queued until the heartbeats of the other waiters expire as well.
     let took = began.elapsed();
     assert!(took < STALLED / 3, "{took:?}");
 }
@@ -195,7 +195,7 @@ async fn connections_cut_while_waiting_block_no_waiter() {
     let guard = held(&holder, "x").await;
     let others = tokio::spawn(all_get_it(many(&masters, 5), "x"));
     queued(&holder, "x", 5).await;
-    // Commands and wake-ups share a connection. All connections are cut, on every master.
+    // Commands and wake-ups share a connection. Close all connections on every master.
     for master in &masters {
         master
             .command(&["CLIENT", "KILL", "TYPE", "pubsub"])
@@ -210,7 +210,7 @@ async fn connections_cut_while_waiting_block_no_waiter() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_without_wake_ups_are_served_by_timers() {
-    // The user may neither publish nor subscribe, so every wake-up is lost.
+    // This user may neither publish nor subscribe, so every wake-up is lost.
     let deaf = |_| {
         ServerOptions::new()
             .acl("deaf on >secret ~* +@all resetchannels")
@@ -283,7 +283,7 @@ async fn waiters_that_reach_only_a_minority_do_not_starve_the_one_that_reaches_a
         let guard = whole.lock("x").wait(wait).acquire().await;
         guard.expect("the waiter must not starve").release().await;
     }
-    // Once the proxies are healed, these waiters are served as well.
+    // Once the proxies let messages pass again, these waiters are served as well.
     proxies.iter().for_each(Proxy::heal);
     for task in stuck {
         task.await.expect("no panic").expect("served after healing");
@@ -311,7 +311,7 @@ async fn a_waiter_outlives_its_heartbeat_while_a_minority_hangs() {
     let first = wait("first", first);
     queued(&holder, "x", 1).await;
     masters[2].stop().expect("stopped");
-    // Several heartbeats pass. Each is half of the TTL.
+    // Wait for several heartbeats. A heartbeat is half of the TTL.
     tokio::time::sleep(TTL * 2).await;
     let second = wait("second", redlock(&masters));
     queued(&holder, "x", 2).await;

@@ -1,4 +1,4 @@
-//! Wake-ups by real masters. All timers are far away, so a waiter without a wake-up is never served.
+//! Tests of wake-ups by real masters. All timers are far in the future, so a waiter without a wake-up is never served.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::support::{ask_server, eventually, masters, secs, settings, take};
 use quorate::{Redlock, Retry, Wait};
 use quorate_testbed::{Masters, Reply};
 
-/// Longer than any test of this file waits.
+/// Ten minutes, which is longer than any test of this file waits.
 const FAR: Duration = secs(600);
 
 fn process(masters: &Masters) -> Redlock {
@@ -35,7 +35,7 @@ async fn waits(masters: &Masters, place: i64) -> Waiter {
     waiter
 }
 
-/// The number of clients that listen on the master with the fewest.
+/// The number of clients that listen for wake-ups, on the master with the fewest such clients.
 fn listeners(masters: &Masters) -> usize {
     let channels = |master| match ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]) {
         Reply::Array(channels) => channels.len(),
@@ -66,7 +66,7 @@ async fn waiter_is_woken_after_its_connections_were_replaced() {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
-    // Clients without a pending request listen again as well.
+    // Clients without a pending request also listen for wake-ups again.
     eventually("both clients listen for wake-ups again", || {
         listeners(&masters) == 2
     })
@@ -81,7 +81,7 @@ async fn waiter_that_leaves_a_free_lock_wakes_the_next() {
     let _guard = take(&process(&masters), "job").await;
     let first = waits(&masters, 1).await;
     let second = waits(&masters, 2).await;
-    // The key is deleted without a wake-up, as if it had expired.
+    // Delete the key without a wake-up, as if it had expired.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }

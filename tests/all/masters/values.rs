@@ -1,5 +1,5 @@
-//! `open` copies stored values to the next masters, as a holder would write them (docs/protocol.md, "Values while
-//! masters are replaced").
+//! Tests that `open` copies stored values to the next masters, as a holder of the lock would write them
+//! (docs/protocol.md, "Values while masters are replaced").
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use quorate::{
 use super::support::{ask_server, eventually, ms, secs, settings};
 use super::{MAX_TTL, PATIENCE, Scene, missing_of, prepare};
 
-/// A period that is longer than any test.
+/// A period of a year, which does not end during a test.
 const PERIOD: Duration = secs(365 * 24 * 3600);
 
-/// The time until the restart guard trusts a server. It includes a margin, because uptimes are in whole seconds.
+/// How long the restart guard waits before it trusts a server. The time includes a margin, because uptimes are in whole
+/// seconds.
 const GUARDED: Duration = Duration::from_millis(2_500);
 
 impl Scene {
@@ -60,7 +61,7 @@ impl Scene {
     }
 }
 
-/// Closes the old masters, waits, and opens the next ones. Returns the result of `open`.
+/// Closes the old masters, waits, and opens the next masters. Returns the result of `open`.
 async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
     let change = both.change().expect("a change");
     change.close().await.expect("closed");
@@ -69,7 +70,7 @@ async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
     change.open(&closed).await
 }
 
-/// The names of the stored values that `open` handled, with their outcomes.
+/// The names of the stored values that `open` handled, each with its outcome.
 fn carried(survey: &Survey) -> Vec<String> {
     let carried = survey.carried.iter();
     carried.map(ToString::to_string).collect()
@@ -80,7 +81,7 @@ async fn take(redlock: &Redlock, pieces: u64) -> Take {
     taken.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Never more than one master is away at the same time.
+/// Tests masters that are away one after the other, never more than one at the same time.
 #[tokio::test]
 async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
     let scene = Scene::start();
@@ -100,7 +101,7 @@ async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
         missing.iter().any(|line| line.contains("\"job\"")),
         "{missing:?}"
     );
-    // The master with the last value can be reached again.
+    // The master with the latest value can be reached again.
     let both = scene.both_without(&[]);
     let open = opened(&both).await.expect("open");
     assert_eq!(carried(&open), ["\"job\": carried"]);
@@ -213,15 +214,15 @@ async fn stored_values_of_an_abandoned_change_do_not_count_again() {
     assert_eq!(scene.next().quota("beans").left().await, Ok(3));
 }
 
-/// Runs an at-least-once job whose masters are closed while it runs. Returns whether its record was written.
+/// Runs an at-least-once job. The masters are closed while the job runs. Returns whether the job's record was written.
 async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
     let both = scene.settings(0..3).next_masters(scene.urls(2..5));
     let both = both.max_ttl(secs(20)).ttl(secs(20)).build().expect("both");
     let change = both.change().expect("a change").strangers_pass(true);
     let once = old.once("job", PERIOD);
     once.create().await.expect("created");
-    // By their uptime alone, the servers would be trusted only after the longest TTL. So their generation markers are
-    // written here.
+    // Write generation markers. Without markers, the servers would be trusted by their uptime alone, and only after the
+    // longest TTL.
     let told = scene.settings(0..3).next_masters(scene.urls(2..5));
     let mark = quorate::testing::mark(&told, 0).expect("a mark");
     for server in &scene.servers {
@@ -285,8 +286,8 @@ async fn late_write_of_a_closed_out_client_is_refused_after_it_has_connected_aga
     assert!(!records_after_the_close(&scene, &old, true).await);
 }
 
-/// The counter must not be raised while an owner holds the lock. Otherwise a further hold of this owner would get a
-/// larger number than its first hold.
+/// Tests that `open` does not raise the fencing counter while an owner holds the lock. Otherwise a further hold of this
+/// owner would get a larger number than its first hold.
 #[tokio::test]
 async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
     let scene = Scene::start();
@@ -297,7 +298,7 @@ async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
     prepare(&change).await;
     let owner = both.owner("order-7").expect("a good id");
     let first = owner.acquire("job").await.expect("free");
-    // On one master, an attempt of another client has set the counter to an hour ahead.
+    // On one master, the attempt of a client has set the fencing counter to an hour ahead.
     let hour_ahead = ["SET", "quorate:fence:job", &hour.to_string()];
     ask_server(&scene.servers[0], &hour_ahead);
     change.close().await.expect("closed");
@@ -319,7 +320,8 @@ async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
     assert!(u128::from(super::number(&next).await) > hour);
 }
 
-/// Stored values that were left over on the next masters do no harm, because no old master has them.
+/// Tests stored values that are left over on the next masters from earlier. `open` removes them, because no old master
+/// has them.
 #[tokio::test]
 async fn next_master_with_outdated_values_is_named_and_they_are_removed() {
     let scene = Scene::start();
@@ -348,8 +350,9 @@ async fn next_master_with_outdated_values_is_named_and_they_are_removed() {
         .expect("created");
 }
 
-/// Some masters stay, so a majority of the next masters has values, but not all of them the latest. A client of both
-/// sets wrote an earlier value to a new master, and an old client wrote a later one to a majority of the old masters.
+/// Tests a change in which some masters stay, so that a majority of the next masters has values, but not all the latest
+/// one. A client of both sets wrote an earlier value to a new master, and an old client wrote a later value to a
+/// majority of the old masters.
 #[tokio::test]
 async fn quota_units_taken_before_the_change_are_not_returned() {
     let scene = Scene::start();
@@ -372,7 +375,8 @@ async fn quota_units_taken_before_the_change_are_not_returned() {
     assert_eq!(next.quota("beans").left().await, Ok(4));
 }
 
-/// `open` must wait for the holder of a value's lock, which may be about to write the value.
+/// Tests that `open` waits for the holder of the lock of a stored value, because the holder may be about to write the
+/// value.
 #[tokio::test]
 async fn open_names_and_waits_for_the_holder_of_a_values_lock() {
     let scene = Scene::start();
@@ -399,7 +403,7 @@ async fn open_names_and_waits_for_the_holder_of_a_values_lock() {
     assert_eq!(carried(&open.expect("open")), ["\"beans\": carried"]);
 }
 
-/// Masters may serve several deployments, each with its own key prefix.
+/// Tests masters that serve several deployments, each with its own key prefix.
 #[tokio::test]
 async fn stored_values_of_every_key_prefix_are_copied() {
     let scene = Scene::start();
@@ -427,7 +431,7 @@ async fn stored_values_of_every_key_prefix_are_copied() {
     }
 }
 
-/// Two of the three next masters never received the values that old clients have created.
+/// Tests two next masters, out of three, that never received the values which old clients have created.
 #[tokio::test]
 async fn prepare_and_close_give_clients_of_both_sets_the_old_values() {
     let scene = Scene::start();
@@ -444,7 +448,8 @@ async fn prepare_and_close_give_clients_of_both_sets_the_old_values() {
     assert_eq!(both.quota("beans").left().await, Ok(7));
 }
 
-/// An owner may hold the unreadable lock, and its further hold would get a larger number than its first.
+/// Tests a lock whose state cannot be read. An owner may hold it. If `open` raised its counter, a further hold of this
+/// owner would get a larger number than its first hold.
 #[tokio::test]
 async fn counter_is_not_copied_if_the_operator_may_not_read_its_lock() {
     let scene = Scene::start();
