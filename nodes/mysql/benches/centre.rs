@@ -1,6 +1,6 @@
-//! Compares a lock over one MariaDB server with two other designs that store locks as rows. The first serializes all
-//! locks on one of 100 rows, chosen by CRC-32 of the name. The second is the first version of this crate, which used
-//! `SELECT .. FOR UPDATE` and `INSERT`. After that, it measures what mixed quorums cost.
+//! Compares this crate's lock over one MariaDB server with two other designs that store locks as rows. The first design
+//! serializes all locks on one of 100 rows, chosen by CRC-32 of the name. The second design is the first version of
+//! this crate, which used `SELECT .. FOR UPDATE` and `INSERT`. Then the benchmark measures what mixed quorums cost.
 //!
 //! ```text
 //! cargo bench -p quorate-mysql --bench centre
@@ -19,7 +19,7 @@ use quorate::{Redlock, RestartGuard};
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// The number of times that each figure is measured. The smallest median counts, because the machine may be busy.
+/// How often each figure is measured. The smallest median counts, because other load disturbs single measurements.
 const ROUNDS: usize = 3;
 const CYCLES: usize = 400;
 
@@ -79,7 +79,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// A lock design that stores locks as rows.
+/// One of the two other designs, which store locks as rows.
 struct Seed {
     conn: Conn,
     /// Whether the lock goes through one of the 100 shared rows. Otherwise each lock has a row of its own.
@@ -148,7 +148,8 @@ impl Seed {
         self.conn.query_drop(delete).await
     }
 
-    /// Tries again until the lock is acquired, runs `inside`, and releases the lock. Returns the number of deadlocks.
+    /// Tries until the lock is acquired, runs `inside`, and releases the lock. Returns the number of deadlocks on the
+    /// way.
     async fn cycle(&mut self, name: &str, holder: u64, inside: impl FnOnce()) -> u64 {
         let mut deadlocks = 0;
         loop {
@@ -260,7 +261,7 @@ async fn fresh_keys(server: &MariaDb) {
         let tasks = seeds.into_iter().enumerate().map(|(client, mut seed)| {
             let client = client as u64;
             tokio::spawn(async move {
-                // Because of repeated deadlocks a cycle might never end, so the time limit may also stop it midway.
+                // With repeated deadlocks a cycle might never end, so the time limit may also stop a cycle midway.
                 let mut n = 0;
                 let ended = tokio::time::sleep_until(end.into());
                 let cycles = async {
@@ -347,7 +348,7 @@ async fn crowd(server: &MariaDb) {
     );
 }
 
-/// Measures clients of ten separate processes that acquire the same lock four times each.
+/// Measures the hand-over between clients of ten separate processes, each of which acquires the same lock four times.
 async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
     let mut totals = Vec::new();
     let mut gaps = Vec::new();
@@ -393,7 +394,7 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
     );
 }
 
-/// Measures 16 tasks with one key each: the cost of one MariaDB among Redis servers, and of one that is stopped.
+/// Measures 16 tasks with one key each. It shows the cost of one MariaDB among Redis servers, running or stopped.
 async fn mixed(redis: &[Server], mysql: &[MariaDb]) {
     println!("\n16 tasks, a key each: lock + unlock, p50");
     let all = redlock(redis, &[]);

@@ -1,4 +1,4 @@
-//! One connection to a server, which carries one packet at a time.
+//! One connection to a MySQL or MariaDB server, which carries one packet at a time.
 //!
 //! `mysql_async` has two properties that a lock cannot accept:
 //!
@@ -23,14 +23,14 @@ use crate::url::Address;
 /// The largest packet that is sent or accepted, in bytes.
 const LARGEST_PACKET: usize = 64 << 20;
 
-/// A connection to one server.
+/// A connection to one MySQL or MariaDB server.
 pub(crate) struct Connection {
     conn: Option<Conn>,
-    /// Whether a packet was sent whose result has not been read to the end.
+    /// Whether a packet was sent on this connection whose result has not been read to the end.
     asked: bool,
 }
 
-/// The result of one statement of a packet.
+/// The result of one of the SQL statements in a packet.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// The number of rows that the statement changed.
@@ -42,7 +42,8 @@ pub(crate) struct Outcome {
 }
 
 impl Connection {
-    /// Opens a connection. With `database`, it selects the database of the address; otherwise it selects none.
+    /// Opens a connection to this address. If `database` is true, the connection uses the database of the address;
+    /// otherwise it uses none.
     pub(crate) async fn open(address: &Address, database: bool) -> Result<Self, Fault> {
         let conn = Conn::new(options(address, database));
         let conn = Opening(Some(conn)).await;
@@ -68,7 +69,8 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
     let mut said = conn.query_iter(packet).await?;
     let mut outcomes = Vec::new();
     loop {
-        // Read these numbers before the rows: reading the rows replaces them with the numbers of the next statement.
+        // Read these two numbers before the rows, because reading the rows replaces them with the numbers of the next
+        // statement.
         let (changed, number) = (said.affected_rows(), said.last_insert_id());
         let rows = said.collect().await?;
         outcomes.push(Outcome {
@@ -77,7 +79,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
             rows,
         });
         if said.is_empty() {
-            // The error of any statement after the first one is returned only here.
+            // If a statement after the first one fails, its error is returned only here.
             said.drop_result().await?;
             return Ok(outcomes);
         }
@@ -155,7 +157,7 @@ fn close(what: Box<dyn Send>) {
         let thread = std::thread::Builder::new().name("quorate-mysql-closer".into());
         thread.spawn(closing).is_ok().then_some(sender)
     });
-    // If no thread could be started, the value is dropped on this thread.
+    // If no thread could be started, the value is dropped here, on the caller's thread.
     if let Some(closer) = closer {
         let _ = closer.send(what);
     }

@@ -1,4 +1,4 @@
-//! Classifies errors of the server and the connection as faults of a master.
+//! Classifies errors of the server and of its connection as faults of a master.
 
 use std::io::ErrorKind;
 
@@ -24,7 +24,7 @@ pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
         }
         Error::Io(why) => lost(plain(&why.to_string())),
         Error::Driver(DriverError::ConnectionClosed) => lost("closed by the server".into()),
-        // These errors could show data that was sent or received, so their text is not used.
+        // The text of these errors could contain data that was sent or received, so it is not shown.
         Error::Driver(
             DriverError::FromValue { .. }
             | DriverError::FromRow { .. }
@@ -42,7 +42,7 @@ fn of_server(said: &ServerError) -> Fault {
     let ServerError { code, message, .. } = said;
     let text = || plain(&format!("{message} ({code})")).into();
     match code {
-        // A lock wait timeout, a deadlock, or a statement that was killed or took too long.
+        // The codes of a lock wait timeout, a deadlock, and a statement that was killed or took too long.
         1205 | 1213 | 1317 | 1969 | 3024 => Fault::Busy,
         // An option forbids the statement; usually the option is `read_only`.
         1290 if message.contains("read") => Fault::ReadOnly,
@@ -50,13 +50,13 @@ fn of_server(said: &ServerError) -> Fault {
         1021 | 1026 | 1030 | 1114 => Fault::Misconf,
         1037 | 1038 | 1041 => Fault::OutOfMemory,
         1044 | 1045 | 1095 | 1142 | 1143 | 1227 | 1370 | 1698 => Fault::Denied(text()),
-        // Too many connections, a blocked host, or a server that is shutting down.
+        // The codes of too many connections, a blocked host, and a server that is shutting down.
         1040 | 1053 | 1129 | 1203 => Fault::Down(text()),
         3159 => Fault::Denied("it wants an encrypted connection: mysqls://".into()),
         1049 | 1054 | 1146 | 1305 => unprepared("the schema is missing or another one"),
-        // A write at READ COMMITTED with a statement-based binary log.
+        // The code of a write at isolation level READ COMMITTED with a statement-based binary log.
         1665 => Fault::Unsupported("binlog_format=STATEMENT: it must be ROW or MIXED".into()),
-        // The message would repeat a part of the statement, which contains stored data.
+        // The server's message would repeat a part of the statement, which contains stored data, so it is not shown.
         1064 => Fault::Server("a statement that it does not understand (1064)".into()),
         _ => Fault::Server(text()),
     }

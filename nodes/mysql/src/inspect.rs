@@ -1,4 +1,4 @@
-//! Inspects a server over the same path that a lock uses.
+//! Inspects a server over the same kind of connection that a lock uses.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,7 +15,7 @@ use crate::url::Address;
 
 /// The time limit of the whole inspection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The number of round trips that are measured; the fastest one is reported.
+/// The number of round trips that are measured. The duration of the fastest one is reported.
 const TRIPS: usize = 5;
 /// A statement that changes nothing, but fails if the user lacks a right that a lock needs.
 const RIGHTS: &str = "UPDATE quorate_record SET version=version,state=state,changed=changed WHERE FALSE;\

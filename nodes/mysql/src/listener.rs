@@ -1,4 +1,5 @@
-//! Receives wake-ups. A statement lets the server itself poll a table, for a fraction of a second per statement.
+//! Receives wake-ups for waiting clients. The listener sends a statement that makes the server itself poll a table, for
+//! a fraction of a second per statement.
 //!
 //! No other session can end that statement early. (`KILL QUERY` could, but it blocks its caller for seconds if it
 //! arrives at the wrong moment.) MariaDB accepts a block of statements directly, so a connection is all that is needed.
@@ -14,11 +15,11 @@ use crate::schema::suits;
 use crate::session::{bytes, number, word};
 use crate::sql::{CLOCK, SETTINGS, hex, listening, settings};
 
-/// If no result arrives for this time, the server counts as stopped.
+/// If the server sends no result for this time, it counts as stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The age at which unread wake-ups are removed, in microseconds.
+/// Wake-ups that no client has read are removed at this age, in microseconds.
 const OLD: u64 = 60_000_000;
-/// The number of statements between two removals of old wake-ups.
+/// The number of polling statements between two removals of old wake-ups.
 const BETWEEN_SWEEPS: u32 = 400;
 
 /// A connection that receives wake-ups.
@@ -28,9 +29,9 @@ pub struct MySqlListener {
     /// The id of the last wake-up that was received.
     last_received: u64,
     mariadb: bool,
-    /// The number of statements until old wake-ups are removed.
+    /// The number of polling statements until old wake-ups are removed again.
     until_sweep: u32,
-    /// Determines how often the server polls.
+    /// Decides how often the server polls the table.
     pacer: Pacer,
 }
 

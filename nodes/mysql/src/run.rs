@@ -22,7 +22,7 @@ pub(crate) const QUESTION: &str = "SELECT UUID(),@@hostname,@@port,@@datadir/*M!
     TIMESTAMPDIFF(SECOND,'1970-01-01',UTC_TIMESTAMP()),\
     (SELECT variable_value FROM information_schema.global_status WHERE variable_name='UPTIME')*/";
 
-/// An uptime above this is not credible and is ignored.
+/// An uptime longer than this is not credible and is ignored.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Time from the start of the UUID calendar to 1970, in units of 100 ns.
 const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
@@ -32,7 +32,8 @@ const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
 pub(crate) struct RunReport {
     /// The server's monotonic clock now, and its value when the server started, both in microseconds.
     clocks: Option<(u64, u64)>,
-    /// The identity of the running server: the same in all of its databases, and different on every other server.
+    /// The identity of the running server: all of its databases report the same identity, and every other server a
+    /// different one.
     server: String,
 }
 
@@ -73,9 +74,9 @@ impl RunReport {
         self.clocks.map(|(clock, _)| clock)
     }
 
-    /// The time for which the server has certainly kept its grants: since its start, or since the creation of its
-    /// records ([`Run::since`]) if that is later. The result may be up to one second too large, because both readings
-    /// of the uptime are truncated.
+    /// The time for which the server has certainly kept its grants. It counts from the start of the server, or from the
+    /// creation of its table of records ([`Run::since`]) if that is later. The result may be up to one second too
+    /// large, because both readings of the uptime are truncated.
     pub(crate) fn lasts(&self, run: &Run) -> Duration {
         let (clock, began) = self.clocks.unwrap_or_default();
         let lasts = clock.saturating_sub(began.max(run.since));
@@ -99,23 +100,23 @@ impl Run {
         let (id, since) = text.split_once('@').unwrap_or((text, "0"));
         Self {
             id: id.to_owned(),
-            // A value that cannot be parsed counts as a moment that is always in the future.
+            // A creation time that cannot be parsed counts as a moment that is always in the future.
             since: since.parse().unwrap_or(u64::MAX),
         }
     }
 
-    /// The text form that is stored in the row.
+    /// The text form of a server run, which is stored in the row.
     pub(crate) fn text(id: &str, since: Option<u64>) -> String {
         since.map_or_else(|| id.to_owned(), |since| format!("{id}@{since}"))
     }
 }
 
-/// The run of the server at one address that this process saw last, and when it first saw that run.
+/// The server run that this process last saw at one address, and the time at which it first saw that run.
 #[derive(Debug, Default)]
 pub(crate) struct FirstSight(Mutex<Option<(String, Instant)>>);
 
 impl FirstSight {
-    /// The time for which this process has known this run.
+    /// How long this process has known the server run `run`.
     pub(crate) fn ago(&self, run: &str) -> Duration {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &*seen {
@@ -128,13 +129,14 @@ impl FirstSight {
     }
 }
 
-/// The names of servers. Every database stores a name in its `quorate_schema`. If administrators without access to each
-/// other prepared two databases of one server, the databases store different names.
+/// The names of servers. Every database stores the name of its server in the table `quorate_schema`. Two databases of
+/// one server may store different names, if they were prepared by administrators without access to each other's
+/// database.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// The name of each running server.
     running: HashMap<String, String>,
-    /// Maps a further name of a server to its first name. The mapping survives a restart of the server.
+    /// Maps each further name of a server to its first name. The mapping survives a restart of the server.
     same: HashMap<String, String>,
 }
 
@@ -194,7 +196,7 @@ mod tests {
         ] {
             assert_eq!(RunReport::of(odd, "h", Some((9, 1))), None, "{odd}");
         }
-        // A random UUID contains no time.
+        // A random UUID (version 4) contains no time.
         let random = RunReport::of("f2206ef9-e708-41f1-893b-02fc00000001", "h", Some((9, 1)));
         assert_eq!(random.expect("a name").clock(), None);
     }

@@ -20,18 +20,18 @@ use crate::url::{Address, BadUrl};
 const VERSION: u64 = 1;
 /// The time limit of [`prepare`].
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Idle sessions query their server every two seconds. After this time, each of them has noticed that the table of
-/// records is missing.
+/// After this time, every idle session has noticed that the table of records is missing, because idle sessions query
+/// their server every two seconds.
 const NOTICED: Duration = Duration::from_secs(3);
 
 /// The reason why a server could not be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotPrepared {
-    /// The URL is not valid.
+    /// The URL passed to [`prepare`] is not valid.
     #[error(transparent)]
     Url(#[from] BadUrl),
-    /// The server refused, or could not be reached.
+    /// The server refused a request, or could not be reached.
     #[error("{name}: {fault}")]
     Server {
         /// The name of the server.
@@ -85,8 +85,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Creates the database and the schema if they are missing. It may be called again, and several administrators may call
-/// it at the same time.
+/// Creates the database and the schema if they are missing. The function may be called again, and several
+/// administrators may call it at the same time.
 ///
 /// The user of `url` needs the right to create tables, and on MySQL also the right to create a procedure.
 ///
@@ -154,7 +154,7 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     let row = said.get_mut(1).and_then(|one| one.rows.first_mut());
     let row = row.ok_or_else(|| Fault::Server("no answer".into()))?;
     if number(row, 0) != Some(1) {
-        // Another administrator is preparing the server, and has not finished in time.
+        // Another administrator is preparing the server and has not finished within the time limit.
         return Err(Fault::Busy);
     }
     let mariadb = word(row, 1).is_some_and(|version| version.contains("MariaDB"));
@@ -193,7 +193,7 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     })
 }
 
-/// Returns the tables that do not match the schema.
+/// Returns the tables of the server that do not match the schema.
 async fn look(connection: &mut Connection) -> Result<Vec<Misfit>, Fault> {
     let said = connection.ask(&tables::question()).await?;
     let rows = said.into_iter().next().map(|one| one.rows);
@@ -218,9 +218,9 @@ fn first_number(said: &[Outcome]) -> Option<u64> {
     said.first()?.rows.first().and_then(|row| number(row, 0))
 }
 
-/// Returns the name that another database of the same server stores, if this user may read it. The name must be the
-/// same, because two databases of one server are one master. The query uses a connection of its own, because an error
-/// makes a connection unusable.
+/// Returns the server name that another database of the same server stores, if this user may read it. Both databases
+/// must store the same name, because together they are one master. The query uses a connection of its own, because an
+/// error makes a connection unusable.
 async fn elsewhere(address: &Address) -> Option<String> {
     let mut connection = Connection::open(address, true).await.ok()?;
     let others = "SELECT table_schema FROM information_schema.tables \
@@ -234,9 +234,9 @@ async fn elsewhere(address: &Address) -> Option<String> {
     is_ours.then_some(server)
 }
 
-/// Creates missing tables. The tables of the run and of wake-ups are created again if they are wrong, because their
-/// content need not be kept. The other tables are converted if they have the wrong engine. Any other fault of these is
-/// reported and left alone, because they contain locks and values.
+/// Creates missing tables. If the tables of the server run and of wake-ups are wrong, they are created again, because
+/// their content need not be kept. Other tables are converted if they have the wrong engine. Any other fault of these
+/// tables is only reported, because they contain locks and values.
 async fn make_tables(
     connection: &mut Connection,
     misfits: &[Misfit],
@@ -269,9 +269,9 @@ async fn make_tables(
     Ok(())
 }
 
-/// Creates the table of records. If an earlier table was dropped, all earlier grants are forgotten. So for the restart
-/// guard a new run of the server begins. The new run is written before the table is created, with a start in the
-/// future, so that no session votes in between. It is written again afterwards with the real start.
+/// Creates the table of records. If an earlier table was dropped, all earlier grants are forgotten, so the restart
+/// guard must see a new run of the server. The new run is written before the table is created, with a start in the
+/// future, so that no session votes in between. Afterwards the run is written again with its real start.
 async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
     let id = random_word();
     begin_run(connection, &id, PATIENCE).await?;
@@ -282,7 +282,7 @@ async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), 
     begin_run(connection, &id, Duration::ZERO).await
 }
 
-/// Writes a new run of the server, whose start lies `later` in the future.
+/// Writes a new run of the server to the table, with a start that lies `later` in the future.
 async fn begin_run(connection: &mut Connection, id: &str, later: Duration) -> Result<(), Fault> {
     let mut said = connection.ask(QUESTION).await?;
     let report = said
@@ -307,7 +307,7 @@ async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Res
     connection.ask(&last).await.map(drop)
 }
 
-/// Replaces the error of a server that cannot create a table with the required engine by an explanation.
+/// Replaces the server's error by an explanation if the server cannot create a table with the required engine.
 fn engine_refused(fault: Fault) -> Fault {
     match fault {
         Fault::Server(why) if why.contains("(1290)") || why.contains("(1286)") => {
@@ -342,10 +342,10 @@ fn random_word() -> String {
 }
 
 /// A statement that changes nothing, but fails if no lock could be written: because a right is missing, or because of a
-/// statement-based binary log. It is run while connecting, because neither problem goes away by itself.
+/// statement-based binary log. It is run while connecting, because both problems stay until an administrator acts.
 const TRIED: &str = "UPDATE quorate_record SET version=version WHERE FALSE";
 
-/// Prepares a session, and reads the identity and the run of the server.
+/// Prepares a session, and reads the name and the present run of the server.
 pub(crate) async fn greet(
     connection: &mut Connection,
     timeout: Duration,

@@ -1,4 +1,4 @@
-//! A session with a server: each load and each commit of records is one packet.
+//! A session with a server. Each load and each commit of records is sent as one packet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use crate::sql::{self, CLOCK, Packet};
 pub struct MySqlSession {
     connection: Connection,
     draw: StdRng,
-    /// The number of records up to the end of the last page that was read, and the name of the last record in that
-    /// page.
+    /// The position at which the last page of records ended: the number of records before it, and the name of the last
+    /// record.
     paged: Option<(u64, Vec<u8>)>,
 }
 
-/// Names the statement that shows whether a commit was applied, and the new versions of the commit's records.
+/// The statement whose result shows whether a commit was applied, and the new versions of the commit's records.
 enum Proof {
-    /// The commit was applied if the statement with this number changed a row. The second number is the new version.
+    /// The commit was applied if the statement with this number changed a row. The second number is the record's new
+    /// version.
     ByChange(usize, u64),
-    /// The commit was applied if the first column of this statement's row says so.
+    /// The commit was applied if the first column in the row of the statement with this number says so.
     ByRow(usize, Vec<u64>),
-    /// The commit was applied if the first column of this row says so. In addition, the statement that changes several
-    /// records must have changed the expected number of rows.
+    /// The commit of several records was applied if the first column of this row says so, and if the statement that
+    /// changes the records has changed the expected number of rows.
     Jointly {
         update: Option<(usize, u64)>,
         row: usize,
@@ -46,9 +47,9 @@ impl MySqlSession {
         }
     }
 
-    /// Draws the first version of a new record at random. Draws are so far apart that no version ever occurs again,
-    /// even if the record was removed in between. A clock could be set back and repeat a version; a random number
-    /// cannot.
+    /// Draws the first version of a new record at random. The drawn numbers are so far apart that a version never
+    /// occurs again, even if the record was removed in between. A clock could be set back and repeat a version; a
+    /// random number cannot.
     fn first_version(&mut self) -> u64 {
         self.draw.random_range(1..1 << 62)
     }
@@ -74,8 +75,8 @@ impl MySqlSession {
         proofs.into_iter().flatten().collect()
     }
 
-    /// Adds the commits of one record each. They share one transaction, so that the server waits for the disk once.
-    /// They are sorted by name, so that no two sessions deadlock.
+    /// Adds commits of one record each to the packet. They share one transaction, so that the server waits for the disk
+    /// once. They are sorted by name, so that no two sessions deadlock.
     fn write_single(
         &mut self,
         commits: &[Commit],
@@ -225,7 +226,7 @@ impl Session for MySqlSession {
         let said = self.connection.ask(&sql::load(names)).await?;
         let (clock, found) = records(said)?;
         let mut found: HashMap<Vec<u8>, Record> = found.into_iter().collect();
-        // A name may be requested more than once; its record is given to the last of these places.
+        // A name may be requested more than once. Its record is returned only at the last position of that name.
         let last = |number: usize| !names[number + 1..].contains(&names[number]);
         let what = names.iter().enumerate().map(|(number, name)| {
             let record = if last(number) {
@@ -255,7 +256,7 @@ impl Session for MySqlSession {
                 what.push(committed);
             }
         }
-        // The results contain the clock only if a statement changed something.
+        // Only a statement that changed something returns the clock, so the clock may be missing in these results.
         if clock.is_none() {
             clock = self.clock().await?;
         }
@@ -263,8 +264,8 @@ impl Session for MySqlSession {
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
-        // Continue after the last record of the previous page. Counting from the first record would take longer with
-        // every page.
+        // Continue after the last record of the previous page. Counting records from the first one would take longer
+        // with every page.
         let paged = self.paged.take().filter(|(upto, _)| *upto == from);
         let behind = paged.as_ref().map(|(_, last)| &last[..]);
         let said = self.connection.ask(&sql::page(from, behind, count)).await?;
@@ -275,7 +276,7 @@ impl Session for MySqlSession {
     }
 
     /// Removes the records in one transaction, so that the server waits for the disk once. They are removed in order of
-    /// their names, which is the order in which every session locks rows.
+    /// their names, because every session locks rows in that order.
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
         let mut records = records.to_vec();
         records.sort_unstable();
@@ -289,7 +290,7 @@ impl Session for MySqlSession {
     }
 }
 
-/// The server's clock and the records in a result.
+/// Parses a result into the server's clock and the records.
 fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault> {
     let rows = said.into_iter().next().ok_or_else(unreadable)?.rows;
     let clock = rows.first().and_then(|row| number(row, 0));

@@ -29,7 +29,7 @@ const NAMES: [&str; 14] = [
 /// The status variable with the number of open connections. It is read together with the settings.
 pub(crate) const CONNECTED: &str = "Threads_connected";
 
-/// Reads the variables into the inspection.
+/// Reads the variables and stores them in the inspection.
 pub(crate) async fn read(connection: &mut Connection, found: &mut Inspection) -> Result<(), Fault> {
     let packet = format!(
         "SELECT VERSION();SHOW GLOBAL VARIABLES WHERE Variable_name IN ('{}');\
@@ -65,7 +65,7 @@ fn kind(version: &str, found: &mut Inspection) {
 }
 
 /// Reports whether the server is a replica. A replica that does not replicate this database does not count. The query
-/// uses a connection of its own, because the connection becomes unusable if the user lacks the right for the query.
+/// uses a connection of its own: if the user lacks the right for the query, the error makes the connection unusable.
 pub(crate) async fn source(address: &Address, found: &mut Inspection) {
     let (question, right) = if found.server.as_deref() == Some("mariadb") {
         ("SHOW ALL SLAVES STATUS", "SLAVE MONITOR")
@@ -103,6 +103,6 @@ fn named(row: &mut Row, names: &[&str]) -> Option<String> {
     let at = columns
         .iter()
         .position(|column| is_wanted(&column.name_str()))?;
-    // Numbers are sent as text in results of this kind.
+    // The server sends numbers as text in results of this kind.
     word(row, at)
 }

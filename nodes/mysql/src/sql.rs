@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use quorate::node::store::{Change, Commit, Wake};
 
-/// The server's clock at the beginning of the statement, in microseconds since 1970. That moment lies between request
-/// and result, even if the statement then waits for a row lock. `SYSDATE` would be the time of evaluation, but it
-/// follows the time zone and a server option, and a statement-based binary log refuses it.
+/// The SQL expression for the server's clock at the beginning of the statement, in microseconds since 1970. That moment
+/// lies between request and result, even if the statement then waits for a row lock. `SYSDATE` would be the time of
+/// evaluation, but it follows the time zone and a server option, and a statement-based binary log refuses it.
 pub(crate) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
 
 /// The longest name of a record, in bytes.
@@ -19,9 +19,9 @@ pub(crate) const LONGEST_WORD: usize = 2200;
 /// The number of statements in [`settings`].
 pub(crate) const SETTINGS: usize = 3;
 
-/// The statements that set a session up. `limit` bounds each later statement; zero means no bound. They set every
-/// variable that the statements here depend on and that an administrator can change globally or in `init_connect`, so
-/// statements mean the same on every server.
+/// The statements that set a session up. `limit` is the time limit of each later statement; zero means no limit. The
+/// statements set every variable that later statements depend on and that an administrator can change globally or in
+/// `init_connect`. So later statements mean the same on every server.
 pub(crate) fn settings(limit: Duration) -> String {
     let limit = limit.as_secs_f64();
     format!(
@@ -44,7 +44,7 @@ impl Packet {
         &self.text
     }
 
-    /// Adds a statement and returns its number.
+    /// Adds a statement to the packet and returns its number.
     pub(crate) fn add(&mut self, write: impl FnOnce(&mut String)) -> usize {
         if self.statements > 0 {
             self.text.push(';');
@@ -78,7 +78,8 @@ fn list<'a>(names: impl Iterator<Item = &'a Arc<[u8]>>, out: &mut String) {
     out.push(')');
 }
 
-/// Reads these records together with the clock. The result is one row with only the clock if none of them exists.
+/// Reads these records together with the clock. If none of the records exists, the result is one row with only the
+/// clock.
 pub(crate) fn load(names: &[Arc<[u8]>]) -> String {
     let mut out = format!(
         "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
@@ -91,8 +92,8 @@ pub(crate) fn load(names: &[Arc<[u8]>]) -> String {
     out
 }
 
-/// Reads a page of `count` records in the form of [`load`]: those after the name `behind`, or those after the first
-/// `from` records.
+/// Reads a page of `count` records in the form of [`load`]. The page begins after the record with the name `behind`, or
+/// without `behind` after the first `from` records.
 pub(crate) fn page(from: u64, behind: Option<&[u8]>, count: u32) -> String {
     let mut out = format!(
         "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
@@ -117,7 +118,7 @@ pub(crate) fn remove(name: &[u8], version: u64, out: &mut String) {
     let _ = write!(out, " AND version={version}");
 }
 
-/// Changes an existing record. The result shows whether the record was changed, and the clock.
+/// Changes an existing record. The result contains whether the record was changed, and the server's clock.
 pub(crate) fn update(change: &Change, state: &[u8], out: &mut String) {
     out.push_str("UPDATE quorate_record SET version=version+1,state=");
     hex(state, out);
@@ -141,12 +142,12 @@ pub(crate) fn insert(change: &Change, state: &[u8], version: u64, out: &mut Stri
     );
 }
 
-/// Checks whether a record has this version. The result also contains the clock.
+/// Checks whether a record has the version that the change expects. The result also contains the server's clock.
 pub(crate) fn check(change: &Change, out: &mut String) {
     let _ = write!(out, "SELECT COUNT(*)=1,{CLOCK} FROM quorate_record WHERE ");
     fits(change, out);
     if change.version == 0 {
-        // Version 0 means that the record must not exist, so the count is compared with 0.
+        // Version 0 means that the record must not exist, so the number of rows found is compared with 0.
         let counted = out.rfind("COUNT(*)=1").map(|at| at..at + 10);
         if let Some(counted) = counted {
             out.replace_range(counted, "COUNT(*)=0");
@@ -183,7 +184,8 @@ pub(crate) fn lock(changes: &[&Change], out: &mut String) {
     out.push_str(" FOR UPDATE");
 }
 
-/// A condition that a row is one of these records with its version. A row without a state is not a record.
+/// Appends a condition that is true for the rows of these records if they have the expected version. A row without a
+/// state is not a record.
 fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
     for (number, change) in changes.enumerate() {
         out.push_str(if number > 0 { " OR (name=" } else { "(name=" });
@@ -196,8 +198,8 @@ fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
     }
 }
 
-/// Changes all of these records if `@fit` equals their number. The row locks keep the versions stable. The versions are
-/// still compared again, so that a table without row locks never overwrites a version that was not read.
+/// Changes all of these records if `@fit` equals their number. The row locks keep the versions stable. Each version is
+/// nevertheless compared again, so that a table without row locks never overwrites a version that was not read.
 pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mut String) {
     let _ = write!(
         out,
@@ -220,7 +222,7 @@ pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mu
     out.push(')');
 }
 
-/// Inserts wake-ups for listeners if `only_if` holds.
+/// Inserts wake-ups for listeners if the SQL condition `only_if` is true.
 pub(crate) fn wake(wakes: &[Wake], only_if: &str, out: &mut String) {
     let _ = write!(
         out,

@@ -1,4 +1,4 @@
-//! A server as a store.
+//! A MySQL or MariaDB server as a store of records.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ pub struct MySql {
 }
 
 impl MySql {
-    /// Opens the server with this URL: `mysql://user:password@host:3306/database?timeout=250ms&lanes=4`. It connects on
-    /// first use.
+    /// Opens the server with this URL: `mysql://user:password@host:3306/database?timeout=250ms&lanes=4`. The connection
+    /// is made on first use.
     ///
     /// With `mysqls://` the connection is encrypted and the server's certificate is verified, by the certificate
     /// authorities of the system or by those in the file given as `?ca=`. This needs the feature `tls-rustls`.

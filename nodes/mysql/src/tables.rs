@@ -132,8 +132,8 @@ impl Table {
     }
 }
 
-/// The query whose result [`misfits`] parses. It names each table, because otherwise the server would open every table
-/// of the database.
+/// The query whose result [`misfits`] parses. It names each table, because without names the server would open every
+/// table of the database.
 pub(crate) fn question() -> String {
     let one = |table: &&Table| {
         let name = table.name;
@@ -167,7 +167,7 @@ pub(crate) enum What {
 }
 
 impl Misfit {
-    /// The fault as a clause of a message.
+    /// The fault of the table as a clause of an error message.
     pub(crate) fn text(&self) -> String {
         let Table { name, engine, .. } = self.table;
         match &self.what {
@@ -216,7 +216,7 @@ fn judge(table: &Table, seen: &[Seen]) -> Option<What> {
     let Some(first) = seen.first() else {
         return Some(What::Missing);
     };
-    // Check the columns first: if a column is wrong as well, converting the engine does not repair the table.
+    // Check the columns first: if a column is wrong as well, converting the engine would not repair the table.
     let wrong = table.columns.iter().find_map(|column| {
         let found = seen.iter().find(|one| one.column == column.name);
         let name = column.name;

@@ -1,4 +1,4 @@
-//! Parses the URL of a server.
+//! Parses the URL of a MySQL or MariaDB server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use url::{Host, Url};
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// The default number of sessions that share the requests.
 const LANES: usize = 4;
-/// The largest number of sessions that one process may open to a server.
+/// The largest number of sessions that one process may open to one server.
 const MOST_LANES: usize = 64;
 
-/// A URL is not valid; the text is the reason. It never contains the URL, which may include a password.
+/// The reason why a URL is not valid. It never contains the URL, which may include a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadUrl(String);
@@ -55,7 +55,7 @@ impl Address {
             return Err(bad("a `#` is not allowed: write %23 where it is meant"));
         }
         let host = match url.host() {
-            // The scheme is not a web scheme, so an IP address is parsed as a name.
+            // `mysql` is not a web scheme, so the URL parser returns an IP address as a name.
             Some(Host::Domain(name)) if !name.is_empty() => text(name, "the host")?,
             Some(Host::Ipv4(ip)) => ip.to_string(),
             Some(Host::Ipv6(ip)) => ip.to_string(),

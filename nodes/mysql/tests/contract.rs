@@ -1,4 +1,4 @@
-//! Runs the contract suite of all masters on a real MariaDB server.
+//! Runs the contract suite, which tests all kinds of masters, on a real MariaDB server.
 
 #![allow(
     dead_code,

@@ -1,9 +1,9 @@
-//! Compares a lock over one ZooKeeper with the lock recipes of other clients, in turn on the same server.
+//! Compares the lock over one ZooKeeper with the lock recipes of other clients, in turn on the same server.
 //!
-//! `scripts/bench-zookeeper` installs the other clients into a temporary folder and passes how to start each of them:
-//! `NAME=COMMAND`. A peer is run as `COMMAND HOST:PORT MODE COUNT` and prints one number per line, in microseconds.
-//! With `cycle` the number is the time of one lock and unlock. With `hand` it is the time from the start of a release
-//! until the next of ten clients holds the lock.
+//! `scripts/bench-zookeeper` installs the other clients into a temporary folder and passes a command that starts each
+//! of them: `NAME=COMMAND`. Such a client is run as `COMMAND HOST:PORT MODE COUNT` and prints one number per line, in
+//! microseconds. In the mode `cycle` the number is the time of one lock and unlock. In the mode `hand` it is the time
+//! from the start of a release until the next of ten clients holds the lock.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use quorate_testbed::ZooKeeper;
 
 /// The number of cycles of one client per round. The same number of cycles runs first, to warm up.
 const CYCLES: usize = 400;
-/// The number of clients that acquire the same lock, and how often each of them does.
+/// `CLIENTS` clients acquire the same lock, each of them `TURNS` times.
 const CLIENTS: usize = 10;
 const TURNS: usize = 20;
 const ROUNDS: usize = 3;

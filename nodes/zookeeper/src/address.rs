@@ -1,4 +1,4 @@
-//! Parses the URL of a ZooKeeper.
+//! Parses the URL of a ZooKeeper server or ensemble.
 
 use std::fmt;
 use std::time::Duration;
@@ -85,12 +85,12 @@ impl Address {
         Ok(())
     }
 
-    /// The URL without credentials and settings.
+    /// The ZooKeeper's URL without credentials and settings.
     pub(crate) fn url(&self) -> String {
         format!("zk://{}{}", self.hosts.join("+"), self.path)
     }
 
-    /// The name of the ensemble in reports.
+    /// The name of the ensemble in reports, without credentials.
     pub(crate) fn name(&self) -> String {
         format!("zk {}{}", self.hosts.join("+"), self.path)
     }

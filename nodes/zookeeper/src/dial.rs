@@ -14,7 +14,7 @@ use zookeeper_client::{Client, SessionState, StateWatcher};
 use crate::address::{Address, with_port};
 use crate::fault;
 
-/// If a member has not answered after this time, the next member is asked as well.
+/// If a member of the ensemble has not answered after this time, the next member is asked as well.
 const NEXT: Duration = Duration::from_millis(125);
 
 /// A client that is connected to one member, and that member's address.
@@ -24,8 +24,8 @@ pub(crate) struct Dialled {
 }
 
 /// Opens a session with the first member that answers. The members are asked one after another. The next member is
-/// asked even if the last one has not answered yet, so a stopped member costs only a moment. The client knows only the
-/// member that answered: when that member fails, the client ends, and a new client opens a new session.
+/// asked even if the previous member has not answered yet, so a stopped member costs only a moment. The client knows
+/// only the member that answered: when that member fails, the client ends, and a new client opens a new session.
 pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
     let mut hosts = address.hosts.clone();
     let mut rng: StdRng = rand::make_rng();
@@ -54,9 +54,9 @@ pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
 }
 
 enum Refusal {
-    /// Another member may give a different result.
+    /// This member did not answer. Another member may.
     Silent(String),
-    /// No member can give a better result.
+    /// The member has answered with a fault, and no other member can give a better result.
     Final(Fault),
 }
 
@@ -73,8 +73,8 @@ async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
             client,
             host: host.to_owned(),
         }),
-        // A server that closes the connection at once may do so before the first request is written. The client then
-        // reports a socket error.
+        // A server that closes the connection at once may do so before the client has written its first request. The
+        // client then reports a socket error.
         Err(error) => Err(match fault::of_request(&error, address) {
             Fault::Disconnected(why) => Refusal::Silent(why_silent(host, &why).await),
             fault => Refusal::Final(fault),
@@ -82,8 +82,8 @@ async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
     }
 }
 
-/// Finds out why a member did not answer. The client's own error `why` is the same for a server that is absent and for
-/// one that closes the connection.
+/// Finds out why a member did not answer. The client reports the same error `why` for an absent server and for a server
+/// that closes the connection.
 async fn why_silent(host: &str, why: &str) -> String {
     match timeout(Duration::from_secs(1), TcpStream::connect(with_port(host))).await {
         Ok(Err(error)) if !hung_up(&error) => format!("{host}: {error}"),
@@ -94,8 +94,8 @@ async fn why_silent(host: &str, why: &str) -> String {
     }
 }
 
-/// Whether the server accepted the connection and closed it at once. It may do so before the check whether the
-/// connection was accepted.
+/// Whether the server accepted the connection and closed it at once. The server may close it so early that the error
+/// appears while connecting.
 fn hung_up(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     matches!(
@@ -105,7 +105,7 @@ fn hung_up(error: &std::io::Error) -> bool {
 }
 
 /// Checks that the session timeout is long enough. The client abandons a connection after 2/5 of the session timeout,
-/// which must not be shorter than the request timeout.
+/// and that time must not be shorter than the request timeout.
 fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     let granted = dialled.client.session_timeout();
     if granted * 2 / 5 < address.timeout {
@@ -114,8 +114,8 @@ fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     Ok(dialled)
 }
 
-/// Notices the end of a session while a result is awaited. Without it, a client that has lost its connection would try
-/// to reconnect and keep queued requests until the session ends.
+/// Notices the end of a session while a result is awaited. Otherwise a client that has lost its connection would try to
+/// reconnect, and would keep queued requests until the session ends.
 pub(crate) struct Watch(StateWatcher);
 
 impl Watch {
@@ -130,7 +130,7 @@ impl Watch {
         }
     }
 
-    /// Waits for the result, or for the end of the session.
+    /// Waits for the result of a request, or for the end of the session.
     pub(crate) async fn over<T>(
         mut self,
         answer: impl Future<Output = Result<T, Fault>>,

@@ -5,7 +5,7 @@ use zookeeper_client::Error;
 
 use crate::address::Address;
 
-/// The fault of a master that corresponds to the error of a request.
+/// The fault of a master that corresponds to this error of a request.
 pub(crate) fn of_request(error: &Error, address: &Address) -> Fault {
     match error {
         Error::NoAuth => {
@@ -19,7 +19,7 @@ pub(crate) fn of_request(error: &Error, address: &Address) -> Fault {
         Error::QuotaExceeded | Error::MarshallingError | Error::BadArguments(_) => {
             Fault::Server(error.to_string().into())
         }
-        // The other errors are errors of the connection or the session, or cannot be told apart from them.
+        // All other errors are errors of the connection or the session, or look like such errors.
         _ => Fault::Disconnected(error.to_string().into()),
     }
 }

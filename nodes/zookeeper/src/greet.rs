@@ -1,4 +1,4 @@
-//! The first requests of a session.
+//! The first requests of a session: they read the ensemble's name, and test the client's rights.
 
 use quorate::node::Fault;
 use zookeeper_client::{Client, CreateMode, Error, MultiWriteResult, MultiWriter, Stat};
@@ -7,7 +7,7 @@ use crate::address::Address;
 use crate::fault;
 use crate::layout::{Layout, fresh};
 
-/// Synchronizes the member with its leader, and reads the name of the ensemble.
+/// Synchronizes the member with the ensemble's leader, and reads the name of the ensemble.
 pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, Fault> {
     let layout = Layout::new(address);
     let path = layout.identity();
@@ -20,9 +20,9 @@ pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, 
         .ok_or_else(|| fault::unprepared(address))
 }
 
-/// Tests the rights that a lock needs: one transaction creates, writes and removes a znode, so it leaves nothing
-/// behind. Returns the date that the ensemble gave to the transaction, in microseconds since 1970. ZooKeeper reports
-/// its clock in no other way.
+/// Tests the rights that a lock needs. One transaction creates, writes and removes a znode, so no znode is left.
+/// Returns the date that the ensemble gave to the transaction, in microseconds since 1970. ZooKeeper reports its clock
+/// in no other way.
 pub(crate) async fn date(client: &Client, address: &Address) -> Result<Option<u64>, Fault> {
     let layout = Layout::new(address);
     let path = format!("{}/probe-{}", layout.records(), fresh());
@@ -42,7 +42,7 @@ fn write(writer: &mut MultiWriter<'_>, layout: &Layout, path: &str) -> Result<()
     writer.add_delete(path, None)
 }
 
-/// The date of a transaction, in microseconds since 1970, from its results.
+/// The date of a transaction, in microseconds since 1970, taken from the results of its operations.
 pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<u64> {
     results.iter().find_map(|result| match result {
         MultiWriteResult::SetData { stat } | MultiWriteResult::Create { stat, .. } => date_of(stat),

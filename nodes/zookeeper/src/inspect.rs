@@ -1,4 +1,4 @@
-//! Inspects a ZooKeeper over the same path that a lock uses.
+//! Inspects a ZooKeeper over the same kind of session that a lock uses.
 
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,7 @@ fn with(mut found: Inspection, fault: Fault) -> Inspection {
     found
 }
 
-/// Adds the data that the member reports to `srvr`. Administrators may have disabled that command.
+/// Adds what the member answers to the command `srvr`. Administrators may have disabled this command.
 async fn say(found: &mut Inspection, dialled: &Dialled, within: Duration) {
     if let Ok(Ok(said)) = timeout(within, ask(&dialled.host, "srvr")).await {
         read(found, &said);

@@ -9,10 +9,10 @@ use zookeeper_client::{Acls, CreateMode, CreateOptions};
 use crate::address::Address;
 use crate::step::Life;
 
-/// The znode with the name of the ensemble, which applies to all paths of the ensemble.
+/// The znode with the name of the ensemble. It is shared by all paths of the ensemble.
 pub(crate) const SERVER: &str = "/quorate-server";
 
-/// The paths of the znodes below one path.
+/// The paths of the znodes of one store, all below one parent path.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     root: String,
@@ -63,8 +63,8 @@ impl Layout {
         format!("{}/wake/{process}", self.root)
     }
 
-    /// The options for new znodes of this mode. Only the user of the URL may access them, or everybody if the URL has
-    /// no user.
+    /// The options for creating znodes of this mode. Only the user of the URL may access them, or everybody if the URL
+    /// has no user.
     pub(crate) fn options(&self, mode: CreateMode) -> CreateOptions<'static> {
         mode.with_acls(if self.owned {
             Acls::creator_all()
@@ -80,7 +80,7 @@ pub(crate) fn fresh() -> String {
     hex(&rng.random::<[u8; 16]>())
 }
 
-/// The life that the name of a znode stands for. `None` if [`Layout::of_life`] did not write the name.
+/// The life that this name of a znode stands for. `None` if [`Layout::of_life`] did not produce the name.
 pub(crate) fn life_of(name: &str) -> Option<Life> {
     Life::from_str_radix(name, 16)
         .ok()
@@ -99,7 +99,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Reverses [`hex`]. `None` if `hex` did not write the text.
+/// Decodes the output of [`hex`]. `None` if `hex` did not produce the text.
 pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     if text == "-" {
         return Some(Vec::new());

@@ -1,4 +1,4 @@
-//! Receives wake-ups.
+//! Receives wake-ups for one process.
 //!
 //! Each process has one ephemeral znode, and watches only this znode. A client that wakes the process writes the words
 //! of the wake-up into the znode, which fires the watch. If the znode is written twice before the process reads it, the
@@ -18,8 +18,8 @@ use crate::fault;
 use crate::layout::Layout;
 use crate::words;
 
-/// The number of attempts to create the znode of this process. Between attempts, the znode of an earlier session is
-/// removed.
+/// The number of attempts to create the znode of this process. Between two attempts, a znode that an earlier session
+/// has left is removed.
 const TRIES: usize = 4;
 
 /// Receives the wake-ups of one process.
@@ -27,7 +27,7 @@ pub struct ZooKeeperListener {
     client: Client,
     address: Arc<Address>,
     path: String,
-    /// The version of the znode whose words were last reported.
+    /// The version that the znode had when its words were last reported.
     seen_version: i32,
     /// The operation in progress. It is stored here, so that dropping a future of the caller loses nothing.
     next: Next,
@@ -36,7 +36,7 @@ pub struct ZooKeeperListener {
 type Seen = Result<(Vec<u8>, Stat, OneshotWatcher), Error>;
 
 enum Next {
-    /// The listener waits for the watch to fire.
+    /// The listener waits until the watch on the znode fires.
     Watch(BoxFuture<'static, ()>),
     /// The listener reads the znode and sets a new watch.
     Read(BoxFuture<'static, Seen>),
@@ -84,7 +84,8 @@ impl ZooKeeperListener {
         async move { client.get_and_watch_data(&path).await }.boxed()
     }
 
-    /// The words that have arrived since the last read. `None` if there are none; empty if some were lost.
+    /// The words that other clients have written since the last read. `None` if there are none; empty if some words
+    /// were lost.
     fn new_words(&mut self, data: &[u8], version: i32) -> Option<Vec<Vec<u8>>> {
         let since = version.wrapping_sub(self.seen_version);
         self.seen_version = version;

@@ -9,7 +9,8 @@ use crate::dial::dial;
 use crate::fault;
 use crate::layout::{Layout, SERVER, fresh};
 
-/// The time limit of the whole preparation, as a multiple of the timeout of one request.
+/// The time limit of the whole preparation, as a multiple of the timeout of one request. With the default timeout of
+/// 500 ms this is 10 s.
 const PATIENCE: u32 = 20;
 
 /// The result of [`prepare`].
@@ -31,13 +32,13 @@ pub enum PrepareError {
     /// The URL is not valid.
     #[error(transparent)]
     Url(#[from] BadUrl),
-    /// The ZooKeeper with the name in the first field reported the fault in the second field.
+    /// The ZooKeeper in the first field (by name) reported the fault in the second field.
     #[error("{0}: {1}")]
     Failed(String, Fault),
 }
 
-/// Creates the znodes that a lock needs, if they are missing. The user needs the right to create them. It may be called
-/// again.
+/// Creates the znodes that a lock needs, if they are missing. The user of `url` needs the right to create znodes. The
+/// function may be called again.
 ///
 /// # Errors
 ///
@@ -66,8 +67,8 @@ async fn make_all(client: &Client, layout: &Layout) -> Result<Prepared, Error> {
     let mut path = String::new();
     for part in layout.root().split('/').skip(1) {
         path = format!("{path}/{part}");
-        // Create only missing parents: this user may lack the right to create them, but a parent that exists needs no
-        // right.
+        // Create a parent only if it is missing: this user may lack the right to create it, but a parent that exists
+        // needs no right.
         if client.check_stat(&path).await?.is_none() {
             made |= is_new(client.create(&path, b"", &persistent).await)?;
         }
@@ -75,7 +76,7 @@ async fn make_all(client: &Client, layout: &Layout) -> Result<Prepared, Error> {
     for path in [layout.records(), layout.wakes()] {
         made |= is_new(client.create(&path, b"", &persistent).await)?;
     }
-    // This znode is created last, so its presence shows that all others exist.
+    // This znode is created last, so its presence shows that all other znodes exist.
     let identity = identity(client).await?;
     let path = layout.identity();
     made |= is_new(client.create(&path, identity.as_bytes(), &persistent).await)?;
@@ -95,8 +96,8 @@ fn is_new<T>(made: Result<T, Error>) -> Result<bool, Error> {
     }
 }
 
-/// Returns the name of the ensemble, which is the same for all paths. If the name cannot be stored for all paths, a new
-/// name is drawn.
+/// Returns the name of the ensemble, which is the same for all paths. If the shared name cannot be stored, draws a new
+/// name, which applies only to this path.
 async fn identity(client: &Client) -> Result<String, Error> {
     let drawn = fresh();
     let options = CreateMode::Persistent.with_acls(Acls::anyone_read());

@@ -23,12 +23,11 @@ use crate::words;
 /// The largest data of one request, in bytes. ZooKeeper closes a connection that sends more than 1 MiB in one request.
 const LARGEST: usize = 1_000_000;
 
-/// The number of records whose life is remembered. Above this number, all lives but those in use are forgotten and must
-/// be looked up again.
+/// The number of records whose life is remembered; see [`Life`]. Above this number, all lives except those in use are
+/// forgotten and must be looked up again.
 const MOST: usize = 16_384;
 
-/// The maximum number of times in a row that a record is looked up, if other clients remove and create it again
-/// meanwhile.
+/// How often a record is looked up again in a row, if other clients remove and create it meanwhile.
 const TRIES: usize = 5;
 
 /// One session with a ZooKeeper.
@@ -46,7 +45,7 @@ pub struct ZooKeeperSession {
     date: AtomicU64,
 }
 
-/// The record that is returned if a foreign znode is in the place of a record. Its version never matches a change.
+/// The record that is returned if a foreign znode is found in place of a record. Its version never matches a change.
 fn strange() -> Record {
     Record {
         version: u64::MAX,
@@ -58,7 +57,8 @@ fn strange() -> Record {
 enum Outcome {
     Done(Vec<u64>),
     Stale,
-    /// Nothing was applied, because the process that this wake-up is for is gone and its znode does not exist.
+    /// Nothing was applied. The process that the wake-up with this number is for has ended, and its znode does not
+    /// exist.
     ReaderGone(usize),
 }
 
@@ -102,8 +102,8 @@ impl ZooKeeperSession {
         Err(Fault::Server(why.into()))
     }
 
-    /// Looks up the unknown lives of the records that are still to be read. A record without a life does not exist, so
-    /// it is taken out of `open`.
+    /// Looks up the lives of the records that are still to be read, as far as they are unknown. A record without a life
+    /// does not exist, so it is removed from `open`.
     async fn find(
         &mut self,
         names: &[Arc<[u8]>],
@@ -142,7 +142,7 @@ impl ZooKeeperSession {
         Ok(())
     }
 
-    /// Reads the records in `open`. A record that was removed in the meantime stays in `open`.
+    /// Reads the records in `open`. If a record was removed in the meantime, it stays in `open`.
     async fn fetch(
         &mut self,
         names: &[Arc<[u8]>],
@@ -179,14 +179,14 @@ impl ZooKeeperSession {
         let records = self.layout.records();
         let listed = self.client.list_children(&records).await;
         let mut names = listed.map_err(|error| self.fault(&error))?;
-        // An inspection writes a znode that is not a record.
+        // The list may contain a znode that is not a record, because an inspection writes such a znode.
         names.retain(|name| unhex(name).is_some());
         names.sort_unstable();
         Ok(names)
     }
 
-    /// Sends one commit now, and returns a future for its outcome. A release and its wake-up are one transaction: the
-    /// ensemble writes once to its disks, and the wake-up cannot be lost.
+    /// Sends one commit now, and returns a future for its outcome. A release and its wake-up are one transaction, so
+    /// the ensemble writes to its disks only once, and the wake-up cannot be lost.
     fn send(
         &self,
         commit: &Commit,
@@ -282,7 +282,8 @@ impl ZooKeeperSession {
                 match source {
                     _ if index >= of_records => Ok(Outcome::ReaderGone(index - of_records)),
                     Error::BadVersion | Error::NodeExists => Ok(Outcome::Stale),
-                    // The record does not have this version, or the parent znode to create it in does not exist.
+                    // The record does not have the expected version, or the parent znode for a new record does not
+                    // exist.
                     Error::NoNode if !created => Ok(Outcome::Stale),
                     error => Err(self.fault(&error)),
                 }
@@ -291,7 +292,7 @@ impl ZooKeeperSession {
         }
     }
 
-    /// Sends the removal of one record now. A record with another version is not removed.
+    /// Sends the removal of one record now. The server removes the record only if it has the expected version.
     fn send_removal(&self, name: &[u8], steps: &[Step]) -> BoxFuture<'_, Result<(), Fault>> {
         let mut writer = self.client.new_multi_writer();
         if let Err(error) = self.write_record(&mut writer, name, b"", steps) {
@@ -400,8 +401,8 @@ impl Session for ZooKeeperSession {
     }
 }
 
-/// A result without a clock. ZooKeeper does not report its time. It dates changes by the clock of the present leader,
-/// which may change at any moment, so no lease can be measured by that clock.
+/// A result without the server's clock. ZooKeeper does not report its time. It dates changes by the clock of the
+/// present leader, which may change at any moment, so no lease can be measured by that clock.
 fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }
@@ -441,7 +442,7 @@ fn messages_of(commit: &Commit) -> Vec<Message> {
         .collect()
 }
 
-/// The versions of the records after a transaction was applied.
+/// The versions of the records after this transaction was applied. `before` are the versions before it.
 fn versions(results: &[MultiWriteResult], steps: &[Vec<Step>], before: &[u64]) -> Vec<u64> {
     let mut results = results.iter();
     let last = steps
@@ -466,8 +467,8 @@ fn made(steps: &[Step]) -> Option<u64> {
     })
 }
 
-/// Combines the outcomes of a batch; a fault of one commit is the fault of the batch. If a fault promises that nothing
-/// was applied, that must be true of the whole batch.
+/// Combines the outcomes of a batch of commits. A fault of one commit is the fault of the batch. A fault may promise
+/// that nothing was applied; that is returned only if it is true of the whole batch.
 fn together(all: Vec<Result<Committed, Fault>>) -> Result<Vec<Committed>, Fault> {
     let some_done = all.iter().any(|one| matches!(one, Ok(Committed::Done(_))));
     let all: Result<Vec<_>, Fault> = all.into_iter().collect();

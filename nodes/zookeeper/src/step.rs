@@ -1,10 +1,10 @@
-//! The znode operations that carry out a change of a record. All functions are pure.
+//! The znode operations (steps) that carry out a change of a record. All functions are pure.
 
 use quorate::node::store::Change;
 
-/// The life of a record: a random number that distinguishes its present znode from earlier ones. It is drawn when the
-/// record is created, because the version of a new znode starts at 0 again. So no version of a removed record ever
-/// equals a version of the record that is created again.
+/// The life of a record: a random number that distinguishes the record's present znode from its earlier ones. It is
+/// drawn when the record is created, because the version of a new znode starts at 0 again. So no version of a removed
+/// record ever equals a version of the record that is created again.
 pub(crate) type Life = u32;
 
 /// One operation on the znodes of a record.
@@ -16,7 +16,8 @@ pub(crate) enum Step {
     Create(Life),
     /// Write the new state if the znode of this life has this version.
     Set(Life, i32),
-    /// Write the new state whatever the version is. Used only after a [`Step::Set`] in the same transaction.
+    /// Write the new state whatever the version of the znode is. Used only after a [`Step::Set`] in the same
+    /// transaction.
     SetAgain(Life),
     /// Change nothing, but fail unless the znode of this life has this version.
     Check(Life, i32),
@@ -26,13 +27,13 @@ pub(crate) enum Step {
     Clear,
 }
 
-/// The version of a record, made from its life and the version of its znode. A znode counts up from 0, and wraps from
-/// the largest number to the smallest.
+/// Combines the life of a record and the version of its znode into the version of the record. A znode's version counts
+/// up from 0, and wraps from the largest number to the smallest.
 pub(crate) fn version(life: Life, of_znode: i32) -> u64 {
     u64::from(life) << 32 | u64::from(of_znode.cast_unsigned())
 }
 
-/// The life that a version of a record belongs to.
+/// The life that this version of a record belongs to.
 pub(crate) fn life(version: u64) -> Option<Life> {
     match of_znode(version) {
         Known::At(life, _) => Some(life),
@@ -40,13 +41,13 @@ pub(crate) fn life(version: u64) -> Option<Life> {
     }
 }
 
-/// The state of the znode that a version of a record stands for.
+/// The znode that must exist if a record has a given version.
 enum Known {
     /// The record does not exist.
     None,
     /// The record exists, and the znode of this life has this version.
     At(Life, i32),
-    /// No znode can have this version, or no request can name it.
+    /// No znode can have this version, or no request can ask for it.
     Never,
 }
 
@@ -72,7 +73,8 @@ pub(crate) fn steps(change: &Change, life: Life) -> Option<Vec<Step>> {
         Known::None if writes => vec![Step::Room, Step::Create(life)],
         Known::None => vec![Step::Room, Step::Clear],
         Known::At(life, version) if !writes => vec![Step::Check(life, version)],
-        // After one write the version would be `ANY`, so a second write in the same transaction skips it.
+        // After one write, the znode's version would be `ANY`. So a second write in the same transaction skips that
+        // version.
         Known::At(life, version) if version == ANY - 1 => {
             vec![Step::Set(life, version), Step::SetAgain(life)]
         }
@@ -136,7 +138,7 @@ mod tests {
             [Step::Set(LIFE, -2), Step::SetAgain(LIFE)]
         );
         assert_eq!(look(last).unwrap(), [Step::Check(LIFE, -2)]);
-        // A request with version -1 would be applied at any version.
+        // A request that names version -1 would be applied at any version of the znode.
         let never = last + 1;
         assert_eq!(
             (write(never), look(never), removal(never)),

@@ -24,7 +24,7 @@ pub struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Opens the ZooKeeper with this URL (see the [crate] page). It connects on first use.
+    /// Opens the ZooKeeper with this URL (see the [crate] page). The connection is made on first use.
     ///
     /// # Errors
     ///
@@ -36,7 +36,7 @@ impl ZooKeeper {
     }
 }
 
-/// A master for [`RedlockBuilder::node`](quorate::RedlockBuilder::node) that uses this ZooKeeper.
+/// Creates a master for [`RedlockBuilder::node`](quorate::RedlockBuilder::node) that uses the ZooKeeper with this URL.
 ///
 /// # Errors
 ///
@@ -63,7 +63,8 @@ impl Store for ZooKeeper {
         let (identity, date) =
             futures::try_join!(greet(client, &self.address), date(client, &self.address))?;
         let session = ZooKeeperSession::new(dialled, self.address.clone(), date);
-        // A restart of the ensemble loses nothing, so only another ensemble counts as another run of the server.
+        // A restart of the ensemble loses nothing, so it does not count as a new server run. Only another ensemble
+        // does.
         let run = ServerRun::new(format!("zk-{identity}"));
         Ok((session, Greeting::new(run).server(identity)))
     }

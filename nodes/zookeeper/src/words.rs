@@ -1,4 +1,4 @@
-//! The data of a process's znode: words, each prefixed with its length.
+//! The data of a process's wake-up znode: words, each prefixed with its length.
 
 pub(crate) fn write<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut data = Vec::new();
@@ -9,7 +9,7 @@ pub(crate) fn write<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     data
 }
 
-/// Parses the data. `None` if [`write`] did not write it.
+/// Parses the data of a wake-up znode. `None` if [`write`] did not produce the data.
 pub(crate) fn read(mut data: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     while !data.is_empty() {

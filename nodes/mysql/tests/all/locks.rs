@@ -10,7 +10,7 @@ use quorate::node::store::StoreNode;
 use quorate_mysql::MySql;
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// Servers of both kinds. `None` if MariaDB is missing.
+/// MariaDB and Redis servers for one test. `None` if MariaDB is missing.
 struct Fleet {
     redis: Vec<Server>,
     mysql: Vec<MariaDb>,
@@ -52,7 +52,7 @@ impl Fleet {
     }
 }
 
-/// Lets clients acquire the same lock in turn. Checks that no two hold it at once and that the tokens rise.
+/// Lets clients acquire the same lock in turn. Checks that no two clients hold it at once and that the tokens rise.
 async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
     let inside = Arc::new(AtomicU32::new(0));
     let highest = Arc::new(AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! The tests of the MySQL and MariaDB master, linked once.
+//! All tests of the MySQL and MariaDB master, linked into one program.
 
 mod common;
 mod locks;

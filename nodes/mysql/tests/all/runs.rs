@@ -10,7 +10,7 @@ use quorate_testbed::{ClockShim, MariaDb, MariaDbOptions, OffsetFile, Skew, not_
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A prepared server that started with its clock an hour behind. `None` without MariaDB or a C compiler.
+/// Starts and prepares a server whose clock is an hour behind. `None` without MariaDB or a C compiler.
 async fn started_an_hour_behind(flush: u8) -> Option<(MariaDb, MySql, OffsetFile)> {
     if is_missing() {
         return None;
@@ -72,7 +72,7 @@ async fn restarted_server_whose_clock_is_set_forward_does_not_vote() {
         let builder = builder.ttl(Duration::from_secs(20)).restart_guard(guard);
         builder.build().expect("a Redlock")
     };
-    // The schema is flushed to disk within a second, so it survives the crash.
+    // The server flushes the schema to disk within a second, so the schema survives the crash.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let holder = redlock(RestartGuard::Off);
     let lock = holder.lock("a").renewal(false).acquire().await;
@@ -113,7 +113,7 @@ async fn server_counts_as_restarted_when_its_records_are_recreated() {
         began.elapsed()
     );
     assert_ne!(greeting.run, first.run, "values of before have no vote");
-    // After a restart, the run begins at the restart.
+    // After a restart of the server, its run counts from the restart.
     let began = Instant::now();
     server.restart().expect("back");
     let second = Duration::from_secs(1);
@@ -134,7 +134,7 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() 
         builder.build().expect("a Redlock")
     };
     let (holder, other) = (redlock(), redlock());
-    // Both clients get a session that may vote, and keep it.
+    // Both clients open a session that may vote, and keep the session.
     for client in [&holder, &other] {
         let lock = client.acquire("b").await;
         lock.expect("once the server is old enough").release().await;

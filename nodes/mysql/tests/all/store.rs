@@ -32,7 +32,7 @@ fn version(committed: &Committed) -> u64 {
     }
 }
 
-/// Creates a record (`from` 0) or changes it from version `from`, and returns its new version.
+/// Creates the record `key` (`from` is 0) or changes it from version `from`. Returns the new version of the record.
 async fn put(session: &mut quorate_mysql::MySqlSession, key: &str, from: u64, state: &str) -> u64 {
     let said = session.commit(&[of(change(key, from, state))]).await;
     version(&said.expect("answered").what[0])
@@ -232,7 +232,8 @@ async fn transaction_of_a_dropped_session_is_rolled_back() {
         drop(one);
         console.join().unwrap().unwrap();
     });
-    // The server already had the packet when the future was dropped, so the commit is applied as a whole or not at all.
+    // The server had already received the packet when the future was dropped, so the commit is applied as a whole or
+    // not at all.
     let mut next = session(&store).await;
     let (a, b) = (get(&mut next, "a").await, get(&mut next, "b").await);
     assert_eq!(a.state == b"late", b.state == b"late", "{a:?} {b:?}");
@@ -306,7 +307,7 @@ async fn commit_of_several_records_is_applied_as_a_whole_or_not_at_all() {
     assert_eq!(get(&mut session, "a").await.state, b"a2");
     assert_eq!(get(&mut session, "b").await.state, b"b2");
     assert_eq!(get(&mut session, "c").await, Record::default());
-    // A failed commit reserved a row for a record. That row must not block a later commit.
+    // The failed commit has reserved a row for a record. That row must not block a later commit.
     let c = put(&mut session, "c", 0, "c").await;
     let mixed = commit(vec![check("c", c), change("a", a2, "a3"), check("d", 0)]);
     let said = session.commit(&[mixed]).await;
@@ -407,7 +408,8 @@ async fn pages_are_sorted_by_name_and_continue_after_the_last() {
     let said = session.page(2, 2).await.unwrap();
     assert_eq!(said.what[0].0, b"c");
     assert_eq!(said.what[0].1, get(&mut session, "c").await);
-    // After the last page nothing is counted, so removing records before it does not matter.
+    // The next page continues after the last record of the previous page, and counts no records. So it does not matter
+    // that an earlier record was removed.
     session.page(0, 2).await.unwrap();
     let first = get(&mut session, "a").await.version;
     session.remove(&[(b"a"[..].into(), first)]).await.unwrap();
@@ -459,7 +461,7 @@ async fn commit_of_several_in_a_table_without_row_locks_overwrites_no_other_vers
     for _ in 0..4 {
         sessions.push(session(&store).await);
     }
-    // A new session would be refused while connecting, but these sessions are connected already.
+    // A new session would be refused while connecting, but the sessions of this test are connected already.
     server
         .sql("ALTER TABLE locks.quorate_record ENGINE=Aria")
         .unwrap();
@@ -493,7 +495,8 @@ async fn commits_of_the_same_records_in_opposite_orders_do_not_deadlock() {
         turns.push(tokio::spawn(async move {
             let mut won = 0_u64;
             for turn in 0..50_usize {
-                // The same names are locked repeatedly, in a different order each time, and some of them in batches.
+                // The sessions lock the same names repeatedly, in a different order each time, and some of them in
+                // batches.
                 let keys: Vec<String> = (0..3)
                     .map(|n| format!("k{}", (client * n + turn + n) % 5))
                     .collect();

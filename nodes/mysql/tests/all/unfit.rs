@@ -1,5 +1,5 @@
-//! Servers that cannot be masters in their present state. Each is refused with an error that names the reason and the
-//! remedy, and no request hangs.
+//! Tests of servers that cannot be masters in their present state. Each server is refused with an error that names the
+//! reason and the remedy, and no request hangs.
 
 use std::time::Duration;
 
@@ -229,7 +229,7 @@ async fn replica_or_the_missing_right_to_detect_it_is_reported() {
         (None, Some("slave"))
     );
     assert_eq!(found.setting("source"), Some("10.9.8.7:3307"), "{found:?}");
-    // A replica that does not replicate the tables of locks does not count as one.
+    // A replica that does not replicate the tables of locks does not count as a replica.
     server
         .sql("SET GLOBAL replicate_ignore_db='other,locks'")
         .unwrap();
@@ -444,7 +444,7 @@ async fn databases_of_one_server_prepared_separately_get_one_server_name() {
         assert_eq!(greeted(store.clone()).await, first);
         assert_eq!(store.inspect().await.identity, first);
     }
-    // After a restart both databases are still one server, whichever of them is seen first.
+    // After a restart the two databases still count as one server, whichever of them is seen first.
     server.restart().unwrap();
     for store in stores.iter().rev() {
         assert_eq!(greeted(store.clone()).await, first);

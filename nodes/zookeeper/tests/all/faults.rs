@@ -1,4 +1,4 @@
-//! Tests of the faults that are reported for a ZooKeeper that cannot be used, permanently or for a moment.
+//! Tests of the faults that are reported if a ZooKeeper cannot be used, permanently or for a moment.
 
 use std::time::{Duration, Instant};
 
@@ -120,7 +120,7 @@ test!(inspection_reports_the_server_and_its_faults, server => {
     assert!(seen.version.as_ref().is_some_and(|version| version.starts_with("3.")), "{seen:?}");
     assert!(seen.wake_ups && seen.run_id.is_some());
     assert!(seen.round_trip.is_some() && seen.connecting.is_some());
-    // Connecting writes a znode to test the rights, and leaves nothing behind.
+    // While connecting, the client writes a znode to test its rights. No record is left behind.
     assert!(session(&server).await.page(0, 10).await.unwrap().what.is_empty());
     server.zookeeper.stop(0).unwrap();
     let begun = Instant::now();
@@ -164,7 +164,7 @@ test!(
             tokio::task::block_in_place(|| zookeeper.restart(leader)).unwrap();
         }
         let (mut session, after) = store.connect().await.unwrap();
-        // Every acknowledged change was applied, and at most one unacknowledged change per round.
+        // All acknowledged changes were applied, and in each round at most one unacknowledged change.
         let (last, _) = load(&mut session, "a").await;
         let last = times_written(last);
         assert!((done..=done + 3).contains(&last), "{last} after {done}");

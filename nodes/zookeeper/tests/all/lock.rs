@@ -32,7 +32,7 @@ fn client(server: &Prepared) -> Redlock {
     settings(server).build().unwrap()
 }
 
-/// A lock over two Redis masters and one ZooKeeper.
+/// A lock whose masters are two Redis servers and one ZooKeeper.
 fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
     settings(server)
         .masters(masters.urls())
@@ -41,7 +41,8 @@ fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
         .unwrap()
 }
 
-/// Whether another client holds the lock. Asks again while it is not yet known that a master was just killed.
+/// Whether another client holds the lock. Asks again if the answer failed because the client does not know yet that a
+/// master was just killed.
 async fn is_held(redlock: &Redlock, resource: &str) -> bool {
     let began = Instant::now();
     loop {
@@ -57,8 +58,8 @@ async fn is_held(redlock: &Redlock, resource: &str) -> bool {
     }
 }
 
-/// Lets ten clients acquire a lock four times each. Checks that no two hold it at once, that the tokens rise, and that
-/// all 40 turns are counted.
+/// Lets ten clients acquire a lock four times each. Checks that no two clients hold it at once, that the tokens rise,
+/// and that all 40 holds are counted.
 async fn forty(clients: Vec<Redlock>) -> Duration {
     let inside = Arc::new(AtomicBool::new(false));
     let last = Arc::new(AtomicU64::new(0));
@@ -99,7 +100,7 @@ test!(lock_over_one_zookeeper_excludes_a_second_client, server => {
 
 test!(ten_clients_of_one_zookeeper_never_hold_the_lock_together, server => {
     let took = forty((0..10).map(|_| client(&server)).collect()).await;
-    // Without wake-ups these turns would take half a minute.
+    // Without wake-ups these 40 holds would take half a minute.
     assert!(took < Duration::from_secs(15), "{took:?}");
 });
 
@@ -158,7 +159,7 @@ test!(held_lock_survives_a_server_stopped_for_longer_than_its_session, server =>
     tokio::time::sleep(Duration::from_secs(3)).await;
     server.zookeeper.cont(0).unwrap();
     assert!(is_held(&other, "a").await);
-    // Renewals work again, so the lock lasts longer than one TTL.
+    // The renewals succeed again, so the lock is held for longer than one TTL.
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(guard.is_valid() && is_held(&other, "a").await);
     guard.release().await;
@@ -194,7 +195,7 @@ test!(two_redis_and_one_zookeeper_form_one_quorum, server => {
     let (mine, yours) = (mixed(&server, &masters), mixed(&server, &masters));
     let guard = mine.acquire("a").await.unwrap();
     assert!(is_held(&yours, "a").await);
-    // Any one of the three masters may fail.
+    // The lock survives the failure of any one of the three masters.
     masters[0].kill().unwrap();
     assert!(is_held(&yours, "a").await);
     let token = guard.fencing_token().unwrap();
@@ -231,7 +232,7 @@ test!(unprepared_zookeeper_fails_the_acquisition_at_once, server => {
     assert!(format!("{refused:?}").contains("quorate prepare"), "{refused:?}");
 });
 
-/// The runtime of a client whose wall clock is ahead by this time.
+/// The async runtime of a client whose wall clock is ahead by this time.
 struct Ahead(Duration);
 
 impl Runtime for Ahead {

@@ -1,4 +1,4 @@
-//! The tests of the ZooKeeper master, linked once.
+//! All tests of the ZooKeeper master, linked into one program.
 
 mod faults;
 mod lock;

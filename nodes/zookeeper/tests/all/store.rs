@@ -20,7 +20,7 @@ test!(committed_record_is_loaded_with_a_new_version_each_time, server => {
         assert!(!seen.contains(&versions[0]));
         seen.push(versions[0]);
     }
-    // A record with an empty state is different from a record without a state.
+    // A record with an empty state differs from a record without a state.
     let last = *seen.last().unwrap();
     assert!(matches!(one(&mut session, change("a", last, b"")).await, Committed::Done(_)));
     assert_eq!(load(&mut session, "a").await, (last + 1, Vec::new()));
@@ -35,7 +35,7 @@ test!(commit_with_another_version_changes_nothing, server => {
     for version in [0, first[0], second[0] + 1] {
         assert_eq!(one(&mut session, change("a", version, b"x")).await, Committed::Stale, "{version}");
     }
-    // A version of another life does not match. A version that no request can name is not sent.
+    // A version of another life of the record does not match. A version that no request can express is not sent at all.
     assert_eq!(one(&mut session, change("a", second[0] ^ (1 << 32), b"x")).await, Committed::Stale);
     let never = commit(change("a", second[0] | u64::from(u32::MAX), b"x"));
     assert!(matches!(session.commit(&[never]).await, Err(Fault::Server(_))));
@@ -221,14 +221,14 @@ test!(late_commit_of_a_dropped_future_finds_another_version, server => {
     let mut first = session(&server).await;
     let mut second = session(&server).await;
     let made = put(&mut first, "a", 0, b"0").await;
-    // The server is stopped while the session is dropped, so the change is still on its way.
+    // The server is stopped while the session is dropped, so the server has not received the change yet.
     server.zookeeper.stop(0).unwrap();
     let late = [commit(change("a", made, b"late"))];
     let cut = tokio::time::timeout(Duration::from_millis(50), first.commit(&late)).await;
     assert!(cut.is_err());
     drop(first);
     server.zookeeper.cont(0).unwrap();
-    // The next client writes over the present version. After that the late change has no effect.
+    // The next client overwrites the record at its present version. After that the late change has no effect.
     let (version, _) = load(&mut second, "a").await;
     let done = one(&mut second, change("a", version, b"next")).await;
     let mut now = version;
@@ -259,7 +259,7 @@ test!(listener_receives_every_word_for_its_process_and_no_other, server => {
         let [Committed::Done(versions)] = &done[..] else { panic!("{done:?}") };
         version = versions[0];
         assert_eq!(next(&mut mine).await, [word.into_bytes()]);
-        // The listener sets its watch again after the read.
+        // After the read, the listener sets its watch again.
     }
     idle(&mut other).await;
     idle(&mut mine).await;

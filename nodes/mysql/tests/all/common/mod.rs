@@ -1,4 +1,4 @@
-//! Helpers that the tests of the store share.
+//! Helpers that the tests of the MySQL and MariaDB master share.
 
 use std::sync::Arc;
 

@@ -149,7 +149,7 @@ pub(crate) async fn one(session: &mut ZooKeeperSession, change: Change) -> Commi
         .remove(0)
 }
 
-/// The number of times that the record was written in its life, from its version.
+/// How often the record was written in its present life, computed from its version.
 pub(crate) fn times_written(version: u64) -> u64 {
     (version & u64::from(u32::MAX)) + 1
 }
@@ -172,7 +172,7 @@ pub(crate) async fn next(listener: &mut ZooKeeperListener) -> Vec<Vec<u8>> {
     told.expect("a wake-up").unwrap()
 }
 
-/// Checks that no wake-up arrives. Afterwards the listener has set its watch.
+/// Checks that no wake-up arrives. Afterwards the listener certainly has set its watch.
 pub(crate) async fn idle(listener: &mut ZooKeeperListener) {
     let told = tokio::time::timeout(CALM, listener.next()).await;
     assert!(told.is_err(), "{told:?}");
