@@ -1,8 +1,8 @@
-//! Clock jumps in one server: its wall clock is shifted while it runs, and all other clocks stay correct.
+//! Clock jumps in one server: its wall clock is shifted while the server runs, and all other clocks stay correct.
 //!
-//! A small C library, compiled on the spot and preloaded into the server, adds an offset to the wall clock. The library
-//! maps a file that contains the offset, so a jump takes effect with the server's next clock reading. libfaketime does
-//! the same and more, but Debian's Redis 7.0 hangs under it at start.
+//! A small C library, compiled when it is needed and preloaded into the server, adds an offset to the wall clock. The
+//! library maps a file that contains the offset, so a jump takes effect with the server's next clock reading.
+//! libfaketime does the same and more, but Debian's Redis 7.0 hangs under it at start.
 //!
 //! Linux only, and only for dynamically linked servers; needs a C compiler. The clock jumps and does not drift; to
 //! simulate drift, make many small jumps.
@@ -19,7 +19,8 @@ use tempfile::TempDir;
 
 use crate::shim;
 
-/// The compiled library. Cheap to clone. Its file is removed with the last clone and the last server that uses it.
+/// The compiled library that shifts a server's clock. Cheap to clone. Its file is removed with the last clone and the
+/// last server that uses it.
 #[derive(Clone, Debug)]
 pub struct ClockShim {
     library: PathBuf,
@@ -66,7 +67,7 @@ impl ClockShim {
     }
 }
 
-/// A file with the current offset of the clocks that read it. Clones share the file.
+/// A file with the current clock offset of the processes that read it. Clones share the file.
 #[derive(Clone, Debug)]
 pub struct OffsetFile {
     path: PathBuf,
@@ -95,7 +96,8 @@ impl OffsetFile {
         Ok(offset)
     }
 
-    /// Sets the clocks to `by` ahead of or behind the true time. The previous offset does not matter.
+    /// Sets the clocks that read this file to `by` ahead of or behind the true time. The previous offset does not
+    /// matter.
     ///
     /// # Errors
     ///
@@ -110,7 +112,7 @@ impl OffsetFile {
         self.file.write_all_at(&nanos.to_ne_bytes(), 0)
     }
 
-    /// Sets the clocks back to the true time, which is a clock jump as well.
+    /// Sets the clocks that read this file back to the true time, which is a clock jump as well.
     ///
     /// # Errors
     ///
@@ -123,7 +125,7 @@ impl OffsetFile {
         self.home.clone()
     }
 
-    /// The path of the file.
+    /// The path of the offset file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,15 +1,15 @@
-//! An administrator's interactive session with a database. It stays open and keeps its locks.
+//! An administrator's interactive session with a database. The session stays open and keeps its database locks.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::error::Error;
 
-/// The line that is printed after each answer, to mark the end of the answer.
+/// The line that is printed after each answer of the server, to mark the end of the answer.
 const END: &str = "end-of-the-answer";
 
-/// A session of the administrator, from [`MariaDb::console`](crate::MariaDb::console). Its locks are released when it
-/// is dropped.
+/// A session of the administrator, from [`MariaDb::console`](crate::MariaDb::console). Its database locks are released
+/// when the session is dropped.
 #[derive(Debug)]
 #[must_use = "dropping the console ends its session"]
 pub struct Console {

@@ -1,16 +1,16 @@
-//! Counters of a proxy: the numbers for tests, and the atomics behind them.
+//! Counters of a proxy: the values that tests read, and the atomics that store them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The connections and bytes that a proxy has carried since its start.
+/// The numbers of connections and bytes that a proxy has carried since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Accepted connections, including refused ones.
+    /// The number of accepted connections, including refused ones.
     pub accepted: u64,
-    /// Connections refused by [`Fault::Refuse`](crate::Fault::Refuse).
+    /// The number of connections that were refused by [`Fault::Refuse`](crate::Fault::Refuse).
     pub refused: u64,
-    /// Connections that are open now.
+    /// The number of connections that are open now.
     pub open: u64,
     /// The bytes of the requests: from the clients to the server.
     pub to_server: Flow,
@@ -18,16 +18,16 @@ pub struct Counters {
     pub to_client: Flow,
 }
 
-/// The bytes of one direction. Bytes that were received but neither delivered nor dropped are in transit, held, or were
-/// lost with their connection.
+/// The byte counts of one direction. Bytes that were received but neither delivered nor dropped are in transit, held by
+/// a fault, or were lost with their connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Flow {
-    /// Bytes read from the sender.
+    /// The number of bytes read from the sender.
     pub received: u64,
-    /// Bytes written to the receiver.
+    /// The number of bytes written to the receiver.
     pub delivered: u64,
-    /// Bytes discarded by a fault.
+    /// The number of bytes discarded by a fault.
     pub dropped: u64,
 }
 

@@ -4,11 +4,11 @@ use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// The reason why an operation on a server failed, with the end of the server's log where that helps.
+/// The reason why an operation on a server failed. It includes the end of the server's log if that helps.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No server program was named and none was found.
+    /// The options named no server program, and none was found on this machine.
     #[error(
         "no server program: install redis-server or valkey-server, or name one in QUORATE_SERVER"
     )]
@@ -18,7 +18,7 @@ pub enum Error {
     #[error("no {0}: install mariadb-server-core and mariadb-client-core")]
     NoMariaDb(&'static str),
 
-    /// The server refused a statement or command; the text is its message.
+    /// The server refused a statement or command; the text is the server's message.
     #[error("{0}")]
     Refused(String),
 
@@ -31,7 +31,7 @@ pub enum Error {
         log: String,
     },
 
-    /// The server runs, but did not answer PING in time. It is left running.
+    /// The server runs, but did not answer PING in time. The server is left running.
     #[error("the server was not ready after {waited:?} ({last}); its log ends with:\n{log}")]
     NotReady {
         /// The time for which the caller waited until the server was ready.
@@ -46,7 +46,7 @@ pub enum Error {
     #[error("the server is not running")]
     NotRunning,
 
-    /// A signal was sent, but the process did not reach the expected state in time.
+    /// A signal was sent to the server, but the process did not reach the expected state in time.
     #[error("the server was not seen {wanted} within {waited:?}")]
     Unverified {
         /// The time for which the caller waited for that state.
@@ -55,7 +55,7 @@ pub enum Error {
         waited: Duration,
     },
 
-    /// The operating system refused a step.
+    /// The operating system refused a step of the operation.
     #[error("could not {step}: {source}")]
     Io {
         /// The step that failed, as an infinitive: "create a temporary directory".
@@ -66,7 +66,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Adds the name of the failed step to an I/O error; made for `map_err`.
+    /// Returns a function that adds the name of the failed step to an I/O error; made for `map_err`.
     pub(crate) fn io<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::Io {
             step,

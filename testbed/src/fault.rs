@@ -42,12 +42,13 @@ pub enum Fault {
         /// The maximum additional delay, drawn for each chunk from the proxy's seed.
         jitter: Duration,
     },
-    /// A partition that delivers late: bytes and closes are accepted, held, and delivered in order on heal, as TCP does
-    /// after a partition shorter than its timeout. Above 16 MiB per connection and direction, the sender is blocked.
+    /// A partition that delivers late: bytes and closes are accepted, held, and delivered in order when the fault is
+    /// healed, as TCP does after a partition shorter than its timeout. Above 16 MiB per connection and direction, the
+    /// sender is blocked.
     Hold(Way),
     /// A partition that never delivers. Bytes in transit and closes are lost as well. A connection that continues after
-    /// the heal has a gap in its bytes, which no real TCP connection has. Unless a test wants the gap, it should end
-    /// the connection with [`Proxy::reset_all`](crate::Proxy::reset_all).
+    /// the fault is healed has a gap in its bytes, which no real TCP connection has. Unless a test wants the gap, it
+    /// should end the connection with [`Proxy::reset_all`](crate::Proxy::reset_all).
     Drop(Way),
     /// A slow link.
     Rate {
@@ -56,29 +57,29 @@ pub enum Fault {
         /// Bytes per second for each connection; 0 counts as 1.
         bytes_per_second: u64,
     },
-    /// Each connection is reset once this many more bytes have reached its client. A number smaller than the reply
-    /// resets the connection in the middle of the reply. With 0, the reset replaces the first byte of a reply. Of
-    /// several such faults, the one injected last counts.
+    /// Each connection is reset once this many more bytes have reached its client. A number smaller than the length of
+    /// a reply resets the connection in the middle of that reply. With 0, the reset replaces the first byte of a reply.
+    /// If several such faults are injected, the last one counts.
     ResetAfter(u64),
     /// New connections are accepted and closed at once. Existing connections continue.
     Refuse,
-    /// The server side of all present connections is closed, and their clients are not notified: their bytes are
-    /// discarded and nothing comes back. New connections work. On heal, a client that has sent something in the
-    /// meantime is reset at once; any other client is reset when it next sends, because the server does not know the
-    /// connection.
+    /// The server side of all present connections is closed, and their clients are not notified: the bytes that they
+    /// send are discarded and no reply comes back. New connections work. When the fault is healed, a client that has
+    /// sent something in the meantime is reset at once. Any other client is reset when it next sends, because the
+    /// server does not know the connection.
     HalfOpen,
     /// Bytes of present connections, including those in transit, are held, and so are their closes. New connections
-    /// work. On heal the bytes arrive late and in order, after those of new connections, as from buffers that a server
-    /// reads when it resumes.
+    /// work. When the fault is healed, the held bytes arrive late and in order, after those of new connections, as from
+    /// buffers that a server reads when it resumes.
     Strand,
     /// New connections lead to this address, as when a name or a route points to the wrong server. Existing connections
-    /// continue, also on heal; [`Proxy::reset_all`](crate::Proxy::reset_all) makes their clients reconnect. Of several
-    /// such faults, the one injected last counts.
+    /// continue, also when the fault is healed; [`Proxy::reset_all`](crate::Proxy::reset_all) makes their clients
+    /// reconnect. If several such faults are injected, the last one counts.
     Detour(SocketAddr),
 }
 
 impl Fault {
-    /// A fixed latency without jitter.
+    /// Creates a latency fault with a fixed delay, without jitter.
     pub fn latency(way: Way, base: Duration) -> Self {
         let jitter = Duration::ZERO;
         Self::Latency { way, base, jitter }
@@ -131,16 +132,16 @@ pub(crate) struct Rules {
     pub(crate) refuse: bool,
     pub(crate) half_open: bool,
     strand: bool,
-    /// The `ResetAfter` that was injected last: its id, so that each fault starts counting at zero, and its number of
-    /// bytes.
+    /// The `ResetAfter` fault that was injected last, as its id and its number of bytes. The id is needed because each
+    /// such fault starts counting at zero.
     pub(crate) reset_after: Option<(u64, u64)>,
     pub(crate) detour: Option<SocketAddr>,
     pub(crate) era: Era,
     pub(crate) closed: bool,
 }
 
-/// An era counts the events that ended or held all connections at once. Such an event affects the connections that were
-/// made in an earlier era.
+/// An era counts the events that ended or held all connections of the proxy at once. Such an event affects only the
+/// connections that were made in an earlier era.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,
@@ -149,12 +150,13 @@ pub(crate) struct Era {
 }
 
 impl Era {
-    /// Whether a connection that was made in the era `born` has not been ended since then.
+    /// Whether a connection that was made in the era `born` still exists in this era: no event in between has ended all
+    /// connections.
     pub(crate) fn spares(self, born: Self) -> bool {
         self.severed == born.severed && self.reset == born.reset
     }
 
-    /// Whether this era is the same as `other` or later.
+    /// Whether this era is the same as `other` or a later one.
     pub(crate) fn reaches(self, other: Self) -> bool {
         self.severed >= other.severed
             && self.reset >= other.reset
@@ -186,7 +188,7 @@ impl Rules {
         self.settle();
     }
 
-    /// The rules for one direction of a connection that was made in the era `born`.
+    /// The rules for one direction of a connection. `born` is the era in which the connection was made.
     pub(crate) fn shape(&self, way: Way, born: Era) -> Shape {
         match way {
             Way::ToServer => Shape {

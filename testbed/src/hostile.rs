@@ -1,7 +1,7 @@
-//! RESP servers that misbehave: they hang up, stay silent, send garbage, or never stop sending.
+//! Servers that speak RESP and misbehave: they hang up, stay silent, send garbage, or never stop sending.
 //!
 //! The behaviour is a value, a [`Script`], and may be changed while the server runs. The server itself answers only the
-//! commands of a handshake. The script answers all later commands.
+//! commands of a handshake. The script decides the answers to all later commands.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -33,17 +33,18 @@ pub enum Script {
     },
     /// Accepts connections and reads from them, but never answers.
     Hush,
-    /// Sends these bytes to every new connection without a request, and hangs up.
+    /// Sends these bytes to every new connection before any request, and hangs up.
     Dismiss(Words),
     /// Sends these bytes in reply to every command, including those of the handshake.
     Say(Words),
     /// Refuses every command with an error that quotes the whole command, as servers do for unknown commands.
     Quote,
-    /// Answers the handshake like a Redis 7 with a long uptime, and then behaves like this.
+    /// Answers the handshake like a Redis 7 with a long uptime, and then behaves as the field says.
     Greet(Then),
 }
 
-/// How a relay manipulates the bytes that it carries. A *question* is a command that is not part of the handshake.
+/// How a relay manipulates the bytes that it carries. In these texts, a *question* is a command that is not part of the
+/// handshake.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Tampering {
@@ -51,14 +52,14 @@ pub enum Tampering {
     None,
     /// Replies arrive one byte per write, with small pauses: about 16 kB per second.
     Bytewise,
-    /// Sends these bytes once on every connection, before the reply to the first question. All later replies are
-    /// therefore read as the reply to the question before.
+    /// Sends these bytes once on every connection, before the reply to the first question. Therefore the client reads
+    /// each later reply as the reply to the question before.
     Slip(Words),
-    /// Sends these bytes in reply to every question. The real server never receives the questions.
+    /// Sends these bytes in reply to every question. The real server receives no questions.
     Say(Words),
     /// Hangs up at the question with this number, counted from 1 on each connection. The real server still receives
-    /// that question. Its reply is lost, and the replies to the questions just before may be lost as well. With 0,
-    /// hangs up as soon as the handshake seems to have ended.
+    /// that question. Its reply is lost, and the replies to the questions just before it may be lost as well. With 0,
+    /// the relay hangs up as soon as the handshake seems to have ended.
     HangUpAt(usize),
 }
 
@@ -66,7 +67,7 @@ pub enum Tampering {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Then {
-    /// Never sends another byte.
+    /// Never sends another byte after the handshake.
     Hush,
     /// Hangs up as soon as the handshake seems to have ended.
     HangUp,
@@ -74,12 +75,12 @@ pub enum Then {
     HangUpAfter {
         /// The number of commands that are answered.
         commands: usize,
-        /// The answer to each of them.
+        /// The answer to each of these commands.
         words: Words,
     },
     /// Sends these bytes in reply to every command.
     Say(Words),
-    /// Sends `first` without a request, and then `rest` again and again without an end: up to 16 MB per second.
+    /// Sends `first` without a request, and then sends `rest` repeatedly without an end, at up to 16 MB per second.
     Flood {
         /// The bytes that are sent once.
         first: Vec<u8>,
@@ -88,7 +89,7 @@ pub enum Then {
     },
 }
 
-/// The bytes of an answer.
+/// The bytes of an answer: fixed or random.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Words {
@@ -154,7 +155,7 @@ impl Hostile {
         let thread = std::thread::Builder::new()
             .name(format!("hostile-{}", address.port()))
             .spawn(move || {
-                // The tasks of the connections end with the `LocalSet` that they run in.
+                // All tasks of the connections run in this `LocalSet`, so they end when it is dropped.
                 LocalSet::new().block_on(&runtime, door);
             })?;
         Ok(Self {
@@ -175,22 +176,23 @@ impl Hostile {
         format!("redis://{}", self.address)
     }
 
-    /// Changes the script for existing and new connections. An answer that is being sent may be cut short.
+    /// Changes the script for existing and new connections. An answer that is being sent at that moment may be cut
+    /// short.
     pub fn play(&self, script: Script) {
         self.script.send_replace(Some(script));
     }
 
-    /// The number of accepted connections.
+    /// The number of connections accepted so far.
     pub fn accepted(&self) -> u64 {
         self.seen().accepted
     }
 
-    /// The number of commands received on all connections.
+    /// The number of commands received so far on all connections.
     pub fn commands(&self) -> u64 {
         self.seen().commands.values().sum()
     }
 
-    /// The number of received commands with this name; `name` must be in capitals.
+    /// The number of commands with this name received so far; `name` must be in capitals.
     pub fn heard(&self, name: &str) -> u64 {
         self.seen().commands.get(name).copied().unwrap_or(0)
     }
@@ -219,7 +221,7 @@ async fn keep(listener: TcpListener, mut view: ScriptView, seen: Arc<Mutex<Seen>
     let mut talks = view.clone();
     let admit = async {
         loop {
-            // Most likely no file handle is available at present, so try again later.
+            // Accepting failed, most likely because no file handle is available at present. Try again later.
             let Ok((client, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
@@ -266,14 +268,15 @@ async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mu
     }
 }
 
-/// The handshake is taken to have ended when no command has arrived for this time.
+/// If no command has arrived for this time, the handshake is taken to have ended.
 const QUIET: Duration = Duration::from_millis(2);
 
-/// The bytes of a flood per write, with a pause in between, so that a flood does not occupy a whole core.
+/// The number of bytes of a flood in one write. A pause follows each write, so that a flood does not occupy a whole
+/// core.
 const WAVE: usize = 16 << 10;
 const EBB: Duration = Duration::from_millis(1);
 
-/// The number of single bytes between two pauses.
+/// The number of bytes that are sent one by one between two pauses.
 const TRICKLE: usize = 16;
 
 type Command = Vec<Vec<u8>>;
@@ -281,14 +284,14 @@ type Command = Vec<Vec<u8>>;
 /// One connection of the hostile server.
 struct Talk {
     client: TcpStream,
-    /// The local port, which distinguishes this server from others of the same process.
+    /// The local port, which distinguishes this server from other hostile servers of the same process.
     port: u16,
     number: u64,
     /// Received bytes that do not form a whole command yet.
     heard: Vec<u8>,
-    /// Whether a command was answered by the script, which no real server received.
+    /// Whether the script has answered a command on this connection that no real server received.
     is_scripted: bool,
-    /// Whether at least one command of the handshake was answered.
+    /// Whether at least one command of the handshake was answered on this connection.
     is_greeted: bool,
     /// The number of commands after the handshake that were answered.
     answered: usize,
@@ -355,8 +358,8 @@ impl Talk {
         }
     }
 
-    /// Sends the same bytes without an end, and reads as well: a client whose commands are not read would behave
-    /// differently from one that is flooded.
+    /// Sends the same bytes without an end, and reads commands meanwhile: a client whose commands are not read would
+    /// behave differently from a client that is flooded.
     async fn flood(&mut self, what: &[u8]) -> io::Result<()> {
         let wave = what.repeat((WAVE / what.len().max(1)).max(1));
         let (mut from, mut to) = self.client.split();
@@ -568,7 +571,7 @@ fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-/// A hash with the form of a script's name, different for different scripts (FNV-1a).
+/// A hash in the form of a Lua script's SHA-1 name, different for different scripts (computed with FNV-1a).
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,8 +1,8 @@
-//! One direction of a proxied connection: a queue between a reader and a writer.
+//! One direction of a proxied connection (a lane): a queue between a reader and a writer.
 //!
-//! Every event of one side (data, close, reset) becomes an item with its time of arrival. The writer at the other end
-//! decides by the current rules when it is due. Nothing is decided in advance, so injecting or healing a fault also
-//! affects items in transit.
+//! Every event of the sending side (data, close, reset) becomes an item with its time of arrival. The writer at the
+//! other end decides by the current rules when the item is due. Nothing is decided in advance, so injecting or healing
+//! a fault also affects items in transit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,10 +21,10 @@ use tokio::time::{Instant, sleep_until};
 use crate::counters::FlowStats;
 use crate::fault::{Era, Rules, Shape, Way};
 
-/// The bytes that a lane holds before its sender has to wait.
+/// The number of bytes that a lane holds before its sender has to wait.
 const LANE_ROOM: usize = 16 << 20;
 
-/// How a connection ends.
+/// How a proxied connection ends.
 pub(crate) enum End {
     /// Both sides have closed, and each has received the close of the other.
     Closed,
@@ -32,11 +32,11 @@ pub(crate) enum End {
     Reset,
 }
 
-/// An event of one side, on its way to the other.
+/// An event of one side of the connection, on its way to the other side.
 struct Item {
     arrived: Instant,
-    /// The share of the jitter for this item, from 0 to 1. It is drawn once, so that a change of rules does not draw it
-    /// again.
+    /// The item's share of the maximum jitter, from 0 to 1. It is drawn only once, so that a change of rules does not
+    /// draw it again.
     luck: f64,
     deed: Deed,
 }
@@ -47,14 +47,14 @@ enum Deed {
     Reset,
 }
 
-/// The decision about the first item of a lane.
+/// The decision about the first item in the queue of a lane.
 enum Step {
     Wrote(usize),
     /// A rule discards the item.
     Lost,
-    /// The item is not due before this time. Without a time, it is not due before the rules change.
+    /// The item is not due before this time. `None`: it is not due until the rules change.
     Wait(Option<Instant>),
-    /// The receiver accepts no more bytes at present.
+    /// The receiver does not accept more bytes at present.
     Full,
     /// The receiver has closed its connection.
     Gone,
@@ -63,7 +63,7 @@ enum Step {
     Reset,
 }
 
-/// One direction of a connection.
+/// One direction of a proxied connection.
 pub(crate) struct Lane<'a> {
     way: Way,
     stats: &'a FlowStats,
@@ -145,8 +145,8 @@ impl<'a> Lane<'a> {
             }
         }
         self.push(Deed::HangUp, rng.random());
-        // After a close the sender may still reset the connection, because a closed socket answers any data with a
-        // reset.
+        // After a close, the sender may still reset the connection, because a closed socket answers any data with a
+        // reset. Wait for that.
         if from.ready(Interest::ERROR).await.is_ok() {
             self.push(Deed::Reset, rng.random());
         }
@@ -191,8 +191,8 @@ impl<'a> Lane<'a> {
                     () = writable(to.as_ref()) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver is gone, and its kernel answers each segment with a reset. A rule may hold or drop such
-                // a reset on its way back, so one reset is sent for each segment.
+                // The receiver has closed, and its kernel answers each segment with a reset. A rule may hold or drop
+                // such a reset on its way back, so the proxy sends one reset for each segment.
                 Step::Gone => {
                     self.lose();
                     back.push(Deed::Reset, 0.0);
@@ -232,7 +232,8 @@ impl<'a> Lane<'a> {
             Deed::HangUp => return Step::HangUp,
             Deed::Bytes(_) if countdown.is_over() => return Step::Reset,
             Deed::Bytes(bytes) => {
-                // Send the bytes of a fiftieth of a second at a time, for a steady flow instead of bursts.
+                // For a steady flow instead of bursts, send at most the bytes that the rate allows in a fiftieth of a
+                // second.
                 let slice = shape
                     .rate
                     .map_or(usize::MAX, |rate| (rate / 50).max(1) as usize);
@@ -259,7 +260,8 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Checks whether the first item is due. `Err` is the time to wait for; without a time, wait for a change of rules.
+    /// Checks whether the first item of the queue is due. `Err` contains the time to wait for; `Err(None)` means to
+    /// wait for a change of rules.
     fn due(
         &self,
         shape: Shape,
@@ -295,7 +297,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Counts down the bytes that one `ResetAfter` still lets through.
+/// Counts how many bytes a `ResetAfter` fault still lets through before it resets the connection.
 #[derive(Default)]
 struct Countdown {
     fault: Option<u64>,

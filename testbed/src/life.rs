@@ -1,4 +1,4 @@
-//! The life cycle of one server process: started in its own process group, watched, killed when dropped.
+//! The life cycle of one server process: it is started in its own process group, watched, and killed when dropped.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -13,18 +13,19 @@ use crate::error::Error;
 use crate::process::{process_state, signal_group, within};
 use crate::spawn::spawn;
 
-/// A server process that is started, watched, and killed when dropped. The process may be dead and be started again.
+/// A server process that is started, watched, and killed when dropped. While the value exists, the process may die and
+/// be started again.
 #[derive(Debug)]
 pub(crate) struct Life {
     child: Mutex<Option<Child>>,
     /// The log of the server, over all its restarts.
     log: PathBuf,
-    /// How long a signal may take to show its effect.
+    /// How long the effect of a signal may take to show.
     patience: Duration,
 }
 
 impl Life {
-    /// A life cycle whose process was not started yet.
+    /// The life cycle of a server process that was not started yet.
     pub(crate) fn new(log: PathBuf, patience: Duration) -> Self {
         Self {
             child: Mutex::new(None),
@@ -37,7 +38,7 @@ impl Life {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a server in its own process group, with its output in the log.
+    /// Starts the server in a process group of its own, with its output in the log.
     pub(crate) fn begin(&self, mut command: Command) -> Result<(), Error> {
         let log = File::options().create(true).append(true).open(&self.log);
         let log = log.map_err(Error::io("open the server's log"))?;
@@ -60,7 +61,7 @@ impl Life {
         matches!(running.try_wait(), Ok(None)).then(|| running.id())
     }
 
-    /// Waits until `probe` reports no problem any more, or until the server exits or the time has passed.
+    /// Waits until `probe` reports no problem any more. Ends early if the server exits or the time has passed.
     pub(crate) fn wait_ready(
         &self,
         patience: Duration,
@@ -97,8 +98,7 @@ impl Life {
             return Ok(());
         };
         let waiting = Error::io("look after the server");
-        // The process id is still that of the child until the child is reaped, and only the holder of this lock reaps
-        // it.
+        // Until the child is reaped, the process id still belongs to it. Only the holder of this mutex reaps the child.
         if process.try_wait().map_err(waiting)?.is_none() {
             signal_group(process, signal)?;
         }

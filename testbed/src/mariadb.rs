@@ -1,7 +1,7 @@
-//! One throw-away MariaDB server: a real process on loopback with its data in a temporary directory.
+//! One temporary MariaDB server: a real process on loopback with its data in a temporary directory.
 //!
 //! A template of the data directory is created once per user and server version, and copied for each server: creating
-//! it takes half a second, copying it a tenth.
+//! it takes half a second, copying it a tenth of a second.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -24,7 +24,7 @@ use crate::spawn::{find, mortal, private_dir};
 
 /// The number of further ports that are tried if the first port is taken.
 const PORTS_TO_TRY: usize = 8;
-/// The longest time until a signal shows its effect, and until the first answer after a start.
+/// The longest time until the effect of a signal shows, and until the server's first answer after a start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Options of one [`MariaDb`].
@@ -35,7 +35,7 @@ pub struct MariaDbOptions {
     home: Option<PathBuf>,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
-    /// Directories that must not be removed before the server ends.
+    /// Directories that the server uses and that must not be removed before it ends.
     keeps: Vec<Arc<TempDir>>,
 }
 
@@ -148,7 +148,8 @@ impl Programs {
 pub struct MariaDb {
     options: MariaDbOptions,
     programs: &'static Programs,
-    /// Declared before the directories, so that the server is dead before they are removed.
+    /// The server process. The field is declared before the directories, so that the server is dead before they are
+    /// removed.
     life: Life,
     lease: PortLease,
     dir: TempDir,
@@ -295,7 +296,8 @@ impl MariaDb {
         }
     }
 
-    /// Opens an administrator's session that stays open, for states that end with a session: locked rows and tables.
+    /// Opens an administrator's session that stays open. Needed for states that end with their session: locked rows and
+    /// tables.
     ///
     /// # Errors
     ///
@@ -330,7 +332,8 @@ impl MariaDb {
         self.wait_ready()
     }
 
-    /// The server's arguments: little memory and no unneeded features, so that it starts in less than half a second.
+    /// The server's arguments. They save memory and turn off unneeded features, so that the server starts in less than
+    /// half a second.
     fn arguments(&self) -> Vec<OsString> {
         let path = |name: &str, at: &Path| {
             let mut arg = OsString::from(format!("--{name}="));
@@ -367,7 +370,7 @@ impl MariaDb {
     }
 
     fn wait_ready(&self) -> Result<(), Error> {
-        // The server creates its socket when it is ready. Starting the client program before that would be useless.
+        // The server creates its socket when it is ready. Before that, the client program could not connect.
         let probe = || {
             if !self.socket().exists() {
                 return Some("no socket yet".to_owned());
@@ -387,7 +390,7 @@ impl MariaDb {
 
     fn end(&self, signal: Signal) -> Result<(), Error> {
         self.life.end(signal, || self.knock().is_err())?;
-        // A socket file that a killed server left would be mistaken for the socket of the new server.
+        // A socket file that a killed server has left would be mistaken for the socket of the new server, so remove it.
         let _ = fs::remove_file(self.socket());
         Ok(())
     }
@@ -401,9 +404,9 @@ impl MariaDb {
     }
 }
 
-/// Returns the data directory that all servers of this user are copied from. It is created under another name and
-/// renamed when it is complete. If two processes create it at the same time, the later one uses the directory of the
-/// first.
+/// Returns the template, the data directory that is copied for each server of this user. The template is created under
+/// another name and renamed when it is complete. If two processes create it at the same time, the later process uses
+/// the directory of the first.
 fn template(programs: &Programs) -> Result<PathBuf, Error> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -431,8 +434,8 @@ fn template(programs: &Programs) -> Result<PathBuf, Error> {
     }
 }
 
-/// Whether the directory belongs to this user. Everybody may write to the folder around it, so no other directory is
-/// trusted.
+/// Whether the directory belongs to this user. Everybody may write to the folder around it, so the directory of another
+/// user is not trusted.
 fn is_ours(place: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::symlink_metadata(place)

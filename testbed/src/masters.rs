@@ -45,7 +45,7 @@ impl Masters {
                     scope.spawn(move || Server::start(options))
                 })
                 .collect();
-            // Wait for all starts before the first error is returned, so that no server is still starting then.
+            // Wait for all starts before the first error is returned, so that no server is still starting at that time.
             let started: Vec<_> = starts
                 .into_iter()
                 .map(|start| {

@@ -23,7 +23,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Runs one more cycle and records its times. `acquire` returns the value that `release` takes.
+    /// Runs one more cycle and records how long it took. `acquire` returns the value that is passed to `release`.
     pub async fn cycle<H, R: Future>(
         &mut self,
         acquire: impl Future<Output = Option<H>>,
@@ -108,19 +108,19 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// The cost of a piece of work in time and processor time.
+/// The cost of some work: the elapsed time and the processor time.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// The elapsed time.
+    /// The elapsed time of the work.
     pub took: Duration,
-    /// The processor time of this process.
+    /// The processor time that this process used for the work.
     pub client: Duration,
-    /// The processor time of all running servers together; zero if the system does not report it.
+    /// The processor time that all running servers used together; zero if the system does not report it.
     pub servers: Duration,
 }
 
 impl Usage {
-    /// Does `work`, and measures its cost.
+    /// Runs the future `work` and measures its cost.
     pub async fn of<T>(servers: &[Server], work: impl Future<Output = T>) -> (T, Self) {
         let (client, theirs, started) = (own_cpu(), servers_cpu(servers), Instant::now());
         let done = work.await;
@@ -150,7 +150,8 @@ pub fn servers_cpu(servers: &[Server]) -> Duration {
     servers.iter().filter_map(Server::pid).map(cpu_of).sum()
 }
 
-/// The processor time of a process. It has nanoseconds if the scheduler reports them, otherwise ticks of 10 ms.
+/// The processor time of a process. It is exact to a nanosecond if the scheduler reports it, otherwise to ticks of 10
+/// ms.
 fn cpu_of(pid: u32) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     let precise: u64 = threads
@@ -174,19 +175,20 @@ fn cpu_of(pid: u32) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
-/// The counters of all running servers, added up.
+/// The servers' own counters, added up over all running servers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// The number of commands that clients sent.
     pub sent: u64,
-    /// The number of commands that ran, including those inside scripts.
+    /// The number of commands that the servers executed, including those inside scripts.
     pub ran: u64,
-    /// The number of bytes received and sent.
+    /// The number of bytes that the servers received and sent.
     pub bytes: u64,
 }
 
 impl Counts {
-    /// Reads the current counters. With `sends_set`, `SET` counts as a command of clients and not as part of a script.
+    /// Reads the current counters. `sends_set` states whether clients send `SET` themselves; otherwise it counts as
+    /// part of a script.
     pub fn read(servers: &[Server], sends_set: bool) -> Self {
         let mut counts = Self::default();
         for server in servers {

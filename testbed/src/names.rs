@@ -1,8 +1,8 @@
-//! Host names for single programs: their addresses can be changed while the program runs, also to none.
+//! Host names for single programs: the addresses of a name can be changed while the program runs, also to no address.
 //!
-//! A small C library, compiled on the spot and preloaded into the program, answers `getaddrinfo` for the listed names
-//! and leaves all others to the system. So a name server can be silent for one program, without root and without an
-//! effect on others.
+//! A small C library, compiled when it is needed and preloaded into the program, answers `getaddrinfo` for the listed
+//! names and leaves all other names to the system. So the name server can seem to be silent for one program, without
+//! root and without an effect on other programs.
 //!
 //! Linux only, and only for dynamically linked programs; needs a C compiler.
 
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::shim;
 
-/// A table of names. Cheap to clone; its files are removed with the last clone.
+/// A table of host names and their addresses. Cheap to clone; its files are removed with the last clone.
 ///
 /// ```no_run
 /// use std::process::Command;
@@ -41,13 +41,13 @@ pub enum Leads {
     To(IpAddr),
     /// The name does not exist.
     Nowhere,
-    /// The name server does not answer. The lookup fails after ten seconds, or succeeds as soon as the name has another
-    /// answer.
+    /// The name server does not answer. The lookup fails after ten seconds, or succeeds as soon as the table has
+    /// another answer for the name.
     ToSilence,
 }
 
 impl Names {
-    /// Compiles the library, and creates a table without names.
+    /// Compiles the library that answers lookups, and creates a table without names.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Names {
         Ok(())
     }
 
-    /// The environment variables with which a program and its children use these names.
+    /// The environment variables that make a program and its child processes use this table.
     pub fn env(&self) -> [(OsString, OsString); 2] {
         [
             ("LD_PRELOAD".into(), self.library.clone().into()),

@@ -1,12 +1,12 @@
-//! Network namespaces: a server behind its own link, which can go down silently.
+//! Network namespaces: each puts a server behind a link of its own, which can go down silently.
 //!
 //! Through a [`Proxy`](crate::Proxy) a connect is always answered, because the kernel accepts it. Behind a link that is
-//! down nothing is answered at all, as after a pulled cable. Such links need root, or a kernel that allows unprivileged
-//! user namespaces.
+//! down nothing is answered at all, as if a cable was pulled. Such links need root, or a kernel that allows
+//! unprivileged user namespaces.
 //!
-//! Everything happens inside one outer namespace that [`isolate`] moves the whole program into, with nothing but a
-//! loopback interface. So no packet can leave the machine, no address can collide with one in use, and there is nothing
-//! to clean up: the kernel removes the namespaces with the last process.
+//! All of these namespaces are inside one outer namespace that [`isolate`] moves the whole program into, with nothing
+//! but a loopback interface. So no packet can leave the machine, no address can collide with one in use, and nothing
+//! needs to be cleaned up: the kernel removes the namespaces with the last process.
 //!
 //! Namespaces work on Linux only; on other systems they are unavailable.
 
@@ -20,15 +20,16 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The environment variable that [`isolate`] sets for the program that it restarts.
 const ISOLATED: &str = "QUORATE_ISOLATED";
-/// The interface names at the two ends of a link: the outer end, to which a number is appended, and the server's end.
+/// The interface names at the two ends of a link. `OURS` is the outer end, to which a number is appended; `THEIRS` is
+/// the server's end.
 const OURS: &str = "qv";
 const THEIRS: &str = "wire";
 
-/// A namespace with one link to it. Dropping it removes both.
+/// A network namespace and the link to it. Dropping the value removes both.
 #[derive(Debug)]
 pub struct Namespace {
-    /// A process in the namespace, which keeps the namespace alive without a server. It exits when its standard input
-    /// is closed.
+    /// A helper process in the namespace, which keeps the namespace alive while no server runs in it. The helper exits
+    /// when its standard input is closed.
     holder: Child,
     link: String,
     address: Ipv4Addr,
@@ -112,13 +113,14 @@ impl Namespace {
         self.address
     }
 
-    /// Takes the link down: packets vanish in both directions. Does nothing if the link is down.
+    /// Takes the link down: packets vanish in both directions. Does nothing if the link is already down.
     ///
     /// # Errors
     ///
     /// If the system refuses.
     pub fn sever(&self) -> io::Result<()> {
-        // Take down the far end, because this kernel would not even send into an interface that is down.
+        // Take down the server's end of the link. This kernel would not even send into an interface that is down
+        // itself.
         self.inside(&["ip", "link", "set", "dev", THEIRS, "down"])
             .map(drop)
     }
@@ -133,7 +135,7 @@ impl Namespace {
             .map(drop)
     }
 
-    /// The program and arguments that run a command inside the namespace.
+    /// The program and arguments that are put before a command to run it inside the namespace.
     pub(crate) fn entrance(&self) -> [String; 3] {
         let net = format!("--net=/proc/{}/ns/net", self.holder.id());
         ["nsenter".to_owned(), net, "--".to_owned()]
@@ -197,10 +199,10 @@ pub fn isolate() -> Result<(), String> {
     Err(format!("unshare: {error}"))
 }
 
-/// The command that enters a new namespace on this machine: as root, or as root of a user namespace.
+/// The command that enters a new namespace on this machine: directly as root, or as root of a new user namespace.
 fn way_in() -> Result<&'static [&'static str], String> {
     const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
-    // A script that tries once every command that will be needed later.
+    // A shell script that tries once each of the commands that namespaces need.
     const TRY: &str = "ip link set lo up && unshare --net true && nsenter --net=/proc/self/ns/net true \
                        && ip link add qv0 type veth peer name wire";
     let mut why = String::new();

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::clock::{ClockShim, OffsetFile};
 use crate::namespace::Namespace;
 
-/// The server's persistence, which decides which data [`Server::restart`](crate::Server::restart) finds.
+/// The server's persistence, which decides which data the server has after [`Server::restart`](crate::Server::restart).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Persistence {
     /// No persistence: every restart is empty. The default.
@@ -20,8 +20,8 @@ pub enum Persistence {
     None,
     /// An append-only file, synced before each reply: an acknowledged write survives SIGKILL and a power cut.
     AofAlways,
-    /// An append-only file, synced once a second: a power cut loses up to about two seconds. SIGKILL alone
-    /// loses nothing that was written to the file, since the kernel still holds it.
+    /// An append-only file, synced once a second: a power cut loses the writes of up to about two seconds. SIGKILL
+    /// alone loses nothing that was written to the file, since the kernel still holds it.
     AofEverySec,
     /// A snapshot a second after a change, and one at [`Server::terminate`](crate::Server::terminate). SIGKILL loses
     /// the changes since the last snapshot.
@@ -65,7 +65,7 @@ pub struct ServerOptions {
     pub(crate) tls: Option<Tls>,
     pub(crate) patience: Duration,
     pub(crate) namespace: Option<Arc<Namespace>>,
-    /// Directories that must not be removed before the server ends.
+    /// Directories that the server uses and that must not be removed before it ends.
     keeps: Vec<Arc<TempDir>>,
 }
 
@@ -88,7 +88,8 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// A server without persistence, password and TLS, with the program that [`available`](crate::available) finds.
+    /// Options of a server without persistence, password and TLS. The server program is the one that
+    /// [`available`](crate::available) finds.
     pub fn new() -> Self {
         Self::default()
     }
@@ -172,13 +173,14 @@ impl ServerOptions {
         self
     }
 
-    /// The address that the server listens at.
+    /// The address on which the server listens.
     pub(crate) fn host(&self) -> Ipv4Addr {
         let namespace = self.namespace.as_deref();
         namespace.map_or(Ipv4Addr::LOCALHOST, Namespace::addr)
     }
 
-    /// The credentials for the control connection and for URLs: user (empty: default user) and password.
+    /// The credentials for the control connection and for URLs, as user and password. An empty user is the default
+    /// user.
     pub(crate) fn credentials(&self) -> Option<(&str, &str)> {
         match (&self.login, &self.password) {
             (Some((user, password)), _) => Some((user, password)),
@@ -187,7 +189,8 @@ impl ServerOptions {
         }
     }
 
-    /// The content of the configuration file. A file is used because passwords in it do not show in the process list.
+    /// The content of the server's configuration file. Passwords are passed in a file because the process list would
+    /// show them as arguments.
     pub(crate) fn config(&self, port: u16, socket: &Path, data: &Path) -> String {
         let mut lines = format!("bind {}\nprotected-mode no\ndaemonize no\n", self.host());
         let mut line = |name: &str, value: &str| {

@@ -1,4 +1,4 @@
-//! One proxied connection: two sockets, a lane in each direction, and the possible ways to end.
+//! One proxied connection: its two sockets, a lane (queue) in each direction, and the ways in which it can end.
 
 use std::future::pending;
 use std::io;
@@ -20,7 +20,7 @@ use crate::lane::{End, Lane};
 
 type RulesView = watch::Receiver<Rules>;
 
-/// Carries one connection from its accept until it ends.
+/// Carries one connection from the time it is accepted until it ends.
 pub(crate) async fn serve(
     mut client: TcpStream,
     target: SocketAddr,
@@ -61,15 +61,15 @@ async fn connect(target: SocketAddr) -> io::Result<TcpStream> {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
-    // The server may accept before this side is notified. If a reset happens at that moment, the half-made socket is
-    // dropped and must still send a reset.
+    // The server may accept the connection before this side is notified. If a reset happens at that moment, the
+    // half-made socket is dropped, and dropping it must still send a reset.
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
     let stream = socket.connect(target).await?;
     SockRef::from(&stream).set_linger(None)?;
     Ok(stream)
 }
 
-/// Carries bytes in both directions. Without a server it behaves as if the server had reset the connection.
+/// Carries bytes in both directions. If there is no server, it behaves as if the server had reset the connection.
 async fn relay(
     client: &mut TcpStream,
     server: Option<&mut TcpStream>,
@@ -99,7 +99,7 @@ async fn relay(
     }
 }
 
-/// Serves a client whose server side was closed without notice to the client.
+/// Serves a client whose connection was closed on the server side without notice to the client.
 async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> End {
     let mut buffer = vec![0; 4096];
     let mut has_sent = false;
@@ -122,7 +122,7 @@ async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> E
     }
 }
 
-/// Waits until the rules satisfy `so`. If the proxy is gone, waits forever, because its tasks will be dropped soon.
+/// Waits until the rules satisfy `so`. If the proxy is gone, waits forever, because the proxy's tasks are dropped soon.
 async fn until(mut view: RulesView, so: impl FnMut(&Rules) -> bool) {
     if view.wait_for(so).await.is_err() {
         pending::<()>().await;

@@ -2,10 +2,11 @@
 //!
 //! A restarted server must find its port free. Binding port 0 would give a port of the ephemeral range, where the
 //! kernel may assign a dead server's port to an outgoing connection. A client that keeps dialling such a port on
-//! loopback may even be assigned that very port and connect to itself, after which the server cannot bind any more. So
-//! ports are drawn from below the ephemeral range. The kernel chooses only if that range is too small.
+//! loopback may even be assigned that very port and connect to itself. Then the server cannot bind the port any more.
+//! So ports are drawn from below the ephemeral range. The kernel chooses the port only if that range is too small.
 //!
-//! Ports are not locked against other processes: a start that loses such a race is tried again on another port.
+//! Ports are not locked against other processes. If another process takes the port first, the server is started again
+//! on another port.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -58,7 +59,7 @@ fn leased<T>(with: impl FnOnce(&mut BTreeSet<u16>) -> T) -> T {
     with(&mut LEASED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The ports between the well-known ports and the ephemeral range, or `None` if there are too few.
+/// The range of ports between the well-known ports and the ephemeral range, or `None` if it has too few ports.
 fn calm_range() -> Option<Range<u16>> {
     const LOWEST: u16 = 10_000;
     const ROOM: u16 = 2_000;

@@ -1,4 +1,4 @@
-//! Signals to a process group, and checks of their effect.
+//! Sends signals to a process group, and checks their effect.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::error::Error;
 
-/// Signals the server and the helpers it forked to save or rewrite its data.
+/// Sends a signal to the server and to the helpers that it forked to save or rewrite its data.
 pub(crate) fn signal_group(process: &Child, signal: Signal) -> Result<(), Error> {
     let group = Pid::from_raw(process.id().cast_signed()).ok_or(Error::NotRunning)?;
     kill_process_group(group, signal).map_err(Error::io("signal the server"))
@@ -18,7 +18,8 @@ pub(crate) fn signal_group(process: &Child, signal: Signal) -> Result<(), Error>
 /// The state letter of a process, from `/proc` if the system has it, otherwise from `ps`.
 pub(crate) fn process_state(pid: u32) -> Option<char> {
     if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The program's name in parentheses may contain any character, so read the letter after the last parenthesis.
+        // The program's name in parentheses may contain any character, so take the letter after the last closing
+        // parenthesis.
         return stat.rsplit_once(')')?.1.trim_start().chars().next();
     }
     let ps = Command::new("ps")

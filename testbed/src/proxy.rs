@@ -48,7 +48,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy to `target` on a free port of 127.0.0.1. Nothing needs to listen at `target` yet.
+    /// Starts a proxy to `target` on a free port of 127.0.0.1. A server at `target` is not needed yet.
     ///
     /// # Errors
     ///
@@ -57,8 +57,8 @@ impl Proxy {
         Self::seeded(target, 0)
     }
 
-    /// Starts a proxy as [`start`](Self::start) does, with a seed for the jitter. The same seed, connection and chunk
-    /// always get the same jitter. How TCP divides bytes into chunks is not repeatable.
+    /// Starts a proxy as [`start`](Self::start) does, with a seed for the jitter. The jitter depends only on the seed,
+    /// the connection and the chunk. How TCP divides bytes into chunks is not repeatable.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl Proxy {
         self.target
     }
 
-    /// Injects a fault until the guard is dropped; the same as [`Fault::inject`].
+    /// Injects a fault and returns its guard. Dropping the guard heals the fault. Does the same as [`Fault::inject`].
     pub fn inject(&self, fault: Fault) -> Injected {
         let mut id = 0;
         self.change(|rules| id = rules.insert(fault));
@@ -125,15 +125,15 @@ impl Proxy {
         self.change(|rules| rules.era.reset += 1);
     }
 
-    /// The counters at present. A count may be slightly older than the bytes that it counts.
+    /// The current counters. A count may be slightly older than the bytes that it counts.
     pub fn counters(&self) -> Counters {
         self.stats.read()
     }
 }
 
 impl Proxy {
-    /// Changes the rules. If that begins a new era, waits until the accepting side uses the new era. Otherwise a
-    /// connection made after this call could count as one made before it.
+    /// Changes the rules. If the change begins a new era, waits until the accepting side uses the new era. Otherwise a
+    /// connection made after this call could count as a connection made before it.
     fn change(&self, by: impl FnOnce(&mut Rules)) {
         let mut era = Era::default();
         let mut is_new = false;
@@ -164,7 +164,7 @@ impl SeenEra {
 
     fn wait_for(&self, wanted: Era) {
         let era = self.era.lock().unwrap_or_else(PoisonError::into_inner);
-        // The accepting side answers in microseconds; the limit is for the case that its thread has died.
+        // The accepting side answers within microseconds. The time limit is needed only if its thread has died.
         let _ = self
             .changed
             .wait_timeout_while(era, Duration::from_secs(5), |era| !era.reaches(wanted));
@@ -172,8 +172,8 @@ impl SeenEra {
 }
 
 impl Fault {
-    /// Injects the fault into `proxy` until the guard is dropped. Once this returns, no more bytes are carried under
-    /// the old rules, on existing connections as well as new ones.
+    /// Injects the fault into `proxy` and returns its guard, which heals the fault when dropped. When this function has
+    /// returned, no more bytes are carried under the old rules, on existing connections as well as new ones.
     pub fn inject(&self, proxy: &Proxy) -> Injected {
         proxy.inject(self.clone())
     }
@@ -201,7 +201,7 @@ struct Door {
 impl Door {
     /// Accepts connections until the proxy is dropped. Its tasks end with the runtime that they run on.
     async fn keep(mut self) {
-        // The same socket is used twice: once to wait, and once to poll without waiting.
+        // The socket is used twice: once to wait for connections, and once to poll for them without waiting.
         let Ok(waiting) = self
             .listener
             .try_clone()
@@ -221,8 +221,8 @@ impl Door {
                     if change.is_err() || closed {
                         return;
                     }
-                    // Accept these connections under the old era. The kernel queued them before `reset_all` or a
-                    // half-open fault, which must affect them.
+                    // Accept the connections that are queued now under the old era. They were made before `reset_all`
+                    // or a half-open fault, which must affect them.
                     while let Ok((client, _)) = self.listener.accept() {
                         let admitted = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
                         if let Ok(client) = admitted {
@@ -234,7 +234,7 @@ impl Door {
                 }
                 knock = waiting.accept() => match knock {
                     Ok((client, _)) => self.admit(client, era),
-                    // Most likely no file handle is available at present, so try again later.
+                    // Accepting failed, most likely because no file handle is available at present. Try again later.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 },
             }

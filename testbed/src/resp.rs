@@ -42,7 +42,7 @@ impl Reply {
         }
     }
 
-    /// The integer, or the number that a string of digits stands for; `None` for every other reply.
+    /// The integer, or the number that a string of digits contains; `None` for every other reply.
     pub fn int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -53,7 +53,7 @@ impl Reply {
 }
 
 impl From<&str> for Reply {
-    /// Makes the reply to a `GET` of this value, for `assert_eq!`.
+    /// Makes the reply that a `GET` of this value returns, for `assert_eq!`.
     fn from(value: &str) -> Self {
         Self::Bulk(value.as_bytes().to_vec())
     }
@@ -102,7 +102,7 @@ impl Connection {
     /// # Errors
     ///
     /// `TimedOut` if the server is silent, `UnexpectedEof` if it hangs up, `InvalidData` if it does not speak RESP2,
-    /// otherwise the error of the system. The connection is unusable after any of these.
+    /// otherwise the error of the system. After any of these errors the connection is unusable.
     pub fn command<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
         self.send(args)?;
         self.receive()
@@ -133,7 +133,7 @@ impl Connection {
     }
 }
 
-/// Maps the `WouldBlock` of a socket timeout on Unix to `TimedOut`.
+/// Turns `WouldBlock`, which a socket timeout returns on Unix, into `TimedOut`.
 fn plain(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock {
         io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time")

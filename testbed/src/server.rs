@@ -24,7 +24,7 @@ use crate::spawn::{available, mortal, private_dir};
 
 /// The number of further ports that are tried if the first port is taken.
 const PORTS_TO_TRY: usize = 8;
-/// The longest time until a signal shows its effect.
+/// The longest time until the effect of a signal shows.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// The time limit of [`Server::command`] for each read and write.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
@@ -41,7 +41,8 @@ const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Server {
     options: ServerOptions,
     program: PathBuf,
-    /// Declared before the directories, so that the server is dead before they are removed.
+    /// The server process. The field is declared before the directories, so that the server is dead before they are
+    /// removed.
     life: Life,
     lease: PortLease,
     dir: TempDir,
@@ -90,7 +91,7 @@ impl Server {
         (self.options.host(), self.port()).into()
     }
 
-    /// The namespace that the server runs in, if it has one of its own.
+    /// The network namespace that the server runs in, or `None` if it runs without one of its own.
     pub fn namespace(&self) -> Option<&Namespace> {
         self.options.namespace.as_deref()
     }
@@ -116,7 +117,7 @@ impl Server {
         format!("{scheme}://{userinfo}{address}")
     }
 
-    /// The path of the server's Unix socket. Every server has one.
+    /// The path of the server's Unix socket. Every server of the testbed has one.
     pub fn unix_socket(&self) -> PathBuf {
         self.dir.path().join("s.sock")
     }
@@ -185,8 +186,8 @@ impl Server {
         self.launch()
     }
 
-    /// Kills the server if it runs, deletes its data, and starts it again on the same port. This is the crash with data
-    /// loss that endangers a quorum.
+    /// Kills the server if it runs, deletes its data, and starts it again on the same port. Such a crash with data loss
+    /// endangers a quorum.
     ///
     /// # Errors
     ///
@@ -211,7 +212,8 @@ impl Server {
         self.life.wait_ready(self.options.patience, pause, probe)
     }
 
-    /// Sends the server a command over its Unix socket, so that neither a proxy, TLS nor TCP counters are involved.
+    /// Sends the server a command over its Unix socket. So no proxy is involved, no TLS, and no counters of TCP
+    /// connections.
     ///
     /// ```no_run
     /// # use quorate_testbed::{Reply, Server, ServerOptions};
@@ -272,13 +274,14 @@ impl Server {
     }
 
     /// Returns `None` if the server is ready, otherwise the reason why not. It connects over the Unix socket in the
-    /// server's own directory: on the port, a server of another process may answer while this server still fails to
-    /// bind.
+    /// server's own directory, because on the port a server of another process may answer while this server still fails
+    /// to bind.
     fn probe(&self) -> io::Result<Option<String>> {
         // Log in first, because a loading server answers an anonymous connection with NOAUTH instead of LOADING.
         let answer = match self.connect(COMMAND_PATIENCE) {
             Ok(mut connection) => connection.command(&["PING"])?,
-            // The server is up. The test itself finds out whether the configured login works.
+            // A refused login shows that the server is ready. The test itself finds out whether the configured login
+            // works.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Reply::Nil,
             Err(error) => return Err(error),
         };
@@ -288,8 +291,8 @@ impl Server {
         }
     }
 
-    /// Connects to the port. The time limit is needed because nothing refuses the connection behind a link that is
-    /// down.
+    /// Connects to the server's port. A time limit is needed, because behind a link that is down nothing refuses the
+    /// connection.
     fn knock(&self) -> io::Result<TcpStream> {
         TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))
     }

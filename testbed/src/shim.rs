@@ -1,4 +1,5 @@
-//! Small C libraries, compiled on the spot and preloaded into other programs, which replace functions of the system.
+//! Small C libraries that replace functions of the system. They are compiled when they are needed, and preloaded into
+//! other programs.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Tests that could not be run because a server is missing.
+//! Reports tests that could not be run, e.g. because a server is missing.
 
 use std::io::Write;
 

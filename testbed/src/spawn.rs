@@ -1,4 +1,4 @@
-//! Starts a child so that it does not outlive this process.
+//! Starts a child process so that it does not outlive this process.
 //!
 //! `Drop` ends the child whenever this process ends normally. For the other cases (SIGKILL, abort, a static that is
 //! never dropped), the child is started through `setpriv --pdeathsig KILL` if util-linux provides it. Otherwise the
@@ -22,7 +22,7 @@ use crate::namespace::Namespace;
 
 type Job = (Command, Sender<io::Result<Child>>);
 
-/// Spawns the command from a thread that lives as long as the process.
+/// Spawns the command from a thread that lives as long as this process.
 pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<Job>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
@@ -43,7 +43,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     spawned.recv().map_err(|_| gone())?
 }
 
-/// A command for `program` that dies with this process if the system supports it.
+/// A command for `program`. The started program dies with this process if the system supports it.
 pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     let tied = *SETPRIV.get_or_init(|| {
@@ -85,7 +85,7 @@ pub fn available() -> Option<PathBuf> {
     }
 }
 
-/// The path of the program with this name on `PATH`, or at this path.
+/// The path of the program `name`: looked up on `PATH`, or `name` itself if it is a path.
 pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {

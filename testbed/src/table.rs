@@ -1,15 +1,15 @@
-//! Tables of figures, and the format of ratios.
+//! Tables of benchmark figures, and the text form of ratios.
 
 use std::fmt::{self, Write};
 
 use crate::measure::{Spread, number};
 
-/// Rows of cells; columns are as wide as their widest cell, and numbers are right-aligned.
+/// A table as rows of cells; columns are as wide as their widest cell, and numbers are right-aligned.
 #[derive(Clone, Debug, Default)]
 pub struct Table(Vec<Vec<String>>);
 
 impl Table {
-    /// A table with its heading.
+    /// A table with this heading and no rows.
     pub fn new<S: Into<String>>(heading: impl IntoIterator<Item = S>) -> Self {
         Self(vec![heading.into_iter().map(Into::into).collect()])
     }
@@ -44,7 +44,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// Formats a ratio with its spread over the rounds.
+/// Formats the median of a ratio, with its minimum and maximum over the rounds of a benchmark.
 pub fn ratio(spread: Spread) -> String {
     format!(
         "{} [{}-{}]",

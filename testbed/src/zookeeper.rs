@@ -1,7 +1,7 @@
-//! Throw-away ZooKeeper: one server or an ensemble, as ordinary processes on loopback.
+//! Temporary ZooKeeper: one server or an ensemble, as ordinary processes on loopback.
 //!
-//! Every method that changes a process returns only when the change has been observed. All of them block: a Java
-//! program takes a second or two to start.
+//! Every method that changes a process returns only when the change has been observed. All of these methods block: a
+//! Java program takes a second or two to start.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,9 +18,9 @@ use crate::life::Life;
 use crate::ports::PortLease;
 use crate::spawn::{find, mortal};
 
-/// The longest time until a member answers after its start: Java is slow on a busy machine.
+/// The longest time until a member answers after its start. It is this long because Java is slow on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// The longest time until a signal shows its effect.
+/// The longest time until the effect of a signal shows.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// The time limit for one answer of a member.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
@@ -66,7 +66,7 @@ impl Default for ZooKeeperOptions {
 }
 
 impl ZooKeeperOptions {
-    /// One server, with ticks of 100 ms and sessions of 100 ms to 60 s.
+    /// Options of a single server, with ticks of 100 ms and session timeouts of 100 ms to 60 s.
     pub fn new() -> Self {
         Self {
             members: 1,
@@ -81,7 +81,7 @@ impl ZooKeeperOptions {
         Self { members, ..self }
     }
 
-    /// Sets the bounds of session timeouts.
+    /// Sets the smallest and the largest session timeout that the servers grant.
     #[must_use]
     pub fn sessions(self, shortest: Duration, longest: Duration) -> Self {
         Self {
@@ -237,8 +237,8 @@ impl ZooKeeper {
         self.members[member].life.cont()
     }
 
-    /// Kills a member if it runs, and starts it again with its data on the same ports. Waits until the member serves,
-    /// which in an ensemble needs a majority of running members.
+    /// Kills a member if it runs, and starts it again with its data on the same ports. Waits until the member serves
+    /// clients; in an ensemble, this needs a majority of running members.
     ///
     /// # Errors
     ///
@@ -249,7 +249,7 @@ impl ZooKeeper {
         self.members[member].wait_ready()
     }
 
-    /// Waits until all running members serve.
+    /// Waits until all running members serve clients.
     ///
     /// # Errors
     ///
@@ -292,7 +292,8 @@ impl ZooKeeper {
 /// One server process of the ensemble.
 #[derive(Debug)]
 struct Member {
-    /// Declared before the directories, so that the process is dead before they are removed.
+    /// The server process. The field is declared before the directories, so that the process is dead before they are
+    /// removed.
     life: Life,
     java: PathBuf,
     classes: String,
@@ -387,8 +388,8 @@ impl Member {
         self.life.wait_ready(START_PATIENCE, pause, probe)
     }
 
-    /// Returns `None` if this very server answers and serves, otherwise the problem. A server of another process may
-    /// answer on the same port.
+    /// Returns `None` if this very server answers and serves clients, otherwise the problem. A server of another
+    /// process may answer on the same port, and does not count.
     fn serves(&self) -> io::Result<Option<String>> {
         let answer = self.ask("srvr")?;
         let ours = self

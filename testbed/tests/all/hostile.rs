@@ -1,4 +1,5 @@
-//! The promises of `Hostile`, tested from a plain socket or, where replies must be correct, in front of a real server.
+//! Tests of the promises of `Hostile`, with a plain socket or, where replies must be correct, in front of a real
+//! server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -88,7 +89,7 @@ fn new_script_applies_to_existing_connections() {
     connection.send(&["HELLO", "3"]).unwrap();
     assert!(is_silent(&mut connection));
     hostile.play(Script::Say("+now\r\n".into()));
-    // The command that arrived under the earlier script gets no answer.
+    // The command that arrived while the earlier script was active gets no answer.
     assert!(is_silent(&mut connection));
     connection.send(&["PING"]).unwrap();
     let mut heard = connection.receive();

@@ -1,4 +1,4 @@
-//! The tests of the testbed, linked once.
+//! All tests of the testbed, linked into one program.
 
 mod clock;
 mod hostile;

@@ -1,4 +1,4 @@
-//! The promises of `MariaDb`, on a real server.
+//! Tests of the promises of `MariaDb`, on a real server.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -100,6 +100,6 @@ fn dropped_console_releases_its_locks() {
     );
     assert!(matches!(console.say("nonsense"), Err(Error::Refused(_))));
     drop(console);
-    // The server notices the end of the session a moment later.
+    // The server notices a moment later that the session has ended.
     assert!(within(Duration::from_secs(10), || ask().is_ok()));
 }

@@ -1,4 +1,5 @@
-//! Names with chosen addresses in another program: this test program again, with a name to look up.
+//! Tests of host names with chosen addresses in another program. That program is this test program again, which looks
+//! up a name.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -12,7 +13,7 @@ const NAME: &str = "m1.quorate.test";
 const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(8);
 
-/// The program that other tests start to look up a name; it is not a test of its own.
+/// The main function of the program that other tests start to look up a name. It is not a test of its own.
 #[test]
 fn child_process_resolves_the_name_from_its_environment() {
     let Ok(name) = std::env::var("LOOK_UP") else {

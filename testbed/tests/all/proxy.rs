@@ -1,5 +1,5 @@
-//! The promises of `Proxy` and its faults, in front of a real server where a reply matters, and in front of a plain
-//! listener where single bytes do.
+//! Tests of the promises of `Proxy` and its faults, in front of a real server where a reply matters, and in front of a
+//! plain listener where single bytes matter.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -268,7 +268,7 @@ fn drop_fault_loses_bytes_in_transit_and_the_close() {
     assert!(is_silent(&mut server));
     drop((slow, hole));
     assert!(is_silent(&mut server));
-    // The first bytes reach a client that is gone, so its reset comes back.
+    // The first bytes reach a client that has closed its connection, so its kernel answers with a reset.
     server.write_all(b"anyone there?").unwrap();
     assert!(is_reset(&mut server));
 }
@@ -290,7 +290,7 @@ fn rate_fault_limits_the_bytes_per_second() {
     let rest = bytes[1_100..].to_vec();
     let sender = thread::spawn(move || client.write_all(&rest).map(|()| client));
     thread::sleep(SHORT);
-    // At the old rate, the remaining 249 kB would take about 50 s.
+    // At the rate of the healed fault, the remaining 249 kB would take about 50 s.
     trickle.heal();
     expect(&mut server, &bytes[1_100..]);
     sender.join().unwrap().unwrap();
@@ -302,7 +302,7 @@ fn reset_all_resets_both_sides_of_old_connections_only() {
     for _ in 0..50 {
         let (mut client, mut server) = raw(&proxy, &listener);
         proxy.reset_all();
-        // A connection that is made right after `reset_all` must not count as an old one.
+        // A connection that is made right after `reset_all` must not count as one made before it.
         let (mut next, mut next_server) = raw(&proxy, &listener);
         assert!(is_reset(&mut client));
         assert!(is_reset(&mut server));

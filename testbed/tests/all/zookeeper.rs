@@ -1,4 +1,4 @@
-//! The promises of `ZooKeeper`, on real servers.
+//! Tests of the promises of `ZooKeeper`, on real servers.
 
 use std::time::Duration;
 
