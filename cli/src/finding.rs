@@ -16,7 +16,7 @@ pub(crate) enum Severity {
     Error,
 }
 
-/// One finding of `doctor`.
+/// One finding of `doctor`: a problem or a note about one master or all masters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) severity: Severity,

@@ -25,7 +25,7 @@ pub(crate) struct Block {
     pub(crate) lines: Vec<Line>,
 }
 
-/// One indented line of a block.
+/// One indented line of a block of a help text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// A line with two columns of text.

@@ -146,7 +146,7 @@ async fn attempt_whose_token_is_outrun_in_every_round_leaves_no_key() {
         leaves_nothing(&redlock, &nodes).await;
     }
     let confirmed = above.load(Ordering::Relaxed);
-    // Two attempts with three rounds each, on three masters.
+    // 18 confirmations: two attempts, each with three rounds of requests to three masters.
     assert_eq!(confirmed, 18);
 }
 

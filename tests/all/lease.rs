@@ -458,7 +458,7 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
     .await;
 }
 
-/// Tests the restart guard. Leases are short, so that the time for which the guard waits passes within the test.
+/// Tests the restart guard. Leases are short, so that the guard's waiting time ends within the test.
 #[tokio::test]
 async fn report_of_a_held_lock_includes_late_answers() {
     let masters = masters(3);

@@ -47,8 +47,8 @@ async fn process_adopts_granted_numbers_ahead_of_its_proposals() {
         let proposed = proposed.lock().expect("no panic").clone();
         let (before, after) = proposed.split_at(3);
         assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
-        // The clock has caught up with part of the difference since then, so the proposals are ahead by less than
-        // [`AHEAD`].
+        // The clock has caught up with part of the difference since then, so only a quarter of it is
+        // required.
         assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
     }
 }

@@ -47,7 +47,7 @@ async fn queued(redlock: &Redlock, resource: &str, count: usize) {
     }
 }
 
-/// Another process that acquires or waits for a lock: this test program again.
+/// A child process that acquires or waits for a lock. It runs this test program again.
 struct Process(Child);
 
 impl Process {

@@ -57,7 +57,7 @@ const PROCESS: &str = "0000000000000007";
 /// The tickets of the four waiters. Two waiters have the same ticket.
 const TICKETS: [u64; 4] = [3, 1, 3, 7];
 
-/// One operation on a master.
+/// One random operation that is applied to both masters.
 #[derive(Clone, Debug)]
 pub(crate) enum Deed {
     Acquire(Who, usize, i64),

@@ -27,7 +27,7 @@ const BLUR: Duration = secs(2);
 /// The prefix of all waiter ids, which is the id of the process.
 const PROCESS: &str = "0000000000000007";
 
-/// One operation on both masters.
+/// One random operation that is applied to both masters.
 #[derive(Clone, Debug)]
 enum Step {
     /// A burst that is sent one request after the other to one master, and all at once to the other.
@@ -46,7 +46,7 @@ enum Step {
     Full(bool),
 }
 
-/// One request.
+/// One random request of a burst.
 #[derive(Clone, Debug)]
 struct Ask {
     verb: Verb,

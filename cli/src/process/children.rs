@@ -8,7 +8,7 @@ use rustix::process::{WaitOptions, WaitStatus};
 /// The next state change of any child; `None` if no child has changed its state. The child may be an orphan: the first
 /// process of a container has children that it did not start.
 ///
-/// Must not be used while other code waits for its own children.
+/// Must not be used while other code of this process waits for children that it started.
 pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
     loop {
         // The `wait` of rustix is used because the `wait` of nix returns an error if a real-time signal ended the

@@ -430,7 +430,7 @@ impl Watch {
             // The command is in the background of the terminal and wants to read the keyboard. Stop this process until
             // `fg`, as any background job does.
             Signal::SIGTTIN | Signal::SIGTTOU if terminal::has_job_control() => self.stop_with_it(),
-            // Another process stopped the command. Keep the lock meanwhile.
+            // Another process stopped the command. Keep the lock while the command is stopped.
             _ => {}
         }
         Ok(())

@@ -20,7 +20,7 @@ const USUAL: &str = "/bin:/usr/bin";
 ///
 /// # Errors
 ///
-/// The same exit code and message as for a failed start of the program.
+/// If the program cannot be started. Exit code and message are those of a start that failed for this reason.
 pub(crate) fn look_for(program: &OsStr) -> Result<(), Failure> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(USUAL));
     found(program, &path).map_err(|why| not_started(program, &why))
