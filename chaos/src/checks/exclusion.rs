@@ -39,8 +39,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     };
     let finding = Finding::of("exclusion", looked_at, violations);
     if promise == Promise::MustBreak && seen == 0 {
-        // This fault certainly breaks exclusion, but the checker saw no violation. So the checker may also miss
-        // violations in other runs, and its verdict is at most "unknown".
+        // The faults of this run certainly break exclusion, but the checker saw no overlap of two holds. So the run is
+        // not conclusive.
         return finding.at_least(Verdict::Unknown);
     }
     finding
