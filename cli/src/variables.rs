@@ -7,8 +7,8 @@ use crate::output;
 /// The prefix of the names of all variables that quorate reads.
 const OURS: &str = "QUORATE_";
 
-/// The variables that a command gets when it runs under a lock or leads, with their meanings. A nested quorate sees
-/// them, too.
+/// The variables that a command gets when it runs under a lock or leads, with their meanings. A `quorate` process
+/// inside that command reads them, too.
 pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_RESOURCE", "the name of the lock"),
     ("QUORATE_TOKEN", "the value of the lock key on the masters"),

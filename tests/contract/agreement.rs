@@ -104,7 +104,7 @@ pub(crate) enum ValueDeed {
     Delete(usize),
 }
 
-/// One of a few claims. There are only a few, so that several operations use the same keys.
+/// The claim of a random operation. Only a few claims are possible, so that several operations use the same keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Who {
     key: usize,
@@ -535,7 +535,7 @@ pub(crate) fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
                 && same_line
                 && same_holds
         }
-        // The ids of the server runs are not compared, because each master has its own.
+        // The ids of the server runs are not compared, because every master has a different id.
         (Ok(Answer::Value { stored: a, .. }), Ok(Answer::Value { stored: b, .. })) => a == b,
         (Ok(Answer::Written { .. }), Ok(Answer::Written { .. })) => true,
         (a, b) => a == b,

@@ -108,7 +108,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Kill the guard before its pipe closes, because it treats a closed pipe as the death of `quorate`.
+        // Kill the guard before its pipe closes, because the guard treats a closed pipe as the death of `quorate`.
         if !self.gone {
             let _ = self.child.kill();
             let _ = self.child.wait();

@@ -127,7 +127,8 @@ impl Orders {
         let mut words = line.split_whitespace();
         match words.next() {
             Some("group") => {
-                // For `killpg`, 0 would mean the group of the guard itself, and 1 would mean all processes.
+                // Accept only groups above 1: for `killpg`, 0 means the group of the guard itself, and 1 means all
+                // processes.
                 self.group = words.next().and_then(|w| w.parse().ok()).filter(|&g| g > 1);
             }
             Some("until") => {
@@ -139,12 +140,12 @@ impl Orders {
     }
 }
 
-/// The order that makes the guard watch the process group `group`.
+/// The order to the guard to watch the process group `group`.
 pub(super) fn group_order(group: Pid) -> String {
     format!("group {group}\n")
 }
 
-/// The order that sets the deadlines for SIGTERM and SIGKILL, on the clock of [`now`].
+/// The order to the guard that sets the deadlines for SIGTERM and SIGKILL, on the clock of [`now`].
 pub(super) fn until_order(terminate_at: Duration, kill_at: Duration) -> String {
     format!("until {} {}\n", terminate_at.as_nanos(), kill_at.as_nanos())
 }

@@ -115,7 +115,7 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// The fate of a command after [`Watch::stop`], which returned the `survivors`.
+    /// The fate of a command after [`Watch::stop`]. `survivors` are the processes that could not be stopped.
     fn of(survivors: Option<Members>) -> Self {
         survivors.map_or(Self::Killed, Self::StillRunning)
     }

@@ -127,7 +127,7 @@ pub(crate) async fn unless_asked_to_end<T>(
 pub(crate) fn repair_inherited() -> io::Result<()> {
     SigSet::all().thread_unblock()?;
     if ignores(ignored(), Signal::SIGCHLD) {
-        // The handler stays until this process ends, and children do not inherit it.
+        // The SIGCHLD handler stays until this process ends, and children do not inherit the handler.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .build()?;
