@@ -54,7 +54,7 @@ pub struct Entry {
     /// The name of the process that observed the event: `c1` is the first process of a client, `c1.2` its second
     /// process, `m3` a master. `chaos` (the driver) and `register` record events as well.
     pub who: String,
-    /// The event.
+    /// The observed event.
     #[serde(flatten)]
     pub what: Event,
 }
@@ -70,7 +70,7 @@ pub enum Event {
     },
     /// An attempt began. The event is recorded before the client sends a request.
     Wait {
-        /// The attempt.
+        /// The number of the attempt within its client process.
         op: u64,
         /// The resource to be locked.
         resource: String,
@@ -86,7 +86,7 @@ pub enum Event {
     },
     /// The attempt obtained the lock.
     Obtained {
-        /// The attempt.
+        /// The number of the attempt within its client process.
         op: u64,
         /// The fencing token.
         token: Option<u64>,
@@ -98,21 +98,21 @@ pub enum Event {
     },
     /// The holder saw that its lock is valid for longer than before.
     Renewed {
-        /// The attempt.
+        /// The number of the attempt within its client process.
         op: u64,
         /// The new end of the validity.
         until: u64,
     },
     /// The holder stopped believing in its lock and released it. The event is recorded before the release is sent.
     Release {
-        /// The attempt.
+        /// The number of the attempt within its client process.
         op: u64,
         /// The end of the lock's validity at that time.
         until: Option<u64>,
     },
     /// The masters answered the release.
     Released {
-        /// The attempt.
+        /// The number of the attempt within its client process.
         op: u64,
         /// The number of masters that deleted the key.
         on: usize,
@@ -121,7 +121,7 @@ pub enum Event {
     },
     /// The holder was notified that the lock is lost.
     Notified {
-        /// The attempt.
+        /// The number of the attempt within its client process.
         op: u64,
         /// The cause of the loss.
         cause: String,
@@ -130,14 +130,14 @@ pub enum Event {
     },
     /// The attempt ended without obtaining the lock.
     Missed {
-        /// The attempt.
+        /// The number of the attempt within its client process.
         op: u64,
         /// The reason: `held`, `no_quorum`, `late`, and others.
         why: String,
     },
     /// The client dropped the attempt before it had an outcome.
     Dropped {
-        /// The attempt.
+        /// The number of the attempt within its client process.
         op: u64,
     },
     /// A holder changed unprotected data: it read the old content, and wrote new content made from it.
@@ -166,7 +166,7 @@ pub enum Event {
     },
     /// A client's request for a prize was answered.
     Answered {
-        /// The attempt.
+        /// The number of the attempt within its client process.
         op: u64,
         /// The answer: `taken`, `sold_out`, `lost` or `missing`.
         answer: String,

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     tasks: Vec<usize>,
 }
 
-/// An implementation in the comparison.
+/// An implementation that is compared: in this program, or in the process of a peer.
 enum Party {
     Here(Name, Arc<Contender>),
     Elsewhere(Peer),

@@ -1,4 +1,4 @@
-//! Concurrent holds of one lock owner share one fencing token.
+//! Checks that concurrent holds of one lock owner share one fencing token.
 
 use super::{Case, Finding, Verdict, Violation};
 use crate::claim::Claim;

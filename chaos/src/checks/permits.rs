@@ -1,4 +1,4 @@
-//! A semaphore has at most as many holders at a time as permits, each in a slot of its own.
+//! Checks semaphores: never more holders at a time than permits, and each holder in a slot of its own.
 
 use super::{Case, Finding, Verdict, Violation};
 use crate::claim::Claim;
