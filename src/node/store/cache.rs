@@ -1,4 +1,4 @@
-//! A session's cache of records: the content that it last read or wrote.
+//! The record cache of one session of a store: the content that the session last read or wrote.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,17 @@ use super::names::Name;
 use crate::node::memory::Master;
 use crate::node::memory::items::Item;
 
-/// The number of records to remember. If there are more, all records that were not used lately are forgotten. A
-/// forgotten record must be read again, and at a store without a clock the wait for its expired items starts again.
+/// The number of records that the cache remembers. If there are more, all records that were not used lately are
+/// forgotten. A forgotten record must be read again. At a store without a clock, the wait until its items have expired
+/// then starts again.
 const MOST: usize = 16_384;
 
-/// The records that one session knows.
+/// The records of the store that one session knows.
 #[derive(Default)]
 pub(super) struct RecordCache {
     records: HashMap<Name, CachedRecord>,
-    /// Records with an unanswered change that may still take effect. Such a record is changed before an answer is based
-    /// on it.
+    /// Records with an unanswered change, which may still take effect. Such a record is changed again before any answer
+    /// is based on it.
     dirty: HashMap<Name, u64>,
     /// The number of the present batch. Records that were read or written in this batch are fresh.
     round: u64,
@@ -28,13 +29,14 @@ struct CachedRecord {
     stored: Vec<StoredItem>,
     /// The batch in which the record was last read or written.
     seen: u64,
-    /// Another session may have changed the record. It must be read again, but its known times remain useful.
+    /// Another session may have changed the record, so it must be read again. The known times of its items remain
+    /// useful.
     doubtful: bool,
 }
 
 impl CachedRecord {
-    /// Whether the record is empty apart from items that its next change would remove. `now` is the store's time; a
-    /// counter that is still needed at `date` keeps the record.
+    /// Whether the record is empty, apart from items that its next change would remove. `now` is the store's time. A
+    /// fencing counter that is still needed at the date `date` keeps the record.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.stored.iter().map(|stored| &stored.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
@@ -48,7 +50,7 @@ impl CachedRecord {
 }
 
 impl RecordCache {
-    /// Starts the next batch: no record is fresh any more.
+    /// Starts the next batch of requests: no record counts as fresh any more.
     pub(super) fn start_batch(&mut self) {
         self.round += 1;
         if self.records.len() > MOST {
@@ -61,19 +63,19 @@ impl RecordCache {
         }
     }
 
-    /// The number of the present batch.
+    /// The number of the present batch of requests.
     pub(super) fn round(&self) -> u64 {
         self.round
     }
 
-    /// Whether there is room to remember records for which there was no request.
+    /// Whether the cache has room for records for which there was no request.
     pub(super) fn has_room(&self) -> bool {
         self.records.len() < MOST / 2
     }
 
     /// At most `most` obsolete records, with their versions. A record is obsolete if at `now` all its items have
-    /// expired, if no counter in it is needed at `date` (for stores that date their changes), and if there was no
-    /// request for it since the batch `since`.
+    /// expired, if no fencing counter in it is needed at `date` (for stores that date their changes), and if there was
+    /// no request for it since the batch `since`.
     pub(super) fn obsolete(
         &self,
         (now, date): (u64, Option<u64>),
@@ -132,8 +134,8 @@ impl RecordCache {
         }
     }
 
-    /// Marks all records as doubtful: the server may have forgotten its last changes, and then other changes can get
-    /// the same versions.
+    /// Marks all records as possibly changed. The server may have forgotten its last changes, and other changes may
+    /// then have got the same versions.
     pub(super) fn mark_all_doubtful(&mut self) {
         for cached in self.records.values_mut() {
             cached.doubtful = true;
@@ -161,7 +163,7 @@ impl RecordCache {
         }
     }
 
-    /// Stores the result of an answered change. No older change of the record can take effect any more.
+    /// Stores the content of a record after an answered change. No older change of the record can take effect any more.
     pub(super) fn note_written(&mut self, name: &Name, version: u64, stored: Vec<StoredItem>) {
         self.dirty.remove(name);
         self.put(name, version, stored);

@@ -1,17 +1,17 @@
-//! The content of a record: items with their times, encoded as bytes.
+//! The content of a record: items with their expiry times, encoded as bytes.
 //!
-//! A store with its own clock stores the end of each item on that clock. In a store without a clock, an item has a
-//! duration and a stamp that is different at each write. A client that reads the item (an observer) considers it
-//! expired after it has seen the item unchanged for that duration plus a little more, on its own clock. The holder
-//! counts from before its request. The item is written after that, and observers see it later still. So no observer
-//! sees the end before the holder.
+//! In a store with its own clock, each item has its expiry on that clock. In a store without a clock, each item has a
+//! duration, and a stamp that is different at each write. A client that reads the item (an observer) considers it
+//! expired after it has seen the item unchanged for the duration plus a little more, on its own clock. The holder
+//! counts the duration from before its request. The item is written later, and observers see it later still. So the
+//! holder's lease has ended before any observer considers it expired.
 
 use std::time::Duration;
 
 use super::names::Name;
 use crate::node::memory::items::{Id, Item, Kind};
 
-/// The first byte of every state: the version of the format.
+/// The first byte of every encoded record: the version of the format.
 const FORMAT: u8 = 1;
 
 /// The latest time that is stored, in microseconds. No clock is beyond it, and no item is kept longer.
@@ -22,12 +22,12 @@ pub(super) const LATEST: u64 = 1 << 61;
 pub(super) struct StoredItem {
     pub(super) item: Item,
     when: When,
-    /// Whether every observer sees the item at least as long as this observer does. False if the item's stamp was read,
-    /// because other observers may have read it earlier.
+    /// Whether every other observer considers the item unexpired at least as long as this client does. False if this
+    /// client read the item's stamp, because other observers may have read it earlier.
     sure: bool,
 }
 
-/// A lease that an answer promises now: its key, its value, and its earliest end.
+/// A lease that the answer to a request promises: its key, its value, and its earliest end.
 pub(super) struct Promised {
     pub(super) key: Name,
     pub(super) value: [u8; 32],
@@ -35,20 +35,21 @@ pub(super) struct Promised {
     pub(super) since: Since,
 }
 
-/// When a promised lease begins to count.
+/// The moment from which a promised lease counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Since {
-    /// The lease counts from before the first grant. A repeated grant promises nothing more than the first one.
+    /// The lease counts from before its first grant. A repeated grant does not make it longer.
     Before,
-    /// The lease counts from now if the hold is new. A new hold joins others of its class and depends on their lock
-    /// key.
+    /// The lease counts from now if the hold is new. A new hold joins other holds of the same readers or owner, and
+    /// depends on the lock key that they share.
     Joined,
     /// The lease counts from now, because it is extended.
     Extended,
 }
 
 impl Promised {
-    /// Whether the lease depends on `item`: the content of the lock key, or the entry of a hold in a class.
+    /// Whether the lease depends on `item`: the content of the lock key, or the entry of one of the holds that share
+    /// the key.
     fn rests_on(&self, item: &Item) -> bool {
         let Id { kind, key, member } = &item.id;
         let here = **key == *self.key;
@@ -56,13 +57,13 @@ impl Promised {
     }
 }
 
-/// The end of an item, as it is stored.
+/// The stored expiry of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Always,
-    /// The item ends at this time on the server's clock, in microseconds.
+    /// The item expires at this time on the server's clock, in microseconds.
     Until(u64),
-    /// The item ends `life` microseconds after it was written with the stamp `stamp`.
+    /// The item expires `life` microseconds after it was written with the stamp `stamp`.
     For {
         stamp: u64,
         life: u64,
@@ -72,13 +73,14 @@ enum When {
 /// The clock that decides when an item has expired.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clock {
-    /// The server's clock. It may be ahead of the assumed time by `slack` microseconds.
+    /// The server's clock. Its true time may be up to `slack` microseconds later than the assumed time.
     Server { slack: u64 },
-    /// The clock of the observer's process. Items that are written now get the stamp `stamp`.
+    /// The clock of this client's process. Items that are written now get the stamp `stamp`.
     Own { stamp: u64 },
 }
 
-/// How long an observer waits until it considers a lease of `life` microseconds expired: 1 % and 2 ms more.
+/// How long an observer waits before it considers a lease of `life` microseconds expired: 1 % and 2 ms longer than the
+/// lease.
 fn seen(life: u64) -> u64 {
     #[cfg(feature = "testing")]
     if super::flaw::has(super::flaw::StoreFlaw::EarlyEnd) {
@@ -87,7 +89,7 @@ fn seen(life: u64) -> u64 {
     life + life / 100 + 2_000
 }
 
-/// Rounds the end of a queue, of a place in a queue or of a hold up to whole milliseconds.
+/// Rounds the expiry of a queue, of a place in a queue or of a hold up to whole milliseconds.
 fn whole(kind: Kind, until: u64) -> u64 {
     match kind {
         Kind::Text | Kind::Foreign | Kind::Watcher => until,
@@ -96,8 +98,8 @@ fn whole(kind: Kind, until: u64) -> u64 {
 }
 
 impl StoredItem {
-    /// Decodes a record that was read at `now`, by an observer that knew the same record as `known`. `None` if the
-    /// record was not written by this library, or is damaged.
+    /// Decodes a record that was read at `now`. `known` are its items as this client knew them before. Returns `None`
+    /// if the record was not written by this library, or is damaged.
     pub(super) fn read(state: &[u8], known: &[Self], now: u64) -> Option<Vec<Self>> {
         let mut rest = match state.split_first() {
             None => return Some(Vec::new()),
@@ -149,8 +151,8 @@ impl StoredItem {
     }
 
     /// The items to write at `now` into a record that contained `before` and is to contain `items`. An unchanged item
-    /// keeps its exact time, unless a promised lease depends on the item and other observers may see the item end too
-    /// early.
+    /// keeps its exact expiry. The exception is an item on which a promised lease depends, if other observers may
+    /// consider it expired too early.
     pub(super) fn after(
         before: &[Self],
         items: Vec<Item>,
@@ -178,20 +180,20 @@ impl StoredItem {
         all
     }
 
-    /// Whether this item is the entry of the promised hold. If so, the hold existed already.
+    /// Whether this item is the entry of the promised hold. If it is, the hold existed before the request.
     fn is_hold_of(&self, promised: &Promised, now: u64) -> bool {
         self.item.id.kind == Kind::Hold && promised.rests_on(&self.item) && self.item.lives(now)
     }
 
-    /// Returns this item, kept from `now` on for the promised time, whatever the server's clock shows and whichever
-    /// observer reads it.
+    /// Returns this item with an expiry that keeps it for the promised time from `now` on, whatever the server's clock
+    /// shows and whichever observer reads it.
     fn promised(&self, now: u64, last: &Promised, clock: Clock) -> Self {
         let until = last.until;
         let until = match (self.when, clock) {
-            // The stored end is late enough if the clock shows its earliest possible time, but perhaps not if it shows
-            // its latest.
+            // The stored expiry is late enough if the clock is at the beginning of its range of uncertainty, but
+            // perhaps too early if it is at the end.
             (When::Until(stored), Clock::Server { slack }) if stored < until + slack => until,
-            // Other observers may have read the stamp earlier, and count from then.
+            // Other observers may have read the stamp before this client, and count from then.
             (When::For { life, .. }, _) if !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
@@ -209,7 +211,7 @@ impl StoredItem {
             }
             (Some(until), Clock::Own { stamp }) => {
                 let life = until.saturating_sub(now);
-                // For the process that writes the item, it expires after exactly this time.
+                // In the process that writes the item, the item expires after exactly this time.
                 item.until = Some(whole(item.id.kind, until));
                 When::For { stamp, life }
             }
@@ -251,7 +253,7 @@ fn number(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*number))
 }
 
-/// Reads a time that is small enough for additions to be safe.
+/// Reads a time. Returns `None` if the time is so large that additions could overflow.
 fn time(rest: &mut &[u8]) -> Option<u64> {
     number(rest).filter(|time| *time <= LATEST)
 }
@@ -359,7 +361,7 @@ mod tests {
         );
     }
 
-    /// Another observer has seen the lease since it was written, and counts from that moment.
+    /// Another observer has seen the lease since it was written, and counts from the moment when it first saw it.
     #[test]
     fn extension_of_a_lease_read_from_the_store_writes_a_new_stamp() {
         let (stamp, life) = (7, 500_000);

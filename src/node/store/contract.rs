@@ -17,12 +17,12 @@ use crate::node::{Fault, NodeName, ServerRun};
 /// - A commit takes effect as a whole or not at all, and only if every record in it still has the version that the
 ///   commit names. A changed record gets another version, and **never one that it had before**, even if it was removed
 ///   in between.
-/// - A request that a session has not answered may take effect at any later time, or never. Versions make that
-///   harmless.
+/// - A request that a session has not answered may take effect at any later time, or never. The versions of the records
+///   make a late effect harmless.
 /// - A read may return older content than answers to other sessions, for example from a follower that lags behind. It
-///   is never older than what the same session has read or changed.
-/// - The server does not forget a change that it has answered while it runs, and after a restart only as
-///   [`Greeting::uptime`] allows.
+///   never returns older content than the same session has read or changed.
+/// - While the server runs, it does not forget a change that it has answered. After a restart it may forget changes
+///   only as [`Greeting::uptime`] allows.
 pub trait Store: Send + Sync + 'static {
     /// A connection for reads and changes.
     type Session: Session;
@@ -35,7 +35,7 @@ pub trait Store: Send + Sync + 'static {
     /// The properties of this store.
     fn traits(&self) -> Traits;
 
-    /// Opens a session. The caller limits the time by dropping the future.
+    /// Opens a session. A caller that wants a time limit drops the future.
     fn connect(&self) -> impl Future<Output = Result<(Self::Session, Greeting), Fault>> + Send;
 
     /// Starts to receive the wake-ups for a process.
@@ -48,7 +48,7 @@ pub trait Store: Send + Sync + 'static {
     fn inspect(&self) -> impl Future<Output = Inspection> + Send;
 }
 
-/// The properties of a store, as its implementation declares them.
+/// The properties of a store, as the implementation of the store declares them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Traits {
@@ -61,8 +61,9 @@ pub struct Traits {
     pub batch: usize,
     /// Whether the store wakes waiters; by default `true`. If not, waiters poll.
     pub wakes: bool,
-    /// Whether the listener polls instead of being notified; by default `false`. If so, waiters near the front of the
-    /// queue also get a message in advance, and [`Listener::follow`] determines how often to poll.
+    /// Whether the store's listener polls instead of being notified; by default `false`. If it polls, waiters near the
+    /// front of the queue also get a message in advance, and the pacer of [`Listener::follow`] determines how often it
+    /// polls.
     pub looks: bool,
 }
 
@@ -113,14 +114,14 @@ impl Traits {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Greeting {
-    /// Identifies the run of the server process: it changes with every restart.
+    /// Identifies the run of the server process: the id changes with every restart.
     pub run: ServerRun,
-    /// Identifies the server, so that one server with two addresses is detected. The name is the same through every
+    /// The server's own name, so that one server with two addresses is detected. The name is the same through every
     /// address and after a restart.
     pub server: Option<String>,
-    /// How long the server has been up, if it may have forgotten grants when it started. Its votes do not count until
-    /// every lease from before the start has expired. `None` for a server that never loses a change that it has
-    /// answered.
+    /// How long the server has been up, if it may have forgotten grants in its last restart. Its votes do not count
+    /// until every lease from before that restart has expired. `None` for a server that never loses a change that it
+    /// has answered.
     pub uptime: Option<Duration>,
 }
 
@@ -157,30 +158,32 @@ pub trait Session: Send + 'static {
         names: &[Arc<[u8]>],
     ) -> impl Future<Output = Result<Clocked<Vec<Record>>, Fault>> + Send;
 
-    /// Tries these commits in this order, each by itself: a commit with a stale version does not stop the next commit.
-    /// There are at most [`Traits::batch`] commits, and no two of them change the same record.
+    /// Tries these commits in this order, each independently: a commit with a stale version does not stop the next
+    /// commit. There are at most [`Traits::batch`] commits, and no two of them change the same record.
     fn commit(
         &mut self,
         commits: &[Commit],
     ) -> impl Future<Output = Result<Clocked<Vec<Committed>>, Fault>> + Send;
 
-    /// Reads at most `count` records, beginning with the record number `from` in a stable order.
+    /// Reads at most `count` records in a stable order, beginning with the record at position `from`.
     fn page(
         &mut self,
         from: u64,
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
-    /// The date, in microseconds since 1970, of the last change of this session that the server has answered. It is for
-    /// stores that date their changes by a clock that is not fit to measure leases. Fencing numbers are derived from
-    /// this date. A session returns a date from its beginning on, or never. Without a date the counter of a lock is
-    /// kept forever. The date is ignored for stores that return [`Clocked::clock`].
+    /// The date, in microseconds since 1970, of this session's last change that the server has answered. Fencing
+    /// numbers are derived from the date.
+    ///
+    /// It is for stores that date their changes by a clock that is not fit to measure leases. A session returns a date
+    /// from its beginning on, or never. Without a date the fencing counter of a lock is kept forever. The date is
+    /// ignored for stores that return [`Clocked::clock`].
     fn date(&self) -> Option<u64> {
         None
     }
 
-    /// Removes these records, each only if it still has this version. Their content is not needed any more. Like a
-    /// commit, the removal may take effect late or never.
+    /// Removes these records, each only if it still has the given version. The content of the records is not needed any
+    /// more. Like a commit, the removal may take effect late or never.
     fn remove(
         &mut self,
         records: &[(Arc<[u8]>, u64)],
@@ -194,7 +197,7 @@ pub struct Clocked<T> {
     pub what: T,
     /// The time on the server's clock at some moment between request and answer, in microseconds since 1970. A store
     /// without its own clock always returns `None`. Then a client considers a lease expired after it has seen the lease
-    /// unchanged for its duration.
+    /// unchanged for the duration of the lease.
     pub clock: Option<u64>,
 }
 
@@ -215,7 +218,7 @@ pub type NamedRecord = (Vec<u8>, Record);
 pub struct Commit {
     /// The changes, one for each record.
     pub changes: Vec<Change>,
-    /// The wake-ups to send after the commit. They are hints: they may be lost, and an unnecessary wake-up does no
+    /// The wake-ups to send after the commit. They are hints: a wake-up may be lost, and an unnecessary one does no
     /// harm.
     pub wakes: Vec<Wake>,
 }
@@ -240,7 +243,7 @@ pub enum Committed {
     Stale,
 }
 
-/// A wake-up for one process.
+/// A wake-up message for one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wake {
     /// The id of the process: 16 hexadecimal digits.
@@ -251,7 +254,7 @@ pub struct Wake {
 
 /// Receives the wake-ups of one process.
 pub trait Listener: Send + 'static {
-    /// Passes the pacer that determines how often to poll from now on. Only listeners that poll use the pacer.
+    /// Receives the pacer, which determines from now on how often to poll. Only listeners that poll use it.
     fn follow(&mut self, pacer: Pacer) {
         let _ = pacer;
     }

@@ -1,15 +1,15 @@
-//! Bugs that a simulation seeds in the driver of stores, to check that its checks detect them.
+//! Bugs that a simulation seeds in the driver of stores, to test that the simulation's checks detect them.
 
 use std::cell::Cell;
 
 /// A seeded bug in the driver of stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFlaw {
-    /// The pending requests of a lost session are not made harmless.
+    /// When a session is lost, its unanswered requests are not made harmless.
     Unsoiled,
     /// The uncertainty about the server's clock is ignored, even when leases are written.
     NoSlack,
-    /// At a store without a clock, an observer waits only for a third of a lease.
+    /// At a store without a clock, an observer considers a lease expired after only a third of it.
     EarlyEnd,
 }
 

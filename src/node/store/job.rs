@@ -1,4 +1,4 @@
-//! Requests that share records, their answers, and the one change that executes them.
+//! Jobs: requests that share records, their answers, and the one change of the records that executes them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +15,17 @@ use crate::node::memory::{Dates, Master};
 use crate::node::{Answer, Claim, Fault, Request, ServerRun};
 use crate::protocol::instant::Instant;
 
-/// How long a process is notified of new leaders without renewing its request.
+/// For how long a process that observes an election is notified of new leaders if it does not renew its request.
 pub(super) const WATCHED: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// The first byte of a wake-up and of an announcement of a new leader. The key follows.
+/// The first byte of a wake-up, and of an announcement of a new leader. The lock key follows.
 pub(super) const FREE: u8 = b'w';
 pub(super) const LEADER: u8 = b'l';
-/// The first byte of a message to a waiter near the front of the queue. The key follows.
+/// The first byte of a message to a waiter near the front of the queue. The lock key follows.
 pub(super) const NEXT: u8 = b'n';
 
-/// Requests that are decided and answered together, because each of them shares a record with another one.
+/// Requests that are decided and answered together, because each of them shares a record with another request of the
+/// job.
 pub(super) struct Job {
     pub(super) names: Vec<Name>,
     pub(super) asked: Vec<Asked>,
@@ -73,7 +74,7 @@ impl Asked {
 
 /// The result of deciding a job.
 pub(super) enum Outcome {
-    /// The records do not change.
+    /// The records do not change, so nothing is committed.
     Same,
     /// Commit this change. Afterwards the records contain these items.
     Change(Commit, Vec<Vec<StoredItem>>),
@@ -81,21 +82,21 @@ pub(super) enum Outcome {
     Unsure,
 }
 
-/// The facts that a job is decided with, apart from its records.
+/// The facts, apart from its records, on which the decision of a job is based.
 pub(super) struct Setting<'a> {
     pub(super) time: &'a StoreTime,
     pub(super) now: Instant,
-    /// The stamp that every item gets that is written now, at a store without a clock.
+    /// For a store without a clock: the stamp of all items that are written now.
     pub(super) stamp: u64,
     pub(super) run: &'a ServerRun,
     /// The process whose wake-ups this node delivers by itself.
     pub(super) process: Option<&'a Arc<str>>,
-    /// Whether waiters behind a woken waiter are notified that they are next.
+    /// Whether the waiters behind a woken waiter are notified that they are near the front.
     pub(super) nudges: bool,
 }
 
 impl Job {
-    /// Adds the request to the jobs: to a job with which it shares a record, or as a new job. Jobs keep the order of
+    /// Adds the request to the jobs: to the job with which it shares a record, or as a new job. Jobs keep the order of
     /// arrival.
     pub(super) fn sort(all: &mut Vec<Self>, queued: Queued) {
         let names = names::of_request(&queued.request);
@@ -146,8 +147,8 @@ impl Job {
         for stored in known.iter().flat_map(|(_, stored)| stored.iter()) {
             let mut item = stored.item.clone();
             match item.id.kind {
-                // The counter has expired but is still needed: its number was drawn while the store's date was ahead,
-                // and the date has been corrected since. Keep the counter for another day.
+                // The fencing counter has expired but is still needed: it is from a time at which the store's date was
+                // ahead, and the date has been corrected since. Keep the counter for another day.
                 Kind::Text if !item.lives(now) && needs(dates, &item) => {
                     item.until = Some(now + DAY_US);
                     master.put(item);
@@ -220,16 +221,16 @@ impl Job {
         }
     }
 
-    /// Whether at least one request is refused. A waiter that asks again has usually been woken, so the cached state is
-    /// probably outdated. A heartbeat that is written based on it would fail as stale, and costs the store as much as a
-    /// change.
+    /// Whether at least one request of the job is refused. If a waiter asks again, it has usually been woken, so the
+    /// cached state is probably outdated. A heartbeat that is written based on an outdated state fails as stale, and
+    /// costs the store as much as a change.
     fn refuses(&self) -> bool {
         let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
         self.asked.iter().any(refused)
     }
 }
 
-/// Whether the item is a counter that must be kept, because the next number could be smaller without it.
+/// Whether the item is a fencing counter that must be kept, because without it the next number could be smaller.
 fn needs(dates: Dates, item: &Item) -> bool {
     matches!(dates, Dates::Shown(date) if item.is_counter_needed_at(date))
 }
@@ -249,7 +250,7 @@ fn apply(
     if let (Request::Watch { key, on }, Some(process)) = (request, setting.process) {
         let id = Id::of(Kind::Watcher, key, process.as_bytes());
         let known = watchers.iter().position(|watcher| watcher.id == id);
-        // The observer's entry is renewed when half of its time has passed.
+        // Renew the observer's entry once half of its time has passed.
         let fresh = known.is_some_and(|at| watchers[at].lives(now + micros(WATCHED) / 2));
         if !fresh || !on {
             watchers.retain(|watcher| watcher.id != id);

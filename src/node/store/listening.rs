@@ -12,7 +12,7 @@ use crate::protocol::instant::Instant;
 /// How many waiters behind the first are notified that they are near the front.
 pub(crate) const NEAR: usize = 2;
 
-/// The records and elections that a process listens for.
+/// The records and elections of one store for which a process listens.
 #[derive(Default)]
 pub(super) struct Listening {
     state: Mutex<State>,
@@ -22,7 +22,7 @@ pub(super) struct Listening {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The records to listen for, because a waiter of this process is queued there.
+    /// The records to listen for. A waiter of this process is queued in each of them.
     wanted: BTreeMap<Name, Wanted>,
     /// The elections to listen for, because this process observes them.
     pub(super) watched: HashSet<Name>,
@@ -31,9 +31,9 @@ pub(super) struct State {
     closed: bool,
 }
 
-/// The known state of a waiter of this process.
+/// The state of a waiter of this process that the listener knows.
 struct Wanted {
-    /// The time until which to listen for the record.
+    /// The time until which this process listens for the record.
     until: Instant,
     /// The last known number of waiters before ours; `None` after our waiter has stopped waiting.
     ahead: Option<u64>,
@@ -85,7 +85,7 @@ impl Listening {
         self.pacer.set(state.pace());
     }
 
-    /// Notes that our waiter is near the front of the queue.
+    /// Notes that our waiter is near the front of the queue in this record.
     pub(super) fn draw_near(&self, name: &Name) {
         let mut state = self.state();
         if let Some(wanted) = state.wanted.get_mut(name) {
@@ -95,7 +95,7 @@ impl Listening {
         self.pacer.set(state.pace());
     }
 
-    /// Recomputes the pace after the waiters have changed.
+    /// Recomputes how soon a wake-up may arrive, after the waiters have changed.
     pub(super) fn repace(&self) {
         let pace = self.state().pace();
         self.pacer.set(pace);
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(pace(), Pace::Waiting, "the other waiter is still queued");
         listening.note_ahead(std::slice::from_ref(&b), None);
         assert_eq!(pace(), Pace::Idle);
-        // This message comes after the waiter has stopped waiting.
+        // This message arrives after the waiter has stopped waiting.
         listening.draw_near(&a);
         assert_eq!(pace(), Pace::Idle);
         listening.state().watched.insert(b);

@@ -8,7 +8,8 @@ use crate::node::{Claim, Request};
 /// The name of a record.
 pub(super) type Name = Arc<[u8]>;
 
-/// The record of a lock key. A slot belongs to the record of its semaphore; other lock keys have records of their own.
+/// The record of a lock key. The slots of a semaphore share the record of the semaphore; each other lock key has its
+/// own record.
 pub(super) fn of_lock(key: &[u8]) -> Name {
     keys::line_of(key).into()
 }

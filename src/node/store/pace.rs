@@ -1,4 +1,4 @@
-//! How soon a waiter of this process may be woken.
+//! How soon a waiter of this process may be woken, so that a listener that polls knows how often to poll.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub enum Pace {
     /// No waiter of this process is queued at the moment.
     Idle,
-    /// A waiter of this process is queued, with others before it.
+    /// A waiter of this process is queued, with other waiters before it.
     Waiting,
     /// A waiter of this process is first in its queue, or near the front.
     Next,
 }
 
-/// Reports the present [`Pace`]. Any thread may use it.
+/// Reports the present [`Pace`] of the waiters of this process. Any thread may use it.
 #[derive(Clone, Debug)]
 pub struct Pacer(Arc<AtomicU8>);
 
@@ -26,7 +26,7 @@ impl Default for Pacer {
 }
 
 impl Pacer {
-    /// The present pace.
+    /// How soon a waiter of this process may be woken.
     pub fn pace(&self) -> Pace {
         match self.0.load(Ordering::Relaxed) {
             0 => Pace::Idle,

@@ -1,9 +1,9 @@
-//! The task that owns one session of a store at a time.
+//! The task that serves one session of a store, and opens another session when that one is lost.
 //!
 //! Every request is answered, whatever the store does. A request that was sent is answered within the store's timeout,
 //! a request that waits for a session within the connect timeout, and a request in a burst within [`BURST_TIMEOUTS`]. A
-//! session that does not answer in time is dropped, and its pending requests are made harmless: the next change of each
-//! record involved gives that record another version.
+//! session that does not answer in time is dropped, and its unanswered requests are made harmless: the next change of
+//! each record involved gives that record another version.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -32,16 +32,17 @@ use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
 use crate::settings::RestartGuard;
 
-/// How long the task goes on trying to deliver releases after its handle was dropped.
+/// How long the task still tries to deliver releases after the store's handle was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The longest time that a request in a burst may wait before it is sent, as a multiple of the store's timeout.
 const BURST_TIMEOUTS: u32 = 10;
 
-/// After this time without an answer the store is asked for its clock, to check that it still answers.
+/// After this time (2 s) without an answer, the task asks the store for its clock, to check that the store still
+/// answers.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Runs until the handle was dropped and nothing is left to deliver.
+/// Runs the task until the store's handle was dropped and nothing is left to deliver.
 pub(super) fn run<S: Store>(
     shared: Arc<Shared<S>>,
     number: usize,
@@ -59,11 +60,12 @@ struct SessionTask<S: Store> {
     cache: RecordCache,
     sweep: Sweep,
     time: StoreTime,
-    /// The last stamp that was used. It starts at a random number: a record that was removed and created again must not
-    /// look as it did before.
+    /// The last stamp that was used. The stamps start at a random number, so that a record that was removed and created
+    /// again differs from the earlier one.
     stamp: u64,
     back_off: BackOff,
-    /// Until when requests wait for a session instead of being refused; and when such a wait last began.
+    /// The time until which requests wait for a session instead of being refused. `patient_at` is when such a wait last
+    /// began.
     patience: Option<Instant>,
     patient_at: Instant,
     /// Why there is no session at the moment.
@@ -74,7 +76,7 @@ struct SessionTask<S: Store> {
     /// The records of the changes that were sent to the session and are not answered yet.
     risky: Vec<Name>,
     batch: Vec<Queued>,
-    /// For each observed election, when the store must be asked again for its announcements.
+    /// For each observed election: when to ask the store again for announcements of new leaders.
     watched: BTreeMap<Arc<[u8]>, Instant>,
 }
 
@@ -209,8 +211,8 @@ impl<S: Store> SessionTask<S> {
         })
     }
 
-    /// Waits for the future `what` until the time `until`, while there is no session. Meanwhile refuses new requests
-    /// that may not wait any longer.
+    /// Runs the future `what` until the time `until`, while there is no session. Meanwhile refuses new requests that
+    /// may not wait any longer.
     async fn wait_apart<T>(&mut self, until: Instant, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let shared = self.shared.clone();
@@ -321,7 +323,7 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Stores the time that an answer reports, to a request that was sent at `asked`. Returns the present time.
+    /// Stores the server's time from the answer to a request that was sent at `asked`. Returns the present time.
     fn learn_time(
         &mut self,
         online: &Online<S::Session>,
@@ -347,7 +349,7 @@ impl<S: Store> SessionTask<S> {
 
     async fn sweep_some(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         let now = self.now();
-        // Without a recent reading of the clock the time is unknown: do not remove anything now.
+        // Without a recent reading of the server's clock the time is unknown: remove nothing now.
         let time = self.time.now(now).map_or(0, |(least, _)| least);
         let date = self.time.removal_date(now);
         let obsolete = self.sweep.obsolete(now, (time, date), &self.cache);
@@ -421,7 +423,7 @@ impl<S: Store> SessionTask<S> {
         self.batch = apart;
     }
 
-    /// Renews the requests for announcements of observed elections, because the store forgets observers that do not
+    /// Renews this process's requests for announcements of new leaders, because the store forgets observers that do not
     /// renew.
     fn watch_again(&mut self, now: Instant) {
         let due = self.watched.iter().filter(|(_, at)| **at <= now);
@@ -475,8 +477,8 @@ impl<S: Store> SessionTask<S> {
         self.list(online).await
     }
 
-    /// Ends jobs that failed in each of their tries, because other sessions changed the records first. The store works,
-    /// and the jobs have left nothing behind. They end before their timeout, because a timeout would end the session.
+    /// Ends the jobs whose every try failed because other sessions changed the records first. The store works, and
+    /// these jobs have left nothing behind. They end before their timeout, because a timeout would end the session.
     fn step_back(&mut self) {
         for asked in std::mem::take(&mut self.jobs)
             .into_iter()
@@ -545,7 +547,7 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Commits the decided jobs. Jobs whose commit was stale are decided once more.
+    /// Commits the decided jobs. A job whose commit was stale is decided once more.
     async fn change(
         &mut self,
         online: &mut Online<S::Session>,
@@ -600,7 +602,7 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    /// Removes the wake-ups for this process from the commit and returns them.
+    /// Removes the wake-ups for this process from the commit, and returns them to be delivered directly.
     fn own(&self, commit: &mut Commit) -> Vec<Vec<u8>> {
         let Some(subscriber) = self.shared.subscriber.get() else {
             return Vec::new();

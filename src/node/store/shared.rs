@@ -19,7 +19,8 @@ pub(super) struct Shared<S> {
     pub(super) mailboxes: Box<[Mailbox]>,
     pub(super) acquaintance: Acquaintance,
     pub(super) listening: Listening,
-    /// The index of the session that searches for obsolete records: the first session that begins a search.
+    /// The index of the session that looks for obsolete records of other clients: the first session that begins to
+    /// look.
     pub(super) pager: OnceLock<usize>,
     /// The receiver of the wake-ups. Unset if no client of this process queues.
     pub(super) subscriber: OnceLock<Subscriber>,
@@ -42,7 +43,7 @@ impl<S: Store> Shared<S> {
     }
 
     pub(super) fn settle(&self, context: &Context) {
-        // If the node belongs to a `Redlock` already, the context of that one stays.
+        // If the node already belongs to a `Redlock`, keep the context of that `Redlock`.
         let _ = self.context.set(context.clone());
     }
 

@@ -1,9 +1,9 @@
-//! Removes obsolete records, a few at a time.
+//! Removes obsolete records from a store, a few at a time.
 //!
 //! A client removes a record that it has used once all items in the record have expired and the client has not used it
 //! for a while. Now and then it also checks a page of records that it has not used. A removal names the record's
 //! version, and the record contains nothing that its next change would keep. So it does not matter which client removes
-//! it, when, how often, or how late.
+//! the record, when, how often, or how late.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::cache::RecordCache;
 use super::names::Name;
 use crate::protocol::instant::Instant;
 
-/// The pause between two removals of a session.
+/// The pause between two removals of records by a session: 30 s.
 const EVERY: Duration = Duration::from_secs(30);
 
 /// The largest number of records that are removed at a time.
@@ -20,17 +20,17 @@ const MOST: usize = 16;
 /// The number of records in a page that is checked, most of which this client has not used.
 pub(super) const PAGE: u32 = 64;
 
-/// When one session next removes records, and how far its search for others has come.
+/// When a session next removes obsolete records, and the position of its search for further obsolete records.
 pub(super) struct Sweep {
     at: Instant,
-    /// The batch in which records were last removed.
+    /// The number of the batch in which records were last removed.
     since: u64,
-    /// The position at which the next page begins.
+    /// The position at which the next page of records begins.
     page: u64,
 }
 
 impl Sweep {
-    /// Sets the first removal to a random time, so that it differs between processes and sessions.
+    /// Sets the time of the first removal at random, so that it differs between processes and sessions.
     pub(super) fn new(now: Instant, seed: u64) -> Self {
         Self {
             at: now + EVERY + EVERY.mul_f64((seed % 1_000) as f64 / 1_000.0),
@@ -43,8 +43,8 @@ impl Sweep {
         now >= self.at
     }
 
-    /// The records to remove now. `at` is a time that the store's clock has certainly reached, and the date for
-    /// counters.
+    /// The obsolete records to remove now. `at` contains a time that the store's clock has certainly reached, and the
+    /// date by which fencing counters are removed.
     pub(super) fn obsolete(
         &mut self,
         now: Instant,
@@ -61,7 +61,7 @@ impl Sweep {
         self.page
     }
 
-    /// Moves on by the `found` records of the page that was read.
+    /// Moves the position of the next page on by `found`, the number of records in the page that was read.
     pub(super) fn looked(&mut self, found: usize) {
         let more = found >= PAGE as usize;
         self.page = if more { self.page + found as u64 } else { 0 };

@@ -1,4 +1,4 @@
-//! A store in memory, as a model of all stores. For tests and simulations.
+//! A store in memory that acts as any store may act, for tests and simulations.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

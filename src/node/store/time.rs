@@ -8,16 +8,16 @@ use crate::node::memory::Dates;
 /// By how much the rates of two clocks may differ, in parts per thousand. This equals the default drift of a lease.
 const RATE: u64 = 10;
 
-/// How long a date from the store is used: 12 hours, in microseconds. That is half of the time for which a counter is
-/// kept. So a client that still uses a date from before a correction finds every counter that was written since.
+/// How long a date from the store is used: 12 hours, in microseconds. That is half of the time for which a fencing
+/// counter is kept. So even a client whose date is from before a correction finds every counter that was written since.
 const DATED: u64 = 43_200_000_000;
 
-/// How long a reading of the server's clock is used: 10 s, in microseconds.
+/// How long a reading of the server's clock can be used: 10 s, in microseconds.
 const STALE: u64 = 10_000_000;
 
 /// The clock by which the records of a store are read and written.
 pub(super) struct StoreTime {
-    /// The wall clock of this process at `origin`. At a store without a clock, this process's own clock starts there.
+    /// The wall clock of this process at `origin`. For a store without a clock, time starts at this value.
     wall: u64,
     origin: Instant,
     looked: Option<Look>,
@@ -27,7 +27,7 @@ pub(super) struct StoreTime {
     dated: Option<(u64, Instant)>,
 }
 
-/// A reading of the server's clock: the server showed this time at some moment between two times of this process.
+/// A reading of the server's clock: the server showed `shown` at some moment between two times on this process's clock.
 #[derive(Clone, Copy)]
 struct Look {
     shown: u64,
@@ -60,7 +60,7 @@ impl StoreTime {
         }
     }
 
-    /// Stores the date of the session's last change that the store has answered.
+    /// Stores the date of this session's last change that the store has answered.
     pub(super) fn learn_date(&mut self, date: Option<u64>, answered: Instant) {
         let date = date.map(|date| date.min(LATEST));
         if date != self.dated.map(|(known, _)| known) {
@@ -90,8 +90,8 @@ impl StoreTime {
             .is_some_and(|(_, answered)| micros(now, answered) > DATED)
     }
 
-    /// The date by which counters are removed, for a store that dates its changes. It is the earlier of the store's
-    /// date and this process's clock, because either of them may be ahead.
+    /// The date by which obsolete fencing counters are removed, for a store that dates its changes. It is the earlier
+    /// of the store's date and this process's clock, because either of them may be ahead.
     pub(super) fn removal_date(&self, now: Instant) -> Option<u64> {
         match self.dates(now) {
             Dates::Shown(date) => Some(date.min(self.wall + micros(now, self.origin))),
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(shown(&time, 500), Some(0));
         time.learn_date(Some(9_000_000), at(400));
         assert_eq!(shown(&time, 700), Some(9_000_300));
-        // There was no change since: the date counts from when it was first received.
+        // The session has made no change since, so the date still counts from when it was first received.
         time.learn_date(Some(9_000_000), at(900));
         assert_eq!(shown(&time, 1_000), Some(9_000_600));
         time.learn_date(Some(8_000_000), at(1_000));

@@ -14,7 +14,7 @@ use crate::node::actor::back_off::BackOff;
 use crate::node::{Fault, Request, Subscriber};
 use futures::future::{Either, select};
 
-/// How long to listen after a waiter's last request. No heartbeat keeps a place for longer.
+/// How long to listen after a waiter's last request: 60 s. No heartbeat keeps a waiter's place for longer.
 const WAITS: Duration = Duration::from_secs(60);
 
 /// Starts a listening task if the request comes from a waiter or an observer and no task runs.
@@ -54,8 +54,8 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     }
 }
 
-/// Marks the listening task as ended when it is dropped, also when the runtime is shut down. A task that ended because
-/// there was nothing to listen for is marked already, and another task may be listening by then.
+/// Marks the listening task as ended when this guard is dropped, also when the runtime is shut down. A task that ended
+/// because there was nothing to listen for is marked already, and another task may be listening by then.
 struct Ended<S: Store> {
     shared: Arc<Shared<S>>,
     said: bool,
@@ -128,7 +128,7 @@ async fn pass_on<S: Store>(
     }
 }
 
-/// Waits for the future; returns `None` as soon as there is nothing left to listen for.
+/// Waits for the future. Returns `None` as soon as there is nothing left to listen for.
 async fn unless_over<S: Store, F: Future + Unpin>(
     shared: &Shared<S>,
     mut next: F,

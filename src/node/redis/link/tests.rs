@@ -34,7 +34,7 @@ impl Recorded {
         std::mem::take(&mut *self.0.lock().expect("no panic"))
     }
 
-    /// The kinds of the faults, as words.
+    /// The kinds of the faults that callers received, as words.
     fn kinds(&self) -> Vec<&'static str> {
         let kind = |answer: Result<Answer, Fault>| answer.err().map_or("answer", |f| f.kind());
         self.all()
@@ -109,7 +109,7 @@ impl Bench {
         self.link.receive(at(now));
     }
 
-    /// Takes all bytes to be written, as a socket would.
+    /// Takes all bytes that the link wants to write, as a socket would.
     fn written(&mut self) -> String {
         let output = self.link.output();
         let text = String::from_utf8_lossy(output.rest()).into_owned();
@@ -142,7 +142,7 @@ impl Bench {
         }
     }
 
-    /// Lets time pass from `now` until a connection is needed, and completes its handshake.
+    /// Lets time pass from `now` until the link wants a connection, and completes the handshake of that connection.
     fn greet_again(&mut self, now: u64) -> u64 {
         let now = self.dials(now);
         self.greet(now);
@@ -230,7 +230,8 @@ fn request_refused_after_a_script_flush_follows_the_reload() {
     assert!(bench.link.take(at(1)));
     bench.written();
     bench.say(b"-NOSCRIPT No matching script.\r\n", 2);
-    // No other event may come in between: another flush between loading and running would fail the request for good.
+    // No other event may come in between. If the scripts were flushed between loading and running, the request would
+    // fail for good.
     bench.link.take(at(3));
     let written = bench.written();
     assert_eq!(written.matches("LOAD").count(), 8, "{written}");
@@ -338,7 +339,7 @@ fn master_that_closes_after_each_handshake_delays_no_request() {
         (10..60).contains(&connections),
         "the link made {connections} connections"
     );
-    // Once a second a request may wait for one node timeout.
+    // At most once a second, a request may wait for one node timeout.
     assert!(worst <= NODE_TIMEOUT + 2, "a request waited for {worst} ms");
 }
 
@@ -467,7 +468,7 @@ fn requests_queued_for_too_long_are_refused() {
     let mut overloaded = 0;
     let mut gone_by = None;
     for now in 1..2_000 {
-        // The master answers once in 20 ms: it works, but falls behind.
+        // The master answers one request in 20 ms: it works, but more slowly than requests arrive.
         if now % 20 == 0 && now < 1_000 {
             bench.say(b"*3\r\n_\r\n:0\r\n_\r\n", now);
         }
@@ -478,7 +479,8 @@ fn requests_queued_for_too_long_are_refused() {
             gone_by = Some(now);
         }
     }
-    // This limit holds unless the master was given up as stalled before. In either case no request waits without end.
+    // Requests wait at most this long, unless the link has given the master up as stalled before. In either case no
+    // request waits without end.
     let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
     assert!(gone_by.is_none_or(|by| by <= limit), "{gone_by:?}");
     let mut left = Vec::new();
@@ -636,7 +638,8 @@ fn expired_write_is_not_sent() {
 fn write_after_a_read_is_sent_only_to_the_run_that_was_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
-        // The lock has been released, but a value that is on a majority must still reach the other masters.
+        // The lock has been released, but a value that a majority of the masters stores must still reach the other
+        // masters.
         (Some("a"), true, true),
         (Some("b"), false, false),
         (None, false, true),
@@ -892,7 +895,7 @@ fn new_connection_kills_the_old_one_by_its_client_id() {
     let kill = words.iter().position(|word| *word == "KILL");
     let kill = kill.unwrap_or_else(|| panic!("{written}"));
     assert_eq!((words[kill + 2], words[kill + 4]), ("ID", "1"), "{written}");
-    // The link takes requests only after the server has answered KILL.
+    // The link takes requests from the mailbox only after the server has answered KILL.
     bench.ask(1, acquire(1));
     assert!(!bench.link.take(at(2_003)));
     bench.say(b":1\r\n", 2_004);
@@ -996,14 +999,14 @@ fn closed_master_is_sent_only_releases() {
     assert!(bench.written().contains("EVALSHA"));
 }
 
-/// The number of keys in each written call of a script.
+/// The number of keys in each call of a script that was written.
 fn many(written: &str) -> Vec<usize> {
     let commands = written.split("EVALSHA\r\n").skip(1);
     let keys = commands.map(|rest| rest.split("\r\n").nth(3)?.parse().ok());
     keys.map(|keys| keys.expect("a number of keys")).collect()
 }
 
-/// A bench whose master has loaded the scripts for many requests, because they were needed once.
+/// A bench whose master has loaded the scripts that execute many requests in one call.
 fn many_loaded() -> Bench {
     let mut bench = Bench::new();
     bench.greet(0);
@@ -1252,7 +1255,8 @@ fn untried() -> Bench {
     bench
 }
 
-/// Sends a release, after which the link tries the delete command, and answers the trial with `reply`.
+/// Sends a release. The link sends a trial of the delete command after it, and the master answers the trial with
+/// `reply`.
 fn try_deletion(bench: &mut Bench, reply: &str, now: u64) {
     bench.ask(9, withdrawn(9));
     bench.link.take(at(now));
