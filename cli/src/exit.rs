@@ -4,25 +4,25 @@ use std::fmt;
 
 use nix::sys::signal::Signal;
 
-/// The command succeeded.
+/// Exit code: the command succeeded.
 pub(crate) const OK: u8 = 0;
-/// `doctor` found a problem, a step of `masters` was refused, or a quota has fewer units than requested.
+/// Exit code: `doctor` found a problem, a step of `masters` was refused, or a quota has fewer units than requested.
 pub(crate) const FINDINGS: u8 = 1;
-/// The command line, a variable, the configuration file or the resource name is wrong.
+/// Exit code: the command line, a variable, the configuration file or the resource name is wrong.
 pub(crate) const USAGE: u8 = 64;
-/// No quorum of masters answered.
+/// Exit code: no quorum of masters answered.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// An internal failure: a process could not be started, or a result could not be written.
+/// Exit code for an internal failure: a process could not be started, or a result could not be written.
 pub(crate) const SOFTWARE: u8 = 70;
-/// The lock was lost while the command ran under it.
+/// Exit code: the lock was lost while the command ran under it.
 pub(crate) const LOST: u8 = 74;
-/// Another client held the lock for the whole time that this command waited for it.
+/// Exit code: another client held the lock for the whole time that this command waited for it.
 pub(crate) const HELD: u8 = 75;
-/// The masters have been replaced, and the configuration of this client still names the old masters.
+/// Exit code: the masters have been replaced, and the configuration of this client still names the old masters.
 pub(crate) const CONFIG: u8 = 78;
-/// The command to run was found, but could not be executed.
+/// Exit code: the command to run was found, but could not be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// The command to run was not found.
+/// Exit code: the command to run was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
 /// An exit code as help texts show it, and its meaning.

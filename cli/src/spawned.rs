@@ -92,7 +92,7 @@ impl Spawned {
         }
     }
 
-    /// Kills the server with SIGKILL.
+    /// Kills the started server with SIGKILL.
     pub(crate) fn kill(&self) -> Result<(), Failure> {
         let killed = match self {
             Self::Redis(server) => server.kill(),

@@ -79,12 +79,12 @@ pub(crate) struct ResourceStatus {
     /// The slot of the permit, if this entry is a permit of the semaphore with the name `resource`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slot: Option<usize>,
-    /// The verdict of the majority: `held`, `free`, `split` or `unknown`.
+    /// The verdict of the majority about the lock: `held`, `free`, `split` or `unknown`.
     pub(crate) verdict: &'static str,
     /// The value of the lock key that a majority of masters reports: the holder's token, or a fixed text that means
     /// readers or an owner.
     pub(crate) holder: Option<String>,
-    /// The note that the holder has left.
+    /// The note that the holder of the lock has written.
     pub(crate) note: Option<NoteStatus>,
     /// All holds of the lock, if readers or an owner hold it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -101,7 +101,7 @@ pub(crate) struct ResourceStatus {
     pub(crate) permits_error: Option<String>,
     /// The number of masters that are a majority.
     pub(crate) quorum: usize,
-    /// The number of masters that replied.
+    /// The number of masters that replied to `status`.
     pub(crate) answered: usize,
     /// The state of the lock on each master.
     pub(crate) masters: Vec<MasterStatus>,

@@ -1,4 +1,5 @@
-//! A request that a kind of lock does not support fails with one line that names the cause, and sends nothing.
+//! Tests of requests that a kind of lock does not support: each fails with one line that names the cause, and nothing is
+//! sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -40,9 +40,9 @@ enum Step {
     Put(usize),
     Delete(&'static str, usize),
     Note(usize),
-    /// Makes both masters lose their scripts.
+    /// Makes both masters lose their loaded scripts.
     Forget,
-    /// Makes both masters run out of memory, or have memory again.
+    /// Makes both masters run out of memory (`true`), or have memory again (`false`).
     Full(bool),
 }
 
@@ -231,7 +231,7 @@ enum Wrong {
     Lines,
     /// The master does not see which locks have queues.
     Tickets,
-    /// The master loses a counter.
+    /// The master loses a fencing counter.
     Counter,
     /// The master keeps a lock for half of its TTL only.
     Expiry,

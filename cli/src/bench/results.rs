@@ -98,7 +98,7 @@ pub(super) struct Results {
     pub(super) tasks: usize,
     pub(super) took_ms: u64,
     pub(super) noise: Noise,
-    /// The settings that were measured with each quorum.
+    /// The settings (or kinds of locks) that were measured with each quorum.
     #[serde(skip)]
     pub(super) settings: &'static [Setting],
     pub(super) sizes: Vec<Row>,
