@@ -1,6 +1,6 @@
-//! Checks mutual exclusion: at most one client believes that it holds the lock. A client's belief lasts from "obtained" to the
-//! first of "release sent", "validity ended" and "loss notified". The beliefs of two clients may overlap only if their
-//! modes may share the lock.
+//! Checks mutual exclusion: at most one client believes that it holds the lock. A client's belief lasts from "obtained"
+//! to the first of "release sent", "validity ended" and "loss notified". The beliefs of two clients may overlap only if
+//! their modes may share the lock.
 
 use quorate_promises::{Belief, Exclusion, Overlap};
 

@@ -1,6 +1,6 @@
-//! Checks fencing tokens. No token is used twice, except by holds that share a lock. A hold that began after another hold was
-//! obtained has the larger token. The register never accepts a write with a token smaller than one it has seen. All of
-//! this must be true even when exclusion is broken.
+//! Checks fencing tokens. No token is used twice, except by holds that share a lock. A hold that began after another
+//! hold was obtained has the larger token. The register never accepts a write with a token smaller than one it has
+//! seen. All of this must be true even when exclusion is broken.
 
 use std::collections::HashMap;
 
