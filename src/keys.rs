@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// The prefix of all keys of quorate's own. Resource names and key prefixes may not begin with it.
+/// The prefix of all keys that quorate reserves for itself. Resource names and key prefixes may not begin with it.
 pub(crate) const RESERVED: &str = "quorate:";
 
 /// A glob pattern that matches the keys of all slots of all semaphores.
@@ -50,62 +50,63 @@ pub(crate) const WAKE: &str = "quorate:wake:";
 /// concerns.
 pub(crate) const MASTERS: &str = "quorate:masters";
 
-/// The placeholder of [`WAKE`] in scripts and in the table of access rights.
+/// The placeholder for the prefix [`WAKE`] in scripts and in the table of access rights.
 pub(crate) const WAKE_PLACE: &str = "{wake}";
 
 /// The value of the lock key while readers hold the lock.
 pub(crate) const SHARED: &str = "quorate:shared";
 
-/// The placeholder of [`SHARED`] in scripts.
+/// The placeholder for the value [`SHARED`] in scripts.
 const SHARED_PLACE: &str = "{shared}";
 
 /// The beginning of the lock key's value while an owner holds the lock; the owner's id follows.
 pub(crate) const OWNER: &str = "quorate:owner:";
 
-/// Whether a lock key with this value is held by a class (readers or an owner).
+/// Whether a lock key with this value is held by a class: readers, or the holds of one owner.
 pub(crate) fn is_marker(held: &[u8]) -> bool {
     held == SHARED.as_bytes() || held.starts_with(OWNER.as_bytes())
 }
 
-/// The placeholder of [`OWNER`] in scripts.
+/// The placeholder for the value prefix [`OWNER`] in scripts.
 const OWNER_PLACE: &str = "{owner}";
 
 /// The prefix of the channel that announces new leaders; the lock key follows.
 pub(crate) const LEADER: &str = "quorate:leader:";
 
-/// The placeholder of [`LEADER`] in scripts and in the table of access rights.
+/// The placeholder for the prefix [`LEADER`] in scripts and in the table of access rights.
 pub(crate) const LEADER_PLACE: &str = "{leader}";
 
 /// The kinds of keys that belong to a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Family {
-    /// The lock key: holds the value of the attempt that took the lock.
+    /// The lock key. Its value identifies the attempt that took the lock.
     Lock,
-    /// The fencing counter.
+    /// The fencing counter of the lock.
     Fence,
-    /// The waiters, sorted by ticket.
+    /// The queue of the lock: its waiters, sorted by ticket.
     Queue,
-    /// The deadline of each waiter's heartbeat, after which the waiter is skipped.
+    /// For each waiter in the queue, the deadline of its next heartbeat. After the deadline the waiter is skipped.
     Alive,
-    /// The largest queue ticket given out.
+    /// The largest ticket that was given out in the lock's queue.
     Ticket,
-    /// The values of force-released locks.
+    /// The lock values of locks that were force-released.
     Broken,
-    /// The holds of a class (readers or an owner), by lock value.
+    /// The holds that share the lock (readers, or the holds of one owner), by lock value.
     Holds,
     /// The value (quota or record) that is stored under the lock.
     Value,
-    /// A slot of a semaphore; its number follows the prefix.
+    /// The lock key of a semaphore's slot. The slot's number follows the prefix.
     Slot,
-    /// The fencing counter and the queue of a slot, which is a lock itself.
+    /// The fencing counter and the queue of a semaphore's slot. Each slot is a lock by itself.
     OfSlot,
-    /// The holder's note.
+    /// The note of the lock's holder.
     Note,
-    /// The note of one hold of readers or of an owner; the hold's value and the lock key follow the prefix.
+    /// The note of one hold, if readers or an owner hold the lock. The hold's lock value and the lock key follow the
+    /// prefix.
     OfHold,
     /// The generation marker of the masters: one key for all locks.
     Masters,
-    /// Exists while any queue of this master may have waiters: one key for all locks.
+    /// Exists while any queue on this master may have waiters: one key for all locks.
     Lines,
 }
 
@@ -121,14 +122,14 @@ impl Family {
         Self::Value,
         Self::Slot,
         Self::OfSlot,
-        // Must precede `Note`, because the prefix of `OfHold` begins with that of `Note`.
+        // `OfHold` must precede `Note`, because the prefix of `OfHold` begins with the prefix of `Note`.
         Self::OfHold,
         Self::Note,
         Self::Masters,
         Self::Lines,
     ];
 
-    /// The prefix of the keys of this family; the lock key follows.
+    /// The prefix of the keys of this kind; the lock key follows.
     pub(crate) fn before(self) -> &'static str {
         match self {
             Self::Lock => "",
@@ -148,7 +149,7 @@ impl Family {
         }
     }
 
-    /// The placeholder of the [prefix](Self::before) in scripts and in the table of access rights.
+    /// The placeholder for the [prefix](Self::before) in scripts and in the table of access rights.
     pub(crate) fn place(self) -> &'static str {
         match self {
             Self::Lock => "{lock}",
@@ -168,23 +169,23 @@ impl Family {
         }
     }
 
-    /// Whether the family has a single key for all locks.
+    /// Whether there is a single key of this kind for all locks.
     pub(crate) fn is_one_key(self) -> bool {
         matches!(self, Self::Masters | Self::Lines)
     }
 
-    /// The key of this family that belongs to a lock key.
+    /// The key of this kind that belongs to a lock key.
     #[cfg(any(test, feature = "testing", feature = "node"))]
     pub(crate) fn of(self, lock: &[u8]) -> Vec<u8> {
         [self.before().as_bytes(), lock].concat()
     }
 }
 
-/// The lock key that a key of this family belongs to.
+/// The lock key to which a key of this kind belongs.
 #[cfg(any(test, feature = "node"))]
 pub(crate) fn lock_of(key: &[u8]) -> &[u8] {
     let of_hold = key.strip_prefix(Family::OfHold.before().as_bytes());
-    // The prefix is followed by a value of 32 digits, a colon and the lock key.
+    // The prefix is followed by the hold's lock value (32 digits), a colon and the lock key.
     if let Some(lock) = of_hold.and_then(|rest| rest.get(33..)) {
         return lock;
     }

@@ -30,8 +30,8 @@ pub struct Listing {
     /// The masters that could not be asked for names, and why. This includes masters that restarted and may have
     /// forgotten locks ([`Fault::Quarantined`]). A lock that only these masters know is not listed.
     pub faults: Vec<(NodeName, Fault)>,
-    /// Whether a majority of the masters answered. If so, every held lock is listed. If not, locks that are held may be
-    /// missing from the list.
+    /// Whether a majority of the masters answered. If so, every held lock is listed. If not, held locks may be missing
+    /// from the list.
     pub majority_answered: bool,
 }
 
@@ -43,20 +43,21 @@ pub struct Listed {
     pub resource: Vec<u8>,
     /// The slot's number if the lock is a permit of a semaphore; `None` for all other locks.
     pub slot: Option<usize>,
-    /// What each master knows about the lock: the holder, its note, and the waiters. If another program uses the key,
-    /// its value may be private data, so `not a lock of ours` is shown instead.
+    /// What each master knows about the lock: the holder, the holder's note, and the waiters. If another program uses
+    /// the key, the key's value may be private data, so `not a lock of ours` is shown instead of the value.
     pub status: Status,
 }
 
 /// Shown instead of a value that quorate did not write.
 const NOT_OURS: &[u8] = b"not a lock of ours";
 
-/// Whether quorate wrote this value: it is a lock token, or the marker of a class.
+/// Whether quorate wrote this value of a lock key: it is a lock token, or the marker of readers or of an owner.
 fn is_of_a_lock(value: &[u8]) -> bool {
     keys::is_marker(value) || Token::from_hex(value).is_some()
 }
 
-/// Replaces values that quorate did not write. Different values get different numbers, so that they stay distinct.
+/// Replaces values that quorate did not write by a fixed text. Different values get different numbers, so that they can
+/// still be told apart.
 fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
     let mut strangers: Vec<Vec<u8>> = Vec::new();
     for node in nodes {

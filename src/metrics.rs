@@ -124,8 +124,8 @@ mod enabled {
         }
     }
 
-    /// Registers units and help texts of all metrics with the installed recorder. Creates at 0 the series that have no
-    /// master's name as a label.
+    /// Registers units and help texts of all metrics with the installed recorder. Also creates the series that are not
+    /// labelled with a master's name, with the value 0.
     pub fn describe() {
         for Metric { name, kind, help } in ALL.iter().copied() {
             let unit = if name.ends_with("_seconds") {
@@ -142,7 +142,7 @@ mod enabled {
         register([].into_iter(), &[], &[]);
     }
 
-    /// Creates every series at 0 (`first_loss_of_a_process_increases_a_series`).
+    /// Creates every series with the value 0 (`first_loss_of_a_process_increases_a_series`).
     pub(crate) fn register(
         nodes: impl Iterator<Item = Arc<str>>,
         phases: &[&'static str],
@@ -154,7 +154,7 @@ mod enabled {
             counter!(ROUNDS, "verdict" => verdict(failure)).increment(0);
         }
         counter!(CONFIRMATIONS).increment(0);
-        // Not set to 0: another `Redlock` of this process may hold locks.
+        // Do not set this gauge to 0, because another `Redlock` of this process may hold locks.
         gauge!(HELD).increment(0.0);
         for cause in causes() {
             let _ = histogram!(HOLD_SECONDS, "end" => cause.as_str());
@@ -179,8 +179,8 @@ mod enabled {
         }
     }
 
-    // The lists of all variants of the label values. The matches have no wildcard, so the code does not compile until a
-    // new variant is listed.
+    // The lists below contain all variants of each label value. The matches have no wildcard, so that the code does not
+    // compile until a new variant is listed.
 
     fn failures() -> impl Iterator<Item = Failure> {
         successors(Some(Failure::Contention), |failure| match failure {
@@ -214,7 +214,7 @@ mod enabled {
     const NOT_OURS: &str = "lost";
     const RENEWAL_OUTCOMES: [&str; 4] = [RENEWED, UNKNOWN, TOO_LATE, NOT_OURS];
 
-    /// The label value of a reply that is not a fault.
+    /// The label value for a master's reply that is not a fault.
     const OK: &str = "ok";
     const LATE: &str = "late";
 
@@ -233,7 +233,7 @@ mod enabled {
         counter!(CONFIRMATIONS).increment(1);
     }
 
-    /// Records the result of renewing one lock. `margin` is the validity that was left.
+    /// Records the result of renewing one lock. `margin` is the validity that was left when the renewal was decided.
     pub(crate) fn renewal(outcome: Extension, margin: Duration) {
         let outcome = match outcome {
             Extension::Pending => return,
@@ -248,14 +248,14 @@ mod enabled {
         counter!(RENEWALS, "outcome" => outcome).increment(1);
     }
 
-    /// Records how many waiters a waiter has seen ahead of it.
+    /// Records how many waiters were ahead of a waiter, as that waiter has seen it.
     pub(crate) fn ahead(waiters: impl FnOnce() -> Option<u64>) {
         if let Some(waiters) = waiters() {
             histogram!(QUEUE_AHEAD).record(waiters as f64);
         }
     }
 
-    /// The time since which a lock is held.
+    /// Counts one lock as held, since this instant.
     pub(crate) struct Hold(Instant);
 
     impl Hold {
@@ -265,7 +265,7 @@ mod enabled {
             Self(Instant::now())
         }
 
-        /// Records that the lock is no longer held; must be called once.
+        /// Records that the lock is no longer held. Must be called once per lock.
         pub(crate) fn end(&self, cause: LossCause) {
             gauge!(HELD).decrement(1.0);
             histogram!(HOLD_SECONDS, "end" => cause.as_str()).record(self.0.elapsed());
@@ -295,13 +295,13 @@ mod enabled {
             self.count(phase, OK, true);
         }
 
-        /// Records a fault of this kind. `said` is true if the master reported the fault, false if the master was
-        /// silent.
+        /// Records a fault of the kind `fault`. `said` is true if the master reported the fault, and false if the
+        /// master was silent.
         pub(crate) fn failed(&self, phase: &'static str, fault: &'static str, said: bool) {
             self.count(phase, fault, said);
         }
 
-        /// Records a reply that arrived after the request had been reported as timed out.
+        /// Records a reply that arrived after its request had been counted as timed out.
         pub(crate) fn late(&self, phase: &'static str) {
             self.count(phase, LATE, true);
         }

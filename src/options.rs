@@ -27,7 +27,7 @@ pub(crate) struct Options {
     pub(crate) heartbeat: Duration,
     /// The fixed part of the notes of this `Redlock`'s locks; `None` in the classic protocol.
     pub(crate) notes: Option<Notes>,
-    /// The text that the user added to the notes.
+    /// The text that the user added to the notes, for all locks of this `Redlock`.
     pub(crate) note: NoteText,
     /// Identifies this `Redlock` in wake channels and waiter ids: 16 hexadecimal digits.
     pub(crate) process: Arc<str>,
@@ -64,7 +64,7 @@ pub(crate) fn check_note(note: &NoteText) -> Result<(), BuildError> {
 }
 
 impl Options {
-    /// The full text of the note of a lock; `None` if it has none.
+    /// The full text of a lock's note; `None` if the lock has no note.
     pub(crate) fn says(&self, note: &NoteText) -> Option<Arc<str>> {
         self.notes.as_ref()?.says(note)
     }
@@ -77,7 +77,8 @@ impl Options {
             );
             return Err(bad("drift floor", self.drift.floor, why));
         }
-        // With a larger ttl a lock could outlive its fencing counter, and the same token could be granted twice.
+        // With a larger ttl a lock could outlive its fencing counter. The same fencing token could then be granted
+        // twice.
         if self.max_ttl > LONGEST_TTL {
             let why = format!("is too long: at most {} is allowed", text(LONGEST_TTL));
             return Err(bad("max_ttl", self.max_ttl, why));

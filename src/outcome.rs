@@ -1,4 +1,4 @@
-//! How an attempt or a held lock ended, in types that all layers share.
+//! Why an attempt failed or a held lock ended, in types that all layers share.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use crate::protocol::quorum::Reason;
 pub(crate) enum Failure {
     /// Another client holds the lock, or another waiter is ahead in the queue.
     Contention,
-    /// The owner already holds the lock, and no majority shows the same fencing token for its holds: a further hold
-    /// cannot join.
+    /// An owner already holds the lock, and no majority shows the same fencing token for its holds. A further hold of
+    /// the owner cannot join them.
     NotJoinable,
     /// Less than a majority of the masters can answer.
     Outage,
-    /// A majority granted the lock, but too late: no validity was left, or the wait had ended.
+    /// A majority granted the lock, but too late: no time of the lease was left, or the wait had ended.
     Late,
 }
 

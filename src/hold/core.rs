@@ -13,8 +13,8 @@ pub(crate) struct Core {
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) renewal: Arc<Renewal>,
     pub(crate) lines: Arc<LocalLines>,
-    /// Numbers the waiters of this `Redlock`. It is a field instead of a static, so that each simulation run starts at
-    /// the same number and can be repeated.
+    /// Numbers the waiters of this `Redlock`. The counter is a field and not a static, so that each simulation run
+    /// starts at the same number and can be repeated.
     pub(crate) waiters: AtomicU64,
     pub(crate) options: Options,
 }

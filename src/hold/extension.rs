@@ -17,7 +17,7 @@ use crate::rounds::coordinator::Coordinator;
 use crate::rounds::extend::{Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
 
-/// Extends `held` to `ttl` from now. The caller has checked the ttl; `id` is the lock's id in the schedule.
+/// Extends `held` to `ttl` from now. The caller has checked the ttl. `id` is the lock's id in the renewal schedule.
 pub(super) async fn extend(
     core: &Arc<Core>,
     held: &Arc<Held>,
@@ -53,16 +53,16 @@ pub(super) async fn extend(
         items: items.clone(),
     });
     if held.is_noted() && !held.claim.shape().renewal_keeps_note() {
-        // Extending a group does not renew its notes, so write them again.
+        // Extending this kind of lock does not renew its notes, so write them again.
         note_again(coordinator, held);
     }
     let settled = fan_out
         .until(|answers| Some(answers.outcome).filter(|outcome| *outcome != Extension::Pending));
-    // Stop waiting when the lock ends, because no later answer can extend it.
+    // Stop waiting when the lock's validity ends, because no later answer can extend the lock.
     let mut limit = Limit::new(&*coordinator.runtime, held.valid_until());
     let outcome = match limit.wait(settled).await {
         Some(outcome) => outcome,
-        // A concurrent renewal may have extended the lock, so it is still held
+        // If a concurrent renewal has extended the lock, the lock is still held
         // (`extension_overtaken_by_a_renewal_is_not_a_loss`).
         None if held.ended(coordinator.now()).is_none() => Extension::Unknown,
         None => Extension::TooLate,
@@ -87,7 +87,7 @@ fn note_again(coordinator: &Coordinator, held: &Held) {
     coordinator.note(note.into_iter().collect());
 }
 
-/// The votes of all masters on an extension that was requested by the holder.
+/// The votes of all masters on one extension that the lock's holder requested.
 struct ExtendAnswers {
     votes: Votes,
     terms: Terms,
@@ -114,7 +114,7 @@ impl Collect for ExtendAnswers {
         {
             note_again(&core.coordinator, &self.held);
         }
-        // Apply the result here, because the waiting future may be polled much later, or may have been dropped.
+        // Apply the result here and not in the waiting future, which may be polled much later or may have been dropped.
         match outcome {
             Extension::Pending => return false,
             Extension::Renewed(until) => {
@@ -134,7 +134,7 @@ impl Collect for ExtendAnswers {
 }
 
 impl ExtendAnswers {
-    /// Ends a lock that the extension found lost, in the same way as a renewal does.
+    /// Ends a lock that this extension found to be lost, in the same way as a renewal does.
     fn lose(&mut self, now: Instant) {
         self.held.record_replies(self.replies.clone());
         let cause = match self.outcome {

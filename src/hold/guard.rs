@@ -55,21 +55,22 @@ impl LockGuard {
         }
     }
 
-    /// Whether the value under the lock may still be written: true for the first call only. A second write would have
-    /// the same fencing token, and a late copy of the first write could undo it.
+    /// Whether the value under the lock (quota or record) may still be written. The first call returns true, and all
+    /// later calls return false. A second write would have the same fencing token as the first, and a late copy of the
+    /// first write could undo it.
     pub(crate) fn may_write(&self) -> bool {
         !self.wrote.swap(true, Ordering::Relaxed)
     }
 
-    /// Runs `body` while the lock is held, and drops it when the lock is lost. If the body ran to its end but the lock
-    /// had ended before, for example because the process was paused, the error contains the body's value.
+    /// Runs `body` while the lock is held, and drops `body` when the lock is lost. If the body ran to its end although
+    /// the lock had ended before, for example because the process was paused, the error contains the body's value.
     pub(crate) async fn while_held<T>(
         &self,
         body: impl AsyncFnOnce(&Self) -> T,
     ) -> Result<T, (LossCause, Option<T>)> {
         let lost = std::pin::pin!(self.lost());
         let body = std::pin::pin!(body(self));
-        // The body is polled first, so that a finished value is not lost.
+        // The body is polled before `lost`, so that a finished value is not dropped.
         let value = match futures::future::select(body, lost).await {
             Either::Left((value, _)) => value,
             Either::Right((cause, _)) => return Err((cause, None)),
@@ -85,7 +86,7 @@ impl LockGuard {
         self.held.ended(self.core.coordinator.now())
     }
 
-    /// The name of the locked resource, without the key prefix. If the lock has several resources, the first of them.
+    /// The name of the locked resource, without the key prefix. For a lock on several resources: the name of the first.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -148,7 +149,7 @@ impl LockGuard {
         self.held.claim.permit().map(|permit| permit.slot().into())
     }
 
-    /// Until when the lock is valid if no further renewal succeeds.
+    /// The time until which the lock is valid if no further renewal succeeds.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -275,7 +276,7 @@ impl LockGuard {
         self.core.renewal.forget(&self.id);
         let fan_out = self.core.coordinator.release(&self.held.claim);
         self.held.end(LossCause::Released);
-        // Wait for at most the ttl: if no majority answers, the keys have expired by then.
+        // Wait at most for the ttl: if no majority answers, the keys have expired by then.
         let runtime = &*self.core.coordinator.runtime;
         let mut limit = Limit::new(runtime, runtime.now() + self.held.ttl());
         limit
@@ -321,8 +322,9 @@ impl LockGuard {
     }
 }
 
-/// Until when a lock is valid; `None` once it has ended. Unlike [`is_valid`](LockGuard::is_valid) this function reads
-/// no clock and changes nothing. An expired lock therefore counts as ended only after another call has noticed it.
+/// The time until which a lock is valid; `None` once it has ended. Unlike [`is_valid`](LockGuard::is_valid), this
+/// function reads no clock and changes nothing. An expired lock therefore counts as ended only after another call has
+/// noticed the expiry.
 #[cfg(any(test, feature = "testing"))]
 pub fn look(guard: &LockGuard) -> Option<Instant> {
     guard.held.look()

@@ -1,4 +1,4 @@
-//! The state of a held lock, shared by guard and renewal: its validity, and how it ended.
+//! The state of a held lock, shared by its guard and its renewals: the validity, and how the lock ended.
 
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,20 +16,21 @@ use crate::runtime::Runtime;
 use crate::waiting::local_line::LocalLines;
 use crate::waiting::local_line::place::Place;
 
-/// The parameters with which a lock is held.
+/// The parameters of a held lock that do not come from the acquire's result.
 pub(crate) struct Holding {
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
     /// Whether the lock is renewed in the background.
     pub(crate) renews: bool,
-    /// The text of the holder's note; `None` for no note.
+    /// The text of the lock's note; `None` if the lock has no note.
     pub(crate) says: Option<Arc<str>>,
 }
 
 /// How long a lock must be held before its note is written, so that short holds cost nothing.
 const NOTED_AFTER: Duration = Duration::from_millis(100);
 
-/// Every sixth renewal also renews the note. Six renewals take two ttls, half of the note's lifetime.
+/// Every sixth renewal of a lock also renews its note. Six renewals take two ttls, which is half of the note's
+/// lifetime.
 const KEPT_EVERY: u8 = 6;
 
 /// One held lock. A process may hold very many locks, so this struct is kept small
@@ -40,7 +41,7 @@ pub(crate) struct Held {
     pub(crate) fencing: Option<NonZero<u64>>,
     /// When the hold began.
     since: Instant,
-    /// The text of the holder's note; `None` for no note.
+    /// The text of the lock's note; `None` if the lock has no note.
     says: Option<Arc<str>>,
     /// When `max_hold` ends the lock; `NEVER` without a limit.
     pub(crate) hold_end: Instant,
@@ -55,12 +56,12 @@ struct State {
     valid_until: Instant,
     /// The TTL of the lock, in nanoseconds.
     ttl: u64,
-    /// The local queues, which count this lock as held until it ends.
+    /// The local queues. They count this lock as held until it ends.
     lines: Option<Arc<LocalLines>>,
-    /// Whether the lock is the holder of its local queue; if so, the next waiter becomes the front when the lock ends.
+    /// Whether the lock is the holder in its local queue. If so, the next waiter becomes the front when the lock ends.
     queued: bool,
-    /// The replies to the acquire, including late ones. After a failed renewal or extension, the replies to that
-    /// request instead.
+    /// The masters' replies to the acquire, including late replies. After a failed renewal or extension: the replies to
+    /// that renewal or extension.
     replies: Replies,
     phase: Phase,
     /// Whether the note has been written.
@@ -94,7 +95,7 @@ impl Held {
             renews,
             says,
         } = holding;
-        // Start at a random count, so that locks that were taken together do not all renew their notes in the same
+        // Start at a random count. Otherwise locks that were taken together would all renew their notes with the same
         // renewal.
         let unkept = won.claim.token().to_bytes()[0] % KEPT_EVERY;
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
@@ -134,18 +135,20 @@ impl Held {
         state.phase = Phase::Extend;
     }
 
-    /// Whether a renewal or an extension has failed, so that the report shows its replies.
+    /// Whether a renewal or an extension has failed, so that the holder's report shows the replies to it.
     pub(crate) fn is_troubled(&self) -> bool {
         self.state().phase == Phase::Extend
     }
 
-    /// The reply of each master to the acquire or, if a renewal or an extension has failed since, to that request.
+    /// The reply of each master to the acquire. If a renewal or an extension has failed since, the replies to that
+    /// renewal or extension.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         let state = self.state();
         state.replies.reports(names, state.phase)
     }
 
-    /// The replies to a failed renewal or extension, in one line; `None` if none has failed.
+    /// The masters' replies to a failed renewal or extension, in one line. `None` if no renewal or extension has
+    /// failed.
     pub(crate) fn trouble<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Option<String> {
         self.is_troubled()
             .then(|| OneLine(&self.reports(names)).to_string())
@@ -156,7 +159,7 @@ impl Held {
         (self.says.is_some() && !self.state().noted).then(|| self.since + NOTED_AFTER)
     }
 
-    /// Records that the note is being written. From now on it is renewed together with the lock.
+    /// Records that the first note is being written. From now on the note is renewed together with the lock.
     pub(crate) fn will_be_noted(&self) {
         self.state().noted = true;
     }
@@ -165,7 +168,7 @@ impl Held {
     pub(crate) fn note(&self, announce: bool, now: Instant, wall_micros: u64) -> Option<NoteItem> {
         let says = self.says.clone()?;
         self.will_be_noted();
-        // Claim the note before it is queued, so that a release that follows it deletes the note.
+        // Mark the claim as having a note before the note is queued, so that a later release also deletes the note.
         self.claim.take_note();
         let held_for = now.saturating_since(self.since).as_millis() as u64;
         Some(NoteItem {
@@ -176,7 +179,7 @@ impl Held {
         })
     }
 
-    /// The text of the holder's note, without the time of the acquire; `None` for no note.
+    /// The text of the lock's note, without the time of the acquire; `None` if the lock has no note.
     pub(crate) fn says(&self) -> Option<&Arc<str>> {
         self.says.as_ref()
     }
@@ -186,7 +189,7 @@ impl Held {
         self.claim.is_noted()
     }
 
-    /// Counts a renewal, and returns whether this renewal must renew the note as well.
+    /// Counts a renewal of the lock. Returns whether this renewal must renew the note as well.
     pub(crate) fn keeps_note(&self) -> bool {
         if !self.is_noted() {
             return false;
@@ -196,7 +199,7 @@ impl Held {
         state.unkept == 0
     }
 
-    /// Whether a master with this reply has lost a note that was sent to it.
+    /// Whether a master that sent this reply has lost a note that had been sent to it.
     pub(crate) fn lacks_note(&self, said: &[Extended]) -> bool {
         let lacks = |said: &Extended| matches!(said, Extended::Restored | Extended::Unnoted);
         self.is_noted() && said.iter().any(lacks)
@@ -212,8 +215,8 @@ impl Held {
         self.state().renews
     }
 
-    /// Records that this process no longer holds the lock. If the lock was the holder of its local queue, the next
-    /// waiter becomes the front. Must be called once, and never under the mutex of the state.
+    /// Records that this process no longer holds the lock. If the lock was the holder in its local queue, the next
+    /// waiter becomes the front. Must be called once per lock, and never while the mutex of the lock's state is held.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
         match ended {
             Some((lines, true)) => self.claim.keys().for_each(|key| lines.pass_on(key)),
@@ -229,7 +232,7 @@ impl Held {
         self.state().valid_until
     }
 
-    /// Until when the lock is valid; `None` once it has ended. Reads no clock and changes nothing.
+    /// The time until which the lock is valid; `None` once it has ended. Reads no clock and changes nothing.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn look(&self) -> Option<Instant> {
         let state = self.state();
@@ -240,7 +243,7 @@ impl Held {
         Duration::from_nanos(self.state().ttl)
     }
 
-    /// Why the lock ended; `None` while it is held. Ends the lock if its validity has ended.
+    /// Why the lock ended; `None` while it is held. If the validity is over at `now`, this call ends the lock.
     pub(crate) fn ended(&self, now: Instant) -> Option<LossCause> {
         let (end, lines) = {
             let mut state = self.state();
@@ -268,8 +271,8 @@ impl Held {
         }
     }
 
-    /// Ends the lock unless it has ended already, and lets the next local waiter ask the masters. The releases must
-    /// have been queued before, because the next waiter sends its requests right behind them.
+    /// Ends the lock unless it has ended already, and lets the next local waiter ask the masters. The caller must have
+    /// queued the releases before, because the next waiter's requests must follow them.
     pub(crate) fn end(&self, cause: LossCause) {
         let (first, lines) = {
             let mut state = self.state();
@@ -284,8 +287,8 @@ impl Held {
         }
     }
 
-    /// Moves the end of the validity after an extension that a majority confirmed in time. The end is never moved back,
-    /// nor beyond `max_hold`. Returns `false` if the lock has ended.
+    /// Sets a later end of the validity, after an extension that a majority confirmed in time. The end never becomes
+    /// earlier, and never later than `max_hold` allows. Returns `false` if the lock has ended.
     pub(crate) fn extend_lease(&self, until: Instant, ttl: Duration, now: Instant) -> bool {
         let mut state = self.state();
         if state.end.is_some() || now >= state.valid_until {
@@ -296,8 +299,8 @@ impl Held {
         true
     }
 
-    /// Resolves when the lock has ended. Has its own timer, which fires at the end of the validity even if a renewal
-    /// hangs.
+    /// Resolves when the lock has ended. This future has its own timer, which fires at the end of the validity even if
+    /// a renewal hangs.
     pub(crate) async fn lost(&self, runtime: &dyn Runtime) -> LossCause {
         loop {
             let changed = self.changed.notified();
@@ -351,9 +354,9 @@ mod tests {
 
     #[test]
     fn held_lock_fits_its_memory_budget() {
-        // Ten thousand held locks need each of these structs ten thousand times, as well as the masters' replies and
-        // the local queue of the key. Together they may take at most 600 bytes per lock, including the allocator's
-        // overhead.
+        // A process that holds ten thousand locks has ten thousand of each of these structs, and as many sets of
+        // replies and local queues. Together they may take at most 600 bytes per lock, including the overhead of the
+        // allocator.
         assert_eq!(size_of::<Held>(), 144);
         assert_eq!(size_of::<Claim>(), 64);
         assert_eq!(size_of::<crate::LockGuard>(), 32);

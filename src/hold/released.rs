@@ -12,14 +12,15 @@ use crate::rounds::release::ReleaseAnswers;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Released {
-    /// Whether the lock was still valid when the release began. If not, another client may have held it since.
+    /// Whether the lock was still valid when the release began. If not, another client may have held the lock in the
+    /// meantime.
     pub was_valid: bool,
     /// How many masters had the lock key and deleted it.
     pub on: usize,
     /// How many masters no longer had the lock key: it had expired, or had never been set there.
     pub expired_on: usize,
-    /// How many masters failed to release. The lock key is deleted there when the master is reachable again, or it
-    /// expires.
+    /// How many masters failed to release the lock. On such a master the key is deleted when the master can be reached
+    /// again, or the key expires.
     pub unreachable: usize,
     /// How many masters had not answered yet. Their releases have been queued or sent.
     pub pending: usize,

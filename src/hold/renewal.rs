@@ -1,13 +1,13 @@
-//! One task renews all held locks in batches, and ends expired ones. The votes are counted for each lock by itself.
+//! One task renews all held locks in batches, and ends expired locks. The votes are counted for each lock separately.
 //!
 //! The task is only a timer: it sends renewals and never waits for replies. Each batch collects its own replies, so a
 //! slow master does not delay a lock that has its majority. Noticing that a lease has expired does not depend on the
-//! task: [`Held::lost`] has its own timer.
+//! task, because [`Held::lost`] has its own timer.
 //!
-//! Locks that were taken together become due together. Their batches are sent at the pace of the replies. Otherwise all
-//! messages of a burst would be in memory at once for every master, and other requests would wait behind them. The pace
-//! has a lower bound, so that distant or silent masters do not stop renewals. Ending expired locks is not delayed by
-//! this pace.
+//! Locks that were acquired at the same time need their renewals at the same time. Their batches are sent no faster
+//! than the masters reply. Otherwise the messages of all batches would be in memory at once for every master, and other
+//! requests would wait behind them. There is a minimum rate as well, so that distant or silent masters do not stop
+//! renewals. Neither limit delays ending expired locks.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -30,8 +30,8 @@ use crate::rounds::extend::{KeysSaid, Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
 use crate::runtime::pause;
 
-/// Schedules renewals of `held`, and starts the task if it is not running. Returns `false` if there is no runtime to
-/// run the task on; the lock then simply expires.
+/// Schedules renewals of `held`, and starts the renewal task if it is not running. Returns `false` if there is no
+/// runtime to run the task on. The lock is then not renewed and expires.
 pub(crate) fn watch(
     renewal: &Arc<Renewal>,
     coordinator: &Arc<Coordinator>,
@@ -62,8 +62,8 @@ pub(crate) fn watch(
     true
 }
 
-/// Marks the task as ended when this is dropped, so that the next lock starts a new task. This includes the case that
-/// the runtime is shut down while the task runs, or before the task was polled.
+/// Dropping this value marks the renewal task as ended, so that the next lock starts a new task. The value is also
+/// dropped if the runtime is shut down while the task runs, or before the task was polled.
 struct Ends(Weak<Renewal>);
 
 impl Drop for Ends {
@@ -86,7 +86,7 @@ async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Noti
             let mut schedule = owner.schedule();
             let next = schedule.next(now);
             schedule.wakes_at = next.unwrap_or(Instant::NEVER);
-            // Set under the mutex, so that no lock is scheduled between this check and the end of the task.
+            // Set the flag under the mutex, so that no lock is scheduled between this check and the end of the task.
             schedule.running = next.is_some();
             next
         };
@@ -106,9 +106,10 @@ async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Noti
     }
 }
 
-/// Ends expired locks, sends renewals of the others to every node in at most two batches, and returns at once.
+/// Ends expired locks, sends renewals of the other locks to every node in at most two batches, and returns at once.
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
-    // Groups are renewed by another script, which costs more, so plain locks have a batch of their own.
+    // Groups (several keys, readers, owners) are renewed by another script, which costs more. So plain locks have a
+    // batch of their own.
     let (mut plain, mut groups) = (Batch::default(), Batch::default());
     let mut notes = Vec::new();
     let wall = coordinator.runtime.wall_micros();
@@ -191,13 +192,13 @@ struct RenewAnswers {
     started: Instant,
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
-    /// The masters' replies, for every key of the batch, in the order in which they arrived.
+    /// The replies of the masters, each with one entry per key of the batch, in the order in which the replies arrived.
     received: Vec<(From, KeysSaid)>,
-    /// Counts the batch as open; present until a majority or all masters have answered.
+    /// Counts the batch as open. `None` once a majority or all masters have answered.
     open: Option<Open>,
 }
 
-/// A batch counts as open while this value exists.
+/// While this value exists, one batch of renewals counts as open: it waits for the replies of a majority.
 struct Open(Weak<Renewal>);
 
 impl Open {
@@ -371,7 +372,7 @@ mod tests {
         ))
     }
 
-    /// Returns the number of open batches after each answer.
+    /// Counts these answers to one batch, and returns how many batches are open after each answer.
     fn open_after(answers: &[Result<Answer, Fault>]) -> Vec<usize> {
         let (renewal, coordinator) = (Renewal::new(), coordinator());
         let mut batch = RenewAnswers {

@@ -1,4 +1,5 @@
-//! The schedule of held locks: when each lock must be renewed, get its note, or be ended. Renewals are sent in batches.
+//! The schedule of held locks: when each lock must be renewed, when its note must be written, and when it must be
+//! ended. Renewals are sent in batches.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,31 +16,30 @@ use crate::protocol::lease::renew_at;
 /// The largest number of locks in one message, so that one script call does not block a master for long.
 const BATCH: usize = 256;
 
-/// The largest number of notes that are written for the first time in one message. They are not urgent, and each is
-/// larger than a renewal.
+/// The largest number of first notes in one message. First notes are not urgent, and each is larger than a renewal.
 const NOTES: usize = 64;
 
-/// While this many batches still lack the replies of a majority, the next batch is delayed.
+/// While at least this many batches of renewals lack the replies of a majority, the next batch is delayed.
 pub(super) const OPEN: usize = 2;
 
-/// The delay of a batch of renewals while other batches are open. It allows 50,000 locks per second even if replies are
-/// late, and five times as many once the renewals themselves are late.
+/// The delay of a batch of renewals while `OPEN` other batches lack replies. The delay allows 50,000 renewals per
+/// second even if no replies come. Once renewals are late, the delay is `SOON`, which allows five times as many.
 const PACE: Duration = Duration::from_millis(5);
 
-/// A renewal is late if it has waited for more than a thirtieth of its ttl.
+/// A renewal is late if it is overdue by more than a thirtieth of the lock's ttl.
 const LATE: u32 = 30;
 
 /// The largest number of expired locks that are ended in one pass.
 const ENDS: usize = 8 * BATCH;
 
-/// The shortest time between two due times of one lock.
+/// The shortest time between two due times of the same lock.
 pub(super) const SOON: Duration = Duration::from_millis(1);
 
 /// The schedule of the held locks, and the wake-up of the task that renews them.
 pub(crate) struct Renewal {
     schedule: Mutex<Schedule>,
-    /// Notified when a lock is due before the task's wake-up time, or when this value is dropped. It is shared, so that
-    /// the sleeping task does not keep this value alive.
+    /// Notified when a lock is due before the task's planned wake-up, or when this `Renewal` is dropped. The notifier
+    /// is shared, so that the sleeping task does not keep this `Renewal` alive.
     pub(super) sooner: Arc<Notify>,
 }
 
@@ -54,7 +54,7 @@ impl ScheduleId {
 }
 
 impl Default for ScheduleId {
-    /// The id of a lock that is not scheduled. It is not 0, because 0 is the id of a scheduled lock
+    /// The id that stands for "not scheduled". It is not 0, because 0 is the id of a scheduled lock
     /// (`a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock`).
     fn default() -> Self {
         Self(AtomicU64::new(u64::MAX))
@@ -73,7 +73,8 @@ impl Renewal {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops the renewals of a lock. Renewals that are already queued at a node are sent before a later release.
+    /// Stops the renewals of a lock. Renewals of the lock that are already queued at a node are sent before a later
+    /// release.
     pub(crate) fn forget(&self, id: &ScheduleId) {
         self.schedule().remove(id.get());
     }
@@ -81,12 +82,13 @@ impl Renewal {
 
 impl Drop for Renewal {
     fn drop(&mut self) {
-        // Wake the task, so that it notices that this value is gone and ends. The task holds only a weak reference.
+        // Wake the renewal task, so that it notices that this `Renewal` is gone and ends. The task holds only a weak
+        // reference.
         self.sooner.notify_one();
     }
 }
 
-/// When a lock is due again: for its first note, its renewal, or its end.
+/// When a lock is due next: for writing its first note, for a renewal, or for its end.
 pub(super) fn next_due(held: &Held, from: Instant) -> Instant {
     let due = if held.renews() {
         renew_at(from, held.ttl()).min(held.hold_end)
@@ -96,7 +98,7 @@ pub(super) fn next_due(held: &Held, from: Instant) -> Instant {
     held.note_due().map_or(due, |note| note.min(due))
 }
 
-/// A lock that is due, and why.
+/// A held lock that is due, with the reason.
 pub(super) struct Due {
     pub(super) held: Arc<Held>,
     pub(super) id: u64,
@@ -106,7 +108,7 @@ pub(super) struct Due {
 /// Why a lock is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// The note must be written for the first time. Later renewals keep it alive.
+    /// The note must be written for the first time. Later renewals of the lock also renew the note.
     Note,
     Renewal,
     End,
@@ -127,21 +129,24 @@ impl What {
     }
 }
 
-/// The scheduled locks, and their due times in order. When a lock is released, its entry is freed at once. Its outdated
-/// due times are dropped when they come up, or when outdated times outnumber the entries.
+/// The scheduled locks, and their due times in ascending order. When a lock is released, its entry is freed at once.
+/// The outdated due times of the lock are dropped when they are reached, or when many due times are outdated.
 pub(super) struct Schedule {
     entries: Entries,
-    /// Times at which renewals are due.
+    /// The times at which locks are due for a renewal.
     renewals: Times,
-    /// Times at which locks end. They are separate, so that no end waits behind a burst of renewals.
+    /// The times at which locks end. They are kept apart from the renewals, so that no end waits behind a burst of
+    /// renewals.
     ends: Times,
-    /// Times at which notes are to be written for the first time. They are separate, because renewals take precedence.
+    /// The times at which notes must be written for the first time. They are kept apart, because renewals take
+    /// precedence.
     notes: Times,
-    /// When first notes were last sent.
+    /// When the last batch of first notes was sent.
     noted_at: Instant,
     pub(super) running: bool,
     pub(super) wakes_at: Instant,
-    /// The number of batches that still lack the replies of a majority. `sent_at` is when the last batch was sent.
+    /// The number of batches of renewals that lack the replies of a majority. `sent_at` is when the last batch was
+    /// sent.
     pub(super) open: usize,
     pub(super) sent_at: Instant,
     /// Whether a batch of renewals is due but delayed, because too many batches are open.
@@ -186,7 +191,7 @@ impl Entries {
         (u64::from(entry.generation) == id >> 32 && entry.held.is_some()).then_some(entry)
     }
 
-    /// The lock with this id if it is due at exactly this time; otherwise the time is outdated.
+    /// The lock with this id, if it is due at exactly this time. `None` if this due time is outdated.
     fn due(&mut self, due: Instant, id: u64) -> Option<&Arc<Held>> {
         let entry = self.get(id).filter(|entry| entry.due == due)?;
         entry.held.as_ref()
@@ -204,7 +209,7 @@ impl Entries {
         true
     }
 
-    /// The first of `times` that is not outdated. Outdated times before it are dropped.
+    /// The first due time in `times` that is not outdated, with its lock. Drops the outdated times before it.
     fn first(&mut self, times: &mut Times) -> Option<(Instant, u64, &Arc<Held>)> {
         while let Some(&Reverse((due, id))) = times.peek() {
             if self.due(due, id).is_some() {
@@ -268,7 +273,8 @@ impl Schedule {
         }
     }
 
-    /// Makes the lock `id` due at `at` if that is sooner than before. Returns whether the task must wake up earlier.
+    /// Makes the lock `id` due at `at`, if that is earlier than its present due time. Returns whether the task must
+    /// wake up earlier than planned.
     pub(super) fn hasten(&mut self, id: u64, at: Instant) -> bool {
         let Some(entry) = self.entries.get(id).filter(|entry| at < entry.due) else {
             return false;
@@ -279,7 +285,7 @@ impl Schedule {
         at < self.wakes_at
     }
 
-    /// When the task must make its next pass; not later than `now` if work is left.
+    /// When the task must take due locks again. Not later than `now` if some locks are due already.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         let end = self.entries.first(&mut self.ends).map(|(due, ..)| due);
         let renewal = self.next_batch(now);
@@ -303,8 +309,8 @@ impl Schedule {
         Some(leaves)
     }
 
-    /// Takes the locks whose end is due and, if they may be sent now, one batch of renewals and one of first notes.
-    /// Each lock gets its next due time at once, so that its renewals go on even if an answer never comes.
+    /// Takes the locks whose end is due. If they may be sent now, also takes one batch of renewals and one batch of
+    /// first notes. Each lock gets its next due time at once, so that its renewals go on even if an answer never comes.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let mut taken = Vec::new();
         while taken.len() < ENDS
@@ -323,10 +329,11 @@ impl Schedule {
         taken
     }
 
-    /// Takes one batch of renewals. It includes locks that are due shortly after, so that they share the message.
+    /// Takes one batch of renewals. The batch includes locks that are due shortly after `now`, so that they share its
+    /// message.
     fn take_renewals(&mut self, taken: &mut Vec<Due>, now: Instant) {
-        // At least one lock is due, because otherwise no batch could be sent. So a lock is renewed early only together
-        // with one that is due. Locks are never ended early.
+        // A batch may be sent only if at least one lock is due. So a lock is renewed early only in the batch of a lock
+        // that is due. Locks are never ended early.
         let full = taken.len() + BATCH;
         while taken.len() < full
             && let Some((due, id, held)) = self.entries.first(&mut self.renewals)
@@ -337,7 +344,7 @@ impl Schedule {
         }
     }
 
-    /// Takes one batch of first notes. They are not urgent, so they have a pace of their own.
+    /// Takes one batch of first notes. Such batches are sent `PACE` apart, because first notes are not urgent.
     fn take_notes(&mut self, taken: &mut Vec<Due>, now: Instant) {
         let full = taken.len() + NOTES;
         while taken.len() < full
@@ -349,22 +356,23 @@ impl Schedule {
             self.noted_at = now;
         }
         if self.notes.is_empty() {
-            // Free the memory: each lock needs its first note only once, so a burst of them is not repeated soon.
+            // Free the memory of the heap. Each lock needs its first note only once, so a burst of first notes is not
+            // repeated soon.
             self.notes = Times::new();
         }
     }
 
-    /// Gives a lock that is due its next due time.
+    /// Sets the next due time of a lock that is due now, and returns the lock.
     fn turn(&mut self, id: u64, now: Instant, what: What) -> Option<Due> {
         let entry = self.entries.get(id)?;
         let held = entry.held.clone()?;
-        // Writing the first note does not move the next renewal.
+        // After its first note, a lock keeps the due time of its next renewal.
         let from = match what {
             What::Note => held.since(),
             What::Renewal | What::End => now,
         };
         held.will_be_noted();
-        // The next due time is always later than now, so that the lock is not taken again in this pass.
+        // The next due time is always later than now, so that the same call does not take the lock again.
         let next = next_due(&held, from).max(now + SOON);
         entry.due = next;
         self.enter(next, id, What::of(&held, next));

@@ -1,7 +1,7 @@
 //! Leader election: a lock whose holder is announced to observers.
 //!
-//! The leader is the holder of the lock, and the term is its fencing token. Observers ask the masters: a client is the
-//! leader if a majority shows its lock value and its fencing token.
+//! The leader is the holder of the lock, and the term is the leader's fencing token. Observers ask the masters. A
+//! client is the leader if a majority shows the client's lock value and fencing token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -199,13 +199,13 @@ pub struct Leader {
 /// How often within a ttl an observer asks the masters.
 const LOOKS: u32 = 3;
 
-/// The shortest time between two requests of an observer, whatever the ttl.
+/// The shortest time between two requests that an observer sends to the masters, even if the ttl is very short.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// How long an observer waits for the note of a new leader. Then it reports the leader without a note.
+/// How long an observer waits for the note of a new leader. After this time it reports the leader without a note.
 const NOTED_WITHIN: Duration = Duration::from_millis(50);
 
-/// If no majority answers, the observer asks again after a quarter of the usual interval.
+/// If no majority answers, the observer asks again after the usual interval divided by this number.
 const SOONER: u32 = 4;
 
 /// An observer of an election; see [`Election::observe`].
@@ -217,20 +217,20 @@ pub struct Observation {
     every: Duration,
     /// When the next request to the masters is due.
     due: Instant,
-    /// Until when the reported leader still counts as leader if no majority shows it again.
+    /// The time until which the reported leader still counts as leader if no majority shows that leader again.
     known_until: Instant,
     observed: Observed,
-    /// The term of a leader that was seen without a note, and until when the observer waits for the note.
+    /// The term of a leader that was seen without a note, and the time until which the observer waits for the note.
     early: Option<(u64, Instant)>,
 }
 
 impl Observation {
     /// Waits for the next change: a leader with its term and note, or `None` if no leader is known any more. The first
-    /// call returns at once, whatever the state. Terms never decrease.
+    /// call returns the present state at once. Terms never decrease.
     ///
-    /// The observer is woken by the announcement of a new leader. In addition it asks the masters three times within a
-    /// ttl. Without wake-ups ([`Order::Unordered`](crate::Order::Unordered), or a user without the right to subscribe)
-    /// it only asks.
+    /// The announcement of a new leader wakes the observer. In addition the observer asks the masters three times
+    /// within a ttl. Without wake-ups ([`Order::Unordered`](crate::Order::Unordered), or a user without the right to
+    /// subscribe) the observer only asks.
     ///
     /// A client may hold the lock with this name without having campaigned for it. Such a client is no longer reported
     /// as a leader once its note has been read.
@@ -240,8 +240,8 @@ impl Observation {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses no change that was seen, but a request in progress starts again. A caller that drops
-    /// the future each time before a slow master can answer never gets a result.
+    /// Dropping the future loses no change that was seen, but a request in progress must be sent again. If the caller
+    /// drops the future each time before a slow master can answer, the caller never gets a result.
     pub async fn next(&mut self) -> Option<Leader> {
         loop {
             self.wait().await;
@@ -276,8 +276,8 @@ impl Observation {
         })
     }
 
-    /// Whether a new leader was seen whose note is still missing. The note follows shortly after the grant, so the
-    /// leader is reported a moment later, together with its note.
+    /// Whether a new leader was seen whose note is still missing. A leader writes its note shortly after the lock was
+    /// granted, so the observer reports the leader a moment later, together with the note.
     fn is_early(&mut self, leader: &Leader) -> bool {
         if leader.note.is_some() || !self.observed.is_new(leader.term) {
             return false;
@@ -293,7 +293,7 @@ impl Observation {
         early
     }
 
-    /// Waits until the next request is due, or an announcement arrives.
+    /// Waits until the next request is due, or until an announcement of a new leader arrives.
     async fn wait(&mut self) {
         let coordinator = &self.redlock.core.coordinator;
         if coordinator.now() >= self.due {
@@ -302,7 +302,7 @@ impl Observation {
         let timer = coordinator.runtime.sleep_until(self.due);
         let called = std::pin::pin!(self.called.notified());
         futures::future::select(timer, called).await;
-        // Set before anything is awaited, so that one announcement causes only one request.
+        // Set the due time before anything is awaited, so that one announcement causes only one request.
         self.due = coordinator.now();
     }
 
@@ -350,8 +350,8 @@ impl Observation {
         Found::Leader(value, Leader { term, note })
     }
 
-    /// The leader that one master shows. The term is taken from the leader's note if there is one, because the fencing
-    /// counter is kept for a day and a leader may lead for longer.
+    /// The leader that one master shows. The term is taken from the leader's note if the note has a term. The fencing
+    /// counter is kept for a day only, and a leader may lead for longer.
     fn standing(&self, state: &KeyState) -> Option<Standing> {
         let value = elected_value(state)?;
         let term = state
@@ -375,9 +375,9 @@ fn elected_value(state: &KeyState) -> Option<u128> {
     Some(u128::from_be_bytes(token.to_bytes()))
 }
 
-/// The lock value of a client that holds the lock without having been elected: its note has no term. For such a client
-/// the counter must not be used as the term. It may belong to another holder if a late renewal restored a lock that was
-/// gone.
+/// The lock value of a client that holds the lock without having been elected: its note has no term. The fencing
+/// counter is not the term of such a client. The counter may belong to another holder, if a late renewal restored a
+/// lock that was gone.
 fn never_elected(state: &KeyState) -> Option<u128> {
     let says = state.note.is_some() && state.term.is_none();
     elected_value(state).filter(|_| says)

@@ -13,13 +13,13 @@ use crate::redlock::Redlock;
 use crate::redlock::request::LockRequest;
 use crate::resource::{InvalidResource, MAX_OWNER_LEN};
 
-/// An owner, whose holds on a resource can exist at the same time across tasks, processes and machines. Examples are an
-/// order that several services work on, or a job that calls itself. Made with [`Redlock::owner`].
+/// An owner, whose holds on a resource can exist at the same time across tasks, processes and machines. An owner can be
+/// an order that several services work on, or a job that calls itself. Made with [`Redlock::owner`].
 ///
 /// Holds of the same owner share the lock; all other clients are excluded. All holds have the same fencing token. Each
-/// hold has its own validity, renewal, loss and `max_hold`. The lock ends with its last hold. A further hold does not
-/// queue: it joins ahead of all waiters. An owner whose holds overlap without end therefore starves other clients. To
-/// be fair between steps of the work, take a new lock for each step.
+/// hold has its own validity, renewal, loss and `max_hold`. The lock ends when its last hold ends. A further hold does
+/// not queue: it overtakes all waiters and joins the present holds. An owner whose holds overlap without end therefore
+/// starves other clients. To be fair between steps of the work, take a new lock for each step.
 ///
 /// **Within a process** a further hold of the same `Owner` costs no message: the guards are counted clones of one held
 /// lock, with the same state. A lost hold stays lost for all its clones; the next [`acquire`](Self::acquire) makes a
@@ -40,7 +40,7 @@ pub struct Owner {
     holds: Arc<Mutex<Holds>>,
 }
 
-/// The latest hold of this owner on each resource.
+/// The latest hold of this owner on each resource, within this process.
 type Holds = HashMap<Box<[u8]>, Weak<LockGuard>>;
 
 /// One hold of an [`Owner`]. Clones share the hold; dropping the last clone releases it.
@@ -99,8 +99,8 @@ impl Owner {
         Ok(self.keep(resource, guard))
     }
 
-    /// A request for a hold of this owner with its own options. It always asks the masters, even if this handle has a
-    /// valid hold.
+    /// A request for a hold of this owner, with options that are set for this hold only. The request always asks the
+    /// masters, even if this handle has a valid hold.
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
         let kind = Kind::Owner(self.id.clone());
         self.redlock.lock(resource).of_kind(kind)
@@ -110,7 +110,7 @@ impl Owner {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A valid hold of this process on the resource, if there is one. An expired hold is never returned.
+    /// A valid hold of this handle or its clones on the resource, if there is one. An expired hold is never returned.
     fn held(&self, resource: &[u8]) -> Option<OwnedGuard> {
         let guard = self.holds().get(resource)?.upgrade()?;
         guard.is_valid().then_some(OwnedGuard { guard })
@@ -126,8 +126,8 @@ impl Owner {
 }
 
 impl OwnedGuard {
-    /// Drops this clone of the hold. Only the last clone releases the hold: it waits as [`LockGuard::release`] does and
-    /// returns the result. For other clones nothing is sent, and the result is `None`.
+    /// Drops this clone of the hold. If it is the last clone, this call releases the hold: it waits as
+    /// [`LockGuard::release`] does and returns the result. For other clones nothing is sent, and the result is `None`.
     ///
     /// # Cancel safety
     ///

@@ -14,7 +14,7 @@ pub struct SemaphoreStatus {
     /// The slots that have a holder on any master, in order of their numbers. A permit is held only if a majority shows
     /// the same holder ([`Status::verdict`]).
     pub permits: Vec<Listed>,
-    /// The queue of the semaphore, as each master shows it. This state has waiters, but never a holder.
+    /// The queue of the semaphore, as each master shows it. The state of this queue has waiters, but never a holder.
     pub line: Status,
 }
 

@@ -1,4 +1,4 @@
-//! Converts a writer into a reader.
+//! Converts a writer's lock into a reader's lock.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::rounds::wanted::Wanted;
 
-/// Why a writer was not converted into a reader.
+/// Why a writer's lock was not converted into a reader's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DowngradeError {
@@ -19,8 +19,8 @@ pub enum DowngradeError {
     /// keys are released in the background.
     #[error("the lock is lost ({0}) and cannot be downgraded: acquire it again with shared()")]
     Lost(LossCause),
-    /// The lock is not held exclusively on a single resource: it is a reader already, a permit or an owner's hold, or
-    /// has several resources, which cannot be converted one by one.
+    /// The lock is not held exclusively on a single resource. It is a reader's lock already, a permit or an owner's
+    /// hold. Or it has several resources, which cannot be converted one by one.
     #[error(
         "only an exclusive lock on a single resource can be downgraded: release it, and acquire again with shared()"
     )]
@@ -73,8 +73,8 @@ impl LockGuard {
         // Stop the renewals: a renewal from now on would restore the writer's lock.
         core.renewal.forget(&self.id);
         let limit = old.valid_until();
-        // The request carries the writer's ticket, so that the masters remove the writer's queue entry in the same
-        // step.
+        // The request carries the writer's queue ticket, so that each master also removes the writer's queue entry when
+        // it converts the lock.
         let fairness = match old.claim.fairness() {
             Fairness::Fair(ticket) => Fairness::Fair(ticket.clone()),
             Fairness::Unordered => Fairness::Unordered,
@@ -104,7 +104,7 @@ impl LockGuard {
         let held = Held::new(won, holding, &core.lines, None);
         let id = ScheduleId::default();
         renewal::watch(&core.renewal, coordinator, &held, &id, started);
-        // Dropping the writer's guard sends releases. They delete only keys that were not converted.
+        // Dropping the writer's guard sends releases to all masters. They delete only keys that were not converted.
         drop(self);
         Ok(LockGuard::new(held, Arc::clone(&core), id))
     }

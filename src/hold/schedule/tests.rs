@@ -66,10 +66,10 @@ fn burst_of_renewals_is_sent_batch_by_batch_at_the_pace_of_the_replies() {
     assert_eq!(take(&mut schedule, at(3_000)), 0);
     assert_eq!(schedule.next(at(3_000)), Some(at(3_000) + PACE));
     assert!(schedule.held_back);
-    // A majority of replies to one batch lets the next batch go at once.
+    // When a majority has replied to one batch, the next batch may be sent at once.
     schedule.open -= 1;
     assert_eq!(take(&mut schedule, at(3_001)), BATCH);
-    // Without replies the next batch is sent after `PACE`, and sooner once its renewals are late.
+    // Without replies, the next batch is sent after `PACE`. Once its renewals are late, it is sent after `SOON`.
     assert_eq!(take(&mut schedule, at(3_001) + PACE / 2), 0);
     assert_eq!(take(&mut schedule, at(3_001) + PACE), BATCH);
     assert_eq!(take(&mut schedule, at(3_400)), BATCH);
@@ -118,13 +118,13 @@ fn ids(due: &[Due]) -> Vec<u64> {
 fn renewal_due_soon_shares_the_message_of_one_that_is_due() {
     let mut schedule = Schedule::default();
     let first = schedule.insert(held(None, true), at(3_000));
-    // This lock is due in 150 ms, which is within a sixtieth of the ttl, so it shares the batch.
+    // This lock is due 150 ms later, which is within a sixtieth of the ttl, so it shares the batch.
     let soon = schedule.insert(held(None, true), at(3_150));
     let later = schedule.insert(held(None, true), at(3_151));
     let fixed = schedule.insert(held(None, false), at(3_001));
     assert_eq!(ids(&schedule.take_due(at(2_999))), []);
     assert_eq!(ids(&schedule.take_due(at(3_000))), [first, soon]);
-    // A lock is never ended early, and its end does not make renewals early.
+    // A lock is never ended early, and renewals are not sent early together with an end.
     assert_eq!(ids(&schedule.take_due(at(3_001))), [fixed]);
     assert_eq!(ids(&schedule.take_due(at(3_151))), [later]);
     // Each renewed lock already has its next due time.
@@ -141,7 +141,7 @@ fn lock_is_taken_once_for_each_due_time() {
     assert_eq!(schedule.next(at(9_000)), Some(at(9_000) + SOON));
     schedule.remove(fixed);
     assert_eq!(schedule.next(at(9_000)), None);
-    // If `max_hold` ends before the next renewal, the lock is next due at that time, for its end.
+    // If `max_hold` ends the lock before its next renewal, the lock is next due at that time, to be ended.
     let bounded = held(Some(Duration::from_secs(4)), true);
     let bounded = schedule.insert(bounded, at(3_000));
     assert_eq!(ids(&schedule.take_due(at(3_000))), [bounded]);
@@ -158,7 +158,7 @@ fn reused_schedule_entry_has_another_id() {
     let new = schedule.insert(held(None, true), at(3_000));
     assert_ne!(old, new);
     assert_eq!(schedule.entries.states.len(), 1);
-    // After the entry was reused, the old id refers to no lock.
+    // After the entry was reused for another lock, the old id refers to no lock.
     schedule.remove(old);
     assert!(!schedule.hasten(old, at(1)));
     assert!(!schedule.hasten(ScheduleId::default().get(), at(1)));
@@ -184,7 +184,7 @@ fn due_time_can_be_moved_earlier_but_not_later() {
     assert!(schedule.hasten(id, at(2_499)));
     assert_eq!(schedule.next(at(0)), Some(at(2_499)));
     assert_eq!(ids(&schedule.take_due(at(2_499))), [id]);
-    // The due times before the lock was hastened are outdated.
+    // The due time that the lock had before `hasten` is outdated.
     assert_eq!(ids(&schedule.take_due(at(3_000))), []);
     let bounded = held(Some(Duration::from_millis(2_700)), true);
     let bounded = schedule.insert(bounded, at(2_800));
@@ -199,7 +199,8 @@ fn extended_lock_stays_within_max_hold_and_is_renewed_by_its_new_ttl() {
     assert!(held.extend_lease(at(10_000), 2 * TTL, at(1)));
     assert_eq!((held.valid_until(), held.ttl()), (at(10_000), 2 * TTL));
     assert_eq!(next_due(&held, at(1)), renew_at(at(1), 2 * TTL));
-    // The validity never moves back, never beyond `max_hold`, and never for a lock that has ended.
+    // An extension never makes the validity shorter, never longer than `max_hold`, and never applies to a lock that has
+    // ended.
     assert!(held.extend_lease(at(9_500), TTL, at(2)));
     assert_eq!((held.valid_until(), held.ttl()), (at(10_000), TTL));
     assert!(held.extend_lease(at(20_000), TTL, at(9_999)));
@@ -229,7 +230,7 @@ fn renewal_is_late_after_a_thirtieth_of_its_ttl() {
     assert!(schedule.held_back);
     let late = at(3_300) + Duration::from_nanos(1);
     assert_eq!(schedule.next_batch(late), Some(at(3_300) + SOON));
-    // A renewal is not held back once its delay has passed.
+    // A batch of renewals is not held back any more once `PACE` has passed since the last batch.
     schedule.sent_at = BEGAN;
     assert_eq!(schedule.next_batch(at(3_000)), Some(at(3_000)));
     assert!(!schedule.held_back);
@@ -245,7 +246,7 @@ fn outdated_due_times_of_renewals_are_dropped() {
     assert!(schedule.renewals.len() < 2_000);
     assert_eq!(schedule.entries.states.len(), 1);
     assert_eq!(schedule.next(BEGAN), None);
-    // The sweep keeps due times of both kinds that are not outdated.
+    // The sweep keeps the due times of renewals and of ends that are not outdated.
     let renewed = schedule.insert(held(None, true), at(3_000));
     let fixed = schedule.insert(held(None, false), at(3_000));
     for _ in 0..10_000 {
@@ -254,7 +255,7 @@ fn outdated_due_times_of_renewals_are_dropped() {
     }
     assert!(schedule.ends.len() < 2_000);
     assert_eq!(ids(&schedule.take_due(at(3_000))), [fixed, renewed]);
-    // One sweep is enough for a long time: its cost is proportional to the number of due times.
+    // A sweep visits all due times. It runs rarely, because it drops all outdated times at once.
     schedule.sweep();
     assert_eq!(schedule.ends.len() + schedule.renewals.len(), 2);
 }
