@@ -1,5 +1,5 @@
-//! Tests of requests that a kind of lock does not support: each fails with one line that names the cause, and nothing is
-//! sent.
+//! Tests of requests that a kind of lock does not support: each fails with one line that names the cause, and nothing
+//! is sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

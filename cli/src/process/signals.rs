@@ -38,7 +38,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts to receive signals. Signals that were ignored at the start of the process stay ignored, as `nohup` requires.
+    /// Starts to receive signals. Signals that were ignored when the process started stay ignored, as `nohup` needs.
     ///
     /// Must be called within a tokio runtime with the I/O driver enabled.
     pub(crate) fn receive() -> io::Result<Self> {
