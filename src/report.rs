@@ -227,8 +227,8 @@ impl Replies {
     }
 }
 
-/// The reports of masters that failed, the most informative fault first: faults that an operator must fix, then
-/// quarantine (which ends at a known time), then other replies of the master, then silence. A request that this client
+/// The reports of masters that failed, the most informative fault first. The order is: faults that an operator must
+/// fix, quarantine (which ends at a known time), other replies of the master, silence. A request that this client
 /// withdrew is not a failure.
 pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
     reports.retain(NodeReport::failed);

@@ -32,9 +32,9 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// Records what the masters show now: the leader's lock value, its term and whether it has a note, or `None` for no
-    /// leader. Returns whether the observer must be notified. A term below the largest one comes from an outdated
-    /// answer and is ignored.
+    /// Records what the masters show now: the leader's lock value, the leader's term, and whether the leader has a
+    /// note; or `None` for no leader. Returns whether the observer must be notified. A term below the largest known
+    /// term comes from an outdated answer and is ignored.
     pub(crate) fn takes(&mut self, found: Option<(u128, u64, bool)>) -> bool {
         match found {
             Some((_, term, _)) if term < self.term => false,

@@ -12,9 +12,9 @@ pub(crate) enum Agreement {
     WriteBack(u64),
 }
 
-/// Looks for a number that a majority of each set of masters granted; `granted` are pairs of master and number.
-/// Otherwise the largest number must be confirmed first: without a confirming majority, two holders could get the same
-/// token.
+/// Looks for a number that a majority of each set of masters granted; `granted` are pairs of master and number. If
+/// there is no such number, the largest granted number must be confirmed first. Without a confirming majority, two
+/// holders could get the same token.
 pub(crate) fn agree(
     quorum: Quorum,
     granted: impl Iterator<Item = (usize, u64)> + Clone,
@@ -39,14 +39,14 @@ pub(crate) fn agree(
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClockOffset(i64);
 
-/// How far a proposed fencing token may be from a master's own clock, in microseconds. The master moves proposals that
-/// are further away to this limit.
+/// The proposal slack: how far a proposed fencing token may be from a master's own clock, in microseconds. If a
+/// proposal is further away, the master moves it to this limit.
 pub(crate) const PROPOSAL_SLACK_US: u64 = 1_000_000;
 
-/// How far the estimate stays inside the limit to which a master moves proposals, in microseconds.
+/// How far inside the limit the next proposal is placed after a master raised a proposal to its limit, in microseconds.
 const EDGE_US: i64 = 5_000;
 
-/// Differences up to this value are attributed to network delay, not to clocks. In microseconds.
+/// Differences up to this many microseconds are attributed to network delay, not to clocks.
 const NOISE_US: u64 = 2_000;
 
 impl ClockOffset {
@@ -70,11 +70,12 @@ impl ClockOffset {
         let slack = i64::try_from(PROPOSAL_SLACK_US).unwrap_or(0);
         let seen = i64::try_from(granted).unwrap_or(i64::MAX);
         if granted < proposed {
-            // The master lowered the proposal to its limit, so its clock is one slack behind the granted number.
+            // The master lowered the proposal to its limit, so its clock is `PROPOSAL_SLACK_US` behind the granted
+            // number.
             Self(seen.saturating_sub(slack).saturating_sub(wall))
         } else if granted - proposed > PROPOSAL_SLACK_US / 2 {
-            // The master raised the proposal to its limit: move inside the limit. Move by at most two slacks, so as not
-            // to follow a counter that is far ahead of all clocks.
+            // The master raised the proposal to its limit, so move the estimate inside the limit. Move it by at most
+            // twice `PROPOSAL_SLACK_US`, so as not to follow a counter that is far ahead of all clocks.
             let next = seen.saturating_sub(wall).saturating_add(EDGE_US);
             Self(next.min(self.0.saturating_add(2 * slack)))
         } else if granted - proposed > NOISE_US {

@@ -1,6 +1,7 @@
-//! The reason for which a waiter gets no lock: only a reason that follows with certainty from the masters' answers.
+//! The finding of a round: the reason why a waiter does not get the lock, as far as it follows with certainty from the
+//! masters' answers.
 //!
-//! Each round is judged by itself ([`Finding::of`]). Of all rounds of a wait, the last conclusive one counts
+//! Each round is judged separately ([`Finding::of`]). Of all rounds of a wait, the last conclusive round counts
 //! ([`Finding::replaces`]). If the end of the wait interrupts a round, only the answers received by then count.
 
 use super::quorum::Tally;
@@ -15,7 +16,7 @@ pub(crate) enum Finding {
     NotJoinable,
     /// The failures alone made a majority impossible, no matter which client holds the lock.
     Outage,
-    /// Refusals and faults together prevented a majority; neither of them did alone.
+    /// Refusals and faults together prevented a majority; neither refusals nor faults alone did.
     Split,
     /// A majority granted the lock, but too slowly.
     Late,

@@ -60,7 +60,7 @@ impl Ballot {
         }
     }
 
-    /// Decides the extension as lost, because a majority denied the lock in a way that these votes do not count.
+    /// Decides the extension as lost. Called if a majority denied the lock in a way that these votes do not count.
     /// Returns `Lost` only the first time.
     pub(crate) fn lose(&mut self) -> Extension {
         if std::mem::replace(&mut self.settled, true) {
@@ -70,8 +70,8 @@ impl Ballot {
         }
     }
 
-    /// Counts the vote of `node` that arrived at `now`. `terms` are those of the extension, and `old_end` is when the
-    /// old validity ends. Any result other than `Pending` is returned only once.
+    /// Counts the vote of `node` that arrived at `now`. `terms` are the terms of the extension, and `old_end` is the
+    /// end of the previous validity. Any result other than `Pending` is returned only once.
     pub(crate) fn record(
         &mut self,
         node: usize,

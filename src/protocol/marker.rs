@@ -122,7 +122,8 @@ impl Configuration {
         ((2 * step).saturating_sub(2), 2 * step)
     }
 
-    /// The fingerprint of the masters that a marker with this number names, if this configuration knows them.
+    /// The fingerprint of the masters that a marker with this number refers to; `None` if this configuration does not
+    /// know them.
     pub(crate) fn print_at(self, number: u64) -> Option<Fingerprint> {
         let generation = number.div_ceil(4);
         if generation == self.generation {

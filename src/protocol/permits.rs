@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn master_that_granted_one_slot_may_have_other_free_slots() {
-        // The third master does not answer in these cases.
+        // In these cases the third master does not answer.
         assert_eq!(next(&[0b0010], 1, 0, 0), Some(1));
         assert_eq!(
             next(&[0b1010], 1, 0, 2),

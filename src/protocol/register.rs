@@ -13,9 +13,10 @@ pub(crate) enum ReadVote {
     Value(u64),
     /// The master has no value: it never had one, or has lost it.
     Nothing,
-    /// The master has a value from before the server's last restart.
+    /// How the reader counts one master's answer to a read of the value.
     Old,
-    /// The reader does not hold the lock on this master, or the master has seen a larger fencing token.
+    /// The master refused the read: the reader does not hold the lock there, or the master has seen a larger fencing
+    /// token.
     Refused,
     /// The master gave no usable answer.
     Fault,
@@ -104,12 +105,13 @@ pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
     })
 }
 
-/// How one master's answer to a write counts.
+/// How the writer counts one master's answer to a write of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteVote {
     /// The master wrote the value, in the same server run that answered the read.
     Counted,
-    /// The master wrote the value, but it was not read before, or it was read in another server run.
+    /// The master wrote the value, but the write does not count: the master was not read before, or was read in another
+    /// server run.
     Refilled,
     /// The master certainly did not write the value.
     NotWritten,
@@ -351,7 +353,7 @@ mod tests {
                 [Fault, Value(4), Value(5), Fault, Fault],
                 Carrying::Value(2),
             ),
-            // A master that answers but has no value does not count.
+            // A master that answers but has no value does not count as having it.
             (
                 [Fault, Nothing, Value(5), Value(5), Value(5)],
                 Carrying::Undecided,

@@ -196,7 +196,7 @@ impl LockRequest<'_> {
         self
     }
 
-    /// Acquires the lock; see [`Redlock::acquire`].
+    /// Acquires the lock with these options; see [`Redlock::acquire`].
     ///
     /// # Errors
     ///

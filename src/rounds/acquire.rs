@@ -41,7 +41,7 @@ pub(crate) struct Refusals {
     /// The largest number of waiters ahead of this one on any master; `None` if no master reported a queue.
     pub(crate) ahead: Option<u64>,
     pub(crate) holder: Option<Vec<u8>>,
-    /// For each refusing master, the free slots of the semaphore as a bit mask.
+    /// For each refusing master: its index, and its free slots of the semaphore as a bit mask.
     free_slots: Vec<(usize, u64)>,
     /// The note of the client in `holder`.
     note: Option<Note>,
@@ -97,8 +97,9 @@ impl AcquireAnswers {
         Some(slots.fold(0, |bits, slot| bits | slot))
     }
 
-    /// The slot of a semaphore to ask for next, or `None` while that depends on missing answers. It is `Held` if other
-    /// waiters are ahead of this one. Slots in the bit mask `taken`, which this process itself uses, are left out.
+    /// The slot of a semaphore to ask for next; `None` while that depends on missing answers. The result is `Held` if
+    /// other waiters are ahead of this waiter. Slots in the bit mask `taken` are left out, because this process itself
+    /// uses them.
     pub(crate) fn next_slot(&self, permit: &Permit, taken: u64) -> Option<NextSlot> {
         let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));
         let Some(refusals) = refusals else {
@@ -124,8 +125,8 @@ impl AcquireAnswers {
         self.round.granted().collect()
     }
 
-    /// The time until a majority may be free: until the lock is free on enough of the masters that answered. `None` if
-    /// too few answered.
+    /// The time until a majority may be free: the time after which the lock may be free on enough of the masters that
+    /// answered. `None` if too few masters answered.
     pub(crate) fn free_in(&self) -> Option<Duration> {
         let granted = self.round.granted().map(|node| (Duration::ZERO, node));
         let refused = self
@@ -168,7 +169,7 @@ impl AcquireAnswers {
         }
     }
 
-    /// Replaces the grant of this master by a quarantine fault that lasts for `left`.
+    /// Replaces the grant of the master `node` by a quarantine fault that lasts for `left`.
     pub(super) fn doubt(&mut self, node: usize, now: Instant, left: Duration) {
         let fault = Err(Fault::Quarantined(left));
         self.note(From { node, now }, &fault, false);

@@ -14,8 +14,8 @@ use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset, agree};
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 
-/// How often the fencing token may be raised within one acquire. Raising is needed only if a master granted late and
-/// had a larger counter.
+/// How often a second round may raise the fencing token within one acquire. Raising is needed only if a master with a
+/// larger counter granted late.
 const CONFIRM_ROUNDS: usize = 3;
 
 impl Coordinator {
@@ -133,9 +133,9 @@ impl Coordinator {
         self.retry.delays(u64::from_le_bytes(seed))
     }
 
-    /// Updates the estimate of the masters' clocks. A hold that joins others gets their older number, which says
-    /// nothing about clocks, so it is left out. It would look like a number that the masters had lowered, and would
-    /// move all proposals back by a second.
+    /// Updates the estimate of the masters' clocks. A hold that joins other holds of its owner gets their older token,
+    /// which says nothing about clocks, so that token is left out. It would look like a proposal that the masters had
+    /// lowered, and would move all later proposals back by a second.
     fn learn(&self, numbering: Numbering, offset: ClockOffset, wall: u64, granted: u64) {
         if numbering != Numbering::Raised && granted < offset.proposal(wall) {
             return;

@@ -33,7 +33,7 @@ pub(crate) struct Coordinator {
     pub(crate) patience: Patience,
     /// The pauses between two rounds of one attempt.
     pub(super) retry: Retry,
-    /// Whether the masters have been asked before. If so, no further time is granted for the first connection.
+    /// Whether the masters have been asked before. If so, requests get no additional time for a first connection.
     pub(super) met: AtomicBool,
     /// The learned difference between the masters' clocks and our wall clock in microseconds, for proposing fencing
     /// tokens.

@@ -49,7 +49,7 @@ impl Coordinator {
     }
 }
 
-/// Releases that have been queued or sent. They go on if this value is dropped.
+/// Releases that have been queued or sent. Dropping this value does not stop them.
 pub(crate) struct Undoing(pub(super) Arc<FanOut<ReleaseAnswers>>);
 
 impl Undoing {

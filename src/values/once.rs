@@ -68,7 +68,7 @@ pub enum OnceOutcome<T> {
     Outlived(T, LossCause),
     /// The work of this period was already done, so the body did not run.
     AlreadyDone {
-        /// Time until the next period whose work is not done yet begins.
+        /// Time until the begin of the next period that is not done yet.
         next: Duration,
     },
 }
@@ -81,7 +81,7 @@ pub enum Due<'a> {
     Now(Turn<'a>),
     /// The work of this period was already done.
     AlreadyDone {
-        /// Time until the next period whose work is not done yet begins.
+        /// Time until the begin of the next period that is not done yet.
         next: Duration,
     },
 }
@@ -297,8 +297,8 @@ impl Once {
         }
     }
 
-    /// Rejects a period that begins more than [`SLACK`] after the masters' time, because some clock is wrong. If it
-    /// were recorded as done, it would prevent every period before it.
+    /// Rejects a period that begins more than [`SLACK`] (one minute) after the masters' time, because some clock is
+    /// wrong. If such a period were recorded as done, no period before it could be done any more.
     fn has_come(&self, start: u64, masters: u64, recorded: bool) -> Result<(), ValueError> {
         let ahead = start.saturating_sub(masters);
         if ahead <= SLACK {
@@ -379,9 +379,9 @@ fn masters_millis(guard: &LockGuard) -> u64 {
 /// The maximum length of a period in milliseconds: ten years.
 const LONGEST: u64 = 10 * 365 * 24 * 3_600_000;
 
-/// The start of the period that contains `now` if it must be done; otherwise, as an error, the time until the next
-/// period that is not done. Times are in milliseconds since 1970. `last` is the start of the last period done, which
-/// may have had another length.
+/// Returns the start of the period that contains `now` if that period must be done. Otherwise returns, as an error, the
+/// time until the next period that is not done. Times are in milliseconds since 1970. `last` is the start of the last
+/// period done, whose length may have been different.
 fn on_the_grid(now: u64, period: u64, last: Option<u64>) -> Result<u64, Duration> {
     let start = now - now % period;
     match last {
@@ -403,7 +403,7 @@ mod tests {
     use crate::protocol::instant::Instant;
     use crate::runtime::{BoxFuture, Runtime, Tokio};
 
-    /// A runtime whose wall clock is ahead by this much.
+    /// A runtime whose wall clock is ahead by the given time.
     struct Ahead(Tokio, Duration);
 
     impl Runtime for Ahead {

@@ -46,7 +46,7 @@ pub(crate) struct Known<'a> {
     register: Register<'a>,
     bytes: Vec<u8>,
     read: ValueAnswers,
-    /// The read request, whose answers from slow masters arrive later.
+    /// The read request. Answers of slow masters still arrive here after the read was decided.
     asked: AskedForValue,
 }
 
@@ -241,10 +241,10 @@ pub(crate) struct BegunWrite {
 }
 
 impl BegunWrite {
-    /// Whether the release may be sent right behind the write, without waiting for its result. This needs a read answer
-    /// from every master, because each answer names the server run to which the write is bound. Within that run the
-    /// master refuses a late write after a later holder. A master that was not read accepts a write only from the
-    /// holder.
+    /// Whether the release may be sent right behind the write, without waiting for the write's result. This needs a
+    /// read answer from every master, because each answer names the server run to which the write is bound. Within that
+    /// server run the master refuses a write that comes after a later holder. A master that was not read accepts a
+    /// write only from the holder.
     pub(crate) fn may_be_followed(&self) -> bool {
         self.read.all_read()
     }

@@ -1,4 +1,5 @@
-//! The last finding of one waiter, which waiters behind it in the local queue may use.
+//! The last finding of one waiter (the reason why the lock is not available). Waiters behind it in the local queue may
+//! use the finding.
 
 use std::sync::Arc;
 
@@ -13,19 +14,19 @@ pub(crate) struct LastFinding {
     /// The conclusive round; `None` if the lock is held in this process.
     pub(crate) round: Option<Arc<AcquireRound>>,
     /// Whether the holder that the round names also blocks the waiter that uses this finding. False if the round was
-    /// for several resources, because the waiter's own resource may be free.
+    /// for several resources, because the resource of the waiter that uses the finding may be free.
     pub(crate) names_holder: bool,
 }
 
 impl LastFinding {
-    /// The finding while a task of this process holds the lock, or was the last to hold it.
+    /// The finding that applies while a task of this process holds the lock, or was the last to hold it.
     pub(super) const HERE: Self = Self {
         finding: Finding::Held,
         round: None,
         names_holder: false,
     };
 
-    /// This finding for waiters behind a waiter for `wanted`.
+    /// Converts the finding of a waiter for `wanted` into the finding that waiters behind it may use.
     pub(crate) fn left_by(self, wanted: &Wanted) -> Self {
         let names_holder = self.names_holder && wanted.keys().count() == 1;
         Self {

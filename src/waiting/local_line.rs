@@ -28,8 +28,8 @@ pub(crate) struct LocalLines {
     aside: Mutex<Aside>,
     /// The number of waiters that have arrived so far.
     came: AtomicU64,
-    /// The waiters that ask for a key outside of its queue: readers, whose neighbours may ask as well, and owners,
-    /// which need not queue.
+    /// The waiters that ask for a key although they are not in its queue: readers, whose neighbours may ask at the same
+    /// time, and owners, which need not queue.
     beside: Mutex<Beside>,
     /// The tasks that watch for new leaders.
     pub(crate) watchers: Watchers,
@@ -38,7 +38,7 @@ pub(crate) struct LocalLines {
 /// The waiters that ask for each key outside of its queue.
 type Beside = HashMap<Arc<[u8]>, Vec<Arc<Turn>>>;
 
-/// The waiters that ask for a slot, by the key of the semaphore's queue.
+/// The arrival numbers of the waiters that ask for a slot, by the key of the semaphore's queue.
 type Aside = HashMap<Arc<[u8]>, BTreeSet<u64>>;
 
 impl LocalLines {

@@ -52,9 +52,10 @@ impl OwnLocks {
         count_off(&mut self.counts().held, key);
     }
 
-    /// Chooses and reserves the slot of a semaphore to ask for: the one that is most likely free, the first of them
-    /// from the slot of `permit` on. `elsewhere` is a bit mask of the slots that other processes hold, as far as this
-    /// one knows. If `passes` is true, slots that other tasks of this process ask for are not avoided.
+    /// Chooses the slot of a semaphore to ask for, and reserves it: the slot that is most likely free. Of equally
+    /// likely slots it is the first, beginning with the slot of `permit`. `elsewhere` is a bit mask of the slots that
+    /// other processes are known to hold. If `passes` is true, slots that other tasks of this process ask for are not
+    /// avoided.
     pub(super) fn ask(self: &Arc<Self>, permit: &Permit, elsewhere: u64, passes: bool) -> Asked {
         let (first, permits) = (permit.slot(), permit.permits().max(1));
         let slots = (0..permits).map(|step| (first % permits + step) % permits);
@@ -114,7 +115,7 @@ impl OwnLocks {
 /// How likely a slot is to be granted, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hope {
-    /// This process holds the slot, and all others of the semaphore.
+    /// This process holds the slot, and all other slots of the semaphore.
     Held,
     /// Another task of this process asks for the slot.
     Asked,
@@ -123,8 +124,8 @@ enum Hope {
     Free,
 }
 
-/// A reserved slot that a task of this process asks for. The reservation ends when this is dropped, when the slot is
-/// held or given up.
+/// The reservation of a slot that a task of this process asks for. Dropping this value ends the reservation, when the
+/// slot is held or given up.
 pub(crate) struct Asked {
     own: Arc<OwnLocks>,
     key: Arc<[u8]>,

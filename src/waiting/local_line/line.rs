@@ -9,7 +9,7 @@ use crate::waiting::last_finding::LastFinding;
 /// The local queue of one resource. Most queues have a front only, so the waiters behind it are boxed: ten thousand
 /// held locks are ten thousand queues.
 pub(super) struct LocalLine {
-    /// The first waiter, which may ask the masters. `None` as soon as the front holds the lock.
+    /// The first waiter of the queue, which may ask the masters. `None` once the first waiter holds the lock.
     pub(super) front: Option<Arc<Turn>>,
     #[expect(
         clippy::box_collection,
@@ -79,13 +79,13 @@ pub(super) struct Turn {
     pub(super) woken: AtomicU64,
     /// Notified when the waiter becomes the front, or when a master wakes it.
     pub(super) called: Notify,
-    /// The waiter's last finding, once it is the front.
+    /// The last finding of this waiter (why the lock is not available), once the waiter is the front.
     pub(super) last_finding: Mutex<Option<LastFinding>>,
     /// The slots of a semaphore that other processes held at the waiter's last attempt, as bits.
     pub(super) elsewhere: AtomicU64,
 }
 
-/// The value of `woken` after a change in this process itself, which counts as a wake-up from all masters.
+/// The value of `woken` after this process itself released a lock. It counts as a wake-up from all masters.
 pub(super) const EVERYWHERE: u64 = u64::MAX;
 
 impl Turn {
@@ -97,7 +97,7 @@ impl Turn {
         self.elsewhere.store(elsewhere, Ordering::Release);
     }
 
-    /// Lock order: this mutex is taken after that of the map, never before.
+    /// Lock order: the mutex of the finding is taken after the mutex of the map, never before.
     pub(super) fn last_finding(&self) -> MutexGuard<'_, Option<LastFinding>> {
         self.last_finding
             .lock()

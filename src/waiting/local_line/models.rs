@@ -178,7 +178,7 @@ fn no_interleaving_sends_a_wake_up_to_a_former_front() {
         let [first, second] = [(); 2].map(|()| lines.enter(&job()));
         let leaves = does(move || drop(first));
         block_on(second.front());
-        // From now on a wake-up is for the second waiter.
+        // From now on every wake-up is meant for the second waiter.
         let wakes = lines.clone();
         let wakes = does(move || wakes.woken(1, &key()));
         block_on(second.woken(&Still, MasterSet::first(1), Quorum::of(3), Instant::NEVER));

@@ -33,7 +33,8 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stands {
     InLine,
-    /// The waiter has left the queues, and asks the masters together with others of its class (readers or an owner).
+    /// The waiter has left the queues. It asks the masters together with other readers, or as an owner that need not
+    /// queue.
     Beside,
     /// The waiter has left the queue while it asks for a slot of a semaphore.
     Aside,
@@ -111,9 +112,9 @@ impl LocalLines {
         place
     }
 
-    /// Enters the queues for a single attempt, which does not wait. Returns a place if the queues are empty. If other
-    /// waiters queue behind the front already, returns the front's last finding as the error. Returns `None` if only a
-    /// front exists, or if it has no finding yet: the masters have to be asked then.
+    /// Enters the queues for a single attempt, which does not wait. Returns a place if the queues are empty. If waiters
+    /// queue behind the front, returns the front's last finding as the error. Returns `None` if the masters have to be
+    /// asked: only a front exists, or the front has no finding yet.
     pub(crate) fn enter_if_free(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -370,7 +371,7 @@ impl Drop for Place {
             Stands::Beside => self.is_not_beside(),
             Stands::Aside => {
                 self.is_not_aside();
-                // Another waiter may have become the first by this.
+                // By this waiter's leaving, another waiter may have become the first.
                 let fronts = self
                     .keys
                     .all()
