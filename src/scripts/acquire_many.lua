@@ -25,8 +25,9 @@ local lowest = string.format('%.0f', time[1] * 1000000 + time[2] - 1000000)
 local highest = string.format('%.0f', time[1] * 1000000 + time[2] + 1000000)
 local usual, find = #lowest == 16 and #highest == 16, string.find
 
--- Handles one lock as a single request would. `taken` is the last lock that this function took. If an error follows, it
--- is reported instead of 0, because the client must not repeat a request that took its lock.
+-- Handles one lock as a single request would. `taken` is the last lock that this function took. If an error follows
+-- after a lock was taken, the error is reported instead of 0, because the client must not repeat a request that took
+-- its lock.
 local taken
 local function attempt(key, ARGV)
   local queue, alive, waiter = '{queue}' .. key, '{alive}' .. key, nil
@@ -58,7 +59,7 @@ local function number(key, fence, was, text)
   if set then
     return set.err and set or -1
   end
-  -- The counter's key exists although MGET returned nothing, so it has another type. Release the lock again.
+  -- The counter's key exists although MGET returned nothing for it, so it has another type. Release the lock again.
   local undone = redis.pcall('DEL', key)
   return type(undone) == 'table' and undone or 0
 end

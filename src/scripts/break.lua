@@ -18,8 +18,8 @@ if held then
     local others = redis.call('GET', '{broken}' .. KEYS[1]) or ''
     local lines = {'', held, others}
     if type(said) == 'table' then
-      -- The lock is shared by a class: list the counter and each hold in the marker, so that later holds can be told
-      -- apart from the force-released ones.
+      -- Readers or an owner share the lock: list the counter and each hold in the marker, so that later holds can be
+      -- distinguished from the force-released ones.
       local counter = string.match(was[3] or '', '^%d+$') or '0'
       lines = {'', held .. '\t' .. counter}
       for i = 1, #said, 3 do
@@ -28,23 +28,23 @@ if held then
       lines[#lines + 1] = others
     end
     if left > 0 then
-      -- This write changes no expiry and takes no memory. A full server refuses a script's writes only until its first
-      -- write, so the marker can then be written.
+      -- This PEXPIRE changes no expiry and takes no memory. A full server refuses a script's writes only until the
+      -- script's first write, so after it the marker can be written.
       redis.pcall('PEXPIRE', KEYS[1], left)
     end
-    -- The marker has room for 480 values, newest first: enough for one break every three minutes during the longest
-    -- TTL.
+    -- The marker has room for 480 values, newest first. That is enough for one force-release every three minutes during
+    -- the longest TTL.
     local all = string.sub(table.concat(lines, '\n'), 1, 16384)
-    -- Keep the marker for two days: twice the longest TTL that any client can configure. A shorter time that follows
-    -- from the key's remaining TTL or from this client's MAX_TTL would not do: another client's renewal, or this break
-    -- on another master, can arrive later.
+    -- Keep the marker for two days: twice the longest TTL that any client can configure. A time derived from the key's
+    -- remaining TTL or from this client's MAX_TTL would be too short: the renewal of another client, or this
+    -- force-release on another master, can arrive later.
     redis.call('SET', '{broken}' .. KEYS[1], all, 'PX', 2 * FENCE_TTL)
   end
   redis.call('DEL', KEYS[1])
   if type(said) == 'string' then
     redis.pcall('DEL', '{note}' .. KEYS[1])
   end
-  -- Each hold of a class has its own note.
+  -- Each hold of the readers or the owner that share the lock has its own note.
   for i = 1, type(said) == 'table' and #said or 0, 3 do
     redis.pcall('DEL', '{of-hold}' .. said[i] .. ':' .. KEYS[1])
   end

@@ -41,7 +41,7 @@ if mine == #KEYS then
       --+ line/join.lua
     end
   end
-  -- All keys are held by this claim already: return the counter unchanged.
+  -- This claim holds all its keys already: return the counter unchanged.
   return counter > 0 and counter or redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
 local left, ahead, largest, way, holder, lined = 0, 0, 0, 0, '', {}
@@ -110,8 +110,8 @@ if way > 0 then
   return {left, ahead, largest, string.sub(holder, 1, 96), way, type(note) == 'string' and string.sub(note, 1, NOTE_SHOWN) or nil}
 end
 if joins and counter == 0 then
-  -- The other holds of the class have a number, but their counter is gone. There is no number to return until a renewal
-  -- of one of them restores the counter.
+  -- The lock is already held by the same readers or owner and has a number, but its counter is gone. There is no number
+  -- to return until a renewal of one of those holds restores the counter.
   return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
 local number, written, kept = counter, nil, nil
@@ -130,7 +130,8 @@ for i, key in ipairs(KEYS) do
   else
     local lives = ttl
     if held[i] ~= mode then
-      -- The lock key does not hold this class, so all holds that are still listed have expired.
+      -- The lock key does not show that these readers or this owner hold the lock, so all holds that are still listed
+      -- have expired.
       call('DEL', holds)
       call('SET', key, mode, 'PX', ARGV[2])
     else
@@ -145,8 +146,8 @@ for i, key in ipairs(KEYS) do
     if held[i] and held[i] == instead then
       --+ note/forget.lua
       if waiter ~= '' then
-        -- Remove the replaced holder's place in the queue. It would block the readers or owners that may share the lock
-        -- now.
+        -- Remove the replaced holder's place from the queue. The place would block the readers or owners that may share
+        -- the lock now.
         call('ZREM', '{queue}' .. key, waiter)
         call('ZREM', '{alive}' .. key, waiter)
       end

@@ -32,8 +32,8 @@ local function keep(key, value, ttl, mode, number)
   if held and mode ~= 'x' then
     known = call('ZSCORE', holds, value)
   end
-  -- The hold is missing. Check the break marker even if the lock key holds this class: this hold may have been
-  -- force-released, and the present holds of the class came later.
+  -- The hold is missing. Check the marker of force-releases even if the same readers or owner hold the lock key: this
+  -- hold may have been force-released before the present holds were taken.
   local mark = not known and call('GET', '{broken}' .. key)
   if mark and (mode == 'x' and has(mark, ours) or mode ~= 'x' and has_hold(mark, mode, value, number)) then
     return '0'
@@ -50,17 +50,19 @@ local function keep(key, value, ttl, mode, number)
   --+ fence/read.lua
   local owned, v, text = mode ~= '{shared}', tonumber(number), number
   if owned and counter > v then
-    -- All holds of an owner share one number. A larger counter means that another client has held the lock since.
+    -- All holds of an owner share one number. A counter above that number means that another client has held the lock
+    -- since.
     return '0'
   end
   if held then
-    -- Write the expiry even if it does not change. The write takes no memory, and after it a full server accepts the
-    -- writes that do.
+    -- Write the expiry even if it does not change. This write takes no memory, and after it a full server accepts the
+    -- writes that take memory.
     local left = call('PTTL', key)
     call('PEXPIRE', key, math.max(left, tonumber(ttl)))
   end
   if not known and counter > v and not held then
-    -- Later holders have had larger numbers. A restored reader must not keep its old number, so it gets a new one.
+    -- Later holders have had larger numbers. A reader whose hold is restored must not keep its old number, so it gets a
+    -- new one.
     v, text = counter + 1, nil
   end
   if counter < v then

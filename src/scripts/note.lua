@@ -21,7 +21,7 @@ for i, key in ipairs(KEYS) do
   end
   if left > 0 or held == value then
     if left > 0 and type(redis.pcall('GET', note)) ~= 'table' then
-      -- A full server refuses the write. Go on with the notes of the other locks.
+      -- A full server refuses to write the note. Go on with the notes of the other locks.
       local written = redis.pcall('SET', note, value .. ' ' .. text, 'PX', left * NOTE_LIVES)
       said[i] = written.ok and '1' or '0'
     end

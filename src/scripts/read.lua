@@ -14,7 +14,7 @@ local above = v > tonumber(ARGV[2])
 if above and number <= counter then
   return v
 end
--- Set the counter to the token. If the stored value was written while a clock was ahead, it has a larger number: raise
+-- Set the counter to the token. If the stored value was written while a clock was ahead, its number is larger: raise
 -- the counter to that number instead, so that the next holder's number is above it.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]

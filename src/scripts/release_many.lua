@@ -24,7 +24,7 @@ for i, key in ipairs(keys) do
       if good then
         heads[i] = head
       else
-        -- The queue could not be read, but the lock is released all the same.
+        -- The queue could not be read, but the lock has been released.
         said[i], odd = type(head) == 'table' and head or redis.error_reply(tostring(head)), true
       end
     end

@@ -33,7 +33,7 @@ for i, key in ipairs(KEYS) do
     end
     local last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')
     if last[1] then
-      -- Other holds of the class are still listed: remove the expired ones.
+      -- The lock has other holds of the same readers or owner in its list: remove the expired ones.
       look_at_clock()
       if call('ZREMRANGEBYSCORE', holds, '-inf', clock) > 0 then
         last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')

@@ -13,8 +13,8 @@ if ARGV[3] then
   call('SET', value, ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
 else
   call('DEL', value)
-  -- A removed value has no number, so the counter keeps it. Otherwise an earlier holder's late write would bring the
-  -- value back.
+  -- A removed value has no number any more, so the counter must keep its number. Otherwise an earlier holder's late
+  -- write would bring the value back.
   local v, time = tonumber(ARGV[1]), call('TIME')
   local now = time[1] * 1000000 + time[2]
   --+ fence/lives.lua

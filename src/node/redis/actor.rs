@@ -1,4 +1,4 @@
-//! The task that owns one master: a socket and a timer around its [`Link`].
+//! The task that owns one master: it adds a socket and a timer to the master's [`Link`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,11 +16,11 @@ use super::socket::Socket;
 use crate::node::Fault;
 use crate::protocol::instant::Instant;
 
-/// How often a socket is read before the task yields, so that a master that sends without end does not block its
-/// thread.
+/// How many times a socket is read before the task yields. Without this limit a master that sends without end would
+/// block the task's thread.
 const READS: usize = 8;
 
-/// Runs until the handle was dropped and nothing is left to deliver.
+/// Runs the task until the master's handle was dropped and nothing is left to deliver.
 pub(super) fn run(shared: Arc<Shared>) -> impl Future<Output = ()> + Send + 'static {
     // Create the actor's state here and not at the first poll: a runtime that is shutting down drops the task without
     // polling it, and even then the requests in the mailbox must be answered (`redlock_continues_in_another_runtime`).
@@ -37,7 +37,7 @@ struct Actor {
     dialing: Option<Dialing>,
     socket: Option<Socket>,
     timer: Option<Pin<Box<Sleep>>>,
-    /// The time that the timer is set to; `None` if it is not set.
+    /// The time at which the timer fires; `None` if the timer is not set.
     armed: Option<Instant>,
     /// Whether the task has yielded so that ready callers can queue their requests, which are then sent with one write.
     gathering: bool,
@@ -58,7 +58,7 @@ impl Clock {
     }
 
     fn tick(self, at: Instant) -> Tick {
-        // This may saturate: no deadline of a link is that far in the future.
+        // The conversion may saturate: no deadline of a link is that far in the future.
         let from_here = at.saturating_since(Self::BEGIN);
         self.origin + from_here.min(Duration::from_secs(1 << 32))
     }
@@ -141,10 +141,10 @@ impl Actor {
 
     /// Moves bytes between the link and the socket.
     fn talk(&mut self, cx: &mut Context<'_>) -> Next {
-        // While several replies are outstanding, yield once, so that ready callers can queue their requests. Callers
-        // whose replies have just arrived are among them. This does not wait for a clock: if no other task is ready,
-        // the actor is polled again at once. A single caller has nothing to gather, and a second poll would only wake
-        // an idle thread.
+        // While several replies are outstanding, yield once, so that callers that are ready can queue their requests.
+        // These include callers whose replies have just arrived. The yield waits for no clock: if no other task is
+        // ready, the actor is polled again at once. With one outstanding reply there is nothing to combine, and a
+        // second poll would only wake an idle thread.
         if !self.gathering && self.link.is_crowded() {
             self.read(cx);
             return self.fan_out(cx);
@@ -176,7 +176,7 @@ impl Actor {
         Next::Wait
     }
 
-    /// Yields once, so that other tasks can run.
+    /// Yields once, so that other tasks can queue their requests.
     fn fan_out(&mut self, cx: &mut Context<'_>) -> Next {
         self.gathering = true;
         cx.waker().wake_by_ref();
@@ -207,7 +207,7 @@ impl Actor {
         (received, true)
     }
 
-    /// Sets the timer. Returns `Again` if a deadline has passed and was handled.
+    /// Sets the timer to the link's next deadline. Returns `Again` if a deadline has passed and was handled.
     fn keep_time(&mut self, cx: &mut Context<'_>) -> Next {
         loop {
             let Some(at) = self.link.wake_at() else {
@@ -235,8 +235,8 @@ impl Actor {
             if timer.as_mut().poll(cx).is_pending() {
                 return Next::Wait;
             }
-            // The timer may fire for a request that has been answered. It must fire nevertheless, because overdue
-            // requests in the mailbox are found at this pace.
+            // The request for which the timer fires may have been answered. The timer is needed nevertheless, because
+            // overdue requests in the mailbox are looked for when it fires.
             self.armed = None;
             self.link.tick(self.clock.now());
         }

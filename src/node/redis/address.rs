@@ -47,13 +47,13 @@ impl Address {
         if rest.is_empty() || rest.starts_with('?') {
             return Err(bad(format!("no address after the scheme: {SCHEMES}")));
         }
-        // TLS is done by this library's own stream, so parse the URL as one without TLS.
+        // The URL parser of the `redis` crate gets the URL without TLS, because this library's own stream does TLS.
         let plain = if tls {
             format!("redis://{rest}")
         } else {
             url.to_owned()
         };
-        // The parser's own message may quote the URL and with it the password.
+        // Do not show the parser's own message: it may quote the URL and with it the password.
         let unclear = || {
             bad(match port_out_of_range(rest) {
                 Some(port) => format!("port {port} is out of range: use 1 to 65535"),
@@ -127,14 +127,14 @@ impl Address {
         self.plain() == other.plain()
     }
 
-    /// The normalised name of the server, without the database number.
+    /// The name of the server, in a form that is the same for all spellings, without the database number.
     pub(crate) fn plain(&self) -> String {
         let name = self.name.as_str().to_ascii_lowercase();
         name.replace("localhost:", "127.0.0.1:")
     }
 
-    /// The normalised name of the server, with the database number if it is not 0: each database has locks and markers
-    /// of its own.
+    /// The name of the server, in a form that is the same for all spellings. It includes the database number if that is
+    /// not 0, because each database has its own locks and markers.
     pub(crate) fn in_full(&self) -> String {
         match self.info.redis_settings().db() {
             0 => self.plain(),
@@ -186,7 +186,7 @@ fn is_port(text: &str) -> bool {
     port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The number in the place of an address's port, if it is outside the range of ports.
+/// The number after the host in an address, if it is too large for a port.
 fn port_out_of_range(rest: &str) -> Option<&str> {
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
     let (_, port) = host.split(['/', '?']).next()?.rsplit_once(':')?;

@@ -22,7 +22,7 @@ impl Output {
         }
     }
 
-    /// The buffer to which commands are appended. They are sent in this order.
+    /// The buffer to which commands are appended. They are sent in the order in which they are appended.
     pub(super) fn commands(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }

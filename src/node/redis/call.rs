@@ -1,4 +1,4 @@
-//! Finds the command that a line of a script calls, because some servers name only the line in an error.
+//! Finds the command that one line of a script calls, because in an error some servers name only the line.
 
 use crate::keys::Family;
 

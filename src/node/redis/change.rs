@@ -16,16 +16,17 @@ use crate::protocol::marker::RESTORED;
 /// The time limit for one message, far longer than a master needs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many keys are read or written in one message.
+/// How many keys one message reads or writes.
 const TOGETHER: usize = 500;
 
-/// The largest number of stored values that are counted.
+/// The largest number of stored values that are counted: values beyond 1000 are not.
 const MOST_VALUES: usize = 1000;
 
 const RAISE: &str = include_str!("../../scripts/masters/raise.lua");
 const CARRY: &str = include_str!("../../scripts/masters/carry.lua");
 
-/// Executes an operation on the master of `shared`, and then reads the master's state, over a connection of its own.
+/// Executes an operator's operation on the master of `shared`, and then reads the master's state. Uses a connection of
+/// its own.
 pub(super) async fn change(shared: &std::sync::Arc<Shared>, order: ChangeOrder) -> ChangeSeen {
     let mut seen = ChangeSeen::default();
     if let Err(fault) = carried_out(shared, &order, &mut seen).await {
@@ -44,7 +45,7 @@ async fn carried_out(
     if database != "0" {
         talk.say(&["SELECT", &database]).await?;
     }
-    // The name is for information only, so an error is ignored.
+    // The connection's name is for information only, so ignore an error.
     let _ = talk.say(&["CLIENT", "SETNAME", OPERATOR]).await;
     match order {
         ChangeOrder::Look => {}
@@ -65,8 +66,8 @@ async fn carried_out(
                 &lifetime.to_string(),
             ];
             talk.say(&raise).await?;
-            // List the clients after the marker was raised, so that the list contains every client that had not read
-            // the new marker.
+            // List the clients after raising the marker, so that the list contains every client that had not read the
+            // raised marker.
             for client in talk.clients().await? {
                 if matches!(client.kind, ClientKind::AtStep(of, _) if of < *step) {
                     let id = client.id.to_string();
@@ -197,7 +198,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Reads at most `most` keys of one family.
+    /// Reads at most `most` keys of the family (lock keys, counters, values and so on).
     async fn keys(&mut self, family: Family, most: usize) -> Result<Vec<Vec<u8>>, Fault> {
         let pattern = keys::pattern(family.before().as_bytes());
         let pattern = String::from_utf8_lossy(&pattern).into_owned();
@@ -244,8 +245,8 @@ impl Talk {
         Ok(found)
     }
 
-    /// Raises these counters. Returns the counters that were not raised because an owner holds the lock, each with the
-    /// value of its lock key.
+    /// Raises these fencing counters to their numbers. Returns the counters that were not raised because an owner holds
+    /// the lock, each with the value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = with_parts(CARRY);
         let mut owned = Vec::new();

@@ -1,5 +1,5 @@
-//! A connection to a master on which the caller sends a message and waits for its replies. Inspections use it in
-//! addition to the link's connection.
+//! A connection to a master on which the caller sends a message and waits for its replies. Inspections and operators
+//! use it; the link has a connection of its own.
 
 use std::io;
 use std::task::Poll;
@@ -43,7 +43,8 @@ impl Conversation {
         .await
     }
 
-    /// Connects and only authenticates. For a master that refuses a later part of the handshake.
+    /// Connects and only authenticates, without the rest of the handshake. For a master that refuses a later part of
+    /// it.
     pub(super) async fn introduce(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
         in_time(shared, async {
             let mut talk = Self::dial(shared).await?;
@@ -99,7 +100,7 @@ impl Conversation {
     async fn reply<T>(&mut self, take: impl FnOnce(Value<'_>) -> T) -> io::Result<T> {
         let mut take = Some(take);
         std::future::poll_fn(|cx| {
-            // Read even if writing fails, because an answer of the server explains the failure best.
+            // Read even if writing fails: if the server has sent an error, that explains the failure best.
             let wrote = self.socket.poll_write(&mut self.output, cx);
             loop {
                 if let Some(value) = self.input.next()? {

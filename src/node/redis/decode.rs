@@ -40,7 +40,7 @@ pub(super) fn decode(
         return Err(NoAnswer::Fault(refused(Script::of(request), error)));
     }
     let shape = match request {
-        // The reply has the same form for every lock of an extension, so do not examine all locks.
+        // The reply has the same form for every lock of an extension, so the shapes of the locks do not matter.
         Request::Extend { .. } => Shape::plain(),
         _ => request.shape(),
     };
@@ -215,12 +215,13 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
     }
 }
 
-/// 2^53, the largest fencing counter. Lua numbers are doubles: above 2^53 two neighbours are the same number, and two
-/// holders would get the same token.
+/// 2^53, the largest fencing counter that is accepted. Lua numbers are doubles: above 2^53 two neighbouring integers
+/// become the same number, and two holders would get the same token.
 const LARGEST_COUNTER: u64 = 1 << 53;
 
-/// Decodes a fencing counter. A number outside of 1 to 2^53 never becomes a token. No script of this library returns
-/// such a number. When it was accepted, the simulation found two clients with the same token.
+/// Decodes a fencing counter. A number outside of 1 to 2^53 is refused and never becomes a token. No script of this
+/// library returns such a number. When such numbers were accepted, the simulation found two clients with the same
+/// token.
 pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     let counter = u64::try_from(said).ok();
     let possible = counter.filter(|counter| (1..=LARGEST_COUNTER).contains(counter));
@@ -290,7 +291,8 @@ fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
     }
 }
 
-/// Decodes which notes were written. A lock on several keys counts as noted only if all its notes were written.
+/// Decodes which notes were written. A lock on several keys counts as noted only if the notes of all its keys were
+/// written.
 fn noted(items: &[NoteItem], mut said: &[u8]) -> Option<Answer> {
     let mut written = Vec::with_capacity(items.len());
     for item in items {
@@ -353,7 +355,7 @@ fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
     })
 }
 
-/// Decodes the term of an elected holder, from its note.
+/// Decodes the term of an elected holder from the holder's note. `holder` is the value of the lock key.
 fn term(said: &Value<'_>, holder: Option<&[u8]>) -> Option<u64> {
     match said {
         Value::Bulk(note) => Note::term(note, holder?),
@@ -361,7 +363,7 @@ fn term(said: &Value<'_>, holder: Option<&[u8]>) -> Option<u64> {
     }
 }
 
-/// Decodes one hold of a class: its value, the time that is left, and its note.
+/// Decodes one of the holds that share a lock: its value, the time until it expires, and its note.
 fn hold(said: &[Value<'_>]) -> Option<Hold> {
     let [Value::Bulk(value), lives @ Value::Int(_), said] = said else {
         return None;

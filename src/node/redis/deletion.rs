@@ -1,10 +1,10 @@
-//! How a server compares and deletes: by this library's script, or by a built-in command that takes about half the
-//! time.
+//! How a server compares and deletes for a release: with this library's script, or with a built-in command that takes
+//! about half the time.
 //!
-//! The server's version shows whether the server has the command. A trial shows whether this user may use the command,
-//! and whether a proxy passes it on. The trial is sent after the first release that the command could have executed. It
-//! repeats that release when the key is already deleted. So no release depends on a command that has not yet worked on
-//! this connection.
+//! The server's version shows whether it has the command. A trial shows whether this user may use the command, and
+//! whether a proxy passes it on. The first release that the command could execute is sent as a script. The trial
+//! follows it, and repeats that release with the command when the key is already deleted. So no release depends on a
+//! command that has not yet worked on this connection.
 
 use super::resp::{Command, Value};
 use super::script::Script;
@@ -13,19 +13,19 @@ use crate::node::{Claim, Request};
 /// How releases are executed on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deletion {
-    /// By the script, which works on every server. The server lacks the command, or the trial failed.
+    /// Releases use the script, which works on every server. The server lacks the command, or the trial failed.
     Script,
-    /// By the script. The server has the command, but it has not been tried yet.
+    /// Releases use the script. The server has the command, but it has not been tried yet.
     Untried,
-    /// By the script, until the trial of the command is answered.
+    /// Releases use the script until the trial of the command is answered.
     Trying,
-    /// By the command `DELIFEQ key value`, which Valkey has from version 9 on.
+    /// Releases use the command `DELIFEQ key value`, which Valkey has from version 9 on.
     DelIfEq,
 }
 
 impl Deletion {
-    /// Chooses the initial state for a server with this version of Valkey. The Redis version that Valkey also reports
-    /// does not matter, because it only shows compatibility.
+    /// Chooses how releases begin on a server with this version of Valkey; `None` for another server. The Redis version
+    /// that Valkey also reports does not matter, because it only shows compatibility.
     pub(super) fn of(valkey: Option<&str>) -> Self {
         let major = valkey.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
         if major.is_some_and(|major| major >= 9) {
@@ -62,9 +62,9 @@ impl Deletion {
         };
     }
 
-    /// Whether the server refused the command, so that the script must be used. The trial alone does not show this for
-    /// a replica or for a server without enough replicas: they answer the command if the key is not ours, because it
-    /// then only reads.
+    /// Whether the server refused the command, so that the script must be used. A trial does not detect every refusal.
+    /// A replica, or a server without enough replicas, accepts the command if the key is not ours, because it then only
+    /// reads.
     pub(super) fn is_refused(value: &Value<'_>) -> bool {
         matches!(value, Value::Error(error) if !error.starts_with(b"WRONGTYPE "))
     }
@@ -82,9 +82,9 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Whether the command can execute this release, which then only compares and deletes. It cannot if the claim's acquire
-/// may be sent again because the master has lost its scripts. Then the release must fail for lack of its script as
-/// well, or it would overtake the acquire.
+/// Whether the command can do all that this release needs, which is to compare and delete. It cannot if the claim's
+/// acquire may be sent again because the master has lost its scripts. Then the release must fail for lack of its script
+/// as well, or it would overtake the acquire.
 fn is_all(release: &Request, claim: &Claim) -> bool {
     let by_script = matches!(Script::of(release), Some(Script::Release));
     by_script && !claim.is_noted() && claim.is_withdrawn()

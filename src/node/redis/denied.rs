@@ -1,6 +1,6 @@
-//! Reads the subject of a refusal for missing rights: a command, a key or a channel.
+//! Reads from an error what a user without the right may not use: a command, a key or a channel.
 
-/// The subject of a refusal for missing rights: what the user may not use.
+/// The command, key or channel that a user may not use, according to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Denied {
     Command,
@@ -9,9 +9,10 @@ pub(super) enum Denied {
 }
 
 impl Denied {
-    /// Reads the subject from the error. Its words differ between server versions.
+    /// Reads the command, key or channel from the error. The error's words differ between server versions.
     pub(super) fn of(text: &str) -> Self {
-        // The error quotes the user's name, which may be any text, but before these words.
+        // The error also quotes the user's name, which may be any text. The name comes before the words that are
+        // searched here.
         if text.contains("to run the '") || text.contains("can't run this command") {
             Self::Command
         } else if text.contains("access a key") || text.contains("one of the keys") {

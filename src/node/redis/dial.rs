@@ -23,14 +23,14 @@ const STAGGER: Duration = Duration::from_millis(100);
 /// The largest number of addresses of one host name that are tried.
 const MOST_ADDRESSES: usize = 8;
 
-/// The shortest time without an acknowledgement after which a peer counts as gone, even if the connect timeout is
-/// shorter.
+/// The shortest time without an acknowledgement after which the kernel considers the server gone. It applies even if
+/// the connect timeout is shorter.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
-/// The longest time without an acknowledgement that the kernel accepts.
+/// The longest time that may be configured, without an acknowledgement, before the kernel considers the server gone.
 const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
-/// Connects to the master. Dropping the future ends the attempt, except that a name lookup continues, and the next
-/// attempt waits for its result.
+/// Connects to the master. Dropping the future ends the attempt. Only a name lookup continues, and the next attempt
+/// waits for its result.
 pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
     match shared.address.info.addr() {
         ConnectionAddr::Tcp(host, port) => {
@@ -60,8 +60,8 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
     }
 }
 
-/// Alternates between IPv4 and IPv6, otherwise in the resolver's order. So the second address that is tried works even
-/// if one of the protocols leads nowhere.
+/// Sorts the addresses so that IPv4 and IPv6 alternate, otherwise in the resolver's order. So if one of the two
+/// protocols does not work, the second address that is tried uses the other.
 fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let six_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut first, mut second): (Vec<_>, Vec<_>) = addresses
@@ -123,7 +123,8 @@ async fn tls(_: &Shared, _: &str, _: TcpStream) -> Result<Socket, Fault> {
     Err(Fault::Down("TLS is not built in".into()))
 }
 
-/// Disables the delay of small messages, and lets the kernel end connections whose peer has been gone for `patience`.
+/// Disables the delay of small messages, and lets the kernel end a connection whose server has not acknowledged data
+/// for `patience`.
 fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -170,8 +171,8 @@ mod tests {
             .map(|address| (address, there))
             .expect("an address");
         let gone = SocketAddr::from(([127, 0, 0, 1], 1));
-        // The second address is tried as soon as the first has been silent for `STAGGER`. `limit` only bounds the whole
-        // connection.
+        // The second address is tried as soon as the first has been silent for `STAGGER`. `limit` applies only to the
+        // attempt as a whole.
         let limit = Duration::from_secs(5);
         for addresses in [
             vec![hole, there.0],

@@ -1,5 +1,5 @@
-//! The link to a Redis master without its actor, for simulations. They have their own network and time, and step the
-//! same state machine that runs in production.
+//! The link to a Redis master without its actor, for simulations. A simulation has its own network and time, and steps
+//! the same state machine that runs in production.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct Driver {
     link: Mutex<Option<Link>>,
 }
 
-/// The things that a driver needs from its caller.
+/// The next actions that a driver needs from its caller.
 pub struct Wants {
     /// The next step for the connection.
     pub stage: Stage,

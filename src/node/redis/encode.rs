@@ -57,8 +57,8 @@ impl Scripts {
         }
     }
 
-    /// Writes a look or a break. For the slot of a semaphore the command also contains the name of the semaphore's
-    /// queue.
+    /// Writes a look or a force-release. For the slot of a semaphore the command also contains the name of the
+    /// semaphore's queue.
     fn look(&self, script: Script, key: &[u8], out: &mut Vec<u8>) {
         match keys::line_of(key) {
             Cow::Borrowed(_) => self.call(script, 1, 0, out).arg(key),
@@ -123,7 +123,7 @@ impl Scripts {
     }
 
     /// Begins the call of a script for a group, and writes the keys and the random value. `args` is the number of
-    /// arguments without the modes.
+    /// arguments, not counting the modes of the keys.
     fn call_group<'a>(
         &self,
         script: Script,
@@ -325,7 +325,7 @@ fn modes(command: &mut Command<'_>, group: &Group) {
     }
 }
 
-/// Writes the key and the arguments with which every fenced acquire begins.
+/// Writes the beginning that all fenced acquires have in common: the key, the value, the TTL and the proposal.
 fn bid(command: &mut Command<'_>, claim: &Claim, ttl: Duration, proposal: u64) {
     command.arg(claim.key()).arg(claim.token().to_hex());
     command.number(millis(ttl)).number(proposal);

@@ -1,9 +1,9 @@
 //! The handshake of a new connection, before the first request.
 //!
-//! The handshake has two messages. The first asks for the server's identity and uptime, and loads the scripts. The
-//! second closes the previous connection at the server, and subscribes to wake-ups. Every reply must have the expected
-//! type, and no reply may be left over. Otherwise later replies would belong to the wrong requests, and a grant would
-//! be taken for the answer to a release.
+//! The handshake consists of two messages. The first asks for the server's identity and uptime, and loads the scripts.
+//! The second closes the previous connection at the server, and subscribes to wake-ups. Every reply must have the
+//! expected type, and no reply may be left over. Otherwise later replies would belong to the wrong requests, and a
+//! grant would be taken for the answer to a release.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -38,9 +38,9 @@ pub(super) struct Negotiated {
     pub(super) unmarked: Option<Instant>,
     /// How long from now on the master's votes do not count because it had lost its generation marker.
     pub(super) restored: Option<Duration>,
-    /// The smallest number of acquires for which one call is cheaper on this server.
+    /// The smallest number of acquires that one combined call executes faster than single calls, on this server.
     pub(super) least_acquires: usize,
-    /// How this server compares and deletes.
+    /// How releases compare and delete on this server: with a script or with a built-in command.
     pub(super) deletion: Deletion,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Handshake {
     second: bool,
     scripts: Scripts,
     info: Vec<u8>,
-    /// Why the server did not report `info`, if it did not.
+    /// Why the server did not report `info`; `None` if it did.
     untold: Option<Fault>,
     /// The client id that the server gave this connection, if the user may ask for it.
     id: Option<i64>,
@@ -70,7 +70,7 @@ pub(super) struct Handshake {
 enum Seen {
     Nothing,
     Marker(Marker),
-    /// A value that is not a generation marker.
+    /// Another value, which is not a generation marker.
     Strange,
 }
 
@@ -78,8 +78,8 @@ enum Seen {
 enum Asked {
     Hello,
     Database,
-    /// Sets the names of the library and the process in `CLIENT LIST`. Optional, because some servers do not know the
-    /// command, and some users may not run it.
+    /// Sets the names of the library and the process in `CLIENT LIST`. An error is ignored, because some servers do not
+    /// know the command, and some users may not run it.
     Courtesy,
     /// Names the connection. The name shows which masters the client uses.
     Name,
@@ -97,9 +97,9 @@ enum Asked {
 
 /// The state of a handshake after a reply.
 pub(super) enum Step {
-    /// More replies to the present message are outstanding.
+    /// More replies to the message that was sent last are outstanding.
     Waits,
-    /// All replies to the first message have arrived.
+    /// All replies to the first message have arrived, and the second message can be written.
     Turns,
     Done,
 }
@@ -125,8 +125,8 @@ impl Handshake {
         asked.push_back(Asked::Name);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
-        // Read the marker after setting the name: an operator who raises the marker finds clients that have not read
-        // the new one by their names.
+        // Read the marker after setting the connection's name. So an operator who raises the marker can find, by name,
+        // every client that has not read the raised marker.
         Command::words(out, &["GET", MASTERS]);
         asked.push_back(Asked::Marker);
         let scripts = Scripts::of(shared.options.configuration);
@@ -159,7 +159,7 @@ impl Handshake {
         };
         match (asked, value) {
             (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
-            // Nothing has been subscribed to yet. A server that pushes messages nevertheless may never stop.
+            // The handshake has not subscribed to anything yet. A server that sends pushes nevertheless may never stop.
             (_, Value::Push(_)) => {
                 return Err(malformed("a message before anything was subscribed to"));
             }
@@ -225,7 +225,7 @@ impl Handshake {
         self.memory = Memory::of(run.as_deref(), lasts);
         // Close the previous connection at the server. The server may have been stopped, with requests still in the
         // buffers of that connection. They must not be executed after the releases that this connection sends. A user
-        // that may not read client ids cannot do this; then keys that are left behind expire with their TTL.
+        // without the right to read client ids cannot close it; then keys that are left behind expire with their TTL.
         if let (Some(run), Some(id)) = (&run, self.id)
             && let Some(last) = shared.acquaintance.replace(run, id)
         {
@@ -254,9 +254,9 @@ impl Handshake {
         }
     }
 
-    /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters"). A client that is
-    /// ahead of the marker is refused by the scripts instead, because the marker may be raised while the connection
-    /// lasts.
+    /// Decides whether this master votes for this client (docs/protocol.md, "Replacing masters"). A client that is at a
+    /// later step than the marker is not refused here but by the scripts, because the marker may be raised while the
+    /// connection lasts.
     fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
         let marker = match self.marker {
@@ -268,7 +268,8 @@ impl Handshake {
                 return;
             }
             None => {
-                // Use the plain name. It shows an operator who closes masters that this client is not notified.
+                // Set the connection's plain name. It shows an operator who closes masters that this client is not
+                // notified.
                 Command::words(out, &["CLIENT", "SETNAME", &options.plain_name()]);
                 self.asked.push_back(Asked::Courtesy);
                 return;
@@ -280,8 +281,8 @@ impl Handshake {
             None => options.markers.saw_none(name),
         }
         if self.unnamed && options.configuration.step() == 0 {
-            // Without a name, an operator cannot find this connection to close it. So its scripts must check the
-            // marker.
+            // If the connection has no name, an operator cannot find this connection to close it. So its scripts must
+            // check the marker.
             self.scripts = Scripts::checked(options.configuration);
             let loaded = self.scripts.load(Set::Plain, options.max_ttl, out);
             self.asked.extend(loaded.map(Asked::Script));
@@ -326,7 +327,7 @@ impl Handshake {
             ));
         };
         let max_ttl = shared.options.max_ttl;
-        // The address may lead to another server than before.
+        // The address may lead to another server than at the last connection.
         let other = shared.acquaintance.guarded(run, answered, max_ttl);
         let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
             && shared.acquaintance.is_first_run(run);
@@ -351,8 +352,8 @@ fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault
         Value::Bulk(text) => Marker::read(text).map_or(Seen::Strange, Seen::Marker),
         Value::Error(error) => match server_fault(error) {
             Fault::WrongType => Seen::Strange,
-            // This client's masters have never been replaced, and the rights of its user may be older than generation
-            // markers.
+            // This client's masters have never been replaced. Its user's rights may have been granted before generation
+            // markers existed.
             Fault::Denied(_) if shared.options.configuration.step() == 0 => return Ok(None),
             fault => return Err(fault),
         },
@@ -398,7 +399,8 @@ pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fau
 }
 
 /// Converts an error reply to HELLO into a fault. Servers quote words that they do not accept, which may include the
-/// password or a part of it. So if a password is used (`secret`), the fault has a text of its own.
+/// password or a part of it. So if the connection uses a password (`secret`), the fault does not contain the server's
+/// text.
 fn hello_fault(error: &[u8], secret: bool) -> Fault {
     let text = String::from_utf8_lossy(error);
     let lower = text.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! Inspects a master through the library's own connection: what a lock would find, and what the server reports.
+//! Inspects a master through the library's own connection: whether a lock could use it, and what the server reports.
 
 use std::io;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::node::right::MissingRight;
 use crate::protocol;
 use crate::settings::RestartGuard;
 
-/// How often the clock and the round trip are measured. The fastest answer counts.
+/// How many times the clock and the round trip are measured. The fastest answer is used.
 const SAMPLES: usize = 5;
 
 /// Inspects the master of `shared`, over a connection of its own.
 pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     let mut found = Inspection::new(shared.address.name().clone());
     let began = Instant::now();
-    // Do exactly what a lock does: if this fails, no lock can use this master.
+    // Do exactly what a lock does to connect: if this fails, no lock can use this master.
     let connection = match Conversation::begin(shared).await {
         Ok((connection, negotiated)) => {
             found.connecting = Some(began.elapsed());
@@ -61,7 +61,7 @@ pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     found
 }
 
-/// Measures the fastest round trip, and how far the server's clock is ahead of this one.
+/// Measures the shortest round trip, and how far the server's clock is ahead of this machine's clock.
 async fn pace(
     shared: &Shared,
     connection: &mut Conversation,
@@ -90,8 +90,8 @@ async fn pace(
     Ok(())
 }
 
-/// Sends all other requests of the inspection in one message. The time limit is that of the handshake, which sends
-/// about as many.
+/// Sends all other requests of the inspection in one message. The time limit is that of a handshake, which sends about
+/// as many requests.
 async fn interview(
     shared: &Shared,
     scope: &Scope,

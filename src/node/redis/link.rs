@@ -1,7 +1,7 @@
 //! The link to one master without its socket. It decides what to write, what a reply means, which requests are overdue,
 //! and when to connect again.
 //!
-//! Its driver reports events (connected, bytes received, time passed), and reads what the link needs
+//! The link's driver reports events (connected, bytes received, time passed), and reads what the link needs
 //! ([`stage`](Link::stage), [`output`](Link::output), [`wake_at`](Link::wake_at)). The link reads no clock and touches
 //! no socket, so a simulation drives the same state machine that runs in production.
 //!
@@ -24,7 +24,7 @@ use crate::node::actor::mailbox::Queued;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::protocol::instant::Instant;
 
-/// How long a link goes on trying to deliver releases after its handle was dropped.
+/// How long a link still tries to deliver releases after the master's handle was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How long a request in a burst may wait before it is sent, as a multiple of the node timeout. The master is busy with
@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// (`more_requests_than_a_master_can_process_wait_without_timeouts`).
 const BURST_TIMEOUTS: u32 = 10;
 
-/// The link to one master: its connection's state, and its pending releases.
+/// The link to one master: the state of its connection, and the master's pending releases.
 pub(super) struct Link {
     shared: Arc<Shared>,
     state: State,
@@ -42,7 +42,8 @@ pub(super) struct Link {
     output: Output,
     /// Until when requests wait for a connection instead of being refused.
     patience: Option<Instant>,
-    /// When requests last began to wait for a connection. They do not wait again and again for an unstable master.
+    /// When requests last began to wait for a connection. If the master is unstable, requests do not wait for each new
+    /// connection, but are refused.
     patient_at: Instant,
     /// Why there is no connection at the moment.
     fault: Fault,
@@ -68,15 +69,15 @@ enum State {
     Over,
 }
 
-/// The things that a link needs from its driver.
+/// The next action that a link needs from its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "public with the feature testing")]
 pub enum Stage {
-    /// The driver must close an older connection and make a new one.
+    /// The driver must close the old connection, if there is one, and make a new one.
     Dial,
     /// The driver must move bytes to and from the connection.
     Talk,
-    /// The driver must close the connection, and wait.
+    /// The driver must close the connection, and make none until the link asks for one.
     Rest,
     /// The link has ended and needs nothing any more.
     Over,
@@ -149,7 +150,7 @@ impl Link {
         }
     }
 
-    /// Handles the received bytes. Returns `true` if the master sent a complete reply, or if the connection was lost.
+    /// Handles the received bytes. Returns `true` if they completed a reply, or if the connection was lost.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
         match self.listen(now) {
             Ok(received) => received,
@@ -218,9 +219,9 @@ impl Link {
     /// Takes and writes queued requests. Returns `true` if there may be more.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // A request that arrives during a handshake waits no longer than earlier requests. If they may not wait any
-            // longer, refuse all of them. Once the handshake itself has timed out, the requests get the fault of the
-            // timeout.
+            // A request that arrives during a handshake may wait no longer than the earlier requests: when their time
+            // is over, all of them are refused. Once the handshake itself has timed out, the requests get the fault of
+            // that timeout.
             if matches!(self.state, State::Handshaking { until, .. } if now < until) {
                 self.lose_patience(now);
             }
@@ -261,7 +262,7 @@ impl Link {
                     return self.lose(fault, now);
                 }
                 if online.is_stalled() {
-                    // Refuse the queued requests and new ones until the master answers.
+                    // Refuse the queued requests and new requests until the master answers.
                     self.refuse_all(&Fault::Stalled);
                 }
                 let limit = BURST_TIMEOUTS * self.shared.options.node_timeout;
@@ -295,8 +296,8 @@ impl Link {
         }
     }
 
-    /// Notes when no request is outstanding. Once the handle was dropped, the link ends when nothing is left to
-    /// deliver, or when [`LINGER`] has passed.
+    /// Handles that no request is outstanding. Once the master's handle was dropped, the link ends when nothing is left
+    /// to deliver, or when [`LINGER`] has passed.
     pub(super) fn settle(&mut self, now: Instant) {
         let closed_for_good = |closed: Instant| now >= closed + LINGER;
         if !self.closed_at.is_some_and(closed_for_good) {
@@ -338,7 +339,8 @@ impl Link {
             tracing::warn!(%node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
-        // Later requests are not sent: they get the cause of the loss as a fault that says so.
+        // Requests that are refused from now on were not sent: give them a fault that says so, with the cause of the
+        // loss.
         self.fault = match (lived, fault) {
             (None, fault) | (_, fault @ (Fault::Stalled | Fault::Down(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),

@@ -11,16 +11,16 @@ use crate::node::note::{NOTE_LIVES, NOTE_SHOWN};
 use crate::node::{Fault, Request};
 use crate::protocol::marker::Configuration;
 
-/// How long a fencing counter outlives its last grant: one day, so that counters do not accumulate. A counter that is
-/// ahead of the master's clock lives longer by that difference (`scripts/fence/lives.lua`).
+/// How long a fencing counter is kept after the last grant of its lock: one day, so that counters do not accumulate. A
+/// counter that is ahead of the master's clock is kept longer by that difference (`scripts/fence/lives.lua`).
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The SHA1 names by which this connection calls the scripts. The name of a script that is not loaded is empty.
 #[derive(Clone, Default)]
 pub(super) struct Scripts {
     shas: [Vec<u8>; Script::ALL.len()],
-    /// The Lua code that checks the generation marker, for scripts that have to. It is put in front of their source.
-    /// Empty if this client needs no check.
+    /// The Lua code that checks the generation marker. It is put in front of the source of the scripts that must check
+    /// the marker. Empty if this client needs no check.
     check: String,
 }
 
@@ -43,9 +43,9 @@ fn check(configuration: Configuration) -> String {
 }
 
 impl Scripts {
-    /// The scripts of a client with this configuration. If its masters were never replaced, no script checks the
-    /// marker, so that such a client has no cost. Its handshake checks the marker, and a replacement of the masters
-    /// ends its connections.
+    /// The scripts of a client with this configuration. If the client's masters were never replaced, no script checks
+    /// the generation marker, so that the check costs such a client nothing. The handshake of the client checks the
+    /// marker instead, and a replacement of the masters ends its connections.
     pub(super) fn of(configuration: Configuration) -> Self {
         if configuration.step() == 0 {
             Self::default()
@@ -106,13 +106,13 @@ impl Scripts {
         Script::of(request).or(classic.then_some(Script::Classic))
     }
 
-    /// Whether this connection has loaded a set.
+    /// Whether this connection has loaded a set of scripts.
     pub(super) fn has(&self, set: Set) -> bool {
         set.scripts()
             .all(|script| !self.shas[script as usize].is_empty())
     }
 
-    /// The sets that this connection has loaded.
+    /// The sets of scripts that this connection has loaded.
     pub(super) fn loaded_sets(&self) -> impl Iterator<Item = Set> {
         Set::ALL.into_iter().filter(|set| self.has(*set))
     }

@@ -12,8 +12,8 @@ use super::script::Script;
 use crate::node::actor::mailbox::Queued;
 use crate::node::{Answer, Claim, Fairness, Fault, Request};
 
-/// The smallest number of acquires for which one call is cheaper than single calls. Before version 7 of the server the
-/// cost of a call grows faster with its number of words.
+/// The smallest number of acquires that one combined call executes faster than single calls. On servers before version
+/// 7 the cost of a call grows faster with its number of arguments.
 pub(super) fn least_acquires(version: Option<&str>) -> usize {
     let major = version.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
     if major.is_some_and(|major| major >= 7) {
@@ -23,7 +23,7 @@ pub(super) fn least_acquires(version: Option<&str>) -> usize {
     }
 }
 
-/// The claim of a request if it is a claim on a plain lock. No script handles many claims of another kind.
+/// The claim of a request, if it is on a plain lock. Only plain locks can be taken or released by a combined call.
 fn plain(request: &Request) -> Option<&Claim> {
     match request {
         Request::Acquire { claim, .. }
@@ -40,7 +40,7 @@ fn plain(request: &Request) -> Option<&Claim> {
     }
 }
 
-/// Whether the plain lock of this claim has a queue. `None` if no script handles many claims of this kind.
+/// Whether the plain lock of this claim has a queue. `None` if a combined call cannot execute the claim.
 fn lines(claim: &Claim) -> Option<bool> {
     match claim.fairness() {
         Fairness::Fair(None) => Some(true),
@@ -71,10 +71,10 @@ impl Member for Queued {
 }
 
 impl Scripts {
-    /// Writes a run of requests of one kind as one command.
+    /// Writes a run (requests of one kind for different locks) as one command.
     pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
         // Choose the script by immutable fields only. A queued claim may since have gained a note or been withdrawn,
-        // but the batch must still produce exactly one reply.
+        // but the combined call must still produce exactly one reply.
         let before = out.len();
         match run.first().map(|first| &first.member.request) {
             Some(Request::Acquire { claim, ttl, .. }) => {
@@ -136,8 +136,8 @@ pub(super) fn decode_many(
 ) -> Result<(), Fault> {
     into.clear();
     match value {
-        // The user may not use one of the keys in the call. Send each request by itself, so that the others do not fail
-        // too.
+        // The user lacks the right to one of the keys in the call. Send each request by itself, so that the requests
+        // for other keys do not fail too.
         Value::Error(error) if error.starts_with(b"NOPERM ") => {
             into.extend(run.iter().map(|_| None));
         }

@@ -1,5 +1,5 @@
-//! The rights that the user of a master needs, as one table. Each line is a command with its keys or channels, and a
-//! purpose.
+//! The rights that the user of a master needs, as one table. Each line is a purpose, and a command with its keys or
+//! channels.
 //!
 //! An inspection tries the table line by line. `docs/operations.md` (Rights) prints it, and a test compares the page
 //! with the table. `tests/all/needs.rs` runs with exactly these rights.
@@ -12,14 +12,14 @@ use crate::node::right::{Purpose, Right};
 
 const DATABASE: &str = "{db}";
 
-/// The table of rights. An inspection can try each line at any time, because the line changes nothing: the keys that it
-/// is tried on do not exist.
+/// The table of rights. An inspection can try each line at any time, because no line changes anything: most keys do not
+/// exist, and commands on other keys are invalid or change nothing.
 const USES: &[(Purpose, &str)] = &[
     (
         Purpose::Locking,
         "EVALSHA 0000000000000000000000000000000000000000 1 {lock}",
     ),
-    // This script is not valid: the server refuses it after checking the rights, and loads nothing.
+    // This script is invalid on purpose: the server refuses it after checking the user's rights, and loads nothing.
     (Purpose::Locking, "SCRIPT LOAD ("),
     (Purpose::Locking, "GET {lock}"),
     (Purpose::Locking, "SET {lock} x XX PX 1"),
@@ -51,7 +51,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Order, "PTTL {ticket}"),
     (Purpose::Order, "PEXPIRE {ticket} 1"),
     (Purpose::Order, "PTTL {lines}"),
-    // This key may exist. The command does not change it.
+    // The key {lines} may exist. This command does not change it.
     (Purpose::Order, "SET {lines} 1 XX KEEPTTL"),
     (Purpose::Order, "EXISTS {lines}"),
     (Purpose::WakeUps, "SUBSCRIBE {wake}"),
@@ -69,7 +69,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Elections, "UNSUBSCRIBE {leader}"),
     (Purpose::Elections, "PUBLISH {leader} x"),
     (Purpose::Reconnecting, "CLIENT ID"),
-    // No connection has this number. It is not 0, because 0 means every connection to Redis 6.2.
+    // No connection has this id. It is not 0, because 0 means every connection to Redis 6.2.
     (Purpose::Reconnecting, "CLIENT KILL ID 9223372036854775807"),
     (
         Purpose::Operating,
@@ -126,7 +126,8 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Naming, "CLIENT SETNAME quorate"),
     (Purpose::Masters, "GET {masters}"),
     (Purpose::Masters, "PTTL {masters}"),
-    // This command is not valid, because the key may exist: the server refuses the command after checking the rights.
+    // This command is invalid on purpose, because the key may exist: the server refuses the command after checking the
+    // user's rights.
     (Purpose::Masters, "SET {masters} x NX XX"),
     (Purpose::Masters, "CLIENT SETNAME quorate"),
 ];
@@ -145,13 +146,13 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating | Purpose::Masters => {
                 true
             }
-            // Old servers do not know these commands, and locks work in full without them.
+            // Old servers do not know these commands, and locks work in full without the commands.
             Purpose::Naming | Purpose::Releases => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Values | Purpose::Notes | Purpose::Crowds => fencing,
-            // The most common locks do not need these rights. If the user lacks them, it gets an error only when it
-            // requests a group or a semaphore.
+            // The most common locks do not need these rights. A user that lacks them gets an error only when it
+            // requests a group or a slot of a semaphore.
             Purpose::Groups | Purpose::Semaphores => fencing && fair,
             Purpose::Order | Purpose::WakeUps | Purpose::Elections => fair,
             Purpose::Database => database,
@@ -224,7 +225,7 @@ impl Need {
         })
     }
 
-    /// Whether this is the command of the line `line` of the table.
+    /// Whether this is the command that the table has as `line`.
     pub(super) fn is(&self, line: &str) -> bool {
         self.line == line
     }

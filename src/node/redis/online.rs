@@ -25,23 +25,23 @@ use crate::node::actor::window::Window;
 use crate::node::{Fault, Request, Subscriber};
 use crate::protocol::instant::Instant;
 
-/// The largest number of requests that are taken from the mailbox at a time.
+/// The largest number of requests that are taken from the mailbox at once.
 const BATCH: usize = 512;
 
 /// The number of unwritten bytes above which no more requests are taken.
 const BACKLOG: usize = 256 << 10;
 
-/// How long a stalled connection may stay without an answer before a new connection replaces it, unless four node
-/// timeouts are longer.
+/// How long a stalled connection may stay without an answer before a new connection replaces it: this long or four node
+/// timeouts, whichever is longer.
 const STALL: Duration = Duration::from_millis(500);
 
-/// After this time without data from the master an idle connection sends a PING. Wake-ups arrive over this connection,
-/// and it would not notice by itself that a firewall has dropped it.
+/// An idle connection sends a PING after this time without data from the master. Wake-ups arrive over this connection,
+/// and without a PING nobody would notice that a firewall has dropped it.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(super) struct Online {
     scripts: Scripts,
-    /// How releases are written that are not combined.
+    /// How a release that is sent by itself is written: as a script call or as a built-in command.
     deletion: Deletion,
     memory: Memory,
     votes: Votes,
@@ -55,16 +55,16 @@ pub(super) struct Online {
     again: Vec<Queued>,
     /// The sets of scripts that must be loaded for the requests in `again`.
     wanted: Vec<Set>,
-    /// Requests that must now be sent by themselves, before others. They could not be executed together with others, or
-    /// by the server's delete command.
+    /// Requests that must be sent by themselves, before other requests. They failed as part of a combined call, or as
+    /// the server's delete command.
     apart: Vec<Queued>,
-    /// The requests that are about to be written, arranged into runs.
+    /// The requests that are about to be written, arranged into runs (requests of one kind that one call executes).
     runs: Runs<Queued>,
     placed: Vec<Placed<Queued>>,
     /// The requests that the present reply answers.
     answered: Vec<Queued>,
     each: Vec<Each>,
-    /// Whether the master has been asked to load the scripts for many requests.
+    /// Whether the master has been asked to load the scripts that execute many requests in one call.
     many_wanted: bool,
     /// Since when an answer is overdue. No further request is sent until it arrives.
     stalled_since: Option<Instant>,
@@ -177,7 +177,8 @@ impl Online {
                     now,
                 );
             }
-            // The scripts for many requests could not be loaded. Each request is sent by itself then.
+            // The scripts that execute many requests in one call could not be loaded. Each request is then sent by
+            // itself.
             What::Script(script)
                 if script.row().set == Set::Many && matches!(value, Value::Error(_)) => {}
             What::Script(script) => self.scripts.loaded(script, value)?,
@@ -185,8 +186,8 @@ impl Online {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
                 _ => return Err(Fault::Down("a malformed reply to PING".into())),
             },
-            // The marker was written, or another client had written it, or writing it is not permitted. In all cases
-            // the next handshake reads the marker.
+            // This client has written the marker, another client has, or writing it is not permitted. In all three
+            // cases the next handshake reads the marker.
             What::Marker => {}
             What::MarkerLifetime => self.votes.handle_marker_lifetime(shared, value, now),
             What::Trial => self.deletion.tried(value),
@@ -194,7 +195,8 @@ impl Online {
         Ok(())
     }
 
-    /// Sends a request again in another way if it could not be executed in this way. Otherwise returns the request.
+    /// If the master could not execute a request in the way in which it was sent, queues the request to be sent in
+    /// another way. Otherwise returns the request.
     fn ask_otherwise(&mut self, queued: Queued, value: &Value<'_>) -> Option<Queued> {
         if is_noscript(value) && !queued.resent {
             self.send_again(queued);
@@ -204,7 +206,7 @@ impl Online {
         } else if queued.is_of_several()
             && matches!(value, Value::Error(error) if is_denied_key(error))
         {
-            // The user may not use the key of one of the locks. Send a request for each lock.
+            // The user lacks the right to the key of one of the locks. Send a separate request for each lock.
             self.apart.extend(queued.split());
         } else {
             return Some(queued);
@@ -244,14 +246,14 @@ impl Online {
         Ok(())
     }
 
-    /// Asks for the scripts that the master has lost, and queues the request to be sent again after they are loaded.
+    /// Asks for the scripts that the master has lost. Queues the request to be sent again once they are loaded.
     fn send_again(&mut self, mut queued: Queued) {
         queued.resent = true;
         self.again.push(queued);
         self.wanted = self.scripts.loaded_sets().collect();
     }
 
-    /// Queues a request to be sent again by itself, and by the script.
+    /// Queues a request to be sent again by itself, as a script call.
     fn ask_apart(&mut self, mut queued: Queued) {
         queued.apart = true;
         self.apart.push(queued);
@@ -273,7 +275,8 @@ impl Online {
     /// Checks whether a stalled master has caught up. Called after everything that was received has been handled.
     pub(super) fn caught_up(&mut self, limit: Duration, now: Instant) {
         if self.stalled_since.is_some() {
-            // If the next answer is overdue as well, the answer to a new request would also be late.
+            // If the next answer is overdue as well, the master has not caught up, and the answer to a new request
+            // would be late.
             let next = self.under_way.front();
             self.stalled_since = next.filter(|sent| sent.at + limit <= now).map(|_| now);
         }
@@ -294,14 +297,15 @@ impl Online {
             return false;
         }
         if !self.again.is_empty() {
-            // Keep the order of requests: wait until all outstanding requests are answered, because some of them may
-            // have to be sent again too.
+            // Keep the order of requests: wait until all outstanding requests are answered, because they may also have
+            // to be sent again.
             if !self.under_way.is_empty() {
                 return false;
             }
             if !self.wanted.is_empty() {
-                // Scripts that are loaded again keep their names, so the requests that need them can follow at once. A
-                // script that is loaded for the first time gets its name from the reply, so its requests must wait.
+                // A script that is loaded again keeps its name, so requests that need it can follow at once. A script
+                // that is loaded for the first time gets its name from the reply, so requests that need it must wait
+                // for the reply.
                 let known: Vec<Set> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in std::mem::take(&mut self.wanted) {
@@ -316,15 +320,15 @@ impl Online {
         // Send these requests before all later requests, such as a release of the same claim.
         batch.splice(0..0, self.apart.drain(..));
         let room = room.min(BATCH);
-        // Pending releases go first, but leave room for other requests, however many there are
+        // Pending releases go first. However many they are, they leave room for other requests
         // (`pending_releases_never_starve_requests`).
         batch.extend(pending_releases.take(room / 2, now));
         let room = room.saturating_sub(batch.len());
         if room > 0 {
             shared.mailbox.take(room, batch);
         }
-        // Return true even if all requests were withdrawn or withheld. The requests after them in the mailbox do not
-        // wake the actor, because the queue was never empty (`every_request_is_answered_once`).
+        // Return true even if all requests were withdrawn or withheld, so that the actor takes more. The later requests
+        // in the mailbox did not wake the actor, because the queue was not empty (`every_request_is_answered_once`).
         let took = !batch.is_empty();
         if took {
             (self.votes).handle_missing_marker(shared, out, &mut self.under_way, now);
@@ -354,7 +358,8 @@ impl Online {
     fn write(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let mut placed = std::mem::take(&mut self.placed);
         if placed.iter().any(|one| one.along > 0) && !self.scripts.has(Set::Many) {
-            // Do not wait for the scripts for many requests. Until they are loaded, each request is sent by itself.
+            // Do not wait for the scripts that execute many requests in one call. Until they are loaded, each request
+            // is sent by itself.
             for one in &mut placed {
                 one.along = 0;
             }
@@ -386,7 +391,8 @@ impl Online {
     }
 
     fn write_one(&self, queued: &mut Queued, out: &mut Vec<u8>) {
-        // Store now how the release is written, because the claim may have a note when the answer arrives.
+        // Store how the release is sent now. It cannot be determined when the answer arrives, because the claim may
+        // have a note by then.
         queued.compared = self.deletion.write(&queued.request, out);
         if !queued.compared {
             (self.scripts).encode(&queued.request, &self.memory.run, out);
@@ -414,7 +420,7 @@ impl Online {
         }
     }
 
-    /// Answers overdue requests with a timeout, gives up a stalled connection, and sends a PING to a silent master.
+    /// Answers overdue requests with a timeout, gives a stalled connection up, and sends a PING to a silent master.
     pub(super) fn tick(
         &mut self,
         shared: &Shared,
@@ -453,7 +459,7 @@ impl Online {
         Ok(())
     }
 
-    /// The requests without an answer at the end of the connection.
+    /// Ends the connection, and returns the requests that it has not answered.
     pub(super) fn hang_up(self) -> impl Iterator<Item = Queued> {
         let open = self
             .under_way
@@ -470,7 +476,8 @@ impl Online {
     }
 }
 
-/// Handles a wake-up or an announcement. Its message is the lock key that may be free, or that has a new leader.
+/// Handles a wake-up or an announcement of a new leader. The message is the lock key that may be free or has a new
+/// leader.
 fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
     if let (Some(subscriber), [kind, channel, key]) = (subscriber, push)
         && kind.text() == Some(b"message")

@@ -38,8 +38,8 @@ impl<'a> Raised<'a> {
         Self { text, line }
     }
 
-    /// The right that the user lacks, if the error is about rights. `source` is the source of the script that raised
-    /// it.
+    /// The command, key or channel that the user has no right to use; `None` if the error is about something else.
+    /// `source` is the source of the script that raised the error.
     pub(super) fn denied(&self, source: Option<&str>) -> Option<String> {
         let text = self.text.strip_prefix("ERR ").unwrap_or(self.text);
         let said = [

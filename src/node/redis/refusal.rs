@@ -18,13 +18,13 @@ pub(super) fn is_noscript(value: &Value<'_>) -> bool {
     matches!(value, Value::Error(error) if error.starts_with(b"NOSCRIPT"))
 }
 
-/// Converts a broken stream into a fault. For errors while connecting, when nothing has been sent. Once a connection is
-/// established, outstanding requests are answered with [`Fault::Disconnected`] instead.
+/// Converts a broken stream into a fault. For errors while connecting, when no request has been sent. After that,
+/// outstanding requests are answered with [`Fault::Disconnected`] instead.
 pub(super) fn down(error: std::io::Error) -> Fault {
     Fault::Down(brief(&error.to_string()))
 }
 
-/// Converts an error reply to a command that runs no script into a fault.
+/// Converts an error reply into a fault, if the command ran no script.
 pub(super) fn server_fault(error: &[u8]) -> Fault {
     by_code(&String::from_utf8_lossy(error), None)
 }
@@ -47,7 +47,8 @@ pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
     }
 }
 
-/// Chooses the fault by the code of an error. Only a code at the beginning counts, because the rest may quote anything.
+/// Chooses the fault from the code that an error begins with. Only the beginning counts, because the rest may quote any
+/// text.
 fn by_code(text: &str, source: Option<&str>) -> Fault {
     let raised = Raised::read(text);
     let (code, rest) = raised.text.split_once(' ').unwrap_or((raised.text, ""));
@@ -69,7 +70,8 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
     }
 }
 
-/// Why a master with this generation marker does not admit this client, and what to do. `None` if the master admits it.
+/// Why a master with this generation marker does not admit this client, and what to do about it. `None` if the master
+/// admits the client.
 pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>) -> Option<Fault> {
     // A marker of 4g means that the masters of generation g are the current ones. 4g + 1 to 4g + 3 mean that they are
     // being replaced by generation g + 1.

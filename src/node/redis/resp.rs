@@ -101,8 +101,8 @@ const DEPTH: usize = 8;
 pub(super) const LARGEST: usize = 8 << 20;
 
 /// The largest size of the part of a reply that is outside of bulk strings: 64 KiB, far more than is needed. An
-/// incomplete reply is parsed again whenever more bytes arrive, and a reply without end must not block other tasks of
-/// the thread (`reply_with_endless_elements_is_an_error_after_a_limit`).
+/// incomplete reply is parsed again whenever more bytes arrive. Without the limit, a reply without end would block
+/// other tasks of the thread (`reply_with_endless_elements_is_an_error_after_a_limit`).
 pub(super) const LINES: usize = 64 << 10;
 
 /// Parses the first reply in `bytes`, and returns it with its length in bytes. `None` if it is incomplete.
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
             b'_' if rest.is_empty() => Value::Nil,
             b'$' => self.bulk(rest)?.map_or(Value::Nil, Value::Bulk),
             b'!' => self.bulk(rest)?.map_or(Value::Nil, Value::Error),
-            // The text begins with three characters for its format, and a colon. Drop them.
+            // A verbatim string begins with three characters for its format, and a colon. Drop these four characters.
             b'=' => {
                 let text = self.bulk(rest)?.and_then(|text| text.get(4..));
                 Value::Bulk(text.ok_or(Stop::Malformed)?)
@@ -162,7 +162,7 @@ impl<'a> Reader<'a> {
                 let count = length(rest)?.ok_or(Stop::Malformed)?;
                 Value::Push(self.values(count, depth)?)
             }
-            // These are attributes of the next reply, which this library never requests.
+            // Skip the attributes of the next reply. This library never requests attributes.
             b'|' => {
                 let pairs = length(rest)?.ok_or(Stop::Malformed)?;
                 self.values(2 * pairs, depth)?;
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(parse(b"*1000000\r\n"), Ok(None));
     }
 
-    /// Generates any reply, as bytes.
+    /// Generates arbitrary replies, as bytes.
     fn reply() -> impl Strategy<Value = Vec<u8>> {
         let text = proptest::collection::vec(any::<u8>(), 0..20);
         let leaf = prop_oneof![
@@ -359,7 +359,7 @@ mod tests {
         })
     }
 
-    /// Whether a value equals a value of the `redis` crate's parser.
+    /// Whether a value equals the value that the parser of the `redis` crate returned.
     fn same(ours: &Value<'_>, theirs: &redis::Value) -> bool {
         use redis::Value as Theirs;
         match (ours, theirs) {

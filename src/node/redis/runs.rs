@@ -1,7 +1,7 @@
-//! Chooses which of the queued requests are sent to the master in one call. Such requests are a run.
+//! Chooses which of the queued requests are sent to the master in one call. The requests of one call are a run.
 //!
 //! Only requests that are queued already are combined; none waits for others. Requests for the same lock keep their
-//! order, whatever they are. Requests for different locks may overtake each other. So queued releases are sent before
+//! order, whatever their kind. Requests for different locks may overtake each other. So queued releases are sent before
 //! queued acquires. If this would change the order of the requests for one lock, both runs end.
 
 use std::time::Duration;
@@ -13,10 +13,10 @@ const MOST_RELEASES: usize = 32;
 /// The largest number of acquires in one call.
 const MOST_ACQUIRES: usize = 16;
 
-/// The smallest number of releases for which one call is cheaper than single calls.
+/// The smallest number of releases that one combined call executes faster than single calls.
 const LEAST_RELEASES: usize = 2;
 
-/// The kind of a request. Only requests of the same kind are combined.
+/// The kind of a request. Only requests of the same kind are combined into one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A request that is never combined with others.
@@ -35,11 +35,11 @@ pub(super) trait Member {
     fn key(&self) -> Option<&[u8]>;
 }
 
-/// A request in its final position in the order of sending.
+/// A request with its final position in the order of sending.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Placed<T> {
     pub(super) member: T,
-    /// How many of the requests after this one are sent in the same call.
+    /// How many of the requests that follow this one are sent in the same call.
     pub(super) along: usize,
 }
 
@@ -47,8 +47,8 @@ pub(super) struct Placed<T> {
 struct Run<T> {
     kind: Kind,
     members: Vec<T>,
-    /// A Bloom filter of the lock keys, with one bit for each key. It shows for most other keys that they are not in
-    /// the run.
+    /// A Bloom filter of the lock keys in the run: each key sets one bit. If the bit of another key is not set, that
+    /// key is not in the run.
     bits: u64,
 }
 
@@ -75,8 +75,8 @@ impl<T: Member> Run<T> {
         self.members.push(member);
     }
 
-    /// Gives every request of the run its position: in one call if there are at least `least` requests, else one by
-    /// one.
+    /// Gives all requests of the run their positions. They are sent in one call if there are at least `least`,
+    /// otherwise one by one.
     fn close(&mut self, least: usize, into: &mut Vec<Placed<T>>) {
         self.bits = 0;
         let count = self.members.len();
@@ -89,7 +89,8 @@ impl<T: Member> Run<T> {
     }
 }
 
-/// A bit for the Bloom filter, from the last six bytes of a key, where keys usually differ.
+/// The bit of a key in the Bloom filter. It depends on the last six bytes of the key, because keys usually differ
+/// there.
 fn bit(key: &[u8]) -> u64 {
     let end = &key[key.len().saturating_sub(6)..];
     let mix = |sum: u32, byte: &u8| sum.wrapping_mul(31).wrapping_add(u32::from(*byte));
@@ -100,9 +101,11 @@ fn bit(key: &[u8]) -> u64 {
 pub(super) struct Runs<T> {
     releases: Run<T>,
     acquires: Run<T>,
-    /// Whether one of the acquires must be sent after a release in the present run, because both are for the same lock.
+    /// Whether at least one acquire must be sent after a release of the present run, because both are for the same
+    /// lock.
     behind: bool,
-    /// The smallest number of acquires for which one call is cheaper than single calls. It depends on the server.
+    /// The smallest number of acquires that one combined call executes faster than single calls. It depends on the
+    /// server.
     least_acquires: usize,
 }
 
@@ -156,7 +159,7 @@ impl<T: Member> Runs<T> {
         }
     }
 
-    /// Ends all runs: every remaining request gets its position.
+    /// Ends all runs, and gives every remaining request its position.
     pub(super) fn close(&mut self, into: &mut Vec<Placed<T>>) {
         self.close_releases(into);
         self.close_acquires(into);
@@ -261,7 +264,8 @@ mod tests {
             ("r1 r2", "[r1 r2]"),
             ("a1 a2", "a1 a2"),
             ("a1 r2 a3 r4 a5", "[r2 r4] [a1 a3 a5]"),
-            // Acquires with different TTLs are not combined, nor are locks with a queue and locks without one.
+            // Acquires with different TTLs are not combined. Locks with a queue are not combined with locks without a
+            // queue.
             ("a1 a2 a3 A4 A5", "[a1 a2 a3] A4 A5"),
             ("r1 r2 R3 R4", "[r1 r2] [R3 R4]"),
             // Requests for other locks may overtake the run.

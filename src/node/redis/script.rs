@@ -1,9 +1,9 @@
-//! The scripts, one row each. All other lists of scripts are derived from these rows.
+//! The scripts that masters run, one row each. All other lists of scripts are derived from these rows.
 //!
-//! The rows are in the order in which the scripts are loaded. A row without one of its fields does not compile. After a
-//! new row the compiler names the `match` in the simulated server that has to decode the script. The tests below
-//! compare KEYS and ARGV with the header of the Lua source, and the tests of `needs.rs` compare the purposes with its
-//! calls.
+//! The rows are in the order in which the scripts are loaded. A row in which a field is missing does not compile. If a
+//! row is added, the compiler reports the `match` in the simulated server that must decode the new script. The tests
+//! below compare KEYS and ARGV with the header of the Lua source, and the tests of `needs.rs` compare the purposes with
+//! the calls in the source.
 
 use std::sync::LazyLock;
 
@@ -19,10 +19,10 @@ pub(super) struct Row {
     /// The Lua source, before shared parts and the names of keys are inserted.
     pub(super) source: &'static str,
     pub(super) set: Set,
-    /// Whether the script checks the generation marker first. This is so for every script whose reply is a vote, and
-    /// for the script that writes a value.
+    /// Whether the script checks the generation marker first. Every script whose reply is a vote does so, and also the
+    /// script that writes a value.
     pub(super) checks_marker: bool,
-    /// The purposes of the script's calls. A user needs the rights for these purposes to run the script.
+    /// The purposes for which the script calls commands. A user needs the rights for these purposes to run the script.
     #[cfg_attr(not(test), allow(dead_code, reason = "for the tests of the rights"))]
     pub(super) purposes: &'static [Purpose],
     pub(super) keys: Keys,
@@ -50,7 +50,7 @@ pub(super) enum Set {
 #[cfg_attr(not(test), allow(dead_code, reason = "tests compare the words"))]
 pub(super) enum Keys {
     One(&'static str),
-    /// The script takes any number of keys; this is the name of them all.
+    /// The script takes any number of keys, which the header calls by this name.
     Many(&'static str),
 }
 
@@ -165,7 +165,7 @@ scripts! {
         args: Args { first: &["value"], each: &[], last: &["id", "leave", "note"] },
     },
 
-    /// Takes several locks, or a hold that shares its lock with others of its class: all keys or none.
+    /// Takes several locks, or a lock that readers or the holds of one owner share. Takes all keys or none.
     Claim: Row {
         source: include_str!("../../scripts/claim.lua"),
         set: Set::Groups,

@@ -8,7 +8,7 @@ use crate::protocol::instant::Instant;
 pub(super) struct Sent {
     pub(super) what: What,
     pub(super) at: Instant,
-    /// How many of the requests after this one are answered by the same reply.
+    /// How many of the requests that follow this one are answered by the same reply.
     pub(super) along: usize,
 }
 
@@ -27,6 +27,6 @@ pub(super) enum What {
     Marker,
     /// Reads the expiry of the generation marker after it was restored.
     MarkerLifetime,
-    /// Tries the server's command that compares and deletes.
+    /// The trial of the server's built-in command that compares and deletes.
     Trial,
 }

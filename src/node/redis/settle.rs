@@ -37,7 +37,7 @@ pub(super) fn settle(
     queued.answer(answer);
 }
 
-/// Whether the master may accept the same request a while later.
+/// Whether the fault is temporary: the master may accept the same request a while later.
 fn passes(fault: &Fault) -> bool {
     matches!(
         fault,

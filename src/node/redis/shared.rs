@@ -22,13 +22,13 @@ pub(crate) struct NodeOptions {
     pub(crate) restart_guard: RestartGuard,
     /// The last part of each connection's name, after the part that describes the configuration.
     pub(crate) name: Box<str>,
-    /// The masters that the client is configured with, and its step of a replacement.
+    /// The set of masters that the client is configured with, and the client's step of a replacement of the masters.
     pub(crate) configuration: Configuration,
     /// The generation markers on the masters, as last seen.
     pub(crate) markers: Markers,
-    /// The identities of the servers, by which two addresses of the same server are detected.
+    /// The server behind each address, by which two addresses of the same server are detected.
     pub(crate) roster: Arc<Roster>,
-    /// Opens streams that replace TCP connections.
+    /// Opens simulated streams in place of TCP connections.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) dial: Option<Dial>,
     #[cfg(feature = "tls-rustls")]
@@ -72,16 +72,16 @@ impl Shared {
         }
     }
 
-    /// The longest time for which the master's votes may still not count because it has lost its generation marker.
-    /// `None` if they are not doubted.
+    /// How much longer the master's votes may not count because it has lost its generation marker; the longest time
+    /// that is possible. `None` if the votes are not doubted.
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
         let guards = options.restart_guard != RestartGuard::Off;
         (guards && options.markers.doubts(self.address.name())).then_some(options.max_ttl)
     }
 
-    /// Returns this master for an additional connection, which does not replace the link's connection. It keeps the
-    /// server runs that were seen so far.
+    /// Returns a copy of this state for an additional connection, which does not replace the link's connection. The
+    /// copy contains the server runs that were seen so far.
     pub(super) fn beside(&self) -> Self {
         Self {
             acquaintance: self.acquaintance.beside(),

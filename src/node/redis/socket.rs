@@ -15,7 +15,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 pub(super) struct Socket {
     stream: Box<dyn Stream>,
-    /// Whether written bytes may still be in a buffer of the stream, as with TLS.
+    /// Whether bytes that were written may still be in a buffer of the stream, as can happen with TLS.
     unflushed: bool,
 }
 

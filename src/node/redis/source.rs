@@ -16,15 +16,15 @@ macro_rules! part {
 const PARTS: [(&str, &str); 20] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
-    // `fence/raise.lua` contains parts that come later in this list, so that they are inserted after it.
+    // This part contains other parts. They come later in this list, so that they are inserted after it.
     part!("fence/raise.lua"),
     part!("fence/next.lua"),
     part!("fence/lives.lua"),
     part!("line/join.lua"),
-    // `line/first.lua` contains a part that comes later in this list, so that it is inserted after it.
+    // This part contains another part, which comes later in this list, so that it is inserted after this one.
     part!("line/first.lua"),
     part!("line/purge.lua"),
-    // `line/refused.lua` contains a part that comes later in this list, so that it is inserted after it.
+    // This part contains another part, which comes later in this list, so that it is inserted after this one.
     part!("line/refused.lua"),
     // `line/ahead.lua` counts the waiters ahead of this waiter, or all waiters if this one is not queued.
     part!("line/ahead.lua"),

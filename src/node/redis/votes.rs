@@ -1,4 +1,5 @@
-//! Decides whether the votes of the master count on one connection, from the restart guard and the generation marker.
+//! Decides whether the votes of the master on one connection count, based on the restart guard and the generation
+//! marker.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,20 +18,20 @@ use crate::protocol::restart::guarded_for;
 use crate::settings::RestartGuard;
 
 pub(super) struct Votes {
-    /// Until when the votes do not count because the master may have restarted.
+    /// The time until which the votes do not count because the master may have restarted.
     quarantined_until: Instant,
     /// Why this master gives no votes to this client for the whole connection; `None` if it votes.
     refused: Option<Fault>,
     /// The time at which the master was seen to have no generation marker.
     unmarked: Option<Instant>,
-    /// Whether the master's generation marker was found to be lost on this connection.
+    /// Whether this connection has found that the master lost its generation marker.
     missed: bool,
-    /// Until when the master's votes do not count because it has lost its generation marker.
+    /// The time until which the master's votes do not count because it has lost its generation marker.
     doubted_until: Option<Instant>,
 }
 
 impl Votes {
-    /// Begins with the results of the handshake.
+    /// Creates the state from the results of the handshake.
     pub(super) fn new(negotiated: &Negotiated, now: Instant) -> Self {
         Self {
             quarantined_until: negotiated.quarantined_until,
@@ -50,10 +51,10 @@ impl Votes {
         }
     }
 
-    /// Handles a master without a generation marker while another master has one: it has forgotten its data, or is
+    /// Handles a master that has no generation marker although another master has one: it has forgotten its data, or is
     /// another server than before. Its votes do not count for a while, as after a restart. Its marker is restored, so
-    /// that it does not admit clients that were shut out. The expiry of the restored marker shows later clients that
-    /// they must not count the votes either.
+    /// that the master does not admit clients that were shut out. The restored marker gets an expiry, which shows later
+    /// clients that they must not count the votes either.
     pub(super) fn handle_missing_marker(
         &mut self,
         shared: &Shared,
@@ -67,15 +68,16 @@ impl Votes {
         };
         let marker = match options.markers.missed() {
             Missed::Nothing => return,
-            // The marker is restored later, when the markers of more masters have been seen.
+            // The marker is restored later, once enough markers of other masters have been seen.
             Missed::Unknown => None,
             Missed::Known(marker) => Some(marker),
         };
         if marker.is_some() {
             self.unmarked = None;
         }
-        // Only the operator who prepares a replacement writes the first marker on the next masters. If clients did, a
-        // client with wrong masters in its configuration would shut out the users of a foreign master.
+        // Only the operator who prepares a replacement writes the first marker on the masters that replace the present
+        // ones. If clients did so, a client with wrong masters in its configuration would shut out the users of those
+        // masters.
         let may_restore = |marker: &Marker| {
             let prepared = marker.number > options.configuration.first_marker()
                 || !options.configuration.has_next()
@@ -86,7 +88,8 @@ impl Votes {
             let marker = marker.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &marker, "NX", "PX", &lifetime];
-            // If this client may count the master's votes again, so may all clients, and the marker needs no expiry.
+            // If this client may count the master's votes again, so may all other clients, and the marker needs no
+            // expiry.
             let guarded = now < since + options.max_ttl;
             let words = if guarded { &restored } else { &restored[..4] };
             Command::words(out.commands(), words);
@@ -112,8 +115,8 @@ impl Votes {
             return;
         };
         match left {
-            // The marker has no expiry, so the master was marked together with the other masters since the handshake.
-            // Nothing was lost.
+            // The marker has no expiry. So the master got it together with the other masters after the handshake, and
+            // nothing was lost.
             -1 => self.trust(shared),
             0.. => self.doubted_until = Some(now + guarded_for(*left, options.max_ttl)),
             _ => {}

@@ -17,8 +17,8 @@ for _, name in ipairs({queue, alive}) do
 end
 local left = call('PTTL', ticket)
 if left == -2 then
-  -- This waiter is the first, or the ticket key was deleted or evicted. The ticket key must exist: without it the next
-  -- waiter would draw a ticket below those in the queue, and batched requests would take the queue for empty.
+  -- This waiter is the first, or the ticket key was deleted or evicted. The ticket key must exist. Without it the next
+  -- waiter would draw a ticket below those in the queue, and combined requests would take the queue for empty.
   local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
   call('SET', ticket, string.format('%.0f', last[2]), 'PX', ends)
 else

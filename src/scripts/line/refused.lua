@@ -3,7 +3,7 @@
 local left, note
 if held then
   left = call('PTTL', key)
-  -- The note is for information only. A user that may not read it gets the refusal without the note.
+  -- The holder's note is for information only. A user that may not read the note gets the refusal without it.
   note = redis.pcall('GET', '{note}' .. key)
 else
   left = tonumber(call('ZSCORE', alive, head) or ms) - ms

@@ -186,7 +186,7 @@ fn every_call_of_a_script_is_in_the_table_of_rights_under_a_purpose_of_the_scrip
 
 #[test]
 fn every_row_of_the_table_of_rights_is_used_by_a_script_or_the_driver() {
-    // The commands that the driver sends without a script.
+    // The commands that the driver sends directly, not from within a script.
     let direct = [
         "evalsha",
         "script|load",
