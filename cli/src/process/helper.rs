@@ -7,8 +7,8 @@
 //! The guard exists because the parent-death signal reaches only the direct child. The guard knows the process group of
 //! the command and reads a pipe whose other end only `quorate` has open: when the pipe closes, `quorate` has ended, for
 //! whatever reason, and the guard kills the group. Over the same pipe `quorate` sends the end of the lock's validity.
-//! If that time passes because `quorate` was stopped or got no processor time, the guard ends the group. The guard never
-//! decides that a lock is held.
+//! If that time passes because `quorate` was stopped or got no processor time, the guard ends the group. The guard
+//! never decides that a lock is held.
 
 use std::io;
 use std::os::unix::process::CommandExt;
