@@ -183,7 +183,7 @@ impl Replies {
         }
     }
 
-    /// The masters with faults that do not pass by themselves.
+    /// The masters with faults that do not end by themselves.
     pub(crate) fn lasting_faults(&self) -> MasterSet {
         let faults = self.faults.iter().flat_map(|faults| &faults.0);
         let lasting = faults.filter(|(_, fault)| !fault.passes_by_itself());

@@ -2,7 +2,7 @@
 
 use super::quorum::{MasterSet, Quorum};
 
-/// The state of an election on one master: the value of the lock key, and the term.
+/// The state of an election on one master: the lock key's value, and the leader's term.
 pub(crate) type Standing = (u128, u64);
 
 /// The lock value and the term that a majority of the masters shows, if there is one. `votes` are pairs of master and
@@ -49,8 +49,8 @@ impl Observed {
         }
     }
 
-    /// Whether a leader with another lock value had this term. If so, the holder of the lock has no term of its own,
-    /// and was not elected.
+    /// Whether a leader with another lock value had this term. If so, the present holder of the lock has no term of its
+    /// own, because it was not elected.
     pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
         term == self.term && value != self.value
     }

@@ -23,7 +23,7 @@ pub(crate) enum Finding {
 }
 
 impl Finding {
-    /// The finding that follows with certainty from the votes of a lost round; `None` if none does.
+    /// The finding that follows with certainty from the votes of a lost round; `None` if no finding does.
     pub(crate) fn of(votes: Tally) -> Option<Self> {
         if !votes.possible_without_faults() {
             Some(Self::Outage)

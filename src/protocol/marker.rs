@@ -142,7 +142,7 @@ impl Configuration {
         })
     }
 
-    /// Whether a master without a marker admits this client.
+    /// Whether masters without a generation marker admit this client.
     pub(crate) fn needs_no_marker(self) -> bool {
         self.range().0 == 0
     }

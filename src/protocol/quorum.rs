@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn verdict_never_changes_once_given() {
         for nodes in 1..=7usize {
-            // Tries every sequence of yes, no and fault over all masters, encoded as digits in base three.
+            // Tries every sequence of answers (yes, no, fault) of all masters, encoded as digits in base three.
             for code in 0..3usize.pow(nodes as u32) {
                 let mut tally = Tally::new(Quorum::of(nodes));
                 let (mut fallen, mut rest) = (Verdict::Pending, code);
@@ -319,7 +319,8 @@ mod tests {
         ]
     }
 
-    /// The pairs of sets that are tried: three to three, three to five and back, and even numbers on either side.
+    /// The pairs of old and next sets that are tried: three to three masters, three to five and back, and even numbers
+    /// on either side.
     fn shapes() -> impl Iterator<Item = [MasterSet; 2]> {
         let sizes = [(3, 3), (3, 5), (5, 3), (1, 3), (4, 3), (2, 2)];
         sizes.into_iter().flat_map(|(old, next)| {

@@ -29,7 +29,7 @@ pub(crate) fn guarded_for(left_ms: i64, max_ttl: Duration) -> Duration {
     let Ok(left) = u64::try_from(left_ms) else {
         return Duration::ZERO;
     };
-    // Add a millisecond, because the age is the difference of two times that are each cut to whole milliseconds.
+    // Add a millisecond, because the age is the difference of two times that were each cut to whole milliseconds.
     let age = RESTORED.saturating_sub(Duration::from_millis(left.saturating_add(1)));
     max_ttl.saturating_sub(age)
 }
@@ -50,7 +50,7 @@ mod tests {
             (lifetime - 10_001, 20_000),
             (lifetime - 30_001, 0),
             (5, 0),
-            // The master's clock was set back, so the expiry is larger than it can be.
+            // The server's clock was set back, so the remaining expiry is larger than it can be.
             (i64::MAX, 30_000),
         ] {
             let guarded = Duration::from_millis(guarded);

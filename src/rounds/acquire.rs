@@ -222,7 +222,7 @@ impl Collect for AcquireAnswers {
                 Vote::Refused
             }
             Ok(_) => Vote::Fault { sent: true },
-            // This client withdrew the request, so the result says nothing about the master.
+            // This client withdrew the request, so the fault says nothing about the master.
             Err(Fault::Withdrawn) => Vote::Withdrawn,
             Err(fault) => Vote::Fault {
                 sent: !fault.left_nothing(),

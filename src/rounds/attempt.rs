@@ -146,7 +146,7 @@ impl Coordinator {
         // masters would count as silent, and the waiter would leave its place in the queue.
         let asks_all = failure.is_none() && round.answers().round.is_lost_early();
         let undo = if asks_all {
-            // Release at once the keys that were granted. Stay armed, because more keys may be granted.
+            // Release the granted keys at once. Keep the cleanup armed, because masters may still grant more keys.
             cleanup.undo()
         } else {
             cleanup.end()

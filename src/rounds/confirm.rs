@@ -183,7 +183,7 @@ impl Collect for OwnerAnswers {
 /// The votes on confirming one number as the fencing token.
 struct ConfirmAnswers {
     tally: Tally,
-    /// The largest counter that a master reported instead of a confirmation, because its counter is above the number.
+    /// The largest counter of the masters that did not confirm the number because their counter was above it.
     above: Option<u64>,
     /// Whether some master reported other holds of the same owner.
     crowded: bool,

@@ -41,8 +41,9 @@ impl Coordinator {
         (answers, asked)
     }
 
-    /// Writes or removes the value on every master; the requests are queued when this function returns. If a master's
-    /// answer is in `read`, the master accepts the write only in the same server run. Nothing is sent after `until`.
+    /// Writes or removes the value on every master. The requests are queued when this function returns. A master whose
+    /// answer is in `read` accepts the write only in the server run that gave this answer. Nothing is sent after
+    /// `until`.
     pub(crate) fn write_value(
         &self,
         claim: &Arc<Claim>,
@@ -102,7 +103,7 @@ const SHOWN: usize = 40;
 /// After a majority has answered a read, how often the read yields to other tasks to let the other answers arrive.
 const STRAGGLE: u32 = 3;
 
-/// One master's answer, and how long the answer took.
+/// One master's answer, and how long the master took to answer.
 type Timed = (Result<Answer, Fault>, Duration);
 
 /// The answers received so far to one request about a value.

@@ -367,8 +367,8 @@ impl Once {
 /// How many milliseconds after the masters' time a period may begin, because clocks differ.
 const SLACK: u64 = 60_000;
 
-/// The masters' time in milliseconds since 1970: the time of the fencing token, in microseconds, plus the time since
-/// the acquire. When the token was granted, it was at least the master's time minus one second.
+/// The masters' time in milliseconds since 1970: the fencing token, which contains a time in microseconds, plus the
+/// time since the acquire. When the token was granted, it was at least the master's time minus one second.
 fn masters_millis(guard: &LockGuard) -> u64 {
     let held_for = guard.core.coordinator.now();
     let held_for = held_for.saturating_since(guard.held.since()).as_millis();

@@ -190,8 +190,7 @@ impl Known<'_> {
     }
 
     /// Leaves the value as it is, but writes it again to masters that answered without a trusted copy, including slow
-    /// ones, so that the value survives if more masters lose it. It is not reported whether the masters accept the
-    /// value.
+    /// masters. The value then survives if more masters lose it. Whether the masters accept the value is not reported.
     pub(crate) async fn keep(mut self) {
         let coordinator = &self.register.guard.core.coordinator;
         let complete = coordinator.answers(&self.asked, ValueAnswers::complete);

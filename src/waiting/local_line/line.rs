@@ -85,7 +85,7 @@ pub(super) struct Turn {
     pub(super) elsewhere: AtomicU64,
 }
 
-/// The value of `woken` after this process itself released a lock. It counts as a wake-up from all masters.
+/// The value of `woken` after a lock of this process itself has ended. It counts as a wake-up from all masters.
 pub(super) const EVERYWHERE: u64 = u64::MAX;
 
 impl Turn {
