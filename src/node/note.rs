@@ -45,7 +45,7 @@ pub struct Note {
     pub process: String,
     /// When the hold began, by the holder's clock.
     pub since: SystemTime,
-    /// The text that the caller set for the note.
+    /// The text that the holder set for its note.
     pub text: Option<String>,
 }
 

@@ -59,7 +59,7 @@ struct State {
     master: Master,
     condition: Condition,
     subscribers: Vec<Subscriber>,
-    /// How often the master has been restarted.
+    /// How many times the master has been restarted.
     restarts: u64,
 }
 
