@@ -186,8 +186,7 @@ impl Online {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
                 _ => return Err(Fault::Down("a malformed reply to PING".into())),
             },
-            // This client has written the marker, another client has, or writing it is not permitted. In all three
-            // cases the next handshake reads the marker.
+            // The marker was written by a client, or may not be written. The next handshake reads it in any case.
             What::Marker => {}
             What::MarkerLifetime => self.votes.handle_marker_lifetime(shared, value, now),
             What::Trial => self.deletion.tried(value),
