@@ -130,7 +130,7 @@ mod tests {
 
     /// Test files that are not used as judges, because they do not test the code that decides about locks. They test
     /// pages, the package, its settings, and calls that other tests cover.
-    const NO_JUDGES: [&str; 10] = [
+    const NO_JUDGES: [&str; 11] = [
         "blocking",
         "crates",
         "from_env",
@@ -139,6 +139,7 @@ mod tests {
         "redis_types",
         "language",
         "references",
+        "repository",
         "tidy",
         "tiers",
     ];

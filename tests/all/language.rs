@@ -4,7 +4,7 @@
 //! The check reads comments, messages (string literals of several words), names of tests, Lua scripts, shell scripts
 //! and pages. Text in backticks is code and is not read.
 
-use std::path::{Path, PathBuf};
+use crate::repository::{File, files};
 
 /// Words and phrases that are not used, each with what to write instead.
 const REPLACED: [(&str, &str); 29] = [
@@ -42,48 +42,10 @@ const REPLACED: [(&str, &str); 29] = [
 /// Words with which a sentence must not begin, because its subject would be a clause. A question may begin with them.
 const CLAUSES: [&str; 4] = ["Who", "Whoever", "What", "Whatever"];
 
-/// Exceptions: texts that may contain a replaced word, such as a page about words. Each entry is a part of the path,
-/// and the word.
-const ALLOWED: [(&str, &str); 0] = [];
-
-/// The folders and files that are checked.
-const READ: [&str; 17] = [
-    "src",
-    "tests",
-    "cli",
-    "simulation",
-    "chaos",
-    "nodes",
-    "testbed",
-    "benches",
-    "promises",
-    "mutants",
-    "examples",
-    "docs",
-    "scripts",
-    "packaging",
-    "README.md",
-    "CONTRIBUTING.md",
-    "ARCHITECTURE.md",
-];
-
 /// One text in a file: the line where it begins, and its words.
 struct Text {
     line: usize,
     words: String,
-}
-
-fn files(path: &Path, into: &mut Vec<PathBuf>) {
-    if path.is_dir() {
-        for entry in std::fs::read_dir(path).expect("a folder can be read") {
-            let path = entry.expect("an entry can be read").path();
-            if !path.ends_with("target") {
-                files(&path, into);
-            }
-        }
-    } else {
-        into.push(path.to_path_buf());
-    }
 }
 
 /// Appends a line to the text above it if both are parts of one comment. Otherwise the line begins a new text.
@@ -169,22 +131,15 @@ fn paragraphs(text: &str) -> Vec<Text> {
     texts
 }
 
-fn texts(path: &Path) -> Vec<Text> {
-    let Ok(text) = std::fs::read_to_string(path) else {
-        return Vec::new();
+fn texts(file: &File) -> Vec<Text> {
+    let Some(sign) = file.comment() else {
+        return paragraphs(&file.text);
     };
-    let script = text.starts_with("#!");
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("rs") => [comments(&text, "//"), messages(&text)]
-            .into_iter()
-            .flatten()
-            .collect(),
-        Some("lua") => comments(&text, "--"),
-        Some("md") => paragraphs(&text),
-        Some("toml" | "yml") => comments(&text, "#"),
-        _ if script => comments(&text, "#"),
-        _ => Vec::new(),
+    let mut texts = comments(&file.text, sign);
+    if file.is_rust() {
+        texts.append(&mut messages(&file.text));
     }
+    texts
 }
 
 /// The text without the `{values}` of format strings.
@@ -233,27 +188,16 @@ fn faults(text: &str) -> Vec<String> {
 
 #[test]
 fn comments_messages_and_pages_avoid_the_replaced_words() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut paths = Vec::new();
-    for name in READ {
-        files(&root.join(name), &mut paths);
-    }
     let (mut read, mut found) = (0, Vec::new());
-    for path in paths.iter().filter(|path| !path.ends_with("language.rs")) {
-        let name = path
-            .strip_prefix(root)
-            .unwrap_or(path)
-            .display()
-            .to_string();
-        for text in texts(path) {
+    for file in files() {
+        // This file contains the words themselves.
+        if file.path.ends_with("language.rs") {
+            continue;
+        }
+        for text in texts(&file) {
             read += 1;
             for fault in faults(&text.words) {
-                let allowed = |(part, word): &(&str, &str)| {
-                    name.contains(part) && fault.starts_with(&format!("{word:?}"))
-                };
-                if !ALLOWED.iter().any(allowed) {
-                    found.push(format!("{name}:{}: {fault}", text.line));
-                }
+                found.push(format!("{}:{}: {fault}", file.path.display(), text.line));
             }
         }
     }

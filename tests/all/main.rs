@@ -49,6 +49,7 @@ mod redis_node;
 mod redis_types;
 mod references;
 mod renewal;
+mod repository;
 mod scope;
 mod semaphore;
 mod settings;

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Folders that contain no text written by this project.
-const FOREIGN: [&str; 3] = ["target", ".git", "node_modules"];
+use crate::repository::{FOREIGN, File, files, root};
 
 /// The file name extensions that a reference can have.
 const ENDS: [&str; 9] = [
@@ -21,33 +20,7 @@ const NO_TESTS: [&str; 3] = [
     "quorate_run_last_success_time_seconds",
 ];
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// A file of the repository: its text, and its path from the root.
-struct File {
-    path: PathBuf,
-    text: String,
-}
-
 impl File {
-    fn is_page(&self) -> bool {
-        self.path.extension().is_some_and(|end| end == "md")
-    }
-
-    /// The sign with which a comment line begins in this file. `None` for files whose comments are not read.
-    fn comment(&self) -> Option<&'static str> {
-        let end = self.path.extension().and_then(|end| end.to_str());
-        match end {
-            Some("rs") => Some("//"),
-            Some("lua") => Some("--"),
-            Some("toml" | "yml" | "yaml") => Some("#"),
-            None if self.text.starts_with("#!") => Some("#"),
-            _ => None,
-        }
-    }
-
     /// The text of this file for people: a page without its code blocks, or the comments of code. Each line of the
     /// result is a paragraph, so that a reference which is broken over two lines is found.
     fn prose(&self) -> Vec<String> {
@@ -80,29 +53,6 @@ impl File {
         paragraphs.retain(|paragraph| !paragraph.is_empty());
         paragraphs
     }
-}
-
-/// All text files of the repository.
-fn files() -> Vec<File> {
-    let mut found = Vec::new();
-    let mut folders = vec![root().to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            let name = path.file_name().and_then(|name| name.to_str());
-            if path.is_dir() && !name.is_some_and(|name| FOREIGN.contains(&name)) {
-                folders.push(path);
-            } else if let Ok(text) = std::fs::read_to_string(&path) {
-                let path = path
-                    .strip_prefix(root())
-                    .expect("the path is below the root");
-                let path = path.to_owned();
-                found.push(File { path, text });
-            }
-        }
-    }
-    found.retain(|file| file.is_page() || file.comment().is_some());
-    found
 }
 
 /// The anchor that a Markdown renderer gives to a heading.

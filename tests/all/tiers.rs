@@ -1,13 +1,9 @@
 //! Tests that the table of CONTRIBUTING.md about the test scripts agrees with the tests and the scripts.
 
-use std::path::{Path, PathBuf};
+use crate::repository::{files, root};
 
 /// The attribute of a test that runs only with `scripts/test --all`.
 const NIGHTLY: &str = concat!("#[ignore = ", "\"nightly\"]");
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 fn text(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -134,31 +130,14 @@ fn table_shows_the_steps_of_each_run() {
     }
 }
 
-fn sources(folder: PathBuf, into: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
-            sources(path, into);
-        } else if name.ends_with(".rs") {
-            into.push(path);
-        }
-    }
-}
-
 #[test]
 fn only_nightly_tests_of_simulation_and_chaos_are_ignored() {
-    let mut files = Vec::new();
-    sources(root().to_owned(), &mut files);
-    for file in files {
-        let code = std::fs::read_to_string(&file).expect("a source");
-        let lines = code.lines().map(str::trim);
+    for file in files().iter().filter(|file| file.is_rust()) {
+        let lines = file.text.lines().map(str::trim);
         for line in lines.filter(|line| line.starts_with("#[ignore")) {
-            let file = file
-                .strip_prefix(root())
-                .expect("the path is below the root");
-            let is_slow = file.starts_with("simulation/tests") || file.starts_with("chaos/tests");
-            assert!(is_slow && line == NIGHTLY, "{}: {line}", file.display());
+            let path = &file.path;
+            let is_slow = path.starts_with("simulation/tests") || path.starts_with("chaos/tests");
+            assert!(is_slow && line == NIGHTLY, "{}: {line}", path.display());
         }
     }
 }

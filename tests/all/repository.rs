@@ -1,0 +1,63 @@
+//! The text files of the repository, for the tests that read them.
+
+use std::path::{Path, PathBuf};
+
+/// Folders that contain no text written by this project.
+pub(crate) const FOREIGN: [&str; 3] = ["target", ".git", "node_modules"];
+
+/// The root folder of the repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A file of the repository: its text, and its path from the root.
+pub(crate) struct File {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
+}
+
+impl File {
+    pub(crate) fn is_page(&self) -> bool {
+        self.path.extension().is_some_and(|end| end == "md")
+    }
+
+    /// Whether this file is Rust code.
+    pub(crate) fn is_rust(&self) -> bool {
+        self.path.extension().is_some_and(|end| end == "rs")
+    }
+
+    /// The sign with which a comment line begins in this file. `None` for files whose comments are not read.
+    pub(crate) fn comment(&self) -> Option<&'static str> {
+        let end = self.path.extension().and_then(|end| end.to_str());
+        match end {
+            Some("rs") => Some("//"),
+            Some("lua") => Some("--"),
+            Some("toml" | "yml" | "yaml") => Some("#"),
+            None if self.text.starts_with("#!") => Some("#"),
+            _ => None,
+        }
+    }
+}
+
+/// All pages of the repository, and all files whose comments are read.
+pub(crate) fn files() -> Vec<File> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            if path.is_dir() && !name.is_some_and(|name| FOREIGN.contains(&name)) {
+                folders.push(path);
+            } else if let Ok(text) = std::fs::read_to_string(&path) {
+                let path = path
+                    .strip_prefix(root())
+                    .expect("the path is below the root");
+                let path = path.to_owned();
+                found.push(File { path, text });
+            }
+        }
+    }
+    found.retain(|file| file.is_page() || file.comment().is_some());
+    found
+}
