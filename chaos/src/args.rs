@@ -217,7 +217,7 @@ pub(crate) struct MatrixArgs {
     pub(crate) out: PathBuf,
 }
 
-/// The masters of a run.
+/// The kinds of the masters of one run of the matrix, parsed from a name such as `redis+redis+mysql`.
 #[derive(Clone, Debug)]
 pub(crate) struct Mix(Vec<NodeKind>);
 
@@ -248,7 +248,7 @@ impl MatrixArgs {
         self.ttl.unwrap_or(usual)
     }
 
-    /// The pair of markers in the result file. The result table is written between them.
+    /// The pair of markers in the result file between which the result table is written.
     pub(crate) fn place(&self) -> Place {
         if self.mixes.is_empty() {
             Place::REDIS
@@ -285,7 +285,7 @@ fn workloads(name: &str) -> Result<Named, String> {
 }
 
 impl Command {
-    /// Whether the arguments include faults that need network namespaces.
+    /// Whether one of the requested faults needs network namespaces.
     pub(crate) fn has_links(&self) -> bool {
         let link = |kind: &Kind| kind.needs == Needs::Links;
         match self {

@@ -1,6 +1,6 @@
 //! The bank: accounts that are protected by the fencing tokens of a lock over several resources. The bank knows nothing
 //! about locks. It rejects a token that is smaller than the largest token seen on any of the requested accounts, even
-//! if that larger token came from a reader.
+//! if the larger token came with a request that only read balances.
 
 use std::collections::BTreeMap;
 
@@ -34,22 +34,24 @@ impl Default for Account {
 pub type Stale = (String, u64);
 
 impl Bank {
-    /// Returns the balances of these accounts, if none of the accounts has seen a larger token.
+    /// Returns the balances of these accounts, and notes the token. Does neither if one of the accounts has seen a
+    /// larger token.
     ///
     /// # Errors
     ///
-    /// [`Stale`] if an account has seen a larger token. Nothing is changed in that case.
+    /// [`Stale`] if an account has seen a larger token.
     pub fn look(&mut self, names: &[&str], token: u64) -> Result<Vec<i64>, Stale> {
         self.admit(names, token)?;
         let balance = |name: &&str| self.accounts.get(*name).map_or(OPENING, |one| one.balance);
         Ok(names.iter().map(balance).collect())
     }
 
-    /// Sets the balances of these accounts, if none of the accounts has seen a larger token.
+    /// Sets the balances of these accounts, and notes the token. Changes nothing if one of the accounts has seen a
+    /// larger token.
     ///
     /// # Errors
     ///
-    /// [`Stale`] if an account has seen a larger token. Nothing is changed in that case.
+    /// [`Stale`] if an account has seen a larger token.
     pub fn book(&mut self, balances: &BTreeMap<String, i64>, token: u64) -> Result<(), Stale> {
         let names: Vec<&str> = balances.keys().map(String::as_str).collect();
         self.admit(&names, token)?;

@@ -84,13 +84,13 @@ impl Changes {
         self.sets.len().saturating_sub(1)
     }
 
-    /// The number of servers in all sets together.
+    /// The number of different servers in all sets together.
     pub fn servers(&self) -> usize {
         let all = self.sets.iter().flatten().max();
         all.map_or(0, |last| last + 1)
     }
 
-    /// The masters that are removed by the change with this number.
+    /// The masters that the change with this number removes. Changes are numbered from 0.
     pub fn left_over(&self, change: usize) -> Vec<usize> {
         let [old, next] = [&self.sets[change], &self.sets[change + 1]];
         let old = old.iter().filter(|master| !next.contains(master));

@@ -23,7 +23,8 @@ impl Claim {
         *self == Self::Alone
     }
 
-    /// Whether holds with these two claims may overlap on one resource. For permits this is checked slot by slot.
+    /// Whether holds with these two claims may overlap on one resource. Two permits may not: each slot of a semaphore
+    /// is checked as a resource of its own.
     pub fn is_beside(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Reader, Self::Reader) => true,

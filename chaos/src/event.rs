@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
 
-/// The value of [`Event::Suffered`]'s `what` for a pause in which the machine did not run the client.
+/// The value of `what` in [`Event::Suffered`] for a pause in which the machine did not run the client.
 pub const STALLED: &str = "stalled";
 
 /// The time base of one run.
@@ -80,7 +80,7 @@ pub enum Event {
         /// The mode: exclusive or shared.
         #[serde(default, skip_serializing_if = "Claim::is_alone")]
         claim: Claim,
-        /// The attempt whose hold this attempt continues in another mode, e.g. a writer that continues as a reader.
+        /// The attempt whose hold this attempt continues in another mode. For example, a writer continues as a reader.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         goes_on: Option<u64>,
     },
@@ -90,7 +90,8 @@ pub enum Event {
         op: u64,
         /// The fencing token.
         token: Option<u64>,
-        /// The end of the lock's validity; `None` if the client believes in the lock without end.
+        /// The end of the lock's validity. `None` if the client ignores losses, and so believes in the lock without
+        /// end.
         until: Option<u64>,
         /// The slot of the semaphore, if the lock is a permit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -288,8 +289,8 @@ pub enum Event {
     },
     /// A client was restarted with other masters than before.
     Sent {
-        /// The step that the client's new configuration belongs to: twice the number of completed changes, plus one
-        /// while the client uses two sets of masters.
+        /// The step of the changes of masters that the client's new configuration belongs to: twice the number of
+        /// completed changes, plus one while the client uses two sets of masters.
         step: u64,
     },
     /// A master was stopped for good.

@@ -102,8 +102,8 @@ impl Fleet {
             member.child.try_wait()?.is_none(),
             "it had ended by itself before"
         );
-        // From this time on the client may be dead, and its child process may have released the lock. On a busy
-        // machine, the driver notices the end of the client much later.
+        // Take the time before the kill. From now on the client may be dead, and its child process may have released
+        // the lock. On a busy machine, the driver notices the end of the client much later.
         let t = clock.now();
         member.child.kill()?;
         let status = member.child.wait()?;
@@ -117,12 +117,8 @@ impl Fleet {
         Ok(how)
     }
 
-    /// Starts a killed client again. Masters may have been restarted in the meantime, so the client uses the full
-    /// restart guard and does not trust them at first contact.
-    ///
-    /// # Errors
-    ///
-    /// If the client does not start.
+    /// Starts a killed client again. Masters may have been restarted in the meantime. So the restart guard of the new
+    /// process applies from its first contact with a master.
     pub fn respawn(&mut self, index: usize) -> anyhow::Result<()> {
         self.send(index, |_| {})?;
         self.await_ready(&self.members[index], Duration::from_secs(20))
@@ -191,12 +187,8 @@ impl Fleet {
         Ok(true)
     }
 
-    /// Starts a client that has ended again, as a new process with changed settings. As after a kill, it uses the full
-    /// restart guard.
-    ///
-    /// # Errors
-    ///
-    /// If the client does not start.
+    /// Starts a client that has ended again, as a new process with changed settings. As after a kill, its restart guard
+    /// applies from the first contact with a master.
     pub fn send(&mut self, index: usize, change: impl FnOnce(&mut Settings)) -> anyhow::Result<()> {
         let member = self.member(index)?;
         ensure!(!member.running, "it still runs");
@@ -255,7 +247,7 @@ impl Fleet {
     fn signal(&mut self, index: usize, signal: Signal) -> anyhow::Result<()> {
         let member = self.member(index)?;
         ensure!(member.child.try_wait()?.is_none(), "it has ended");
-        // The client process was not reaped yet, so no other process can have its id.
+        // The client process was not reaped yet, so no other process can have its process id.
         let pid = Pid::from_raw(member.child.id().cast_signed()).context("no process id")?;
         Ok(kill_process(pid, signal)?)
     }
@@ -350,11 +342,8 @@ impl Drop for Fleet {
     }
 }
 
-/// The path of this program, which is also run as each client and helper process; tests set it.
-///
-/// # Errors
-///
-/// If it cannot be found.
+/// The path of this program, from which client and helper processes are started as well. Tests set another path in the
+/// variable `QUORATE_CHAOS_PROGRAM`.
 pub fn program() -> anyhow::Result<PathBuf> {
     match std::env::var_os("QUORATE_CHAOS_PROGRAM") {
         Some(path) => Ok(path.into()),

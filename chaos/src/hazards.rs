@@ -62,7 +62,7 @@ pub struct Hazards {
     rng: StdRng,
     masters: Vec<Instant>,
     clients: Vec<Instant>,
-    /// The kinds of faults that are still to be drawn in this round. Every kind is drawn once per round.
+    /// The kinds of faults that are still to be drawn before the next series begins. Each series has every kind once.
     round: Vec<Kind>,
     of_clients: Vec<Kind>,
     next_of_clients: Instant,
@@ -85,8 +85,8 @@ impl Hazards {
         }
     }
 
-    /// Draws the next fault of masters, while clients use these sets of masters. Returns `None` while other faults
-    /// affect too many masters.
+    /// Draws the next fault of masters. It leaves a majority of each of these sets of masters unaffected. Returns
+    /// `None` while earlier faults affect too many masters.
     pub fn on_masters(&mut self, moment: Moment, sets: &[&[usize]]) -> Option<Injection> {
         let mut kinds = match moment {
             Moment::Closed => {
@@ -186,7 +186,7 @@ impl Hazards {
     }
 
     fn booked(&mut self, fault: Injection) -> Injection {
-        // Injecting and healing take time as well, so 300 ms are added.
+        // Injecting and healing the fault take time as well, for which 300 ms are added.
         let until = Instant::now() + felt(&fault, &self.scenario) + Duration::from_millis(300);
         for &index in &fault.masters {
             self.masters[index] = until;

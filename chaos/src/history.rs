@@ -163,7 +163,8 @@ pub struct Attempt {
     pub also: Vec<String>,
     /// The mode: exclusive or shared.
     pub claim: Claim,
-    /// The number of the attempt whose hold this attempt continues in another mode, e.g. as a reader.
+    /// The number of the attempt whose hold this attempt continues in another mode, e.g. a writer that becomes a
+    /// reader.
     pub goes_on: Option<u64>,
     /// The time at which the attempt began.
     pub began: u64,
@@ -254,8 +255,7 @@ impl Attempt {
         std::iter::once(self.resource.as_str()).chain(also)
     }
 
-    /// The places in which only one holder at a time is allowed: each resource, or for a permit the resource with its
-    /// slot.
+    /// The parts that only one holder at a time may have: each resource, or for a permit the slot of the resource.
     pub fn places(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
         self.resources().map(|resource| (resource, self.slot))
     }
@@ -270,7 +270,8 @@ impl Attempt {
     /// release, the validity ended, the client was notified of the loss, or the client died. It ends at `end` if none
     /// of these was observed.
     ///
-    /// A killed client's last renewals may not have been recorded, so its belief counts only as far as it is known.
+    /// A killed client may not have recorded its last renewals. So its belief ends at the latest recorded end of the
+    /// validity.
     pub fn belief(&self, end: u64) -> Option<(u64, u64)> {
         let from = self.obtained?;
         let told = self.notified.as_ref().map(|(t, _)| *t);
@@ -302,7 +303,7 @@ pub struct FaultSpan {
     pub healed: Option<u64>,
     /// The reason why the fault could not be injected or ended, if it could not.
     pub failed: Option<String>,
-    /// The time at which the fault was healed, or at which injecting or healing it failed.
+    /// The time at which the fault ended: it was healed, or injecting or healing it failed.
     pub over: Option<u64>,
 }
 

@@ -67,7 +67,7 @@ pub struct Plan {
     pub orders: Vec<Order>,
     /// The time during which faults are injected in each run.
     pub cell: Duration,
-    /// The seed of the first run. Each later run uses the next number.
+    /// One run of the matrix with its result, shown as one cell of the table.
     pub seed: u64,
 }
 

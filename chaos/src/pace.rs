@@ -90,7 +90,8 @@ pub fn steps(history: &History) -> Vec<Step> {
     steps
 }
 
-/// The times at which locks were obtained, sorted. Locks that only one client uses are not counted.
+/// The times at which locks were obtained, sorted. Locks that only one client uses (the workload `many`) are not
+/// counted.
 pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     let shared = attempts
         .iter()

@@ -98,7 +98,7 @@ impl Recorder {
             .copied()
     }
 
-    /// Whether this master was stopped for good.
+    /// Whether this master was stopped for good, because a change of masters has removed it.
     pub fn is_retired(&self, who: &str) -> bool {
         self.state().retired.contains(who)
     }

@@ -97,7 +97,7 @@ fn parse(balances: &str) -> anyhow::Result<BTreeMap<String, i64>> {
 }
 
 impl Protected {
-    /// Handles the request `key token writer`, which writes to a register.
+    /// Handles the request `key token writer`, which writes to a register. The reply is `ok` or `stale`.
     fn write(&mut self, key: &str, token: u64, by: &str, recorder: &Recorder) -> String {
         let (key, by) = (key.to_owned(), by.to_owned());
         let seen = self.highest.entry(key.clone()).or_default();

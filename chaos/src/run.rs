@@ -69,7 +69,7 @@ pub fn run(
     std::fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
     let recorder = Recorder::new(Clock::start());
     let driven = Driver::set_out(scenario, out, &recorder, progress)?.drive(stop);
-    // A run that fails midway stores its history as well.
+    // The history is stored even if the run fails midway.
     let history = History::new(recorder.entries());
     report::store(scenario, &history, out)?;
     driven?;
@@ -187,8 +187,8 @@ impl<'a> Driver<'a> {
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
             active = self.heal_due(active);
-            // Injecting a fault takes time, so the schedule may be late, and a target may still be affected by an
-            // earlier fault.
+            // Injecting a fault takes time, so the schedule may be late, and an earlier fault may still affect a
+            // target.
             let free =
                 |planned: &Planned| !active.iter().any(|one| one.fault.meets(&planned.fault));
             let ready = |planned: &Planned| began + planned.at <= now && free(planned);
@@ -298,7 +298,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Waits until every client has made progress in all of its workloads, and until no fault can explain a leftover
-    /// key any more. From then on, a released lock's key must be gone long before one TTL has passed.
+    /// key any more. After that, the key of a released lock must disappear long before one TTL has passed.
     fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
         let began = Instant::now();
@@ -373,7 +373,7 @@ impl<'a> Driver<'a> {
                 continue;
             }
             // On a master without a clock, a lock that was lost and not released stays visible for one TTL. So the
-            // first reading, right after the clients have ended, does not count.
+            // first reading, right after the clients have ended, is skipped.
             if when == "at-once" && !self.world.masters[master].kind().has_clock() {
                 let _ = self.world.keys(master);
                 continue;

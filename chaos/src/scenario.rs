@@ -68,7 +68,7 @@ pub enum Exclusion {
     Holds,
     /// Two holders are possible during some of the faults, and only then.
     MayBreak,
-    /// Two holders are certain. A run in which no two holders were seen did not look hard enough.
+    /// Two holders are certain. If the checker sees no two holders, the verdict is "unknown".
     MustBreak,
 }
 
@@ -127,7 +127,7 @@ impl Scenario {
     pub fn exclusion(&self) -> Exclusion {
         let nodes = self.nodes();
         let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
-        // In workloads whose clients rarely compete, it may happen that no two holds overlap.
+        // In other workloads clients rarely compete, so even broken exclusion may not lead to two holds that overlap.
         let seen = self.workloads.iter().any(|one| one.shows_breaks());
         if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
             Exclusion::MustBreak
@@ -138,9 +138,9 @@ impl Scenario {
         }
     }
 
-    /// How long after the last fault a leftover key may still be excused by a delayed request that arrived after the
-    /// client had released the lock. A key that is left after this time was not released. `None` if clocks are wrong,
-    /// because then nothing can be concluded from a key.
+    /// The time after the last fault during which a leftover key is excused: a request that the fault delayed may
+    /// arrive after the client has released the lock. A key that remains longer was not released. `None` if a fault
+    /// changes clocks, because then the age of a key shows nothing.
     pub fn settling(&self) -> Option<Duration> {
         if self.has(Needs::Clocks) {
             return None;
@@ -230,7 +230,8 @@ impl Scenario {
         Layout {
             ways: match self.changes {
                 None => self.clients,
-                // The generation markers contain the names of the masters, so all clients must use the same names.
+                // The generation markers contain the names of the masters. So all clients must use the same names, and
+                // share one proxy per master.
                 Some(_) => 1,
             },
             masters: (self.nodes().into_iter().enumerate())

@@ -19,8 +19,8 @@ pub struct Planned {
     pub fault: Injection,
 }
 
-/// How much longer than `max_ttl` a restarted master may be excluded. The time is needed because a master reports its
-/// age in whole seconds.
+/// How much longer than `max_ttl` a restarted master may be excluded, because a master reports its age in whole
+/// seconds.
 const GUARD_SLACK: Duration = Duration::from_millis(1_200);
 
 /// The schedule of a scenario. The same scenario always has the same schedule.
@@ -60,15 +60,15 @@ impl<'a> Scheduler<'a> {
             return Vec::new();
         }
         let mut at = Duration::from_millis(self.rng.random_range(200..400));
-        // Every kind of fault is drawn once per round, in a new order each time.
+        // A series has every kind of fault once, in a new random order.
         let mut round: Vec<Kind> = Vec::new();
         while at < scenario.duration {
             if round.is_empty() {
                 round.clone_from(&kinds);
                 round.shuffle(&mut self.rng);
             }
-            // Draw the next kind of fault whose targets are free. A kind that has to wait is tried again later in the
-            // round.
+            // Take the next kind of fault whose targets are free. A kind that has to wait is tried again later in the
+            // series.
             let ready = (0..round.len()).rev().find_map(|place| {
                 let fault = self.draw(round[place], at)?;
                 Some((place, fault))
@@ -85,8 +85,8 @@ impl<'a> Scheduler<'a> {
         self.planned
     }
 
-    /// Whether some master can have this kind of fault. A kind that fits no master would wait for ever and block all
-    /// others.
+    /// Whether at least one master is suitable for this kind of fault. Otherwise the kind would wait for ever and block
+    /// all other kinds.
     fn has_turns(&self, kind: Kind) -> bool {
         let (scenario, nodes) = (self.scenario, self.scenario.nodes());
         let suits = |index| kind.suits(nodes[index], scenario.persistence(index));
@@ -173,7 +173,7 @@ pub(crate) fn injection(
     }
 }
 
-/// The time from the start of the fault until its targets have recovered.
+/// Usually faults affect at most a minority of the masters at a time, sometimes more.
 pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     let kind = fault.kind;
     let mut felt = fault.lasts + Duration::from_millis(200);

@@ -34,7 +34,8 @@ pub enum Given {
 /// The moment of a change of masters at which a fault is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// Before the operator takes a step, or while clients are restarted with other masters.
+    /// Any moment except [`Closed`](Self::Closed): before a step of the operator, or while clients are restarted with
+    /// other masters.
     Usual,
     /// Between closing the old masters and opening the new ones.
     Closed,
@@ -87,8 +88,8 @@ pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
 }
 
 /// The tasks of a careful operator. The last client keeps the old masters until the new ones are open. With more than
-/// three clients, the client before it keeps both sets until the end, because in practice some client is always
-/// forgotten.
+/// three clients, the last but one keeps both sets of masters until the end, because in practice an operator forgets
+/// some client.
 fn careful(clients: usize) -> Vec<Task> {
     let last = clients - 1;
     let late: Vec<usize> = (clients > 3).then(|| last - 1).into_iter().collect();

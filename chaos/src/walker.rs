@@ -1,5 +1,6 @@
-//! Carries out the tasks of a [walk], a part at each call, so that the run continues in the meantime. It takes the
-//! steps with the real `quorate masters`, restarts clients with other masters, and stops servers for good.
+//! Carries out the tasks of a [walk]. Each call does only what is possible without waiting, so that the run continues
+//! in the meantime. The walker takes the steps with the real `quorate masters`, restarts clients with other masters,
+//! and stops servers for good.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -181,7 +182,7 @@ impl Walker {
         Ok(Now::Goes)
     }
 
-    /// Notes that the requested fault was injected.
+    /// Notes that the fault was injected that the walker has requested.
     pub fn went_wrong(&mut self) {
         self.tasks.pop_front();
     }
@@ -222,7 +223,7 @@ impl Walker {
         self.again = Some(Instant::now() + PAUSE);
         let output = child.wait_with_output()?;
         if self.is_dropping {
-            // The step is taken again. If the stored value was not dropped, the step reports the value again.
+            // The step is tried again. If the stored value was not dropped, the step reports the value again.
             return Ok(None);
         }
         let text = |bytes: &[u8]| {

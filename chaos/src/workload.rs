@@ -24,7 +24,7 @@ pub enum Workload {
     Readers,
     /// Work in one of five slots: detects a sixth holder.
     Permits,
-    /// Work in several processes and nested holds of one lock owner at a time: detects that another owner worked in
+    /// Work in holds of one lock owner, nested and in several processes at once: detects that another owner worked in
     /// between.
     Owners,
     /// Take prizes from quotas of ten, and run jobs once: detects an eleventh prize and a second run of a job.
@@ -122,7 +122,8 @@ impl Workload {
         self != Self::Many
     }
 
-    /// Whether clients acquire plain exclusive locks so often in this workload that broken exclusion certainly shows.
+    /// Whether broken exclusion certainly shows in this workload, because clients often acquire the same plain
+    /// exclusive lock.
     pub fn shows_breaks(self) -> bool {
         matches!(
             self,

@@ -155,7 +155,7 @@ impl World {
             }
             roads.push(row);
         }
-        // With network links, clients connect directly unless another fault needs proxies: a proxy would accept the
+        // Without another fault that needs proxies, clients connect to network links directly. A proxy would accept the
         // connection in place of an unreachable master.
         let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
         let observers = masters.iter().map(observe);

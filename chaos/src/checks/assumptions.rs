@@ -1,5 +1,5 @@
-//! Checks that the faults had their effect and that the clients got locks. Otherwise the verdicts of the other checkers
-//! mean little.
+//! Checks that the faults had their effect and that the clients got locks. Otherwise a good verdict of the other
+//! checkers means little.
 
 use super::{Case, Finding, Violation};
 use crate::event::Event;
@@ -54,7 +54,7 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
     faults.chain(clients).collect()
 }
 
-/// The reasons why the run is not meaningful.
+/// The reasons why the run is not meaningful, e.g. too few acquisitions.
 fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
     let mut missing = Vec::new();
     // A short run with many kinds of faults may not inject all of them. A run with a single kind must inject it.

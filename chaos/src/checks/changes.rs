@@ -1,6 +1,9 @@
-//! Checks a run with changes of masters: every step was taken; a fault hit a master between the closing of the old
-//! masters and the opening of the new ones; no client was refused while its masters were the valid set; and no lock
-//! with waiters was free for longer than dead clients explain.
+//! Checks a run with changes of masters:
+//!
+//! - The operator took every step.
+//! - A fault hit a master between the closing of the old masters and the opening of the new ones.
+//! - No client was refused while it used the valid set of masters.
+//! - No lock stayed free while a client waited for it, except for the time that dead clients explain.
 
 use std::time::Duration;
 
@@ -73,7 +76,7 @@ fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation>
     missing
 }
 
-/// The changes in which no fault hit a master between closing the old masters and opening the new ones.
+/// The changes of masters in which no fault hit a master between the steps `close` and `open`.
 fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
     let mut unhurt = Vec::new();
     let hit = |from: u64, to: u64| {
@@ -102,12 +105,12 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
     unhurt
 }
 
-/// Adds a violation for each client that was refused although its masters were the valid set. Returns the number of all
-/// refusals.
+/// Adds a violation for each attempt that was refused although its client used the valid set of masters. Returns the
+/// number of all refused attempts, with those that were rightly refused.
 fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> usize {
     let lives = pace::lives(case.history);
-    // A client that uses one set of masters may be refused once its set was closed. A client that uses both sets may be
-    // refused once the change was finished.
+    // A client that uses one set of masters may be refused as soon as the step `close` begins. A client that uses both
+    // sets may be refused as soon as the step `finish` begins.
     let outdated = |step: u64| {
         let (change, name) = match step % 2 {
             0 => (step / 2, "close"),
@@ -144,8 +147,8 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
 /// time in nanoseconds.
 fn waits(case: &Case<'_>, violations: &mut Vec<Violation>) -> u64 {
     let ttl = case.scenario.ttl;
-    // Before the waiter gets the lock, the lease of a dead holder may have to expire, and then the ticket of a dead
-    // waiter that was next in the queue.
+    // Two waits are allowed: until the lease of a dead holder expires, and until the ticket of a dead waiter that was
+    // next in the queue expires.
     let allowed = (ttl + ttl / 2 + SLACK).as_nanos() as u64;
     let calm = case.history.calm().unwrap_or(case.end);
     let mut longest = 0;

@@ -39,8 +39,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     };
     let finding = Finding::of("exclusion", looked_at, violations);
     if promise == Promise::MustBreak && seen == 0 {
-        // The faults of this run certainly break exclusion, but the checker saw no overlap of two holds. So the run is
-        // not conclusive.
+        // The faults of this run certainly break exclusion, but the checker saw no two holds that overlap. So the
+        // result of the run is unknown.
         return finding.at_least(Verdict::Unknown);
     }
     finding

@@ -1,6 +1,6 @@
 //! Checks which keys remain on the masters. Right after the last client has released everything, no key of a living
 //! client may remain. One TTL later, only notes of dead clients may remain. When those notes have expired, no key may
-//! remain. Every key must have an expiry. A master without a clock is checked only after one TTL.
+//! remain. Every key must have an expiry. On a master without a clock (ZooKeeper) the first of these checks is skipped.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             let left: Vec<String> = left
                 .iter()
                 // A ticket counter is kept for a moment longer than its queue, so that ticket numbers never fall. The
-                // key `quorate:lines`, which shows that queues exist, is kept longer as well.
+                // key `quorate:lines`, which shows that there are queues, is kept longer as well.
                 .filter(|key| !key.starts_with("quorate:ticket:") && *key != "quorate:lines")
                 .filter(|key| !case.abandoned(key))
                 .cloned()
@@ -88,14 +88,14 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 }
 
 impl Case<'_> {
-    /// Whether this leftover key has an excuse. It has one if a client that locked its resource ended without a release
-    /// shortly before the end of the run, or if a fault had an effect until then.
+    /// Whether this leftover key is excused: a client that had locked its resource ended without a release shortly
+    /// before the end of the run, or a fault was healed only shortly before the end of the run.
     fn abandoned(&self, key: &str) -> bool {
         let finish = self.history.finish().unwrap_or(self.end);
         let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
         let lives = if is_note(key) { NOTE_LIVES + 1 } else { 2 };
         let recent = before(lives * self.scenario.max_ttl);
-        // Keys of queues live longer than keys of locks.
+        // Keys of queues live longer than keys of locks, so they are excused for longer.
         let felt = match self.scenario.settling() {
             Some(settling) if !key.starts_with("quorate:") => before(settling),
             _ => recent,
@@ -109,8 +109,7 @@ impl Case<'_> {
                     .iter()
                     .any(|attempt| attempt.who == line.who && is_of(key, attempt))
         }) || self.faults.iter().any(|fault| {
-            // A fault excuses the key if it set the master's clock back, or if it kept the master from answering a
-            // release.
+            // The fault may have set the master's clock back, or kept the master from answering a release.
             fault.healed.unwrap_or(self.end) > felt
         })
     }

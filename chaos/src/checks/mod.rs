@@ -1,5 +1,5 @@
-//! The checkers. Each one reads a whole history and gives a verdict. The overall verdict is the worst of all checkers,
-//! and a run with the verdict "unknown" has not passed.
+//! The checkers. Each one reads a whole history and gives a verdict. The overall verdict is the worst verdict of all
+//! checkers. A run whose overall verdict is "unknown" has not passed.
 
 pub mod all;
 mod assumptions;
@@ -162,8 +162,9 @@ pub(crate) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Returns a fault that excuses two holders at once between `from` and `to`, if there is such a fault. A fault is
-    /// an excuse from its start until every lock that it may have affected has expired.
+    /// Returns a description of a fault that excuses two holders at once between `from` and `to`. A fault is an excuse
+    /// from its start until every lock that it may have affected has expired. `None` if there is no such fault, or if
+    /// the scenario promises exclusion in spite of its faults.
     fn excuse(&self, from: u64, to: u64) -> Option<String> {
         if self.scenario.exclusion() == Exclusion::Holds {
             return None;

@@ -5,8 +5,8 @@ use quorate_promises::LossNotice;
 
 use super::{Case, Finding, Violation, seconds};
 
-/// The allowed delay between the lease deadline and the loss notification in the client's log, in nanoseconds. The time
-/// by which the machine is known to have delayed the client is added to it.
+/// The allowed delay between the lease deadline and the loss notification in the client's log, in nanoseconds. Delays
+/// that the machine is known to have caused are allowed in addition.
 const SLACK: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {

@@ -1,6 +1,6 @@
-//! Checks the fair order (first come, first served): a client that is surely queued gets the lock before all clients
-//! that came later. This is checked only with the fair order and only while no fault has an effect, because a waiter
-//! that cannot reach a majority has no ticket.
+//! Checks the fair order (first come, first served): a client that is certainly queued gets the lock before every
+//! client that came later. This is checked only with the fair order and only while no fault has an effect, because a
+//! waiter that cannot reach a majority has no ticket.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::history::Attempt;
 use crate::scenario::{Locker, Order, Workload};
 use crate::workload::family;
 
-/// If a client starts to wait this much later than another one, in nanoseconds, it is certainly queued behind the
-/// earlier client. By then the earlier client has made its first attempt and is queued, even on a busy machine.
+/// If one client starts to wait this much later than another client, in nanoseconds, the earlier client is certainly
+/// ahead in the queue. Even on a busy machine, the earlier client has made its first attempt by then.
 const LATER: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -56,14 +56,14 @@ fn is_in_line(workload: &str) -> bool {
     in_line.any(|one| one.name() == workload)
 }
 
-/// Whether both attempts may hold the lock at the same time. Then their order cannot be judged, because the later
-/// attempt may be the first one to record its lock.
+/// Whether both attempts may hold the lock at the same time. The order of two such attempts cannot be judged: the
+/// attempt that came later may be the first to record its lock, although both obtained it.
 fn at_once(one: &Attempt, other: &Attempt) -> bool {
     let permits = |attempt: &Attempt| matches!(attempt.claim, Claim::Permit(_));
     one.claim.is_beside(&other.claim) || (permits(one) && permits(other))
 }
 
-/// The comparisons of attempts so far, and the violations found by them.
+/// The violations found so far, and the number of comparisons of attempts.
 #[derive(Default)]
 struct Seen {
     violations: Vec<Violation>,

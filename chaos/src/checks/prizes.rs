@@ -1,6 +1,7 @@
-//! Checks quotas. A quota never hands out more prizes than it was created with, and never a prize twice. Among requests
-//! that do not overlap, the remaining number falls with every prize, and no prize is handed out after the last one. No
-//! fault excuses a violation. If masters are changed and no fault is injected, no quota may be lost either.
+//! Checks quotas. A quota never hands out more prizes than it was created with, and never hands out a prize twice. Each
+//! prize leaves fewer prizes than the prize before it, if the two requests did not overlap. After the last prize, no
+//! prize is handed out. No fault excuses a violation. If masters are changed and no fault is injected, no quota may be
+//! lost either.
 
 use std::collections::BTreeMap;
 
@@ -68,9 +69,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// Whether no quota may be lost in this scenario. That is the case if no faults are injected, and if in every change
-/// most of the new masters were already masters before. Then clients of both sets of masters find the quotas that
-/// clients of the old set have just created.
+/// Whether no quota may be lost in this scenario: no faults are injected, and in every change most of the new masters
+/// were masters before. Then clients of both sets of masters find the quotas that clients of the old set have just
+/// created.
 fn keeps_all(scenario: &Scenario) -> bool {
     let meets = |sets: &[Vec<usize>]| {
         let both = sets[1].iter().filter(|master| sets[0].contains(master));

@@ -41,7 +41,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let other = holds.get(writer);
         let over = other.and_then(|other| Some(other.belief(case.end)?.1));
         let before = over.filter(|over| *over <= began);
-        // The writer was killed or lost its lock in the middle of the write. No lock can prevent the half-written data.
+        // The writer was killed or lost its lock in the middle of the write. No lock can prevent such half-written
+        // data.
         if key == WHOLE && before.is_some() && !finished.contains(writer) {
             halves += 1;
             continue;

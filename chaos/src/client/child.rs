@@ -1,6 +1,6 @@
 //! The command under `quorate run`: a child process that works until it is killed.
 //!
-//! The child writes a line every few milliseconds. The last line counts as the end of its work, because another client
+//! The child prints a line every few milliseconds. Its last line counts as the end of its work, because another client
 //! may have acquired the lock as soon as the child was dead.
 
 use std::io::{self, Write};
@@ -67,7 +67,7 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
     let works = Duration::from_millis(rand::rng().random_range(5..120));
     let guard = match settings.guarding {
         Guarding::Off => "off",
-        // Each child contacts the masters for the first time, possibly just after a master was restarted.
+        // Each child contacts the masters for the first time, and a master may just have been restarted.
         _ => "on",
     };
     let next = match &settings.next_masters[..] {
@@ -140,7 +140,7 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
                 began,
             };
             // The child ends now, so record the release now. This process sees the child's end only after `quorate run`
-            // has ended, and it may have been killed by then.
+            // has ended, and may itself be killed before that.
             vec![wrote, Event::Release { op, until: None }]
         }
         _ => Vec::new(),

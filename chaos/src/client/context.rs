@@ -12,8 +12,8 @@ use rand::RngExt;
 use super::settings::Settings;
 use crate::event::{Clock, Entry, Event, STALLED};
 
-/// A task that is scheduled more than this many nanoseconds late counts as delayed by the machine, or by the driver
-/// that reads the client's output.
+/// If a task runs more than this many nanoseconds late, the delay is ascribed to the machine, or to the driver that
+/// reads the client's output.
 pub(super) const LATE: u64 = 40_000_000;
 
 /// Data that all tasks of a client process share.
@@ -21,7 +21,8 @@ pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) clock: Clock,
     pub(super) redlock: Redlock,
-    /// One handle per lock owner, shared by all tasks, because the clones of one handle count their holds locally.
+    /// One handle per lock owner, shared by all tasks, because only clones of the same handle count their holds
+    /// locally.
     owners: Mutex<HashMap<String, Owner>>,
     ops: AtomicU64,
     finishing: AtomicBool,
@@ -102,7 +103,7 @@ impl Shared {
         };
         text.push(b'\n');
         let since = self.clock.now();
-        // One write per line, so that killing this process truncates at most the last line.
+        // Write the line at once, so that killing this process truncates at most the last line.
         let mut out = std::io::stdout().lock();
         if out.write_all(&text).and_then(|()| out.flush()).is_err() {
             std::process::exit(1);

@@ -51,7 +51,7 @@ impl Hold {
         Taken::of(taken)
     }
 
-    /// Waits for a lock that a single lock request of the library can ask for.
+    /// Waits for a lock that the library can acquire with a single lock request.
     async fn take_plainly(ctx: &Ctx, wanted: &Wanted) -> Taken {
         let resource = &wanted.resource;
         let request = match wanted.claim {
@@ -95,8 +95,8 @@ impl Hold {
         }
     }
 
-    /// The time until which the holder believes to hold the lock, in nanoseconds since the start of the run. `None` for
-    /// a holder that ignores losses: it believes without end.
+    /// The time until which the holder believes that it holds the lock, in nanoseconds since the start of the run.
+    /// `None` for a holder that ignores losses, because it believes so without end.
     pub(super) fn until(&self, ctx: &Ctx) -> Option<u64> {
         match self {
             Self::KnownBad(hold) => Some(hold.until),
@@ -129,15 +129,15 @@ impl Hold {
         }
     }
 
-    /// Drops a lock that was lost. Known-bad implementations release it nevertheless.
+    /// Drops a lock that was lost. A known-bad implementation releases the lock nevertheless.
     pub(super) async fn give_up(self, ctx: &Ctx) {
         if let Self::KnownBad(hold) = self {
             known_bad::release(ctx, hold).await;
         }
     }
 
-    /// Records the release, and then releases the lock. While the client has to drop guards, it drops the guard
-    /// instead of calling release.
+    /// Records the release, and then releases the lock. If a fault makes the client drop guards, it drops the guard
+    /// instead.
     pub(super) async fn give_back(self, ctx: &Ctx, op: u64) {
         let until = self.until(ctx);
         ctx.note(Event::Release { op, until });
@@ -159,7 +159,7 @@ impl Hold {
     }
 }
 
-/// Whether the lock comes from the library, even if the client of this implementation uses it wrongly.
+/// Whether the library acquires the lock. This includes known-bad clients that use the library wrongly.
 fn is_of_the_library(locker: Locker) -> bool {
     matches!(
         locker,

@@ -36,7 +36,7 @@ use crate::workload::{Locker, Order, Workload};
 /// The number of worker threads of a client process. The fault that starves a client blocks all of them.
 const WORKERS: usize = 2;
 
-/// The number of tasks per client that want a permit of the semaphore. The tasks of all clients together want more
+/// The number of tasks per client that each want a permit of the semaphore, so that all clients together want more
 /// permits than exist.
 const PERMITTED: usize = 3;
 
@@ -112,7 +112,7 @@ async fn live(ctx: Ctx) {
     let pid = std::process::id();
     ctx.note(Event::Ready { pid });
     work_all(&ctx).await;
-    // Every release has been sent. The wait for the replies is bounded, because a master may be gone for good.
+    // Every release has been sent. Do not wait for the replies without end, because a master may be gone for good.
     let _ = tokio::time::timeout(Duration::from_secs(2), ctx.redlock.flush()).await;
     ctx.note(Event::Bye);
     std::process::exit(0);
@@ -124,8 +124,8 @@ async fn work_all(ctx: &Ctx) {
     for workload in ctx.settings.workloads.clone() {
         match workload {
             Workload::Many => {
-                // The names of the locks stay the same after a restart of the client, because each name leaves a
-                // fencing counter for a day.
+                // After a restart, a client uses the same names of locks again, because each name leaves a fencing
+                // counter on the masters for a day.
                 let name = ctx.settings.name.split('.').next().unwrap_or_default();
                 for number in 0..ctx.settings.many {
                     let resource = format!("many-{name}-{number}");
@@ -171,7 +171,7 @@ async fn meet_all(ctx: &Ctx) {
     }
 }
 
-/// Whether the master answered the first contact. Its refusal because of a recent restart counts as an answer.
+/// Whether the master answered the first contact. A refusal because of a recent restart counts as an answer.
 fn is_met(said: &Result<KeyState, Fault>) -> bool {
     matches!(said, Ok(_) | Err(Fault::Quarantined(_)))
 }

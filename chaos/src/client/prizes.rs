@@ -19,9 +19,9 @@ use crate::workload::{Locker, Workload};
 
 /// The number of prizes in each quota.
 const PRIZES: u64 = 10;
-/// One of this many quotas is not a quota of prizes but the record of a job that runs once.
+/// Every n-th quota is not a quota of prizes but the record of a job that runs once. This is n.
 const RECORDS: usize = 3;
-/// The period of a job that runs once per period. No chaos run lasts until the next period.
+/// The period of a job that runs once per period. It is so long that no chaos run lasts until the next period.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The number of quotas with units left that the operator tries to keep available.
 const OPEN: usize = 3;
@@ -40,15 +40,16 @@ pub(super) async fn operate(ctx: Ctx) {
     }
 }
 
-/// Creates the next quota that does not exist yet. The creation succeeds only if every master answers.
+/// Creates the first quota from number `next` on that does not exist yet. The creation succeeds only if every master
+/// answers.
 async fn create(ctx: &Ctx, next: usize) {
     for number in next.. {
         let (name, pieces) = (name(number), pieces(number));
         let created = match ctx.settings.locker {
             Locker::CountsDown => known_bad::create(ctx, &name, pieces).await,
             _ => match create_value(ctx, number).await {
-                // The quota was created by an operator that was killed or got no reply, so no client knows the quota.
-                // Skip it.
+                // An operator created this quota, but was killed or got no reply. So no client knows the quota: skip
+                // it.
                 Err(ValueError::Exists(_)) => continue,
                 created => created.is_ok(),
             },
@@ -89,7 +90,7 @@ fn pieces(number: usize) -> u64 {
     }
 }
 
-/// The numbers of the quotas in this state. The state of a quota is a file that all clients see.
+/// The numbers of the quotas in this state. For each quota in a state there is a file that all clients see.
 fn quotas(ctx: &Ctx, state: &str) -> Vec<usize> {
     let Ok(files) = fs::read_dir(&ctx.settings.dir) else {
         return Vec::new();

@@ -14,10 +14,10 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// The setting of the restart guard for a client; see [`RestartGuard`](quorate::RestartGuard).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Guarding {
-    /// The guard is active from the first contact with a master. Used for a client that starts while masters may just
+    /// The guard applies from the first contact with a master. Used for a client that starts while masters may just
     /// have been restarted.
     On,
-    /// The guard is active only after the first contact. Used for the first clients of a run, whose masters have just
+    /// The guard applies only after the first contact. Used for the first clients of a run, whose masters have just
     /// been started empty.
     AfterFirstContact,
     /// There is no guard. Used in scenarios that are meant to break exclusion.
@@ -53,7 +53,7 @@ pub struct Settings {
     pub max_ttl: Duration,
     /// The longest pause between two attempts.
     pub pause: Duration,
-    /// The share of holds whose work takes about as long as the TTL or longer, from 0 to 1.
+    /// The share of holds, from 0 to 1, whose work takes about one TTL: 0.7 to 1.4 TTLs.
     pub long: f64,
     /// Whether holds are renewed. They are not renewed in a run that is meant to break exclusion: a renewal restores a
     /// key that a master has lost, often before another client asks for the lock.
@@ -71,7 +71,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The step that this configuration belongs to while masters are changed: twice the number of completed changes,
+    /// The step of the changes of masters that this configuration belongs to: twice the number of completed changes,
     /// plus one while the client uses two sets of masters.
     pub fn step(&self) -> u64 {
         2 * self.generation + u64::from(!self.next_masters.is_empty())

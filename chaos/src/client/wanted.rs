@@ -44,7 +44,7 @@ impl Wanted {
         let mut rng = rand::rng();
         match workload {
             Workload::Transfer => {
-                // The accounts are locked in random order, because the lock must not depend on the order of the names.
+                // The accounts are locked in random order, because the lock must work with its resources in any order.
                 let mut accounts: Vec<usize> = (1..=ACCOUNTS).collect();
                 accounts.shuffle(&mut rng);
                 wanted.resource = format!("{resource}-{}", accounts[0]);

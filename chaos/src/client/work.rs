@@ -33,7 +33,7 @@ pub(super) async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
     }
 }
 
-/// Draws how long a client works under one hold: usually for a short time, sometimes for longer than the TTL.
+/// Draws how long a client works under one hold: usually a few milliseconds, sometimes about one TTL.
 fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
     let ttl = ctx.settings.ttl;
     let draw: f64 = rand::rng().random_range(0.0..1.0);
@@ -90,8 +90,8 @@ pub(super) fn holding<'a>(
             let lost = hold.lost(ctx);
             let work = work(ctx, wanted, op, hold);
             tokio::select! {
-                // The work is polled before the loss notification. So a holder that is resumed takes its next step
-                // before it sees the loss, and the fenced register must withstand that.
+                // The work is polled before the loss notification. So a holder that is resumed after a pause takes its
+                // next step before it sees the loss. The fenced register must withstand such a late write.
                 biased;
                 () = work => None,
                 () = watch(ctx, wanted.workload, op, hold) => None,
@@ -166,7 +166,7 @@ impl Drop for HoldGuard<'_> {
 /// Records each extension of the hold's validity, so that the validity is known even if the client is killed.
 async fn watch(ctx: &Ctx, workload: Workload, op: u64, hold: &Hold) {
     if workload == Workload::Many {
-        // No other client wants the locks of `many`, and there are too many of them to record each extension.
+        // The locks of `many` have one client each, and there are too many of them to record each extension.
         return std::future::pending().await;
     }
     let mut last = hold.until(ctx);

@@ -1,8 +1,8 @@
-//! Impostors: servers that take the place of a master. They hang up, send garbage, send messages meant for other
-//! clients, or are another master.
+//! Impostors: servers that take the place of a master. An impostor hangs up, sends garbage or messages meant for other
+//! clients, or is another master.
 //!
-//! Proxies lead new connections of clients to the impostor, and existing connections are reset. No impostor sends a
-//! false reply that fits the request, because no quorum withstands a master that lies in this way.
+//! Proxies lead new connections of clients to the impostor, and reset existing connections. No impostor sends a false
+//! reply that fits the request, because no quorum withstands a master that lies in this way.
 
 use std::io;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use super::kind::{Injection, Landed, Row, ToEach};
 use crate::world::{Needs, World, run_id};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a probe waits for an answer of the impostor. The answer may be garbage without an end.
+/// How long a probe waits for an answer of the impostor. The time is limited, because the answer may be endless
+/// garbage.
 const SHORT: Duration = Duration::from_millis(300);
 /// The largest number of random bytes in one chunk of garbage.
 const GARBAGE: usize = 600;
@@ -70,8 +71,8 @@ const fn impostor(name: &'static str, what: &'static str, deed: ToEach) -> Row {
     Row::each(name, what, deed).needs(Needs::Proxies)
 }
 
-/// Leads clients to another master, preferably a healthy one, because a master with a fault of its own cannot be
-/// identified.
+/// Leads clients to another master. A healthy one is preferred, because a master with a fault of its own may not be
+/// recognizable.
 fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let masters = world.masters.len();
     let drawn = fault.pick(1, masters as u64) as usize;
@@ -99,7 +100,7 @@ fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     })
 }
 
-/// Messages that a server sends to clients of other protocols. No lock request gets such a reply.
+/// Well-formed replies to commands that clients of a lock never send. No lock request gets such a reply.
 const OF_OTHERS: &[&str] = &[
     "+PONG!\r\n",
     "$5\r\nhello\r\n",
@@ -115,7 +116,7 @@ fn relay(world: &World, index: usize, harm: Tampering) -> Script {
 }
 
 /// Leads the clients of the master with this index to a hostile server that follows this script. The fault counts as
-/// injected when `look` has identified the hostile server and a client has connected to it.
+/// injected when `look` has recognized the hostile server and a client has connected to it.
 fn lead_to(
     fault: &Injection,
     index: usize,
@@ -148,8 +149,8 @@ fn lead_to(
     })
 }
 
-/// Checks that the hostile server answers the handshake like a real server, and then ends the connection. It hangs up
-/// at the question with the number `last`, or before any question if `last` is 0.
+/// Checks that the hostile server answers the handshake like a real server, and then ends the connection. It ends the
+/// connection at the request with the number `last`, or before any request if `last` is 0.
 fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
     let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
     let info = probe.command(&["INFO", "server"])?;

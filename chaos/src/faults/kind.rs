@@ -2,7 +2,7 @@
 //! the function that injects it. Each file of this folder has a table of rows next to the functions.
 //!
 //! An [`Injection`] of a [`Kind`] acts on a [`World`] and returns a [`Landed`], which can heal the fault. Injecting and
-//! healing are both verified: a kill that killed nothing is an error, not a silent success.
+//! healing are both verified: if a kill kills no process, that is an error and not a silent success.
 
 use std::fmt;
 use std::ops::Deref;
@@ -71,8 +71,8 @@ pub enum Lasts {
 
 /// How a fault can break mutual exclusion. Redlock cannot promise mutual exclusion if a master loses data without a
 /// visible restart, or if a master's clock is wrong by more than the allowed drift. One such master is enough, because
-/// it may be the one that two majorities have in common. False replies that fit the request would break exclusion as
-/// well, but no fault sends them.
+/// it may be the only master that two majorities have in common. False replies that fit the request would break
+/// exclusion as well, but no fault sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breaks {
     Never,
@@ -82,7 +82,7 @@ pub(super) enum Breaks {
     Forgets,
     /// Two holders are possible, because a clock is wrong.
     Mistimes,
-    /// Two holders are certain. A run in which no two holders were seen did not look hard enough.
+    /// Two holders are certain. If the checker sees no two holders, the verdict is "unknown".
     Must,
     /// Two holders are certain if the restart guard is off. The fault is meant for runs without the guard.
     MustUnguarded,
@@ -93,7 +93,7 @@ pub(super) enum Breaks {
 pub(super) enum Disk {
     Any,
     Keeps(Persistence),
-    /// Any persistence except this one, because the fault uses the files of this persistence itself.
+    /// Any persistence except this one, because the fault itself changes the files of this persistence.
     Not(Persistence),
 }
 
@@ -190,7 +190,7 @@ impl Kind {
         self.name
     }
 
-    /// Whether mutual exclusion cannot be promised during this fault in a run with masters of these kinds. `guarded`
+    /// Whether this fault makes mutual exclusion impossible to promise in a run with masters of these kinds. `guarded`
     /// states whether the restart guard is on.
     pub fn breaks_exclusion(self, guarded: bool, nodes: &[NodeKind]) -> bool {
         match self.breaks {
@@ -206,8 +206,8 @@ impl Kind {
         self.restarts || self.breaks == Breaks::Forgets
     }
 
-    /// Whether the fault certainly makes a holder lose its lock to another client. If exclusion was never broken in a
-    /// run with this fault, the run did not look hard enough.
+    /// Whether the fault certainly makes a holder lose its lock to another client. If the checker sees no two holders
+    /// in a run with only such faults, the verdict is "unknown".
     pub fn must_break(self) -> bool {
         matches!(self.breaks, Breaks::Must | Breaks::MustUnguarded)
     }
@@ -306,7 +306,7 @@ impl Serialize for Kind {
 pub struct Injection {
     /// The kind of fault.
     pub kind: Kind,
-    /// The affected masters, by index. If empty, the fault affects the links between the clients and all masters.
+    /// The affected masters, by index. If empty, the fault affects the network between the clients and all masters.
     pub masters: Vec<usize>,
     /// The affected clients, by index. If empty, the fault affects all clients of the masters.
     pub clients: Vec<usize>,
@@ -412,7 +412,7 @@ impl Injection {
     }
 
     /// Injects the fault into one master after the other. If one master cannot be affected, all masters affected so far
-    /// are healed at once, because the fault counts only as a whole.
+    /// are healed at once, because the fault must affect all of its masters.
     fn inject_each(&self, deed: ToEach, world: &mut World) -> anyhow::Result<Landed> {
         let mut parts = Vec::new();
         for &index in &self.masters {
@@ -452,18 +452,18 @@ impl Injection {
         meet(&self.masters, &other.masters) || meet(&self.clients, &other.clients)
     }
 
-    /// Draws a number from `from` up to but not including `to`. One fault draws the same number each time.
+    /// Draws a number from `from` up to but not including `to`. Repeated calls for one fault return the same number.
     pub(super) fn pick(&self, from: u64, to: u64) -> u64 {
         from + self.draw % (to - from)
     }
 
-    /// Draws a duration from `from` up to but not including `to` milliseconds. One fault draws the same duration each
-    /// time.
+    /// Draws a duration from `from` up to but not including `to` milliseconds. Repeated calls for one fault return the
+    /// same duration.
     pub(super) fn ms(&self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.pick(from, to))
     }
 
-    /// Draws one of these values. One fault draws the same value each time.
+    /// Draws one of these values. Repeated calls for one fault return the same value.
     pub(super) fn one_of<'a, T>(&self, all: &'a [T]) -> &'a T {
         &all[self.pick(0, all.len() as u64) as usize]
     }

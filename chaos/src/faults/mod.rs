@@ -39,8 +39,8 @@ impl Kind {
         files.into_iter().flatten().map(Self).collect()
     }
 
-    /// The faults that the name `mixed` stands for on these masters: those that break no promise and can be combined on
-    /// any machine.
+    /// The faults that the name `mixed` stands for on these masters. With the restart guard they break no promise, and
+    /// they need neither clock offsets, network links nor host names. So they can be combined on any machine.
     pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
         let fits = |kind: &Self| {
             nodes.iter().any(|node| kind.on.has(*node))

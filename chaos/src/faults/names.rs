@@ -44,7 +44,7 @@ fn lose(
     let names = names(world)?.clone();
     let name = host(index);
     names.set(&name, leads)?;
-    // End all connections, because no client looks the name up while it has a connection.
+    // End all connections, because a client looks up the name only when it connects.
     for client in fault.clients_in(world) {
         world.roads[client][index].reset_all();
     }
@@ -83,7 +83,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Starts the process. When this function returns, the process has sent the lookup.
+    /// Starts the process. When this function returns, the process has sent its lookup of the name.
     fn of(names: &Names, name: &str) -> anyhow::Result<Self> {
         let mut process = Command::new(fleet::program()?)
             .args(["lookup", name])

@@ -115,7 +115,7 @@ fn partition(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
 
 fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<Landed> {
     let pairs = fault.pairs(world);
-    // Open one probe per master, through the proxy of the first client, before the fault is injected.
+    // Before the fault, open one probe per master through the proxy of the first client.
     let Some(&(first, _)) = pairs.first() else {
         bail!("no client to part from anything")
     };
@@ -167,8 +167,8 @@ fn unasked(heard: &str) -> anyhow::Result<String> {
     bail!("expected silence, heard {heard:?}")
 }
 
-/// Checks that the fault has an effect. If there is no probe, the master was already down for another reason, and no
-/// effect can be observed. Then the proxy's state is accepted as proof instead.
+/// Checks that the fault has an effect. Without a probe, the master was already down for another reason, and no effect
+/// can be observed. Then it is enough that the proxy has accepted the fault.
 fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
         return Ok("in force, the master was not answering".into());
@@ -178,13 +178,13 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
     match net {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            // The probe's connection was ended by another fault of this master, so a new connection is tried. A
-            // partition silences new connections as well; a half-open fault affects only existing ones.
+            // Another fault of this master has ended the probe's connection, so try a new one. A partition silences new
+            // connections as well. A half-open fault affects only existing connections.
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    // The fault that ended the probe's connection ends new connections as well. No answer arrived, as
-                    // the partition should cause.
+                    // Another fault ends new connections as well. At least no answer arrived, as the partition should
+                    // cause.
                     Err(error) => Ok(format!("in force, probes are ended: {}", error.kind())),
                     Ok(heard) => unasked(&heard),
                 }

@@ -125,7 +125,7 @@ fn restart_from_all(_: &Injection, index: usize, world: &mut World) -> anyhow::R
 }
 
 /// Kills the server and cuts off the end of its append-only file, as a power cut may do. SIGKILL alone loses nothing
-/// that the server has handed to the kernel.
+/// that the server has written to the file.
 fn restart_without_the_end(
     _: &Injection,
     index: usize,
@@ -151,7 +151,8 @@ fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyh
     Ok(back_with_marker(index, false))
 }
 
-/// Heals a kill by restarting the server. `kept` states whether the data written last must still be there.
+/// Heals a kill by restarting the server. `kept` states whether the marker key, written just before the kill, must
+/// still be there.
 fn back_with_marker(index: usize, kept: bool) -> Landed {
     Landed::new(DEAD, move |world| {
         let server = world.redis(index)?;
@@ -177,7 +178,7 @@ fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lan
     server.command(&["EVAL", &fill, "0"])?;
     ensure_ok(&server, &["CONFIG", "SET", "save", ""])?;
     save(&server)?;
-    // The delay per key is set at every start of these servers, see `World`. Without keys the delay has no effect.
+    // The delay per key is set at every start of these servers, see `World`. It has no effect without keys.
     let restarting = {
         let server = server.clone();
         thread::spawn(move || server.restart())

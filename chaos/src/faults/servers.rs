@@ -112,7 +112,7 @@ fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     })
 }
 
-/// A command that makes a master refuse requests, and the command that makes it accept them again.
+/// A pair of commands: the first makes a master refuse requests, the second makes it accept them again.
 struct Change {
     set: Vec<String>,
     back: Vec<String>,
@@ -259,7 +259,7 @@ fn ok<W: AsRef<str>>(admin: &mut Connection, command: &[W]) -> anyhow::Result<()
     Ok(())
 }
 
-/// Tries a write as an administrator. Returns the server's error if it begins with `code`.
+/// Tries a write as an administrator. If the server's error begins with `code`, returns the error.
 fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     match server.command(&["SET", "chaos:probe", "1", "PX", "1000"])? {
         Reply::Error(said) if said.starts_with(code) => Ok(code.to_owned()),
@@ -278,8 +278,8 @@ fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
     Ok(killed)
 }
 
-/// Logs in as the clients' user and runs a command. Returns the error of the login or of the command if it begins with
-/// `code`.
+/// Logs in as the clients' user and runs a command. If the error of the login or of the command begins with `code`,
+/// returns the error.
 fn told(server: &Server, command: &[&str], code: &str) -> anyhow::Result<String> {
     let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
     let mut said = fresh.command(&["AUTH", USER, PASSWORD])?;

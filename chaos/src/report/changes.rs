@@ -87,7 +87,8 @@ impl Contents {
             seconds(step.to - step.from),
             step.tries
         );
-        // A fault between two steps of a change is counted for the later step.
+        // A fault between two steps of a change is counted for the later step, so each step is counted from the end of
+        // the step before it.
         let before = self.steps.iter().map(|one| one.to);
         let before = before.filter(|to| *to <= step.from).max().unwrap_or(0);
         let faults = self
@@ -178,7 +179,8 @@ impl Contents {
         );
     }
 
-    /// The letter of the step in this second. A step that ends in the second has precedence.
+    /// The letter of the step of a change that is taken in this second. A step that ends in this second has precedence
+    /// over a step that only continues.
     fn step_in(&self, from: u64, to: u64) -> char {
         let ends = self
             .steps
@@ -190,7 +192,7 @@ impl Contents {
                 .filter(|step| step.from < to && step.to >= from)
                 .map(|step| letter(&step.name)),
         );
-        // Of several steps, show one with a capital letter, because these steps disturb clients most.
+        // If there are several steps, show one with a capital letter, because these steps disturb clients most.
         letters
             .min_by_key(|letter| !letter.is_ascii_uppercase())
             .unwrap_or(' ')

@@ -12,10 +12,9 @@ use crate::history::{Attempt, History};
 use crate::recorder::FOLLOWING;
 use crate::workload::{Workload, family};
 
-/// The largest number of marks in the drawing; a browser still draws this many quickly.
+/// The largest number of marks in the drawing. A browser still draws this many quickly.
 const MARKS: usize = 60_000;
-/// The largest number of overlapping marks that get rows of their own. Any more marks are drawn over the last of these
-/// rows.
+/// The largest number of rows for marks that overlap in time. Further marks are drawn over the last of these rows.
 const DEEP: usize = 6;
 
 /// A row of a lane in the drawing.
@@ -28,8 +27,8 @@ pub(super) struct Row {
     label: String,
 }
 
-/// One mark in the drawing, as a tuple of row, start, end, held or waited, token, client, mode, and outcome. A tuple
-/// saves space, and there are many marks.
+/// One mark in the drawing, as a tuple: row, start and end in microseconds, held (1) or waited (0), token, client,
+/// mode, and outcome. A tuple saves space, because there are many marks.
 #[derive(Serialize)]
 pub(super) struct Mark(usize, u64, u64, u8, Option<u64>, String, String, String);
 
@@ -123,7 +122,7 @@ fn as_what(attempt: &Attempt) -> String {
     }
 }
 
-/// The marks for holds in the lanes of locks that several clients may hold. They are drawn in addition to the marks in
+/// The marks in the lanes of locks that several clients may hold at once. They are drawn in addition to the marks in
 /// the lanes of the clients.
 fn side_by_side(
     holds: &mut [&Attempt],
@@ -160,7 +159,7 @@ fn side_by_side(
     placed
 }
 
-/// The marks that show which leader each follower sees, and until when.
+/// The marks that show which leader each follower sees, and from when until when.
 fn followed(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<(Place, Mark)> {
     let mut open: BTreeMap<&str, (u64, u64, String)> = BTreeMap::new();
     let mut placed = Vec::new();

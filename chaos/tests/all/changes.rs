@@ -34,7 +34,7 @@ impl Tale {
         self.fault("kill", "m2", at, at + 100)
     }
 
-    /// Adds a hold of "file", with the times of its request, its grant and its release in milliseconds.
+    /// Adds a hold of "file". The times are those of its request, its grant and its release, in milliseconds.
     fn hold_wanted(self, who: &str, op: u64, [wanted, from, to]: [u64; 3]) -> Self {
         let until = Some((from + 1_000) * MS);
         let release = Event::Release { op, until };
@@ -86,7 +86,7 @@ fn client_refused_before_its_masters_are_closed_is_reported() {
         let tale = sent(sent(tale, "c1.2", 1_500, 1), "c1.3", 4_500, 2);
         refused(tale).verdict_of_change()
     };
-    // From two seconds on, when the step `close` begins, a client with only the old masters may be refused. From five
+    // From two seconds on, when the step `close` begins, a client of only the old masters may be refused. From five
     // seconds on, when the step `finish` begins, a client of both sets of masters may be refused as well.
     assert_eq!(tale(&|tale| tale.refused("c1", 2_500)), (Verdict::Valid, 0));
     assert_eq!(

@@ -9,8 +9,8 @@ use quorate_chaos::node::NodeKind;
 use quorate_chaos::scenario::{Scenario, Workload};
 
 impl Tale {
-    /// Adds a hold of "file" with a token, valid for one second from its start unless it is released; times in
-    /// milliseconds.
+    /// Adds a hold of "file" with a token. The hold is valid for one second from its start, unless it is released.
+    /// Times are in milliseconds.
     fn hold(self, who: &str, op: u64, from: u64, to: u64, token: u64) -> Self {
         let until = Some((from + 1_000) * MS);
         let token = Some(token);
@@ -108,7 +108,7 @@ fn repeated_or_falling_tokens_are_reported() {
         .hold("c1", 1, 10, 20, 7)
         .hold("c2", 1, 30, 40, 6);
     assert_eq!(falling.verdict("fencing", &[]), (Verdict::Invalid, 1));
-    // The second attempt began before the first one obtained the lock, so either attempt may have the larger token.
+    // The second attempt began before the first one obtained the lock, so either of them may have the larger token.
     let until = Some(2_000 * MS);
     let obtained = |token| obtained(1, Some(token), until);
     let overlapping = Tale::default()
@@ -200,7 +200,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
         .at(1_920, "c1", line(1_915, 5))
         .at(1_930, "c1", line(1_100, 830));
     assert_eq!(counted_late.verdict("notified", &[]), (Verdict::Valid, 0));
-    // A delay that appears in both measures of the client's delay counts once.
+    // The wait for a CPU and the stall measure the same delay, which counts only once.
     let stalled = Event::Suffered {
         what: "stalled".into(),
         since: 1_100 * MS,
@@ -333,15 +333,15 @@ fn unreleased_key_is_reported_once_no_fault_explains_it() {
             .verdict("leftovers", &[kind])
             .0
     };
-    // With a TTL of one second, a request that a fault has delayed arrives at most one second after that TTL has
-    // passed.
+    // With a TTL of one second, a leftover key is excused for the TTL and one further second, because a fault may have
+    // delayed a request for so long.
     assert_eq!(
         left("file", 97_900, kind("late-requests")),
         Verdict::Invalid
     );
     assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
-    // In three cases a key may be left even later: retransmissions arrive later, a wrong clock keeps keys for longer,
-    // and tickets live longer than locks.
+    // A key is excused for longer in three cases: links lose packets, which are retransmitted later; a wrong clock
+    // keeps keys for longer; and tickets live longer than locks.
     assert_eq!(
         left("file", 97_900, kind("netns-partition")),
         Verdict::Valid

@@ -100,8 +100,8 @@ fn created_or_lost_money_and_stale_bookings_are_reported() {
     assert_eq!(ledger(first.clone()), (Valid, 0));
     let right = moved(8, &[("transfer-2", 100), ("transfer-3", 110)]);
     assert_eq!(ledger(first.clone().at(2, "bank", right)), (Valid, 0));
-    // The second transfer was computed from the balances before the first transfer, so the first transfer, of ten units
-    // of money, is lost.
+    // The second transfer was computed from the balances before the first transfer. So ten units of money, the amount
+    // of the first transfer, are lost.
     let lost = moved(8, &[("transfer-2", 90), ("transfer-3", 110)]);
     assert_eq!(ledger(first.clone().at(2, "bank", lost)), (Invalid, 1));
     let stale = moved(6, &[("transfer-2", 100), ("transfer-3", 110)]);
@@ -216,7 +216,7 @@ fn permit_order_allows_a_short_delay_only() {
             1,
         );
         let mut tale = Tale::default().hold_in(Some(0), first);
-        // The first attempt began to wait at 10,000 ms, and obtains its permit at `first_served`.
+        // The first attempt begins to wait at 10,000 ms, and obtains its permit at `first_served` milliseconds.
         tale.0[1].t = first_served * MS;
         let second = Hold("c2", 1, &["permits"], Claim::Permit(2), 11_000, 11_100, 2);
         let mut second = Tale::default().hold_in(Some(1), second);

@@ -72,7 +72,7 @@ struct Lottery {
 /// The result of the requests to one quota.
 #[derive(Debug, Default)]
 struct Drawn {
-    /// For each unit that was handed out, the number of units left after it.
+    /// For each unit that was handed out, the number of units that remained after it.
     left: Vec<u64>,
     /// The number of requests whose result is unknown.
     unknown: usize,
@@ -193,7 +193,7 @@ async fn quota_of_ten_on_two_redis_and_a_database_gives_ten_prizes_despite_kills
         let twice = drawn.left.windows(2).any(|pair| pair[0] == pair[1]);
         assert!(!twice, "a prize was given twice in run {run}: {drawn:?}");
         assert!(drawn.left.iter().all(|left| *left < 10), "{drawn:?}");
-        // Only requests whose result is unknown may have taken the missing units.
+        // Only the requests whose result is unknown can have taken the missing units.
         let missing = 10 - drawn.left.len();
         assert!(missing <= drawn.unknown, "run {run}: {drawn:?}");
         taken += drawn.left.len();

@@ -76,8 +76,8 @@ fn survived(seed: u32, faults: &str) {
     }
 }
 
-/// Makes a short run of a kind of lock under the faults that endanger it most. Every checker must have something to
-/// check, and no promise may be broken. `scripts/chaos --all` runs all kinds under all faults.
+/// Makes a short run of a kind of lock under the faults that endanger it most. Every checker must have enough to check,
+/// and no promise may be broken. `scripts/chaos --all` runs all kinds of locks under all faults.
 fn kept(workload: &str, seed: u32, faults: &str) -> Run {
     let args = format!("--seed {seed} --masters 3 --clients 3 --workload {workload}");
     let run = Run::until(
@@ -286,8 +286,8 @@ fn known_bad_clients_of_plain_locks_are_caught() {
     }
 }
 
-/// Runs a known-bad implementation of the kind of lock `of`, each time with the next of these numbers of seconds, until
-/// it is caught. Each checker of `seen` must report a violation with the given words, and the run must fail.
+/// Runs a known-bad implementation of the kind of lock `of` until it is caught. Each run lasts the next of these
+/// numbers of seconds. Each checker of `seen` must report a violation with the given words, and the run must fail.
 fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
     let sees = |run: &Run, (checker, words): &(&str, &str)| {
         let finding = run.summary.findings.by(checker).expect("that checker");

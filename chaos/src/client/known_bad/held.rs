@@ -5,7 +5,7 @@ use crate::client::context::Ctx;
 
 /// A lock that a known-bad client believes to hold.
 pub(crate) struct KnownBadHold {
-    /// The time at which the client stops believing that it holds the lock, in nanoseconds since the start of the run.
+    /// The time at which the client stops believing in its lock, in nanoseconds since the start of the run.
     pub(crate) until: u64,
     /// The fencing token, if the implementation has one.
     pub(crate) token: Option<u64>,

@@ -23,8 +23,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<KnownBadHol
     let terms = format!("{resource}:term");
     let until = masters::until(ctx, ctx.clock.now());
     let lead = masters::script(LEAD, &[resource, &terms], &[&name, &masters::ttl(ctx)]);
-    // The deliberate mistake: if this master stops answering, the next master knows of no leader and grants a second
-    // one.
+    // The deliberate mistake: a single master decides. If that master stops answering, the next master knows of no
+    // leader and grants a second one.
     let term = masters::on_first(ctx, &lead)?.int()?;
     let undo = masters::script(RESIGN, &[resource], &[&name]);
     let hold = KnownBadHold {

@@ -1,6 +1,6 @@
-//! Known-bad clients: lock implementations with one deliberate mistake each, named by a comment in the file. They look
-//! like the work of a programmer who does not know the rules. If a checker does not catch its known-bad client, the
-//! checker does not work. Some implementations also keep counts on the masters.
+//! Known-bad clients: lock implementations with one deliberate mistake each, which a comment in the file points out.
+//! They look like the work of a programmer who does not know the rules. If a checker does not catch its known-bad
+//! client, the checker does not work. Some implementations also keep counts on the masters.
 
 mod held;
 mod leader;
@@ -24,10 +24,10 @@ use super::context::Ctx;
 use super::wanted::Wanted;
 use crate::workload::Locker;
 
-/// The maximum number of attempts to acquire the lock.
+/// The maximum number of attempts to acquire the lock. The implementation `one-by-one` makes only one.
 const TRIES: usize = 40;
 
-/// Tries to acquire the lock, at most `TRIES` times. A hold that was not won is released at once.
+/// Tries to acquire the lock, with short random pauses between the attempts. `None` if every attempt has failed.
 pub(super) async fn acquire(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<KnownBadHold> {
     let tries = match ctx.settings.locker {
         Locker::OneByOne => 1,

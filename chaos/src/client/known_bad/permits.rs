@@ -16,7 +16,7 @@ const TAKE: &str = "
     end
     return 0";
 
-/// Lua script: releases the permit of this hold on the master, whatever number the permit has there.
+/// Lua script: releases the permit of this hold on one master, whichever permit that master has granted.
 const LEAVE: &str = "
     for _, key in ipairs(KEYS) do
         if redis.call('GET', key) == ARGV[1] then return redis.call('DEL', key) end
@@ -37,7 +37,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let given: Vec<usize> = numbers
         .filter_map(|number| usize::try_from(number).ok()?.checked_sub(1))
         .collect();
-    // The mistake: only the grants are counted. Each master of the majority may have granted a different permit.
+    // The mistake: only the grants are counted, but each master of the majority may have granted a different permit.
     let won = given.len() >= masters::majority(ctx);
     let undo = masters::script(LEAVE, &keys, &[&value]);
     let hold = KnownBadHold {

@@ -1,5 +1,5 @@
-//! The plain lock of the known-bad clients. The mistakes of the implementations `half-quorum` and `no-undo` are in this
-//! file; the other implementations use it without a mistake.
+//! The plain lock of the known-bad clients, with the mistakes of the implementations `half-quorum` and `no-undo`. Other
+//! known-bad implementations use this lock without a mistake.
 
 use super::held::KnownBadHold;
 use super::masters;

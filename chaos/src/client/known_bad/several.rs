@@ -8,7 +8,7 @@ use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 use crate::workload::Locker;
 
-/// How long a client that holds the first resource pauses before it tries again to lock the next one.
+/// The pause of a client that holds the first resource, before it tries again to lock the next one.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The maximum number of attempts to lock the next resource.
 const TRIES: usize = 100;
@@ -19,7 +19,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
     let mut all: Option<KnownBadHold> = None;
     for resource in wanted.resources() {
         let Some(next) = wait_for(ctx, resource, tries) else {
-            // The mistake of `one-by-one`: the first resource stays locked, although the client has given up.
+            // The mistake of `one-by-one`: the client gives up, but does not release the first resource.
             if let Some(first) = all.filter(|_| !keeps) {
                 first.give_back(ctx);
             }
@@ -29,8 +29,8 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<KnownBadHold> {
             None => next,
             Some(first) => KnownBadHold {
                 undo: [first.undo, next.undo].concat(),
-                // The mistake of `later-lease`: the client trusts the hold until the last lock expires, although the
-                // first lock expires earlier.
+                // The mistake of `later-lease`: the client believes in both locks until the second one expires,
+                // although the first one expires earlier.
                 ..next
             },
         });

@@ -11,7 +11,7 @@ use quorate_chaos::faults::Kind;
 use quorate_chaos::report::Summary;
 use rustix::fs::{FlockOperation, flock};
 
-/// Waits until no other chaos run of a test is active, in this or another process, and keeps the turn.
+/// Waits until no chaos run of another test is active, in this or another process, and keeps the turn.
 fn turn() -> File {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
     let file = File::create(path).expect("a file to lock");
@@ -42,8 +42,8 @@ impl Run {
         }
     }
 
-    /// Makes longer and longer runs until the checkers had enough to check. A busy machine does less in the same time,
-    /// and an event that did not happen cannot be checked.
+    /// Makes longer and longer runs until the checkers had enough to check. On a busy machine fewer events happen in
+    /// the same time, and an event that did not happen cannot be checked.
     pub(crate) fn until(
         name: &str,
         args: &str,
