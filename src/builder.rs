@@ -37,8 +37,8 @@ use crate::tls::Tls;
 pub struct RedlockBuilder {
     masters: Vec<MasterSource>,
     next_masters: Vec<MasterSource>,
-    /// The settings that can be written as text. `masters`, `next_masters`, the TLS files and `note` are not kept here
-    /// but in the other fields.
+    /// The settings that can be written as text. The masters, the TLS certificates and the note are in other fields of
+    /// the builder.
     settings: Settings,
     drift: Drift,
     retry: Retry,
@@ -52,7 +52,8 @@ pub struct RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     identity: Option<Identity>,
     nodes: Vec<Arc<dyn Node>>,
-    /// Masters that are not named by URL. The number is how many masters were named by URL before this master.
+    /// The masters that the caller gave as a [`Node`] instead of a URL. The number in each pair counts the masters that
+    /// were named by URL before this master.
     others: Vec<(usize, Arc<dyn Node>)>,
 }
 
@@ -102,8 +103,9 @@ impl RedlockBuilder {
 
     /// Adds one master, described by the `redis` crate's connection info: address, user, password, database and TLS
     /// mode. The library makes its own connection and ignores other settings of the crate, such as protocol and TCP
-    /// options. It cannot read certificates from the crate: pass them to [`tls`](Self::tls). Host names are always
-    /// checked, so [`build`](Self::build) refuses an `insecure` address.
+    /// options. It cannot read certificates from the crate: pass them to [`tls`](Self::tls). The host name in the
+    /// server's certificate is always checked, so [`build`](Self::build) refuses an address that the crate marks as
+    /// `insecure`.
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn redis_connection(mut self, master: redis::ConnectionInfo) -> Self {
@@ -114,8 +116,8 @@ impl RedlockBuilder {
     /// The masters that will replace those named by [`masters`](Self::masters). Name the whole new set, including
     /// masters that stay.
     ///
-    /// While both sets are named, every lock is taken on a majority of each set. It therefore also excludes clients
-    /// that know only one of the sets. Use this setting only while masters are being replaced (`docs/operations.md`,
+    /// While both sets are named, every lock is taken on a majority of each set. Such a lock also excludes clients that
+    /// know only one of the sets. Use this setting only while masters are being replaced (`docs/operations.md`,
     /// "Changing the masters"); the command `quorate masters` executes the steps. All masters must be Redis or Valkey
     /// servers, because other kinds cannot store a generation marker.
     pub fn next_masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
@@ -124,8 +126,9 @@ impl RedlockBuilder {
         self
     }
 
-    /// The generation of the masters named by [`masters`](Self::masters): how many replacements with
-    /// [`next_masters`](Self::next_masters) led to them. Default: 0, for masters that were never replaced.
+    /// The generation of the masters that [`masters`](Self::masters) names: how often all masters have been replaced
+    /// with [`next_masters`](Self::next_masters) to arrive at this set. Default: 0, for masters that were never
+    /// replaced.
     ///
     /// Masters reject a client whose generation differs from theirs. A lower generation means that the client was not
     /// updated when the masters were replaced.
@@ -135,10 +138,10 @@ impl RedlockBuilder {
     }
 
     /// Adds one master of another kind: a database, a coordination service, or your own implementation. Kinds may be
-    /// mixed. The order of the masters is the order of the calls.
+    /// mixed. The masters keep the order in which they were added.
     ///
-    /// Such a master has its own node timeout ([`Node::abilities`]). If it may lose data, it also has its own restart
-    /// guard.
+    /// The implementation may declare a node timeout of its own ([`Node::abilities`]). If such a master may lose data,
+    /// its implementation also applies the restart guard.
     #[cfg(any(test, feature = "node"))]
     #[cfg_attr(docsrs, doc(cfg(feature = "node")))]
     pub fn node(mut self, node: impl Node) -> Self {
@@ -154,7 +157,8 @@ impl RedlockBuilder {
     }
 
     /// The longest `ttl` that any client of these masters uses. All clients must set the same value, because the
-    /// restart guard waits for this time. Default: 30 s. Maximum: one day, the lifetime of a fencing counter.
+    /// restart guard ignores the votes of a restarted master for this time. Default: 30 s. Maximum: one day, because
+    /// the masters keep a fencing counter for one day.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.settings.max_ttl = Some(max_ttl);
         self
@@ -174,7 +178,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// The allowance for clocks that run at different speeds during a lease. Default: 1 % of the ttl plus 2 ms.
+    /// The time by which a client shortens each lease, because clocks run at different speeds. Default: 1 % of the ttl
+    /// plus 2 ms.
     pub fn drift(mut self, drift: Drift) -> Self {
         self.drift = drift;
         self
@@ -186,9 +191,11 @@ impl RedlockBuilder {
         self
     }
 
-    /// The pauses between two attempts of one acquire. They apply to unordered waiters, and to all waiters while there
-    /// is no quorum. The first waiter of a queue uses them as well if the holder is another Redlock client, which may
-    /// not wake the waiter. Default: 10 ms, growing to 250 ms.
+    /// The pauses between two attempts of one acquire. Default: 10 ms, growing to 250 ms.
+    ///
+    /// These pauses apply to unordered waiters, and to all waiters while no majority of the masters answers. They also
+    /// apply to the first waiter of a queue if the holder is another Redlock client, because such a holder may not wake
+    /// the waiter.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
@@ -200,8 +207,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// The longest time that a lock is held, including renewals. After this time the lock counts as lost, even if the
-    /// task that holds the lock is stuck. Default: no limit.
+    /// The longest time that a lock may be held, including renewals. After this time the guard reports the lock as
+    /// lost, even if the task that holds the lock is stuck. Default: no limit.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.settings.max_hold = Some(max_hold);
         self
@@ -224,8 +231,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// How long the masters keep a waiter in the queue without a heartbeat. If a waiter crashes, the waiters behind it
-    /// are delayed by at most this time. Minimum: 30 ms. Default: half the `ttl`, at most the `wait`.
+    /// How long the masters keep a waiter in the queue after its last heartbeat. A waiter that crashes delays the
+    /// waiters behind it by at most this time. Minimum: 30 ms. Default: half the `ttl`, at most the `wait`.
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.heartbeat = Some(heartbeat);
         self
@@ -248,8 +255,11 @@ impl RedlockBuilder {
     }
 
     /// A text that describes the holder of a lock, at most 1 KiB. [`status`](Redlock::status) and waiters show the text
-    /// together with the holder's host, pid, process name and the time of the acquire. With `None` no note is written
-    /// at all. The note is written a moment after the acquire, so short holds write no note and do not pay for one.
+    /// together with the holder's host, pid, process name and the time of the acquire. With `None` the lock has no note
+    /// at all.
+    ///
+    /// The note is written about 100 ms after the acquire. A lock that is released earlier never writes its note, and
+    /// so does not pay for it.
     pub fn note(mut self, note: impl Into<NoteText>) -> Self {
         self.note = note.into();
         self
@@ -286,14 +296,14 @@ impl RedlockBuilder {
         self
     }
 
-    /// Replaces the TCP connections of masters named by `redis://` URLs.
+    /// Connects to the masters named by `redis://` URLs with `dial` instead of over TCP.
     #[cfg(any(test, feature = "testing"))]
     pub fn dial(mut self, dial: crate::node::Dial) -> Self {
         self.dial = Some(dial);
         self
     }
 
-    /// Replaces the clocks, timers, tasks and random bytes of the library.
+    /// Uses this runtime instead of the clocks, timers, tasks and random bytes of tokio and the operating system.
     #[cfg(any(test, feature = "testing"))]
     pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
         self.runtime = Some(runtime);

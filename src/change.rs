@@ -18,13 +18,13 @@ use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::redlock::Redlock;
 
-/// Which fencing counters are carried to the next masters: those that are behind the clock by at most this time plus
-/// the wait. A counter that is further behind need not be carried. It is below every token that the next masters grant,
-/// because the masters' clocks differ by less than the longest ttl.
+/// How far a fencing counter may be behind its master's clock and still be copied to the next masters: this time plus
+/// the wait before `open`. An older counter need not be copied, because every token that the next masters grant is
+/// larger. A new counter starts from the master's clock, and the masters' clocks differ by less than the longest ttl.
 const CARRIED: Duration = Duration::from_secs(10);
 
-/// The largest difference between the masters' clocks with which fencing tokens still rise even if all masters lose
-/// their memory.
+/// The masters' clocks may differ by at most `max_ttl` minus this time, or by 1 s if that is more. Then fencing tokens
+/// rise even if all masters lose their memory.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// A replacement of the masters, whose steps an operator executes; see [`Redlock::change`].
@@ -42,12 +42,13 @@ pub enum ChangeError {
     /// This `Redlock` has no next masters, or its masters cannot store a generation marker.
     #[error("there is nothing to change: set next_masters, with Redis or Valkey masters")]
     NothingToChange,
-    /// Some conditions of the step are not met, so nothing unsafe was done. Each text describes one problem to solve.
+    /// Some conditions of the step are not met, so the step stopped before anything unsafe was done. Each text
+    /// describes one problem that an operator must solve.
     #[error("{}", .0.join("; "))]
     Missing(Vec<String>),
 }
 
-/// The stage that a replacement of the masters has reached, according to majorities of the masters.
+/// How far a replacement of the masters has come, according to the generation markers on majorities of the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ChangeStage {
@@ -56,9 +57,10 @@ pub enum ChangeStage {
     /// Both sets of masters have generation markers. Two groups of clients get votes: those that know only the old
     /// masters, and those that know both sets.
     Prepared,
-    /// Some of the old masters are closed, but not a majority of them.
+    /// Some of the old masters are closed: they reject clients that know only the old masters. These are not a majority
+    /// of the old masters.
     PartlyClosed,
-    /// A majority of the old masters is closed: only clients that know both sets get votes.
+    /// A majority of the old masters is closed. Only clients that know both sets of masters can acquire locks.
     Closed,
     /// A majority of the next masters is open. Two groups of clients get votes: those that know both sets, and those
     /// that know only the next masters.
@@ -73,13 +75,14 @@ pub enum ChangeStage {
 pub struct Survey {
     /// The state of each master.
     pub masters: Vec<MasterSeen>,
-    /// The values (quotas and once-per-period records) that this step has carried to the next masters, or removed.
+    /// The values (quotas and once-per-period records) that this step has copied to the next masters, or has removed
+    /// from them.
     pub carried: Vec<CarriedValue>,
     advice: Vec<String>,
     configuration: Configuration,
     quorum: Quorum,
-    /// When this survey had raised the markers on all these masters and ended the connections of clients that know only
-    /// the old masters. `None` if the survey only read the masters.
+    /// When this step had raised the generation markers of the masters and ended the connections of clients that know
+    /// only the old masters. `None` if the step only read the state of the masters.
     closed_at: Option<Instant>,
 }
 
@@ -119,8 +122,9 @@ impl Redlock {
 }
 
 impl MastersChange<'_> {
-    /// Declares that unknown clients which run scripts on the masters do not use these locks. Such clients then do not
-    /// keep a step from being executed. Never use this if other Redlock clients use the same locks.
+    /// With `true`, a step is executed even if unknown clients that run scripts are connected to the masters. Use
+    /// `true` only if these clients do not use the locks. Never use it if other Redlock clients use the same locks.
+    /// Default: `false`.
     #[must_use]
     pub fn strangers_pass(self, strangers_pass: bool) -> Self {
         Self {
@@ -134,16 +138,16 @@ impl MastersChange<'_> {
         self.order(&ChangeOrder::Look).await
     }
 
-    /// How long to wait between closing the old masters and opening the next masters: the longest lease, plus the clock
-    /// drift during that lease.
+    /// How long to wait between closing the old masters and opening the next masters: `max_ttl` for the longest lease,
+    /// plus 1 % and 2 ms for clock drift during that lease.
     pub fn wait(&self) -> Duration {
         let max_ttl = self.redlock.core.options.max_ttl;
         max_ttl + max_ttl / 100 + Duration::from_millis(2)
     }
 
     /// First step: writes the generation marker to all masters, after checking that the next masters are ready. This
-    /// step also carries the values (quotas and once-per-period records) to the next masters for the first time, so
-    /// that clients that know both sets can use the values.
+    /// step also copies the values (quotas and once-per-period records) to the next masters for the first time. Clients
+    /// that know both sets can then use the values.
     ///
     /// # Errors
     ///
@@ -177,9 +181,9 @@ impl MastersChange<'_> {
         Ok(Survey { advice, ..after })
     }
 
-    /// Second step: closes the old masters, so that clients that know only the old masters get no votes any more.
-    /// Carries the values (quotas and once-per-period records) again, because clients may have created values since
-    /// `prepare`.
+    /// Second step: closes the old masters, so that clients that know only the old masters get no votes any more. This
+    /// step copies the values (quotas and once-per-period records) to the next masters again, because clients may have
+    /// created values since `prepare`.
     ///
     /// # Errors
     ///
@@ -202,8 +206,9 @@ impl MastersChange<'_> {
         Ok(self.carry_early(after).await)
     }
 
-    /// Ends the connections of clients that know only the old masters once more, and returns which of the old masters
-    /// are closed now. The [`wait`](Self::wait) before `open` begins when this call returns.
+    /// Repeats the last part of [`close`](Self::close): ends again the connections of clients that know only the old
+    /// masters. Returns which of the old masters are closed now. The [`wait`](Self::wait) before `open` begins when
+    /// this call returns.
     ///
     /// # Errors
     ///
@@ -221,16 +226,18 @@ impl MastersChange<'_> {
         Ok(survey)
     }
 
-    /// Third step: opens the next masters. `closed` is the result of [`closed`](Self::closed), which must have returned
-    /// at least [`wait`](Self::wait) ago. Before opening, this step carries the values (quotas and once-per-period
-    /// records), each under its lock. It also carries the fencing counters that are not far behind the clocks.
+    /// Third step: opens the next masters. `closed` is the result of a call of [`closed`](Self::closed) that returned
+    /// at least [`wait`](Self::wait) ago. Before opening, this step copies the values (quotas and once-per-period
+    /// records) to the next masters, each value under its lock. It also copies the fencing counters, except those that
+    /// are far behind the masters' clocks.
     ///
     /// # Errors
     ///
     /// [`ChangeError::Missing`], without opening any master:
     ///
     /// - if `open` was called too early, or a majority of the old masters was not closed all the time;
-    /// - if a value is lost, or the lock of a value is held for longer than the wait;
+    /// - if no majority of the old masters has the last state of a value;
+    /// - if the lock of a value stays held by another client for longer than [`wait`](Self::wait);
     /// - if an owner holds a lock whose fencing counter must be raised.
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
@@ -250,8 +257,8 @@ impl MastersChange<'_> {
         }
         missing.extend(now.clients_without_notice(self.strangers_pass));
         none(missing)?;
-        // If any next master is open, all values and counters were carried before. Nothing may be carried now, because
-        // clients that know only the next masters may have written since.
+        // If any next master is open, an earlier call has already copied all values and counters. Nothing may be copied
+        // now, because clients that know only the next masters may have written since.
         let carried = if now.is_any_open() {
             Vec::new()
         } else {
@@ -277,11 +284,11 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// Opens the next masters that could not be reached during `open`, if other next masters are open already.
+    /// Opens next masters that could not be reached during `open`. A majority of the next masters must be open already.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] if no next master is open.
+    /// [`ChangeError::Missing`] if no majority of the next masters is open.
     pub async fn open_again(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.foreign_markers_and_duplicates();
@@ -296,7 +303,7 @@ impl MastersChange<'_> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] if the next masters are not open.
+    /// [`ChangeError::Missing`] if no majority of the next masters is open.
     pub async fn finish(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.foreign_markers_and_duplicates();
@@ -313,9 +320,10 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// Carries the values of all names that any master lists. A majority of the closed old masters and a majority of
-    /// the next masters must have listed their names. A closed master accepts no late writes, so the list contains
-    /// every value that a client of the old masters has created.
+    /// Copies values (quotas and once-per-period records) to the next masters: those of all names that any master
+    /// lists. A majority of the closed old masters and a majority of the next masters must have listed their names. A
+    /// closed master accepts no late writes, so the lists contain every value that a client of the old masters has
+    /// created.
     async fn carry_values(&self, closed: &Survey) -> Result<Vec<CarriedValue>, ChangeError> {
         let read = self.order(&ChangeOrder::Values).await;
         let enough = self.old_only().is_met_by(closed.closed_until(&read));
@@ -339,9 +347,9 @@ impl MastersChange<'_> {
         Err(ChangeError::Missing(missing))
     }
 
-    /// Carries values before the next masters are opened. Clients that know both sets can then use values that clients
-    /// of the old masters have written. If a value cannot be carried, this step goes on, because `open` carries all
-    /// values again.
+    /// Copies values before the next masters are opened, so that clients that know both sets can use values that
+    /// clients of the old masters have written. A value that cannot be copied does not stop the step, because `open`
+    /// copies all values again.
     async fn carry_early(&self, after: Survey) -> Survey {
         if after.stage() >= ChangeStage::Open {
             return after;
@@ -361,8 +369,9 @@ impl MastersChange<'_> {
         }
     }
 
-    /// Carries the fencing counters of a majority of the closed old masters to a majority of the next masters. Never
-    /// lowers a counter. Counters far behind the clocks are left out, because their tokens cannot be granted again.
+    /// Copies the fencing counters of a majority of the closed old masters to a majority of the next masters. No
+    /// counter is lowered. Counters far behind the masters' clocks are left out, because the next masters grant larger
+    /// tokens anyway.
     async fn carry_counters(&self, closed: &Survey) -> Result<(), ChangeError> {
         let within = CARRIED + self.wait();
         let read = self.order(&ChangeOrder::Counters(within)).await;
@@ -394,13 +403,14 @@ impl MastersChange<'_> {
     }
 
     /// Raises the generation markers of all masters to this replacement's first marker number plus `by`. All masters
-    /// had a marker before, so a master without a marker has lost it. The marker is restored there.
+    /// had a marker before. If a master has none now, it has lost its marker, and the marker is restored.
     async fn raise(&self, by: u64) -> Survey {
         self.raise_where(by, |_| true).await
     }
 
     /// Raises the generation markers of all masters to this replacement's first marker number plus `by`. `restores`
-    /// returns whether a missing marker on the master with this index counts as lost, so that it is restored.
+    /// gets the index of a master and returns whether this master, if it has no marker, has lost one. A lost marker is
+    /// restored; otherwise the master gets its first marker.
     async fn raise_where(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
         let number = self.configuration.first_marker() + by;
         let Some(print) = self.configuration.print_at(number) else {
@@ -482,7 +492,7 @@ impl Survey {
             .collect()
     }
 
-    /// The largest fencing counter of each key among the old masters.
+    /// For each key of a fencing counter, the largest number that an old master reports.
     fn largest(&self) -> BTreeMap<Vec<u8>, u64> {
         let mut largest: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         for master in self.masters.iter().filter(|master| master.is_old) {
@@ -494,27 +504,28 @@ impl Survey {
         largest
     }
 
-    /// The masters whose marker belongs to this replacement and has at least this replacement's first number plus `by`.
+    /// The masters whose generation marker belongs to this replacement and has a high enough number: at least this
+    /// replacement's first marker number plus `by`.
     fn marked(&self, by: u64) -> MasterSet {
         let least = self.configuration.first_marker() + by;
         let ours = |marker: Marker| marker.number >= least && !self.is_of_others(marker);
         self.those(|master| master.marker().is_some_and(ours))
     }
 
-    /// Whether any master of the same set (old or next) as this one has a marker of this replacement. If so, a master
-    /// of that set without a marker has lost its marker.
+    /// Whether any master of the same set (old or next) as the master at `index` has a marker of this replacement. If
+    /// so, a master of that set without a marker has lost its marker.
     fn has_marker_like(&self, index: usize) -> bool {
         let (marked, is_old) = (self.marked(0), self.quorum.is_old(index));
         let mut masters = self.masters.iter().enumerate();
         masters.any(|(other, master)| master.is_old == is_old && marked.has(other))
     }
 
-    /// Whether any master admits clients that know only the next masters.
+    /// Whether any master is open, so that it admits clients that know only the next masters.
     fn is_any_open(&self) -> bool {
         self.marked(2) != MasterSet::default()
     }
 
-    /// Whether the marker names other masters than this configuration expects for the marker's number.
+    /// Whether the marker was written for other masters than this configuration expects at the marker's number.
     fn is_of_others(&self, marker: Marker) -> bool {
         let ours = self.configuration.print_at(marker.number);
         ours.is_some_and(|ours| ours != marker.print)
@@ -526,7 +537,7 @@ impl Survey {
         unknown && marker.number >= self.configuration.first_marker()
     }
 
-    /// The stage that the replacement has reached, according to majorities of the masters.
+    /// How far the replacement has come, according to the generation markers on majorities of the masters.
     pub fn stage(&self) -> ChangeStage {
         let [old, next] = [self.quorum.old_only(), self.quorum.next_only()];
         if next.is_met_by(self.marked(4)) {
@@ -544,7 +555,7 @@ impl Survey {
         }
     }
 
-    /// Whether a majority of the old masters has a generation marker with at least this number.
+    /// Whether a majority of the old masters has a generation marker with this number or a larger one.
     fn is_open_for(&self, number: u64) -> bool {
         let marked = self.those(|master| {
             master
@@ -554,8 +565,8 @@ impl Survey {
         self.quorum.old_only().is_met_by(marked)
     }
 
-    /// The old masters that are closed both in this survey and in the later survey `now`, and whose server process has
-    /// not restarted in between.
+    /// The masters that are closed both in this survey and in the later survey `now`, and whose server process has not
+    /// restarted between the two surveys.
     fn closed_until(&self, now: &Self) -> MasterSet {
         let closed = self.marked(1);
         let still = now.marked(1);
@@ -567,14 +578,15 @@ impl Survey {
         both.filter(same).collect()
     }
 
-    /// The keys of the locks under which any master stores a value.
+    /// The keys of all locks under which any master stores a value (quota or once-per-period record).
     fn names(&self) -> Vec<Vec<u8>> {
         let names = self.masters.iter().flat_map(|master| &master.seen.names);
         let names: BTreeSet<&Vec<u8>> = names.collect();
         names.into_iter().cloned().collect()
     }
 
-    /// One line for each fencing counter that too few of the next masters accepted because an owner holds the lock.
+    /// One line for each fencing counter that no majority of the next masters could raise, because an owner holds its
+    /// lock.
     fn held_by_owners(&self) -> Vec<String> {
         let owned = self.masters.iter().flat_map(|master| &master.seen.owned);
         let owned: BTreeMap<&Vec<u8>, &Vec<u8>> = owned.map(|(key, owner)| (key, owner)).collect();
@@ -605,8 +617,8 @@ impl Survey {
         self.those(|master| master.seen.fault.is_none())
     }
 
-    /// Returns an empty list if `so` is true. Otherwise returns the text `missing`, followed by the faults of the
-    /// masters, which may be the cause.
+    /// Returns no lines if `so` is true. Otherwise returns the line `missing`, and one line for each fault of a master,
+    /// because the faults may be the cause.
     fn unless(&self, so: bool, missing: &str) -> Vec<String> {
         if so {
             return Vec::new();
@@ -695,8 +707,8 @@ impl Survey {
         missing
     }
 
-    /// One line for each client that is configured with other masters. The generation marker would exclude such a
-    /// client.
+    /// One line for each client that is configured with other masters. The masters reject such a client once they have
+    /// the generation marker.
     fn clients_of_other_masters(&self) -> Vec<String> {
         let configuration = self.configuration;
         let mut missing = Vec::new();
@@ -718,8 +730,8 @@ impl Survey {
         missing
     }
 
-    /// One line for each client of the closed masters that cannot be notified of the replacement. While such clients
-    /// are connected, the next step is not safe.
+    /// One line for each client of the old masters that does not check the generation marker, so that it cannot learn
+    /// of the replacement. The next step is not safe while such a client is connected.
     fn clients_without_notice(&self, strangers_pass: bool) -> Vec<String> {
         let mut missing = Vec::new();
         for master in self.masters.iter().filter(|master| master.is_old) {
@@ -749,8 +761,8 @@ impl Survey {
         self.configuration.has_next()
     }
 
-    /// Whether this client can get no majority, because too many masters reject its configuration: these masters were
-    /// replaced, or are not open yet.
+    /// Whether this client can get no majority, because too many masters reject its configuration. These masters were
+    /// replaced, or they are next masters that are not open yet.
     pub fn refuses(&self) -> bool {
         let refused = self.those(|master| {
             let admission = self.configuration.admission(master.marker());
@@ -759,13 +771,13 @@ impl Survey {
         !self.quorum.possible_without(refused)
     }
 
-    /// Advice for the operator. Unlike missing conditions, advice does not keep a step from being executed.
+    /// Advice for the operator. A step is executed even if there is advice.
     pub fn advice(&self) -> &[String] {
         &self.advice
     }
 
-    /// One line for each next master that stored values (quotas and once-per-period records) before this step carried
-    /// any.
+    /// One line for each next master that already stores values (quotas and once-per-period records), before this step
+    /// copies any.
     fn holding_values(&self) -> Vec<String> {
         let next = self.masters.iter();
         let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);

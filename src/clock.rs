@@ -39,7 +39,7 @@ pub(crate) mod paced {
 
     use crate::protocol::instant::Instant;
 
-    /// One moment as three clocks show it.
+    /// One moment, as three clocks show it: tokio's, the library's and the wall clock.
     struct Origin {
         tokio: std::time::Instant,
         ours: Instant,
@@ -48,8 +48,8 @@ pub(crate) mod paced {
 
     static ORIGIN: LazyLock<Origin> = LazyLock::new(|| {
         let reading = || {
-            // Read our clock before tokio's. If the thread is interrupted in between, the converted clock runs behind,
-            // and leases only get shorter.
+            // Read the library's clock before tokio's. If the thread is interrupted in between, the converted clock is
+            // behind, which only makes leases shorter.
             let ours = Instant::now();
             let tokio = std::time::Instant::now();
             (Instant::now().saturating_since(ours), ours, tokio)
@@ -66,8 +66,8 @@ pub(crate) mod paced {
         }
     });
 
-    /// The time from the origin to the present of tokio's clock. If the present is before the origin, the result is
-    /// `Err` with the distance. This happens if the clock was paused before the origin was read.
+    /// The time on tokio's clock since the origin. If tokio's clock shows a time before the origin, the result is `Err`
+    /// with the difference. This happens if the clock was paused before the origin was read.
     fn since() -> Result<Duration, Duration> {
         let now = tokio::time::Instant::now().into_std();
         let ahead = now.checked_duration_since(ORIGIN.tokio);
@@ -93,7 +93,7 @@ pub(crate) mod paced {
     }
 }
 
-/// The wall clock in microseconds since 1970 (UTC). Used only to propose fencing tokens.
+/// The wall clock in microseconds since 1970 (UTC), for example for fencing tokens and notes.
 pub(crate) fn wall_micros() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

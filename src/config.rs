@@ -51,11 +51,12 @@ impl Settings {
         self.named(str::to_owned)
     }
 
-    /// Makes a builder as [`builder`](Self::builder) does; `name` translates the name of a setting for error messages.
+    /// Makes a builder as [`builder`](Self::builder) does. Error messages show the name of a setting as `name` returns
+    /// it.
     ///
     /// # Errors
     ///
-    /// As [`builder`](Self::builder).
+    /// Those of [`builder`](Self::builder).
     #[doc(hidden)]
     pub fn named(self, name: impl Fn(&str) -> String) -> Result<RedlockBuilder, BuildError> {
         let builder = self.tls(Redlock::builder(), name)?;

@@ -23,12 +23,12 @@ pub enum BuildError {
     /// A master's address cannot be parsed. The message contains no credentials.
     #[error("master {master:?}: {why}")]
     BadMaster {
-        /// The address without credentials, or its position in the list.
+        /// The address without credentials, or the position of the address in the list of masters.
         master: String,
-        /// The problem with the address, and what would be correct.
+        /// The problem with the address, and how to correct it.
         why: String,
     },
-    /// The same server is listed twice. It has only one memory, so it must not count as two votes.
+    /// The same server is listed as two masters. It has only one memory, so it must not have two votes.
     #[error(
         "master {0} is listed twice: each master must be a server of its own, \
          another database number on the same server is not"
@@ -53,7 +53,7 @@ pub enum BuildError {
         what: &'static str,
         /// The value of the setting.
         value: Duration,
-        /// The problem with the duration, and what would be correct.
+        /// The problem with the duration, and how to correct it.
         why: String,
     },
     /// The key prefix would collide with keys that quorate reserves for itself.
@@ -73,7 +73,7 @@ pub enum BuildError {
     BadSetting {
         /// The name of the environment variable, or of the key in the file.
         name: String,
-        /// The problem with the setting, and what would be correct.
+        /// The problem with the setting, and how to correct it.
         why: String,
     },
     /// A TLS setting cannot be used; the text describes the problem.
@@ -86,8 +86,8 @@ pub enum BuildError {
     NoThread(String),
 }
 
-/// A blocking call was refused because it was made on a thread of a Tokio runtime. It would block the other tasks of
-/// that thread, perhaps even the task that it waits for. Nothing was sent.
+/// A blocking call was refused because it was made on a thread of a Tokio runtime. The call would block the other tasks
+/// of that thread, perhaps even the task that holds the lock. Nothing was sent.
 #[cfg(feature = "blocking")]
 #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,26 +98,26 @@ pub enum BuildError {
 #[non_exhaustive]
 pub struct CannotBlock;
 
-/// The lock was not acquired, and nothing is held. Keys of this attempt that some masters may have are being released.
-/// A key that cannot be released expires with its ttl.
+/// The lock was not acquired, and nothing is held. Keys that this acquire may have set on some masters are released in
+/// the background. A key that cannot be released expires after its ttl.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireError {
     /// Contention: another client held the lock until the wait ended. The holder may also be this process itself
     /// ([`Missed::held_here`]).
     HeldByOther(Missed),
-    /// This owner already holds the lock, but a further hold cannot join: no majority of the masters shows the same
-    /// fencing token for the owner's holds. This happens when a hold has just crashed, or when masters failed while
+    /// An owner's further hold could not join the holds that this owner already has: no majority of the masters shows
+    /// the same fencing token for these holds. This happens when a hold has just crashed, or when masters failed while
     /// their tokens differed. The situation ends by itself, at the latest when the earlier hold has expired.
     NotJoinable(Missed),
     /// Outage: less than a majority of the configured masters could vote. If waiting cannot help
     /// ([`Missed::passes_by_itself`] is false), this error is returned before the wait ends.
     NoQuorum(Missed),
-    /// Outdated configuration: the masters have been replaced, and too many of those that were asked reject clients
-    /// with this configuration. Neither waiting nor retrying helps: build the `Redlock` with the present masters
+    /// Outdated configuration: the masters have been replaced, and too many masters reject clients with this
+    /// configuration. Neither waiting nor retrying helps: build the `Redlock` with the present masters
     /// (`docs/operations.md`, "Changing the masters").
     OtherMasters(Missed),
-    /// Lateness: a majority granted the lock, but so slowly that no time of the lease was left.
+    /// Lateness: a majority granted the lock, but so slowly that the lease had no time left.
     TooLate(Missed),
     /// The resource name is invalid. Nothing was sent.
     InvalidResource(InvalidResource),
@@ -151,21 +151,21 @@ pub struct Missed {
     pub held_here: bool,
     /// The note of the lock's holder, if the holder has written one.
     pub note: Option<Box<Note>>,
-    /// Decides which sets of masters are a majority.
+    /// The rule that decides which sets of masters are a majority.
     pub(crate) majority: Quorum,
 }
 
 impl Missed {
-    /// Whether waiting longer could have helped. False if no majority is possible because masters reject the user, or
-    /// lack something that a lock needs. An acquire then ends after one attempt, even with a long `wait`. The next
-    /// acquire asks the masters again.
+    /// Whether waiting longer could have helped. False if too many masters have a fault that an operator must fix: for
+    /// example, they reject the user. An acquire then ends after one attempt, even with a long `wait`. The next acquire
+    /// asks the masters again.
     pub fn passes_by_itself(&self) -> bool {
         let lasting = failed_with(&self.reports, |fault| !fault.passes_by_itself());
         self.majority.possible_without(lasting)
     }
 
-    /// Writes "no quorum for .. : 2 of 5 masters can vote, 3 are needed", followed by the text of
-    /// [`write_rest`](Self::write_rest).
+    /// Writes why there is no quorum, for example "no quorum for .. : 2 of 5 masters can vote, 3 are needed". The text
+    /// of [`write_rest`](Self::write_rest) follows.
     fn write_no_quorum(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let can_vote = self
             .reports
@@ -191,7 +191,7 @@ impl Missed {
         self.write_rest(f)
     }
 
-    /// Writes how long the acquire tried, that nothing is held, and what each master replied.
+    /// Writes the end of the message: how long the acquire waited, that nothing is held, and what each master replied.
     fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waited = Duration::from_millis(self.waited.as_millis() as u64);
         let waited = humantime::format_duration(waited);
@@ -295,7 +295,8 @@ pub enum ExtendError {
     /// The lock is no longer held. Acquire it again to get a new guard and a new fencing token.
     #[error("the lock is lost: {0}")]
     Lost(LossCause),
-    /// No majority answered in time. The lock is still held until its previous validity ends.
+    /// No majority answered in time, so the validity was not extended. The lock is still held until its present
+    /// validity ends.
     #[error("the lock was not extended: too few masters answered; its old validity still holds [{}]", OneLine(.0))]
     NoQuorum(Vec<NodeReport>),
     /// The requested ttl is invalid. Nothing was sent.
@@ -308,7 +309,7 @@ pub enum ExtendError {
     CannotBlock(CannotBlock),
 }
 
-/// The body of a [`scope`](crate::Redlock::scope) did not run to its end under the lock.
+/// The body of a [`scope`](crate::Redlock::scope) did not run, or did not end while the lock was held.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScopeError<T = ()> {

@@ -5,12 +5,13 @@ use std::borrow::Cow;
 /// The prefix of all keys that quorate reserves for itself. Resource names and key prefixes may not begin with it.
 pub(crate) const RESERVED: &str = "quorate:";
 
-/// A glob pattern that matches the keys of all slots of all semaphores.
+/// A glob pattern that matches the lock keys of all slots of all semaphores.
 pub(crate) fn all_slots() -> Vec<u8> {
     pattern(Family::Slot.before().as_bytes())
 }
 
-/// Parses the key of a slot into the slot's number and the lock key of the plain lock with the semaphore's name.
+/// Splits the key of a semaphore's slot into the slot's number and the semaphore's name with its key prefix. `None` for
+/// other keys.
 pub(crate) fn slot_of(key: &[u8]) -> Option<(u8, &[u8])> {
     let rest = key.strip_prefix(Family::Slot.before().as_bytes())?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -19,7 +20,8 @@ pub(crate) fn slot_of(key: &[u8]) -> Option<(u8, &[u8])> {
     Some((slot, name.strip_prefix(b":")?))
 }
 
-/// The name of the queue for a lock key. A slot uses the queue of its semaphore.
+/// The name under which the queue for a lock key is stored. All slots of a semaphore share the queue of their
+/// semaphore.
 pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
     match slot_of(key) {
         Some((_, name)) => line_of_semaphore(name).into(),
@@ -27,27 +29,28 @@ pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The key that stores the note of one hold of readers or of an owner. It contains the hold's value and the lock key.
+/// The key that stores the note of one hold if readers or an owner hold the lock. It consists of a prefix, the lock
+/// value of the hold, and the lock key.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) fn hold(value: &[u8], key: &[u8]) -> Vec<u8> {
     [Family::OfHold.before().as_bytes(), value, b":", key].concat()
 }
 
-/// The key of a semaphore's slot; `name` is the lock key of the plain lock with the semaphore's name.
+/// The lock key of a semaphore's slot; `name` is the semaphore's name with the key prefix.
 pub(crate) fn slot(name: &[u8], slot: u8) -> Vec<u8> {
     [format!("{}{slot}:", Family::Slot.before()).as_bytes(), name].concat()
 }
 
-/// The name of the queue of a semaphore; `name` is the lock key of the plain lock with the semaphore's name.
+/// The name under which a semaphore's queue is stored; `name` is the semaphore's name with the key prefix.
 pub(crate) fn line_of_semaphore(name: &[u8]) -> Vec<u8> {
     [Family::Slot.before().as_bytes(), b"line:", name].concat()
 }
 
-/// The prefix of the channels that wake waiters; the process id follows.
+/// The prefix of the channels that wake waiters. The id of the waiters' `Redlock` follows (16 hexadecimal digits).
 pub(crate) const WAKE: &str = "quorate:wake:";
 
-/// The key of the generation marker: the step that a replacement of the masters has reached, and the masters it
-/// concerns.
+/// The key of the generation marker. The marker shows which step of a replacement the masters have reached, and for
+/// which masters the marker was written.
 pub(crate) const MASTERS: &str = "quorate:masters";
 
 /// The placeholder for the prefix [`WAKE`] in scripts and in the table of access rights.
@@ -62,7 +65,7 @@ const SHARED_PLACE: &str = "{shared}";
 /// The beginning of the lock key's value while an owner holds the lock; the owner's id follows.
 pub(crate) const OWNER: &str = "quorate:owner:";
 
-/// Whether a lock key with this value is held by a class: readers, or the holds of one owner.
+/// Whether this value of a lock key means that readers, or the holds of one owner, share the lock.
 pub(crate) fn is_marker(held: &[u8]) -> bool {
     held == SHARED.as_bytes() || held.starts_with(OWNER.as_bytes())
 }
@@ -70,13 +73,13 @@ pub(crate) fn is_marker(held: &[u8]) -> bool {
 /// The placeholder for the value prefix [`OWNER`] in scripts.
 const OWNER_PLACE: &str = "{owner}";
 
-/// The prefix of the channel that announces new leaders; the lock key follows.
+/// The prefix of the channel on which the new leader of an election is announced; the lock key follows.
 pub(crate) const LEADER: &str = "quorate:leader:";
 
 /// The placeholder for the prefix [`LEADER`] in scripts and in the table of access rights.
 pub(crate) const LEADER_PLACE: &str = "{leader}";
 
-/// The kinds of keys that belong to a lock.
+/// The kinds of keys that quorate stores on a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Family {
     /// The lock key. Its value identifies the attempt that took the lock.
@@ -89,24 +92,26 @@ pub(crate) enum Family {
     Alive,
     /// The largest ticket that was given out in the lock's queue.
     Ticket,
-    /// The lock values of locks that were force-released.
+    /// The break records: lock values of holders that were force-released, whose renewals must not restore the lock.
     Broken,
-    /// The holds that share the lock (readers, or the holds of one owner), by lock value.
+    /// The holds that share the lock (readers, or the holds of one owner). Each entry is named by the hold's lock
+    /// value.
     Holds,
-    /// The value (quota or record) that is stored under the lock.
+    /// The value (quota or once-per-period record) that is stored under the lock.
     Value,
     /// The lock key of a semaphore's slot. The slot's number follows the prefix.
     Slot,
-    /// The fencing counter and the queue of a semaphore's slot. Each slot is a lock by itself.
+    /// The keys of a semaphore's slot other than its lock key, for example its fencing counter. Each slot is a lock by
+    /// itself.
     OfSlot,
     /// The note of the lock's holder.
     Note,
-    /// The note of one hold, if readers or an owner hold the lock. The hold's lock value and the lock key follow the
-    /// prefix.
+    /// The note of one hold, if readers or an owner hold the lock. The prefix of the key is followed by the hold's lock
+    /// value and the lock key.
     OfHold,
     /// The generation marker of the masters: one key for all locks.
     Masters,
-    /// Exists while any queue on this master may have waiters: one key for all locks.
+    /// A key that exists while any lock on this master may have waiters: one key for all locks.
     Lines,
 }
 

@@ -7,7 +7,8 @@ use std::task::Poll;
 use crate::protocol::instant::Instant;
 use crate::runtime::{BoxFuture, Runtime};
 
-/// One timer for several waits with the same deadline. The timer starts when a wait is not ready at once.
+/// One timer for several waits that have the same deadline. The timer is created by the first wait that is not ready at
+/// once.
 pub(crate) struct Limit<'a> {
     runtime: &'a dyn Runtime,
     at: Instant,
@@ -23,8 +24,8 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// Waits for `what` until the deadline; at the deadline, drops `what` and returns `None`. A future that is ready at
-    /// once is completed even after the deadline.
+    /// Waits for a future until the deadline. At the deadline the future is dropped and the result is `None`. A future
+    /// that is ready at once is completed even after the deadline.
     pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let (runtime, at) = (self.runtime, self.at);

@@ -12,7 +12,7 @@ use crate::resource::check_resource;
 /// The largest number of locks in a listing.
 const MOST: usize = 1000;
 
-/// The longest time that listing spends on asking masters for names.
+/// The time limit for asking the masters for the names of their locks.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// How many locks are looked up at the same time.
@@ -30,8 +30,8 @@ pub struct Listing {
     /// The masters that could not be asked for names, and why. This includes masters that restarted and may have
     /// forgotten locks ([`Fault::Quarantined`]). A lock that only these masters know is not listed.
     pub faults: Vec<(NodeName, Fault)>,
-    /// Whether a majority of the masters answered. If so, every held lock is listed. If not, held locks may be missing
-    /// from the list.
+    /// Whether a majority of the masters returned names. If so, and if the list is `complete`, the list contains every
+    /// held lock. Otherwise held locks may be missing.
     pub majority_answered: bool,
 }
 
@@ -44,14 +44,14 @@ pub struct Listed {
     /// The slot's number if the lock is a permit of a semaphore; `None` for all other locks.
     pub slot: Option<usize>,
     /// What each master knows about the lock: the holder, the holder's note, and the waiters. If another program uses
-    /// the key, the key's value may be private data, so `not a lock of ours` is shown instead of the value.
+    /// the key, its value may be private data. Then `not a lock of ours` is shown instead of the value.
     pub status: Status,
 }
 
 /// Shown instead of a value that quorate did not write.
 const NOT_OURS: &[u8] = b"not a lock of ours";
 
-/// Whether quorate wrote this value of a lock key: it is a lock token, or the marker of readers or of an owner.
+/// Whether this value of a lock key was written by quorate: a lock token, or the marker of readers or of an owner.
 fn is_of_a_lock(value: &[u8]) -> bool {
     keys::is_marker(value) || Token::from_hex(value).is_some()
 }
@@ -80,8 +80,9 @@ fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
 
 impl Redlock {
     /// Lists the locks that are held now and whose names begin with `prefix` (empty for all): at most 1000, within
-    /// about 5 s. Each held permit of a semaphore counts as one lock. Every string under the builder's key prefix
-    /// counts as a lock: if the masters also store other data, give the locks a prefix of their own.
+    /// about 5 s. Each held permit of a semaphore counts as one lock. Every key of type string that begins with the
+    /// builder's key prefix counts as a lock: if the masters also store other data, give the locks a prefix of their
+    /// own.
     ///
     /// Each master scans all its keys twice, a thousand keys at a time, and serves other requests in between. The list
     /// is not a snapshot: locks may come and go during the scan.
@@ -146,7 +147,7 @@ impl Redlock {
         }
     }
 
-    /// Looks up the locks with these keys.
+    /// Reads the state of the locks with these keys from the masters.
     pub(crate) async fn listed(&self, keys: &[Vec<u8>]) -> Vec<Listed> {
         let mut locks = Vec::new();
         for keys in keys.chunks(TOGETHER) {
@@ -156,7 +157,7 @@ impl Redlock {
         locks
     }
 
-    /// Looks up the lock with this key; `None` if the key is not a lock.
+    /// Reads the state of the lock with this key from the masters; `None` if the key is not a lock key.
     async fn listed_one(&self, key: &[u8]) -> Option<Listed> {
         let prefix = &self.core.coordinator.prefix;
         let (slot, name) = match keys::slot_of(key) {

@@ -5,9 +5,9 @@
 //! and help texts. The recorder is looked up at every event, so a recorder that is installed late misses only earlier
 //! events.
 //!
-//! Every series starts at 0: the series of a master when a [`Redlock`](crate::Redlock) is built, all others at the same
-//! time or with [`describe`]. A series that began with its first event would begin at 1, and an alert rule on an
-//! increase would miss that event.
+//! Every series starts at 0. The series of a master are created when a [`Redlock`](crate::Redlock) is built. All other
+//! series are created then as well, or earlier by [`describe`]. A series that began with its first event would begin at
+//! 1, and an alert rule on an increase would miss that event.
 //!
 //! No metric has a resource name as a label, because there may be millions of names. `docs/metrics.md` describes which
 //! metrics to watch, and has a dashboard and alert rules.
@@ -142,7 +142,7 @@ mod enabled {
         register([].into_iter(), &[], &[]);
     }
 
-    /// Creates every series with the value 0 (`first_loss_of_a_process_increases_a_series`).
+    /// Creates every series with the value 0 (test `first_loss_of_a_process_increases_a_series`).
     pub(crate) fn register(
         nodes: impl Iterator<Item = Arc<str>>,
         phases: &[&'static str],
@@ -179,8 +179,8 @@ mod enabled {
         }
     }
 
-    // The lists below contain all variants of each label value. The matches have no wildcard, so that the code does not
-    // compile until a new variant is listed.
+    // Each list below contains all variants that a label can show. The matches have no wildcard, so a new variant does
+    // not compile until it is listed here.
 
     fn failures() -> impl Iterator<Item = Failure> {
         successors(Some(Failure::Contention), |failure| match failure {
@@ -223,12 +223,14 @@ mod enabled {
         histogram!(ACQUIRE_SECONDS, "outcome" => acquire_outcome(failure)).record(waited());
     }
 
-    /// Records the result of one round of requests of an acquire; `None` if the round was won.
+    /// Records the result of one round of requests to all masters in an acquire; `failure` is `None` if the round won
+    /// the lock.
     pub(crate) fn round(failure: Option<Failure>) {
         counter!(ROUNDS, "verdict" => verdict(failure)).increment(1);
     }
 
-    /// Records a second round that confirms the fencing token, needed because the masters' counters differed.
+    /// Records that a lock needed a second round of requests to confirm its fencing token, because the masters'
+    /// counters differed.
     pub(crate) fn confirmation() {
         counter!(CONFIRMATIONS).increment(1);
     }
@@ -248,14 +250,14 @@ mod enabled {
         counter!(RENEWALS, "outcome" => outcome).increment(1);
     }
 
-    /// Records how many waiters were ahead of a waiter, as that waiter has seen it.
+    /// Records how many waiters a waiter has seen ahead of itself in the queue.
     pub(crate) fn ahead(waiters: impl FnOnce() -> Option<u64>) {
         if let Some(waiters) = waiters() {
             histogram!(QUEUE_AHEAD).record(waiters as f64);
         }
     }
 
-    /// Counts one lock as held, since this instant.
+    /// One lock that is counted as held, and the time at which the counting began.
     pub(crate) struct Hold(Instant);
 
     impl Hold {
@@ -295,8 +297,8 @@ mod enabled {
             self.count(phase, OK, true);
         }
 
-        /// Records a fault of the kind `fault`. `said` is true if the master reported the fault, and false if the
-        /// master was silent.
+        /// Records that the request failed. `fault` is the kind of fault. `said` is true if the master itself reported
+        /// the fault, and false if the master was silent.
         pub(crate) fn failed(&self, phase: &'static str, fault: &'static str, said: bool) {
             self.count(phase, fault, said);
         }

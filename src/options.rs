@@ -25,9 +25,10 @@ pub(crate) struct Options {
     /// Whether waiters are served first come, first served.
     pub(crate) fair: bool,
     pub(crate) heartbeat: Duration,
-    /// The fixed part of the notes of this `Redlock`'s locks; `None` in the classic protocol.
+    /// The part of a note that is the same for all locks of this `Redlock`: host, pid and process name. `None` with
+    /// `fencing(false)`, because such locks have no notes.
     pub(crate) notes: Option<Notes>,
-    /// The text that the user added to the notes, for all locks of this `Redlock`.
+    /// The user's own text in the notes of all locks of this `Redlock`.
     pub(crate) note: NoteText,
     /// Identifies this `Redlock` in wake channels and waiter ids: 16 hexadecimal digits.
     pub(crate) process: Arc<str>,
@@ -83,7 +84,7 @@ impl Options {
             let why = format!("is too long: at most {} is allowed", text(LONGEST_TTL));
             return Err(bad("max_ttl", self.max_ttl, why));
         }
-        // Check the ttl before the node timeout, because the default of the node timeout is derived from the ttl.
+        // Check the ttl first, because the default of the node timeout depends on it.
         self.check_ttl(self.ttl)?;
         if self.node_timeout.is_zero() {
             return Err(bad(

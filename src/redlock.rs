@@ -87,8 +87,8 @@ impl Redlock {
     /// Locks are **not re-entrant**: a task that acquires a lock which it already holds waits for itself until the wait
     /// ends, and with [`Wait::Forever`](crate::Wait::Forever) it waits forever.
     /// [`Missed::held_here`](crate::Missed::held_here) in the error, and
-    /// [`Waiting::held_here`](crate::Waiting::held_here) during the wait, show that this process holds the lock. Pass
-    /// the guard on instead.
+    /// [`Waiting::held_here`](crate::Waiting::held_here) during the wait, show that this process holds the lock.
+    /// Instead of acquiring again, pass the guard to the code that needs the lock.
     ///
     /// # Errors
     ///
@@ -137,8 +137,8 @@ impl Redlock {
     /// # Ok(()) }
     /// ```
     ///
-    /// If you write a helper around `scope`, let the helper take a body that returns a boxed future; the future that
-    /// the helper returns can be spawned then:
+    /// A helper function around `scope` should take a body that returns a boxed future. The future that the helper
+    /// returns can then be spawned as a task:
     ///
     /// ```
     /// use futures::future::BoxFuture;
@@ -157,9 +157,9 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`ScopeError::NotAcquired`] before the body has started, [`ScopeError::Lost`] if the lock ended before the
-    /// body did. A body that is waiting at that moment is dropped. A body may still run to its end, because it blocked
-    /// its thread or because the process was paused; its value is then in the error ([`ScopeError::into_value`]), and
+    /// [`ScopeError::NotAcquired`] before the body has started, [`ScopeError::Lost`] if the lock ended before the body
+    /// did. A body that is waiting at that moment is dropped. A body that blocks its thread runs to its end, and so may
+    /// a body whose process was paused. The error then contains the body's value ([`ScopeError::into_value`]), and
     /// another client may have held the lock meanwhile.
     ///
     /// # Cancel safety
@@ -173,10 +173,10 @@ impl Redlock {
         self.lock(resource).scope(body).await
     }
 
-    /// Runs a body that may fail while the lock is held, with one error type for both. An error of the body is returned
-    /// unchanged. If the lock was not acquired, or was lost, its error is converted with the error type's
-    /// `From<ScopeError>`. The caller distinguishes the two by a variant of its own error enum, or with
-    /// `error.is::<ScopeError>()` if the error is a `Box<dyn Error>`.
+    /// Takes the lock and runs a body that returns a `Result`. All errors have the body's error type. An error of the
+    /// body is returned unchanged. An error of the lock (not acquired, or lost) is converted with `From<ScopeError>`.
+    /// The caller recognises a lock error by a variant of its own error enum, or with `error.is::<ScopeError>()` if the
+    /// error type is `Box<dyn Error>`.
     ///
     /// ```
     /// use quorate::ScopeError;
@@ -206,8 +206,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// The body's own error, even if the lock ended as well; otherwise those of [`scope`](Self::scope). If the body
-    /// outlived the lock, its value is dropped; [`scope`](Self::scope) returns it.
+    /// The body's own error, even if the lock ended as well; otherwise those of [`scope`](Self::scope). If the lock
+    /// ended before the body did, the body's value is dropped; [`scope`](Self::scope) would return it in the error.
     ///
     /// # Cancel safety
     ///
@@ -243,13 +243,13 @@ impl Redlock {
         Ok(self.look(Request::Break { key }).await)
     }
 
-    /// Examines every master the way a lock uses it: whether it can be reached and used, its kind and
-    /// configuration, which rights its user lacks, how far its clock is off, and whether the restart guard counts
-    /// its votes. All masters are asked at the same time, each over a new connection that is made exactly like
-    /// those of the locks and closed afterwards. Nothing on the masters is changed.
+    /// Examines every master the way a lock uses it: whether it can be reached and used, its kind and configuration,
+    /// which rights its user lacks, how far its clock is off, and whether the restart guard counts its votes. All
+    /// masters are asked at the same time, each over a new connection that is made exactly like those of the locks and
+    /// closed afterwards. Nothing on the masters is changed.
     ///
-    /// Connecting and the questions may take one connect timeout each; the clock of a master is read within the
-    /// node timeout.
+    /// Connecting may take one connect timeout, and so may the requests for the configuration. Each master's clock is
+    /// read within the node timeout.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) {
@@ -281,14 +281,14 @@ impl Redlock {
         futures::future::join_all(inspections).await
     }
 
-    /// Waits until no request to any master is outstanding. For programs that are about to end: call it before the
-    /// runtime is dropped, on **every** way out, and bound it with a timeout.
+    /// Waits until no request to any master is outstanding. A program that is about to end must call `flush` before it
+    /// drops the runtime, on **every** path that ends the program, and with a timeout.
     ///
     /// Many releases happen in the background: the lock of a guard that was dropped, the keys that a failed
-    /// [`try_acquire`](Self::try_acquire) got from a minority, the queue entry of a wait that ended or was dropped.
-    /// If the runtime is dropped before they are sent, the keys stay until they expire and block other
-    /// clients meanwhile. One node timeout is enough for all masters that answer. `flush` does not wait for
-    /// releases that are kept for an unreachable master.
+    /// [`try_acquire`](Self::try_acquire) got from a minority, the queue entry of a wait that ended or was dropped. If
+    /// the runtime is dropped before they are sent, the keys stay until they expire and block other clients meanwhile.
+    /// One node timeout is enough for all masters that answer. `flush` does not wait for releases that are stored until
+    /// an unreachable master can be reached again.
     ///
     /// ```no_run
     /// # use std::time::Duration;

@@ -13,13 +13,14 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 pub struct NodeReport {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// The phase of the lock's life, which determines the kind of request that was sent.
+    /// The phase of the lock's life in which the request was sent, for example acquire or release.
     pub phase: Phase,
     /// The master's reply, or the fault.
     pub outcome: NodeOutcome,
-    /// Time from the first send of the round to this master's reply; `None` until it answers.
+    /// Time from the first request of the round (one request to every master) to this master's reply; `None` until the
+    /// master replies.
     pub latency: Option<Duration>,
-    /// Whether the reply came only after the result was decided.
+    /// Whether the reply came only after the replies of other masters had decided the result.
     pub late: bool,
 }
 
@@ -31,13 +32,15 @@ pub enum NodeOutcome {
     Silent,
     /// The master agreed: the lock was granted, extended, confirmed or deleted.
     Yes,
-    /// The master refused: another client holds the lock, this client does not hold it, or it was already gone.
+    /// The master refused: another client holds the lock, this client does not hold the lock, or the lock was already
+    /// gone.
     No,
     /// The master gave no usable reply.
     Fault(Fault),
-    /// The master has no value (quota or record) under this lock: it never had one, or has lost it.
+    /// The master has no value (quota or once-per-period record) under this lock: none was created, or the master has
+    /// lost it.
     NoValue,
-    /// The master has a value (quota or record) from before its last restart, which may be outdated.
+    /// The master has a value (quota or once-per-period record) from before its last restart, which may be outdated.
     OldValue,
 }
 
@@ -93,7 +96,7 @@ impl fmt::Display for Reply<'_> {
     }
 }
 
-/// Receives the replies that come in after a round has ended.
+/// Receives the masters' replies that come in after a round of requests has been decided.
 pub(crate) trait LateAnswers: Send + Sync + 'static {
     /// Takes over the replies to the acquire that have come in so far.
     fn take_over(&self, replies: Replies);
@@ -113,7 +116,7 @@ pub(crate) trait LateAnswers: Send + Sync + 'static {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Replies {
     each: Box<[OneReply]>,
-    /// Allocated only if there are faults, because most rounds have none.
+    /// Allocated only if a master reports a fault, because most rounds of requests have none.
     faults: Option<Box<Faults>>,
 }
 
@@ -121,12 +124,12 @@ pub(crate) struct Replies {
 #[derive(Clone, Debug, Default)]
 struct Faults(Vec<(usize, Fault)>);
 
-/// The reply of one master, in 8 bytes.
+/// The reply of one master, in 8 bytes of memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct OneReply {
     said: Outcome,
     late: bool,
-    /// Microseconds from the first send of the round to the reply; saturates at `u32::MAX` (about 71 minutes).
+    /// Microseconds from the first request of the round to the reply, at most `u32::MAX` (about 71 minutes).
     micros: u32,
 }
 
@@ -183,7 +186,7 @@ impl Replies {
         }
     }
 
-    /// The masters with faults that do not end by themselves.
+    /// The masters with faults that an operator must fix.
     pub(crate) fn lasting_faults(&self) -> MasterSet {
         let faults = self.faults.iter().flat_map(|faults| &faults.0);
         let lasting = faults.filter(|(_, fault)| !fault.passes_by_itself());
@@ -228,8 +231,8 @@ impl Replies {
 }
 
 /// The reports of masters that failed, the most informative fault first. The order is: faults that an operator must
-/// fix, quarantine (which ends at a known time), other replies of the master, silence. A request that this client
-/// withdrew is not a failure.
+/// fix; quarantine after a restart, which ends at a known time; other faults that the master reported; no reply. A
+/// request that this client withdrew is not a failure.
 pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
     reports.retain(NodeReport::failed);
     reports.sort_by_key(|report| match &report.outcome {

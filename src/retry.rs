@@ -6,14 +6,14 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 /// The pauses between two attempts of one acquire. They apply to unordered waiters, and to all waiters while there is
-/// no quorum. The first waiter of a queue also uses them if the holder did not queue, because such a holder may not
+/// no quorum. They also apply to the first waiter of a queue if the holder did not queue, because such a holder may not
 /// wake any waiter.
 ///
-/// Delays grow from `first` by `factor` up to `most`. Each delay is random, between half of its step and the whole
-/// step, so that two clients that collided once do not collide again.
+/// Delays grow from `first` by `factor` up to `most`. Each delay is drawn at random between half of the value that it
+/// has grown to and the full value, so that two clients that collided once do not collide again.
 ///
 /// Defaults: `first` 10 ms, `factor` 1.6, `most` 250 ms. Lower them for locks that are held for a few milliseconds.
-/// Raise them if many clients wait a long time for few locks.
+/// Raise them if many clients wait for a long time for a few locks.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,7 +49,8 @@ impl Retry {
         }
     }
 
-    /// Sets the ratio of two successive delays. Default: 1.6. Values below 1, NaN and infinity count as 1.
+    /// Sets the factor by which each delay is longer than the previous one. Default: 1.6. Values below 1, NaN and
+    /// infinity are replaced by 1.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = if factor.is_finite() {

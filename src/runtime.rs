@@ -1,7 +1,8 @@
 //! What the library needs from its environment: time, timers, tasks and random bytes.
 //!
-//! All of it is behind one trait, so that a simulation can run the same coordinator, renewal and waiting code with its
-//! own clock and scheduler. The trait has no I/O, which belongs to the nodes.
+//! One trait contains all of these. A simulation implements the trait with its own clock and scheduler, and runs the
+//! same code for locking, renewing and waiting. The trait has no I/O, because only nodes (the connections to masters)
+//! do I/O.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,7 +26,8 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 pub trait Runtime: Send + Sync + 'static {
     /// The present time on the monotonic clock that measures leases; it should also advance during a suspend.
     fn now(&self) -> Instant;
-    /// The wall clock in microseconds since 1970. Used only to propose fencing numbers.
+    /// The wall clock in microseconds since 1970, for example for fencing tokens and notes. Leases are measured with
+    /// [`now`](Self::now).
     fn wall_micros(&self) -> u64;
     /// Completes when [`now`](Self::now) has reached `at`, or a little later.
     fn sleep_until(&self, at: Instant) -> BoxFuture<()>;
@@ -35,14 +37,14 @@ pub trait Runtime: Send + Sync + 'static {
     fn random(&self, bytes: &mut [u8]);
 }
 
-/// The longest single sleep. tokio's timers stop while the machine is suspended, so a long sleep is split: after a
-/// suspend, a deadline is noticed within this time.
+/// The longest single sleep. tokio's timers stop while the machine is suspended. Long sleeps are split, so that a
+/// deadline is noticed within this time after a suspend.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
 /// Timers and tasks of tokio, clocks and random numbers of the operating system.
 #[derive(Debug)]
 pub(crate) struct Tokio {
-    /// The tokio runtime seen last, for callers outside of a runtime.
+    /// The tokio runtime that was used last. Callers outside of a runtime use this one.
     last: Mutex<Option<Handle>>,
     now: fn() -> Instant,
     wall_micros: fn() -> u64,

@@ -6,7 +6,8 @@ use crate::node::redis::{Address, MasterSource};
 use crate::protocol::marker::{Configuration, Fingerprint};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// All masters that are asked, each once, with the quorum rule and the configuration that follow from them.
+/// All masters of the present and the next set, each master once, with the quorum rule and the configuration of the
+/// sets.
 pub(crate) struct Sets {
     pub(crate) addresses: Vec<Address>,
     pub(crate) quorum: Quorum,
@@ -14,8 +15,8 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    /// Builds the sets from the URLs of both. An empty `next` means that no replacement is in progress. A master in
-    /// both sets is asked once.
+    /// Builds the sets from the URLs of the present masters and of the next masters. If `next` is empty, no replacement
+    /// is in progress. A master that is in both sets is asked only once.
     pub(crate) fn of(
         masters: &[MasterSource],
         next: &[MasterSource],

@@ -11,8 +11,8 @@ use crate::protocol::instant::Instant;
 pub enum Wait {
     /// Do not wait: make one attempt.
     None,
-    /// Wait at most this long. One attempt is always made in full, so the call may exceed the time by a node timeout.
-    /// The first attempt of a `Redlock` also waits for its connections, so it may exceed the time by the connect
+    /// Wait at most this long. One attempt is always made in full, so the call may last longer than this time by a node
+    /// timeout. The first attempt of a `Redlock` also waits for its connections, so it may last longer by the connect
     /// timeout as well.
     For(Duration),
     /// Wait without a time limit. As with any wait, the call ends at once if waiting cannot help: see
@@ -55,8 +55,8 @@ pub enum RestartGuard {
     #[default]
     On,
     /// The first connection to each master is trusted, even if the master has just started. The guard applies to later
-    /// restarts. For programs that have just started the masters themselves.
+    /// restarts. Use this in programs that have just started the masters themselves.
     AfterFirstContact,
-    /// No guard. Correct only for masters that never lose a write: `appendonly yes` with `appendfsync always`.
+    /// No guard. Use this only with masters that never lose a write: `appendonly yes` with `appendfsync always`.
     Off,
 }

@@ -1,5 +1,5 @@
-//! The mutexes, atomics and wakers for state that threads share. Tests under `--cfg quorate_loom` use those of loom,
-//! which tries all interleavings of the threads (CONTRIBUTING.md).
+//! The mutexes, atomics and wakers for state that threads share. Tests under `--cfg quorate_loom` use the types of the
+//! crate loom instead, which tries all interleavings of the threads (CONTRIBUTING.md).
 
 #[cfg(not(all(test, quorate_loom)))]
 pub(crate) use {
@@ -24,8 +24,8 @@ mod loomed {
 
     use super::Mutex;
 
-    /// Runs the model in all interleavings with at most three preemptions. Nearly all concurrency bugs need fewer, and
-    /// trying all interleavings without this bound would not end.
+    /// Runs a test in all interleavings of its threads that have at most three preemptions. Nearly all concurrency bugs
+    /// need fewer. Without this limit the test would not end.
     pub(crate) fn model(of: impl Fn() + Send + Sync + 'static) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
@@ -50,8 +50,8 @@ mod loomed {
         }
     }
 
-    /// A model of `tokio::sync::Notify` for a single waiter: a notification that comes before the wait is kept. It is
-    /// needed because loom cannot see the memory orderings inside tokio's own implementation.
+    /// A model of `tokio::sync::Notify` for a single waiter. A notification that comes before the wait is not lost. The
+    /// model is needed because loom cannot see the memory orderings inside tokio's own implementation.
     #[derive(Debug)]
     pub(crate) struct Notify(Mutex<(bool, Option<Waker>)>);
 
