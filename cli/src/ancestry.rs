@@ -1,9 +1,9 @@
-//! The ancestors of this process. They can be read only on Linux, and only if `/proc` is mounted.
+//! The ancestors of this process: its parent, the parent's parent, and so on. They can be read only on Linux, and only
+//! if `/proc` is mounted.
 
 use std::os::unix::fs::MetadataExt;
 
-/// Maximum number of ancestor processes that are read from `/proc`. If this process has more ancestors, none of them is
-/// known.
+/// Maximum number of ancestor processes. If this process has more, all its ancestors count as unknown.
 const DEEPEST: usize = 1024;
 
 /// A process, identified by its pid and its start time, because the kernel reuses pids.
@@ -17,10 +17,9 @@ struct Process {
 /// This process and its ancestors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ancestry {
-    /// Inode of the pid namespace of this process. Pids of another namespace cannot be compared with the pids in
-    /// `line`.
+    /// Inode of the pid namespace of this process. Its pids cannot be compared with the pids of another namespace.
     namespace: u64,
-    /// This process first, then its ancestors, up to the process that has no parent.
+    /// This process first, then its ancestors, up to the first process without a parent.
     line: Vec<Process>,
 }
 
@@ -49,8 +48,8 @@ impl Ancestry {
         Some(format!("{pid}.{began}.{}", self.namespace))
     }
 
-    /// Whether the process called `name` is certainly not an ancestor of this process, because it has ended or was
-    /// never an ancestor. `name` is a result of [`name`](Self::name).
+    /// Whether the process called `name` is certainly not an ancestor of this process: it has ended, or was never an
+    /// ancestor. `name` has the form that [`name`](Self::name) returns.
     pub(crate) fn is_without(&self, name: &str) -> bool {
         let mut parts = name.split('.');
         let mut part = || parts.next()?.parse::<u64>().ok();
@@ -59,7 +58,7 @@ impl Ancestry {
         };
         let is = |process: &Process| u64::from(process.pid) == pid && process.began == began;
         // A process in another pid namespace may be an ancestor, because the same process has different pids in
-        // different namespaces. So compare only processes of this namespace.
+        // different namespaces. So only a name from this namespace can be ruled out.
         namespace == self.namespace && !self.line.iter().any(is)
     }
 }
@@ -99,8 +98,8 @@ mod tests {
             ("1.0.3", false),
             ("7.98.3", true),
             ("8.99.3", true),
-            // If the name has another pid namespace or is malformed, the result is `false`, because that process may be
-            // an ancestor.
+            // The name is malformed or is from another pid namespace. The result is `false`, because that process may
+            // be an ancestor.
             ("8.99.4", false),
             ("8.99", false),
             ("", false),

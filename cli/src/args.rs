@@ -36,7 +36,7 @@ struct Cli {
     talk: Talk,
 }
 
-/// The command to run.
+/// The subcommand of quorate.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Take a lock, run a command, release the lock
@@ -49,25 +49,25 @@ pub(crate) enum Command {
     /// Take a lock and hold it until Ctrl-C, a signal, or the end of standard input
     #[command(after_help = exit::table_of(&hold::CODES), after_long_help = exit::below(hold::AFTER_HELP, &hold::CODES))]
     Hold(hold::HoldArgs),
-    /// Show who holds a lock, master by master
+    /// Show the holder of a lock and the waiting clients, master by master
     #[command(after_help = exit::table_of(&status::CODES), after_long_help = exit::below(status::AFTER_HELP, &status::CODES))]
     Status(status::StatusArgs),
     /// Delete a lock on all masters, whoever holds it (last resort)
     #[command(after_help = exit::table_of(&break_::CODES), after_long_help = exit::below(break_::AFTER_HELP, &break_::CODES))]
     Break(break_::BreakArgs),
-    /// Check whether the masters are fit to hold locks
+    /// Check whether the masters are fit to hold locks, and say what to change
     #[command(after_help = exit::table_of(&doctor::CODES), after_long_help = exit::below(doctor::AFTER_HELP, &doctor::CODES))]
     Doctor(doctor::DoctorArgs),
     /// Create the tables or the path that locks need on a MySQL or ZooKeeper server
     #[command(after_help = exit::table_of(&prepare::CODES), after_long_help = exit::below(prepare::AFTER_HELP, &prepare::CODES))]
     Prepare(prepare::PrepareArgs),
-    /// Watch it work: workers share one lock while masters are killed
+    /// Show quorate at work: workers share one lock while masters are killed
     #[command(after_help = exit::below(demo::AFTER_HELP, &demo::CODES))]
     Demo(demo::DemoArgs),
-    /// Measure the cost of a quorum by size or kind, on your masters or on servers started for it
+    /// Measure the cost of a quorum by number or kind of masters, on your masters or on newly started servers
     #[command(after_help = exit::below(bench::AFTER_HELP, &bench::CODES))]
     Bench(bench::BenchArgs),
-    /// Hand out at most N units across all machines: create, take, left, drop
+    /// Manage a quota, which hands out at most N units across all machines: create, take, left, drop
     #[command(after_help = exit::table_of(&quota::CODES), after_long_help = exit::below(quota::AFTER_HELP, &quota::CODES))]
     Quota(quota::QuotaArgs),
     /// Run a command at most (or at least) once per period across all machines
@@ -85,10 +85,10 @@ pub(crate) enum Command {
         after_long_help = exit::below(lead::AFTER_HELP, &lead::CODES)
     )]
     Lead(lead::LeadArgs),
-    /// Print who leads, and every change of the leader
+    /// Print the leader of an election, and every change of the leader
     #[command(after_help = exit::table_of(&watch::CODES), after_long_help = exit::below(watch::AFTER_HELP, &watch::CODES))]
     Watch(watch::WatchArgs),
-    /// List the locks that are held, with holder and number of waiters
+    /// List the locks that are held, with their holders and the number of waiters
     #[command(after_help = exit::table_of(&list::CODES), after_long_help = exit::below(list::AFTER_HELP, &list::CODES))]
     List(list::ListArgs),
     /// Replace the masters while they are in use: status, mark, prepare, close, open, finish, back-out
@@ -112,8 +112,8 @@ impl Command {
         }
     }
 
-    /// The default log level for events of the library: warnings for commands that hold a lock or lead, no events for
-    /// the other commands. Those print the reply of each master themselves, and the demo kills masters on purpose.
+    /// The default log level for events of the library: warnings for the commands that hold a lock or lead, otherwise
+    /// nothing. The other commands print the reply of each master themselves, and the demo kills masters on purpose.
     pub(crate) fn usual(&self) -> LevelFilter {
         match self {
             Self::Run(_) | Self::Hold(_) | Self::Once(_) | Self::Lead(_) => LevelFilter::WARN,
@@ -159,7 +159,8 @@ pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
     Ok((command, talk))
 }
 
-/// Refuses a command line if the command to run could begin at a different word than the one that the parser chose.
+/// Refuses an ambiguous command line: one in which the command to run could begin at another word than the one that the
+/// parser chose.
 fn check_separator(name: &str, command: &[OsString]) -> Result<(), clap::Error> {
     let mut all = Cli::command();
     all.build();
@@ -182,9 +183,9 @@ fn check_separator(name: &str, command: &[OsString]) -> Result<(), clap::Error> 
         .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
-/// For two options that exclude each other: returns whether only the second option was typed on the command line. In
-/// that case the second option overrides the environment variable of the first option. If both options were typed, the
-/// result is an error with the text `words`.
+/// For two options that exclude each other: returns whether only the second option was typed on the command line. The
+/// second option then overrides the environment variable of the first option. If both options were typed, returns an
+/// error with the text `words`.
 fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bool, clap::Error> {
     match two.map(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
         [true, true] => Err(Cli::command().error(ErrorKind::ArgumentConflict, words)),
@@ -209,8 +210,8 @@ fn fitted(command: clap::Command, width: usize) -> clap::Command {
     command
 }
 
-/// Makes the parser treat an empty environment variable as unset, for every option. People unset a variable in this way
-/// in a unit file, a compose file or a pipeline, but the parser would use the empty text as the value.
+/// Makes the parser treat an empty environment variable as unset, for every option. Otherwise the parser would use the
+/// empty text as the value. People unset a variable by making it empty, for example in a unit file or a compose file.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     command
         .mut_args(|arg| {

@@ -47,11 +47,11 @@ pub(crate) struct BreakArgs {
     /// The name of the lock to delete
     resource: OsString,
 
-    /// Delete only the permit in this slot of the semaphore of that name (see `quorate status`)
+    /// Delete only the permit in this slot of the semaphore named RESOURCE (quorate status shows the slots)
     #[arg(long, value_name = "SLOT")]
     slot: Option<usize>,
 
-    /// Confirm: delete the lock, whoever holds it
+    /// Confirm that the lock is to be deleted, whoever holds it
     #[arg(long)]
     yes: bool,
 
@@ -97,7 +97,7 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// The text output for people: one line per master, with the state of the lock before it was deleted.
+/// The output for people: one line per master, with the state of the lock before it was deleted.
 fn page(before: &ResourceStatus) -> String {
     let mut text = holder_lines(before);
     for master in &before.masters {

@@ -1,6 +1,6 @@
-//! `quorate masters`: replaces the masters while they are in use, step by step.
+//! `quorate masters`: replaces the masters while clients use them, step by step.
 //!
-//! The library decides which steps are safe; this file calls it, waits and prints.
+//! The library decides which steps are safe. This file calls the library, waits, and prints.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 use crate::process;
 use crate::run::leaving_nothing;
 
-/// Longest ttl of the locks under which stored values are copied to the next masters. The locks are renewed during the
-/// copy. If this process is killed, they expire after at most this time.
+/// The longest ttl of the locks that are taken to copy stored values to the next masters. The locks are renewed during
+/// the copy. If this process is killed, the locks expire after at most this time.
 const LOCKED: Duration = Duration::from_secs(5);
 
 const CUT_SHORT: &str = "the step may be half done: run it again";
@@ -63,37 +63,37 @@ pub(crate) const CODES: [Meaning; 5] = [
 /// Arguments of `masters`.
 #[derive(Debug, Args)]
 pub(crate) struct ChangeArgs {
-    /// What to do
+    /// The step of the change
     #[command(subcommand)]
     step: Step,
 }
 
-/// The steps of a change of the masters.
+/// The steps of a change of the masters. "Next masters" are the masters that will replace the present ones.
 #[derive(Debug, Subcommand)]
 enum Step {
     /// Show the state of the change and the connected clients
     Status(StepArgs),
-    /// Write the generation marker to all masters; not while they are being replaced
+    /// Write the generation marker to all masters (not possible while masters are being replaced)
     Mark(StepArgs),
     /// Check the next masters, and record the change on all masters
     Prepare(StepArgs),
-    /// Refuse clients without next_masters
+    /// From now on, refuse clients that do not have next_masters
     Close(StepArgs),
-    /// Wait until the locks of refused clients have expired, and open the next masters
+    /// Wait until the locks of refused clients have expired, copy stored values, and open the next masters
     Open(StepArgs),
-    /// Refuse clients that still have next_masters
+    /// From now on, refuse clients that still have next_masters
     Finish(StepArgs),
-    /// Show how to abandon the change
+    /// Show whether the change can still be abandoned, and how
     BackOut(StepArgs),
 }
 
 /// Options of every step.
 #[derive(Debug, Args)]
 struct StepArgs {
-    /// Continue although unknown clients run scripts or set keys on these servers: none of them takes these locks
+    /// Continue although unknown clients run scripts or set keys on the masters. Use this only if they take no locks
     ///
-    /// Without this option, close and open stop if a client that is not quorate runs scripts or sets keys: it may be
-    /// another Redlock client, which does not take part in the change.
+    /// Without this option, close and open stop if a client that is not quorate runs scripts or sets keys. Such a
+    /// client may be another Redlock client, which does not take part in the change of the masters.
     #[arg(long, env = "QUORATE_STRANGERS_PASS", value_parser = clap::builder::BoolishValueParser::new())]
     strangers_pass: bool,
 
@@ -190,7 +190,7 @@ async fn closed(change: &MastersChange<'_>) -> Outcome {
 
 async fn opened(change: &MastersChange<'_>) -> Outcome {
     if change.look().await.stage() >= ChangeStage::Open {
-        // The next masters are open already. Repeat the step for masters that were unreachable when it first ran.
+        // The next masters are already open. Repeat the step for masters that were unreachable when the step first ran.
         let survey = taken(change, change.open_again().await).await?;
         show(&survey)?;
         return done(
@@ -240,8 +240,8 @@ async fn left(change: &MastersChange<'_>) -> Outcome {
     }
 }
 
-/// Returns the state of the change after `step`. If the library refused the step, prints the state of all masters, and
-/// then the reasons for the refusal.
+/// Returns the state of the masters after `step`. If the library refused the step, prints the state of all masters and
+/// the reasons for the refusal.
 async fn taken(
     change: &MastersChange<'_>,
     step: Result<Survey, ChangeError>,
@@ -256,7 +256,7 @@ async fn taken(
     }
 }
 
-/// Prints what the refused step still needs, and returns the failure.
+/// Prints what is missing for the refused step, and returns the failure.
 fn refused<T>(missing: &[String]) -> Result<T, Failure> {
     for missing in missing {
         output::say(missing);
@@ -360,8 +360,8 @@ fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
     ]
 }
 
-/// The cell for the clients connected to this master: the number of quorate clients at each step of the change, and the
-/// number of other clients.
+/// The text for the clients that are connected to this master: the number of quorate clients at each step of the
+/// change, and the number of other clients.
 fn clients(master: &MasterSeen) -> Cell {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
     for client in &master.seen.clients {

@@ -1,4 +1,5 @@
-//! Prints completion scripts, which are generated from the command line. After `--` they complete the command to run.
+//! Prints completion scripts, which are generated from the command line. The scripts also complete the command to run,
+//! after `--`.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -15,8 +16,8 @@ Examples:
     quorate completions zsh > ~/.zfunc/_quorate
     quorate completions fish > ~/.config/fish/completions/quorate.fish";
 
-/// Appended to the bash script. Completes the command after `--` with `_command_offset` of the package bash-completion.
-/// If the package is not installed, completes program and file names instead.
+/// Appended to the generated bash script. Completes the command after `--` with the function `_command_offset` of the
+/// package bash-completion. If that package is not installed, completes names of programs and files instead.
 const BASH: &str = r#"
 _quorate_or_command() {
     local at
@@ -38,7 +39,7 @@ _quorate_or_command() {
 complete -F _quorate_or_command -o bashdefault -o default quorate
 "#;
 
-/// Appended to the fish script. Completes the command after `--`.
+/// Appended to the generated fish script. Completes the command after `--`.
 const FISH: &str = r#"
 function __fish_quorate_command
     set -l words (commandline -opc) (commandline -ct)
@@ -51,7 +52,7 @@ complete -c quorate -n 'contains -- -- (commandline -opc)' -xa '(__fish_quorate_
 /// Arguments of `completions`.
 #[derive(Debug, Args)]
 pub(crate) struct CompletionArgs {
-    /// The shell
+    /// The shell that the script is for
     shell: Shell,
 }
 

@@ -1,8 +1,8 @@
-//! The options about masters. Flags take precedence over `QUORATE_*` variables, then follow the TOML file and the
-//! library's defaults.
+//! The options about masters. A flag overrides a `QUORATE_*` variable, which overrides the TOML file, which overrides
+//! the library's default.
 //!
-//! The argument parser merges flags and variables. This module adds the settings of the TOML file and passes the result
-//! to the library's builder, which checks it.
+//! The argument parser merges flags and variables. This module adds the settings of the TOML file, and passes the
+//! result to the library's builder, which checks it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::settings::{self, MasterSettings};
 /// The configuration file that is read if it exists and `--config` is not given.
 const DEFAULT_FILE: &str = "quorate.toml";
 
-/// For each option that neither a flag nor a variable gives, uses the value in the TOML file. For settings of the
-/// library, `Settings::or` does this.
+/// Takes the values of these options from the TOML file if neither a flag nor a variable has set them. Only for options
+/// that are not settings of the library; for settings of the library, use `Settings::or`.
 macro_rules! fill {
     ($options:ident from $under:ident: $($name:ident),+ $(,)?) => {
         $($options.$name = $options.$name.take().or($under.$name.take());)+
@@ -28,8 +28,8 @@ macro_rules! fill {
 }
 pub(crate) use fill;
 
-/// How long the command waits at its end for releases, in addition to the node timeout. If a master takes longer, the
-/// lock may remain on that master until its ttl expires.
+/// How long the command waits at its end for its releases, in addition to the node timeout. If a master takes longer to
+/// answer, the lock may stay on that master until its ttl expires.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// How to reach the masters, and the rules of the lock. Every command takes these.
@@ -41,14 +41,14 @@ pub(crate) struct MasterOptions {
 
     /// TOML file with settings [default: quorate.toml, if it exists]
     ///
-    /// It may set all options about masters, and ttl, wait, max_hold, note, keep_for and grace. The keys are the long
-    /// options with underscores: masters = ["redis://a", ..], ttl = "10s".
+    /// The file may set every option about masters, and ttl, wait, max_hold, note, keep_for and grace. Its keys are the
+    /// long options with underscores: masters = ["redis://a", ..], ttl = "10s".
     #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
     config: Option<PathBuf>,
 }
 
 impl MasterOptions {
-    /// Reads the configuration file and fills in the settings that neither a flag nor a variable gives.
+    /// Reads the configuration file. Uses its value for every setting that neither a flag nor a variable gives.
     ///
     /// # Errors
     ///
@@ -84,12 +84,12 @@ impl MasterOptions {
         &mut self.given.0
     }
 
-    /// How long a master may take to reply.
+    /// The longest time that a master may take to reply.
     pub(crate) fn node_timeout(&self) -> Duration {
         self.settings().node_timeout.unwrap_or(DEFAULT_NODE_TIMEOUT)
     }
 
-    /// How long the command may wait at its end for releases: the node timeout plus [`PARTING`].
+    /// How long the command may wait at its end for its releases: the node timeout plus [`PARTING`].
     pub(crate) fn parting(&self) -> Duration {
         self.node_timeout() + PARTING
     }
@@ -133,8 +133,8 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
         .build()
         .map_err(Failure::internal)?;
     let outcome = runtime.block_on(future);
-    // Dropping the runtime would wait for its thread that resolves a host name, even if the name server does not reply.
-    // The result of that thread is not needed any more (test `silent_name_server_does_not_delay_the_exit`).
+    // Do not wait for the runtime's thread that resolves a host name, even if the name server never replies. The result
+    // of that thread is not needed any more (test `silent_name_server_does_not_delay_the_exit`).
     runtime.shutdown_background();
     outcome
 }

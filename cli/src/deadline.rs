@@ -9,15 +9,15 @@ use std::time::Duration;
 /// The next action that the supervisor must take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// The lock is valid for long enough: decide again after at most this time.
+    /// The lock is valid for long enough. Decide again after at most this time.
     KeepRunning(Duration),
-    /// Little validity is left: send `SIGTERM` if it was not sent yet, and decide again after this time.
+    /// The lock ends soon. Send `SIGTERM` if it was not sent yet, and decide again after at most this time.
     Terminate(Duration),
     /// The lock's validity or the grace period has ended: send `SIGKILL`.
     Kill,
 }
 
-/// How long before the end of a lock's validity `SIGTERM` and `SIGKILL` are sent.
+/// How long before the end of a lock's validity the command gets `SIGTERM` and `SIGKILL`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Deadline {
     grace: Duration,
@@ -25,12 +25,13 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// Computes when the command gets its signals, for a lock with this `ttl` (or `max_hold`, if that is shorter).
-    /// `grace` is the time between `SIGTERM` and `SIGKILL`.
+    /// Computes when the command gets its signals, for a lock with this `ttl` (or with this `max_hold`, if it is
+    /// shorter). `grace` is the time between `SIGTERM` and `SIGKILL`.
     ///
-    /// Renewals are due after a third of the ttl, so the validity of a healthy lock varies between two thirds and the
-    /// whole of it. Grace and margin together take at most half of the ttl, so that one failed renewal and its retries
-    /// fit in before the command gets a signal. A longer grace is shortened.
+    /// A lock is renewed after a third of its ttl, so the remaining validity of a healthy lock is between two thirds of
+    /// the ttl and the whole ttl. The grace period and the safety margin together take at most half of the ttl, and a
+    /// longer grace period is shortened. So one failed renewal and its retries have time before the command gets a
+    /// signal.
     pub(crate) fn new(ttl: Duration, grace: Duration) -> Self {
         let margin = (ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let fits = (ttl / 2).saturating_sub(margin);
@@ -46,15 +47,15 @@ impl Deadline {
     }
 
     /// How long before the end of the lock's validity the guard process sends `SIGTERM` and `SIGKILL`. The guard sends
-    /// both a little later than the supervisor would, so that the guard acts only if the supervisor could not.
+    /// each signal a little later than the supervisor, because it must act only if the supervisor could not.
     pub(crate) fn backstop(self) -> (Duration, Duration) {
         (self.grace + self.margin / 2, self.margin / 2)
     }
 
-    /// Decides what to do when the lock is valid for another `remaining`. `terminated_for` is the time since `SIGTERM`
-    /// was sent, `None` if it was not sent.
+    /// Decides what to do if the lock is valid for another `remaining`. `terminated_for` is the time since `SIGTERM`
+    /// was sent; `None` if it was not sent.
     ///
-    /// `SIGTERM` is final: even if a renewal succeeds later, the command gets only the rest of its grace period.
+    /// `SIGTERM` is final: even if a later renewal succeeds, the command gets only the rest of its grace period.
     pub(crate) fn decide(self, remaining: Duration, terminated_for: Option<Duration>) -> Action {
         let Some(to_kill) = remaining
             .checked_sub(self.margin)

@@ -1,7 +1,8 @@
-//! `quorate doctor`: checks whether the masters are fit to hold locks. Each finding says what to change.
+//! `quorate doctor`: checks whether the masters are fit to hold locks. Each finding (a problem or a note) says what to
+//! change.
 //!
 //! The library inspects the masters over the same kind of connections that locks use. The module
-//! [`findings`](crate::findings) judges the inspections, and this module prints the findings.
+//! [`findings`](crate::findings) derives the findings, and this module prints them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -94,16 +95,16 @@ struct MasterReport {
     grant: Vec<String>,
     settings: BTreeMap<String, String>,
     unseen: Vec<String>,
-    /// The state of the master, as the table for people shows it.
+    /// The state of the master, which only the table for people shows.
     #[serde(skip)]
     state: State,
 }
 
-/// Whether locks can use the master.
+/// Whether the master is usable for locks.
 #[derive(Debug, Clone, Copy)]
 enum State {
     Up,
-    /// The master replies, but refuses to serve locks for this client.
+    /// The master replies, but refuses to serve locks to this client.
     Refuses,
     Down,
 }
@@ -144,7 +145,7 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
     Ok(if well { exit::OK } else { exit::FINDINGS })
 }
 
-/// The median clock offset of the masters, which is subtracted from all offsets that are shown.
+/// The median of the masters' clock offsets, in milliseconds. It is subtracted from every offset that is shown.
 fn middle_clock(inspections: &[Inspection]) -> i64 {
     let mut clocks: Vec<i64> = inspections
         .iter()

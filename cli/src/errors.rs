@@ -22,12 +22,12 @@ fn needs_fencing(what: &str) -> String {
     format!("{what} need fencing tokens: do not use --fencing off")
 }
 
-/// The failure of a command because a quota could not be read or written.
+/// The failure of `quorate quota` because the quota could not be read or written.
 pub(crate) fn no_quota(error: ValueError) -> Failure {
     no_value(error, "quota", "quorate quota create NAME N")
 }
 
-/// The failure of `once` because its record of the last period could not be read or written.
+/// The failure of `quorate once` because the record of its last period could not be read or written.
 pub(crate) fn no_record(error: ValueError) -> Failure {
     no_value(error, "record", "quorate once --create NAME")
 }
@@ -60,8 +60,7 @@ fn no_value(error: ValueError, what: &str, create: &str) -> Failure {
     }
 }
 
-/// The error message if a signal interrupts the access to a stored value, which is made under the lock of the same
-/// name.
+/// The error message if a signal interrupts the access to a stored value. The access takes the lock of the same name.
 pub(crate) const VALUE_CUT_SHORT: &str = "no lock is held; if the lock had been acquired already, the change may or may not have been made";
 
 fn code_of(error: &AcquireError) -> u8 {

@@ -6,13 +6,14 @@ use nix::sys::signal::Signal;
 
 /// Exit code: the command succeeded.
 pub(crate) const OK: u8 = 0;
-/// Exit code: `doctor` found a problem, a step of `masters` was refused, or a quota has fewer units than requested.
+/// Exit code: `doctor` found a problem, a step of `quorate masters` was refused, or a quota has fewer units than
+/// requested.
 pub(crate) const FINDINGS: u8 = 1;
 /// Exit code: the command line, a variable, the configuration file or the resource name is wrong.
 pub(crate) const USAGE: u8 = 64;
 /// Exit code: no quorum of masters answered.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// Exit code for an internal failure: a process could not be started, or a result could not be written.
+/// Exit code for an internal failure: for example, a process could not be started, or a result could not be written.
 pub(crate) const SOFTWARE: u8 = 70;
 /// Exit code: the lock was lost while the command ran under it.
 pub(crate) const LOST: u8 = 74;
@@ -87,11 +88,10 @@ pub(crate) fn signalled(n: i32) -> u8 {
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) line: String,
-    /// The signal that ended this command. The `quorate` process then ends itself with the same signal, so that its
-    /// parent process sees the signal.
+    /// The signal that ended this command. If it is set, the `quorate` process ends itself with the same signal, so
+    /// that its parent process sees the signal.
     pub(crate) signal: Option<Signal>,
-    /// Whether the failure is an expected outcome and not an error. The flag `-q` suppresses the message of an expected
-    /// outcome.
+    /// Whether the failure is an expected outcome and not an error. The flag `-q` suppresses its message in that case.
     pub(crate) is_usual: bool,
 }
 
@@ -114,7 +114,7 @@ impl Failure {
         Self::new(USAGE, line)
     }
 
-    /// Appends `more` to the message of this failure.
+    /// Appends the text `more` to the message of this failure.
     pub(crate) fn with(mut self, more: &str) -> Self {
         self.line.push_str(more);
         self
@@ -128,7 +128,7 @@ impl Failure {
         }
     }
 
-    /// Replaces the exit code of this failure by `code` if the cause is that another client holds the lock.
+    /// Sets the exit code of this failure to `code` if the cause is that another client holds the lock.
     pub(crate) fn on_conflict(self, code: u8) -> Self {
         let is_conflict = self.code == HELD;
         Self {
@@ -187,8 +187,8 @@ mod tests {
         }
     }
 
-    /// The exit codes of `run`, except 0, because `run` then returns the code of the command, and 1, which `run` does
-    /// not use.
+    /// The exit codes of `run` without 0 and 1: for 0, `run` returns the code of the command, and 1 is not used by
+    /// `run`.
     fn run_codes() -> impl Iterator<Item = &'static Meaning> {
         TABLE.iter().filter(|(code, _)| !matches!(*code, "0" | "1"))
     }

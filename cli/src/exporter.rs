@@ -1,4 +1,4 @@
-//! Writes the metrics of one `quorate run` to a file and to statsd. It uses a thread of its own, because a disk or a
+//! Writes the metrics of one `quorate run` to a file and to statsd. A separate thread does this, because a disk or a
 //! name server that hangs must not delay the renewal of the lock.
 
 use std::fs;
@@ -14,21 +14,21 @@ use crate::exit::{self, Failure};
 use crate::metrics::RunMetrics;
 use crate::output;
 
-/// How long `quorate run` waits at its end for the address of the statsd server to be resolved. It waits twice as long
-/// for all metrics to be written.
+/// How long sending the metrics waits for the address of the statsd server to be resolved. At its end, `quorate run`
+/// waits up to twice this time until all metrics are written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The options for the metrics of a `quorate run`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ExporterArgs {
-    /// Write metrics of the run to this file, for Prometheus
+    /// Write metrics to this file, in the format of Prometheus
     ///
-    /// For the textfile collector of the node exporter: name the file *.prom, in the directory of the collector. The
-    /// file is replaced atomically, when the command starts and when the run has ended.
+    /// For the textfile collector of the node exporter: put the file into the collector's directory, under a name that
+    /// ends in .prom. quorate replaces the file atomically: when the command starts, and when quorate ends.
     #[arg(long, value_name = "FILE", env = "QUORATE_METRICS_FILE")]
     metrics_file: Option<PathBuf>,
 
-    /// Send metrics of the run to this statsd server, over UDP
+    /// Send metrics to this statsd server, over UDP, when quorate ends
     #[arg(long, value_name = "HOST:PORT", env = "QUORATE_STATSD")]
     statsd: Option<String>,
 }
@@ -62,8 +62,7 @@ impl Exporter {
         };
         let mut args = args.clone();
         if let Some(path) = &mut args.metrics_file {
-            // If the path is a symbolic link, use the path of its target, so that the target is replaced and not the
-            // link.
+            // If the path is a symbolic link, write to its target. Otherwise the link itself would be replaced.
             *path = fs::canonicalize(&path).unwrap_or(path.clone());
             try_out(path)?;
         }
@@ -93,7 +92,7 @@ impl Exporter {
     }
 
     /// Records the exit code of the `quorate run`, and waits a limited time until the metrics are written. `conflict`
-    /// is the exit code that means that another client holds the lock.
+    /// is the exit code to report if another client holds the lock.
     pub(crate) fn end(mut self, outcome: Result<u8, u8>, conflict: u8) {
         let ran = self.metrics.is_running;
         let (label, code) = match outcome {
@@ -163,8 +162,8 @@ fn now() -> f64 {
     since.map_or(0.0, |since| since.as_millis() as f64 / 1e3)
 }
 
-/// Checks that the metrics file can be written, before the lock is acquired. A full disk is not an error here, because
-/// it may have space at the end of the run.
+/// Checks, before the lock is acquired, that the metrics file can be written. A full disk is not an error here, because
+/// it may have space again when the metrics are written.
 fn try_out(path: &Path) -> Result<(), Failure> {
     let beside = beside(path);
     let tried = check_kind(path).and_then(|()| fs::write(&beside, ""));
@@ -178,7 +177,8 @@ fn try_out(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Checks that the path is a regular file or does not exist: replacing a device or a pipe would remove it.
+/// Checks that the path is a regular file or does not exist. A device or a pipe is refused, because replacing the file
+/// would remove it.
 fn check_kind(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
@@ -188,7 +188,7 @@ fn check_kind(path: &Path) -> io::Result<()> {
 }
 
 /// Replaces the metrics file atomically: writes a temporary file, whose name the collector ignores, and renames it. If
-/// another `quorate run` has meanwhile written a later time of its last success, that later time is kept.
+/// the old file has a later time of the last success, written by another `quorate run`, keeps that time.
 fn replace(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     check_kind(path)?;
     metrics.remember(&fs::read_to_string(path).unwrap_or_default());

@@ -23,11 +23,11 @@ pub(crate) struct FileOptions {
     pub(crate) settings: Settings,
     /// The option `keep_for`: the least time for which `run` keeps the lock.
     pub(crate) keep_for: Option<Duration>,
-    /// The option `grace`: the time between SIGTERM and SIGKILL when the lock ends.
+    /// The option `grace`: the time between SIGTERM and SIGKILL when the lock ends or is lost.
     pub(crate) grace: Option<Duration>,
 }
 
-/// The keys `keep_for` and `grace` of the TOML file are options of the command, not settings of the library.
+/// The keys `keep_for` and `grace` of the TOML file. They are options of the command, not settings of the library.
 const KEEP_FOR: &str = "keep_for";
 const GRACE: &str = "grace";
 
@@ -50,8 +50,8 @@ impl FileOptions {
         })
     }
 
-    /// Parses the TOML file. An error is one line with the line number and the key. The line quotes no value of another
-    /// key, because values may contain passwords.
+    /// Parses the TOML file. The error is one line with the line number and the key. It does not quote the values of
+    /// other keys, because they may contain passwords.
     fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| {
             let what = error.message().replace('\n', " ");
@@ -76,8 +76,8 @@ impl FileOptions {
 pub(crate) enum Source {
     /// The user named the file. It may be a pipe, as with `--config <(..)`.
     Named,
-    /// The file exists under the default name. It must be a regular file, because reading anything else might never
-    /// end.
+    /// The file exists under the default name. It must be a regular file, because reading a pipe or a device might
+    /// never end.
     Found,
 }
 

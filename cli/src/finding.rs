@@ -1,4 +1,4 @@
-//! A finding of `doctor`, and the settings that the checks depend on.
+//! A finding of `doctor` (a problem or a note), and the settings that the checks of `doctor` use.
 
 use std::time::Duration;
 
@@ -20,18 +20,18 @@ pub(crate) enum Severity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) severity: Severity,
-    /// The name of the check, which is stable across versions.
+    /// The name of the check that reported this, which is stable across versions.
     pub(crate) check: &'static str,
     /// The master that the finding is about; `None` if it is about all masters.
     pub(crate) master: Option<String>,
-    /// The observation, without the name of the master.
+    /// The observation of the check, without the name of the master.
     #[serde(rename = "finding")]
     pub(crate) what: String,
-    /// The change that is recommended to the user.
+    /// The recommended change.
     pub(crate) advice: String,
 }
 
-/// The settings of the clients that the checks depend on.
+/// The settings of the clients that the checks of `doctor` use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     /// The longest ttl that any client uses.
@@ -42,8 +42,8 @@ pub(crate) struct Rules {
     pub(crate) prefix: bool,
 }
 
-/// A function that adds a finding about one master. Its arguments are the severity, the name of the check, the
-/// observation and the advice.
+/// A function that adds a finding about one master. Its arguments are the severity, the name of the check, what the
+/// check saw, and the advice.
 pub(crate) trait Add: FnMut(Severity, &'static str, String, &str) {}
 
 impl<F: FnMut(Severity, &'static str, String, &str)> Add for F {}

@@ -1,4 +1,4 @@
-//! The checks of `doctor`. They derive findings from the inspections of the masters, without I/O.
+//! The checks of `doctor`. They derive findings (problems and notes) from the inspections of the masters, without I/O.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use crate::finding::{Add, Finding, Rules, Severity};
 use crate::output::{human, redact};
 use crate::records;
 
-/// The server versions that `scripts/versions` tests. A test compares docs/operations.md with this list.
+/// The server versions that `scripts/versions` tests. A test compares the versions in docs/operations.md with this
+/// list.
 const TESTED: [(&str, &str); 7] = [
     ("redis", "6.2"),
     ("redis", "7.0"),
@@ -21,11 +22,11 @@ const TESTED: [(&str, &str); 7] = [
 
 /// Largest clock difference between masters that is not reported, in milliseconds.
 const CLOCKS_AGREE_MS: i64 = 500;
-/// Time by which `max_ttl` must exceed the clock difference between masters, so that fencing tokens increase even after
-/// all masters have lost their data. Clock differences count twice here, and each may be one second.
+/// By this time `max_ttl` must exceed the clock difference between the masters. Then fencing tokens increase even if
+/// all masters lose their data. The 2 s allow for two clock errors of one second each.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
-/// Runs all checks: on each master alone, and on all masters together. The most severe findings come first.
+/// Runs all checks on each master and on all masters together. The most severe findings come first.
 pub(crate) fn judge(masters: &[Inspection], rules: Rules) -> Vec<Finding> {
     let mut findings = Vec::new();
     together(masters, rules, &mut findings);
@@ -108,9 +109,9 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
 
 /// Adds findings about rights that the configured user of this master lacks.
 fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
-    // Leave out rights that only the persistence check needs, because that check reports them itself.
+    // Leave out the rights that only the persistence check needs, because the persistence check reports them itself.
     let told = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
-    // Without a prefix, a lock may have any name, and only the operator knows which names are in use. So the operator
+    // Without a prefix, lock names can be anything, and only the operator knows which names are in use. So the operator
     // may have limited the user to some keys on purpose.
     let unclear = |missing: &&MissingRight| missing.is_about_keys() && !rules.prefix;
     let missing: Vec<&MissingRight> = master.missing.iter().filter(told).collect();
@@ -230,8 +231,8 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Checks that the masters have generation markers. Clients use the generation marker to recognise that a master was
-/// replaced by another server at the same address.
+/// Checks that the masters have generation markers. From a missing marker, clients recognise another server at the
+/// address of a master.
 fn marked(masters: &[Inspection], add: &mut impl Add) {
     // Generation markers are used only if all masters are Redis or Valkey servers.
     let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();
@@ -374,7 +375,7 @@ fn just_started(master: &Inspection, add: &mut impl Add) {
             Some(uptime) => format!("started {} ago", human(uptime)),
             None => "started recently".to_owned(),
         };
-        // Round up to a whole second, because "0s" would not be useful as the time to wait.
+        // Round up to a whole second, because "0s" makes no sense as a time to wait.
         let left = Duration::from_secs(left.as_secs() + 1);
         add(
             Severity::Warning,

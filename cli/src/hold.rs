@@ -87,7 +87,8 @@ fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
     config::block_on(leaving_nothing(&lock.redlock, lock.parting, work))
 }
 
-/// Prints the fencing token and waits until the hold ends. Returns the signal if a signal ended the hold.
+/// Prints the fencing token and holds the lock until a signal or the end of standard input. Returns the signal, if it
+/// was a signal.
 async fn hold(
     guard: &LockGuard,
     lock: &Lock,
@@ -96,7 +97,7 @@ async fn hold(
     let began = Instant::now();
     let number = guard.fencing_token();
     let number = number.map_or_else(|| "-".to_owned(), |token| token.to_string());
-    // Print on a separate thread, so that the lock is renewed even if nobody reads stdout.
+    // Print on a separate thread, because a full pipe must not stop the renewal of the lock.
     let mut told = tokio::task::spawn_blocking(move || output::print_line(&number));
     let mut input = std::pin::pin!(input::ended());
     let mut is_told = false;
@@ -115,7 +116,7 @@ async fn hold(
             () = &mut input => return still_held(guard, lock, began, None),
             written = &mut told, if !is_told => {
                 is_told = true;
-                // Keep holding the lock even if stdout has no reader, so that nobody receives the fencing token.
+                // If nobody reads stdout, nobody receives the fencing token. Hold the lock anyway.
                 let _is_read = written.map_err(Failure::internal)??;
             }
             () = tokio::time::sleep(nap.min(TICK)) => {}
@@ -123,7 +124,7 @@ async fn hold(
     }
 }
 
-/// The result of `hold` after the user ended it: success if the lock was still valid, else the failure for a lost lock.
+/// The result of `hold` when a signal or the end of standard input ends it. Fails if the lock was lost before.
 fn still_held(
     guard: &LockGuard,
     lock: &Lock,
@@ -137,8 +138,8 @@ fn still_held(
     Err(lost(guard, lock, began, why))
 }
 
-/// How long to sleep, because the lock is certainly valid for this time; `None` if the lock must be reported as lost
-/// now.
+/// How long the lock is certainly valid, which is the time to sleep before the next check; `None` if the lock must be
+/// reported as lost now.
 fn nap(guard: &LockGuard, lock: &Lock) -> Option<Duration> {
     match Deadline::new(lock.room(), Duration::ZERO).decide(guard.remaining(), None) {
         Action::KeepRunning(nap) | Action::Terminate(nap) => Some(nap),

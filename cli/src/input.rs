@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Resolves at the end of standard input, which a separate thread reads. Never resolves if standard input is
-/// `/dev/null`: background jobs and services have it because they have no input.
+/// `/dev/null`: background jobs and services get `/dev/null` as their input, and must not end at once.
 pub(crate) async fn ended() {
     if is_null() {
         return std::future::pending().await;
@@ -34,8 +34,8 @@ fn is_null() -> bool {
 }
 
 fn read_to_the_end() {
-    // When this process is in the background of a terminal, a read would stop it, and the lock would expire. While
-    // SIGTTIN is blocked, the read fails instead.
+    // If this process is in the background of a terminal, the read would stop this process, and the lock would expire.
+    // With SIGTTIN blocked, the read fails instead.
     let mut background = SigSet::empty();
     background.add(Signal::SIGTTIN);
     let _ = background.thread_block();

@@ -1,4 +1,5 @@
-//! The kind of lock that `run` takes, and the variables that inform nested `quorate` processes about it.
+//! The kind of lock that `run` takes, and the variables that tell `quorate` processes inside the command about this
+//! lock.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -17,14 +18,14 @@ const HELD: &str = "QUORATE_HELD";
 /// The variable with the owner id of the nearest ancestor that holds a lock as an owner.
 const OWNER: &str = "QUORATE_OWNER";
 
-/// Arguments of `run` about the kind of lock.
+/// Options of `run` for the kind of lock.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct KindArgs {
-    /// Lock this resource as well, all or none (may be given up to 15 times)
+    /// Lock this resource as well: quorate gets all resources or none (may be given up to 15 times)
     #[arg(long, value_name = "RESOURCE", conflicts_with_all = ["shared", "permits", "owner", "reenter"])]
     also: Vec<OsString>,
 
-    /// Take a read lock: several readers can hold it at a time, but no writer together with them
+    /// Take a read lock: several readers can hold the lock at the same time, but not together with a writer
     #[arg(long, conflicts_with_all = ["permits", "owner", "reenter"])]
     shared: bool,
 
@@ -32,11 +33,11 @@ pub(crate) struct KindArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["owner", "reenter"])]
     permits: Option<usize>,
 
-    /// Take the lock as this owner: all runs with the same owner can hold it at a time
+    /// Take the lock as this owner: all quorate processes with the same owner can hold the lock at the same time
     #[arg(long, value_name = "ID", conflicts_with = "reenter")]
     owner: Option<String>,
 
-    /// Take the lock as the owner of the quorate process that this one runs under
+    /// Take the lock as the same owner as the outer quorate process, whose command this process belongs to
     #[arg(long)]
     reenter: bool,
 }
@@ -52,7 +53,7 @@ pub(crate) enum Kind {
 }
 
 impl KindArgs {
-    /// The first given option that asks for another kind of lock than the exclusive lock on one resource.
+    /// The first of the given options that selects another kind of lock than the exclusive lock on one resource.
     pub(crate) fn asks_for_another(&self) -> Option<&'static str> {
         let asked = [
             (!self.also.is_empty(), "--also"),
@@ -65,7 +66,7 @@ impl KindArgs {
         asked.next().map(|(_, option)| option)
     }
 
-    /// Returns the kind of lock that the options ask for on this resource.
+    /// Returns the kind of lock that the options select for this resource.
     ///
     /// # Errors
     ///
@@ -94,8 +95,8 @@ impl KindArgs {
 }
 
 impl Kind {
-    /// Creates the library's request for this kind of lock. The request borrows the owner id from `owner`, which this
-    /// function fills.
+    /// Creates the library's request for this kind of lock. If the lock has an owner, this function stores it in
+    /// `owner`, and the request borrows it from there.
     ///
     /// # Errors
     ///
@@ -140,8 +141,8 @@ impl Kind {
         std::iter::once(first).chain(also.iter().map(OsString::as_os_str))
     }
 
-    /// Refuses to wait for a lock that an ancestor process holds. The wait would never end, because the ancestor waits
-    /// for this process.
+    /// Refuses to wait for a lock that an ancestor process holds. Such a wait would never end, because the ancestor
+    /// waits for this process to end.
     ///
     /// # Errors
     ///
@@ -165,36 +166,36 @@ impl Kind {
         Ok(())
     }
 
-    /// Whether this is a read lock that an ancestor process already holds as a reader. In that case only a queued
-    /// writer can make this process wait. That writer waits for the ancestor, and the ancestor waits for this process
-    /// to end.
+    /// Whether this is a read lock that an ancestor process already holds as a reader. If so, only a queued writer can
+    /// delay this process. That wait would be a deadlock: the writer waits for the ancestor, and the ancestor waits for
+    /// this process to end.
     pub(crate) fn is_read_above(&self, place: &Place, resource: &OsStr) -> bool {
         let held = Held::by_ancestors();
         let place = place.of(resource);
         *self == Self::Shared && held.of(&place).any(|hold| hold.letter == b's')
     }
 
-    /// Whether this lock can be granted while ancestor processes have the holds `held`.
+    /// Whether the masters can grant this lock while ancestor processes have the holds `held`.
     fn goes_beside<'a>(&self, held: impl Iterator<Item = Hold<'a>>) -> bool {
-        // Separate the permits of the semaphore from holds of the plain lock, because the two are independent even if
-        // their names are the same.
+        // Separate the permits of the semaphore from holds of the plain lock: the two are independent of each other,
+        // even if their names are equal.
         let (ours, plain): (Vec<Hold<'_>>, Vec<_>) = held.partition(|hold| hold.letter == b'p');
         match self {
             Self::Permits(permits) => {
-                // Count only holds in slots below `permits`: a hold in a higher slot takes none of the permits that are
-                // requested here.
+                // Count only permits in slots below `permits`. A permit in a higher slot takes none of the slots that
+                // this process may get.
                 let taken = ours.iter().filter(|hold| hold.may_be_below(*permits));
                 *permits == 0 || taken.count() < *permits
             }
             Self::Shared => plain.iter().all(|hold| hold.letter == b's'),
-            // An owner lock excludes other owners, so every hold of an ancestor must have the same owner as this lock.
+            // An owner lock excludes all other owners, so every ancestor that holds the lock must have the same owner.
             Self::Owner(id) => plain.iter().all(|hold| hold.owner().as_ref() == Some(id)),
             Self::Exclusive | Self::Several(_) => plain.is_empty(),
         }
     }
 
-    /// The environment variables that inform nested `quorate` processes about this lock. `slot` is the slot of the
-    /// permit, if the lock is a permit of a semaphore.
+    /// The environment variables that tell `quorate` processes inside the command about this lock. `slot` is the slot
+    /// of the permit, if the lock is a permit of a semaphore.
     pub(crate) fn environment(
         &self,
         place: &Place,
@@ -217,8 +218,8 @@ impl Kind {
                 _ => {}
             }
             if let Some(holder) = &holder {
-                // Add the name of this process to the entry. A daemon that outlives this process keeps the variable,
-                // and can then ignore the entry because the named process is no ancestor of it.
+                // Add the name of this process to the entry. A daemon that outlives this process inherits the variable,
+                // and ignores the entry because the named process is not its ancestor.
                 entry.push_str(&format!("@{holder}"));
             }
             held.extend(entry.into_bytes());
@@ -231,12 +232,12 @@ impl Kind {
     }
 }
 
-/// Refuses access to a stored value while an ancestor process holds the lock of the same name. Every access to the
-/// value takes that lock.
+/// Refuses access to a stored value while an ancestor process holds the lock of the same name, because every access to
+/// the value takes that lock.
 ///
 /// # Errors
 ///
-/// If an ancestor process holds the lock, because the wait for the lock would never end.
+/// If an ancestor process holds the lock. The wait for it would never end.
 pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<(), Failure> {
     let held = Held::by_ancestors();
     if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
@@ -266,13 +267,14 @@ struct Held {
 impl Held {
     fn by_ancestors() -> Self {
         let entries = std::env::var_os(HELD).unwrap_or_default().into_vec();
-        // Most processes have no ancestor that holds a lock. So read `/proc` only if [`HELD`] lists locks.
+        // Read `/proc` only if [`HELD`] lists locks, because most processes have no ancestor that holds a lock.
         let told = !entries.is_empty();
         let ancestry = told.then(Ancestry::of_this_process).flatten();
         Self { entries, ancestry }
     }
 
-    /// The holds of ancestor processes on the resource `place`, which is a text made of resource, masters and prefix.
+    /// The holds of ancestor processes on one resource. The text `place` names the resource, its masters and its
+    /// prefix.
     fn of<'a>(&'a self, place: &'a str) -> impl Iterator<Item = Hold<'a>> {
         let entries = self.entries.split(|byte| *byte == b' ');
         entries.filter_map(move |entry| {
@@ -287,23 +289,24 @@ impl Held {
         })
     }
 
-    /// Whether the process that acquired the hold has ended or is no ancestor, so that it does not wait for this
-    /// process. Returns `false` if that is unknown, for example because an older version of quorate did not write the
-    /// holder's name.
+    /// Whether this hold cannot make this process wait for itself, because the process that acquired it has ended or is
+    /// not an ancestor. `false` if that is unknown, for example because an older version of quorate did not write the
+    /// name of the holder.
     fn is_over(&self, holder: Option<&[u8]>) -> bool {
         let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());
         let ours = self.ancestry.as_ref().zip(holder);
         ours.is_some_and(|(ours, holder)| ours.is_without(holder))
     }
 
-    /// The owner id that an ancestor process used to take the lock on `place`.
+    /// The owner id with which an ancestor process holds the lock on `place`; `None` if no ancestor holds it as an
+    /// owner.
     fn holder(&self, place: &str) -> Option<String> {
         self.of(place).find_map(|hold| hold.owner())
     }
 }
 
-/// Describes for messages who holds a lock: `readers`, an owner, or the token of a single holder. `key` is the value of
-/// the lock key.
+/// Describes the holder of a lock in messages: `readers`, an owner, or the token of a single holder. `key` is the value
+/// of the lock key.
 pub(crate) fn holder_words(key: &str) -> String {
     match key.strip_prefix("quorate:owner:") {
         Some(owner) => format!("owner '{owner}'"),
@@ -325,7 +328,7 @@ impl Hold<'_> {
         String::from_utf8(unprintable(id)?).ok()
     }
 
-    /// Whether the slot of this hold may be one of the slots 0 to `permits` - 1. An unknown slot may be.
+    /// Whether the slot of this permit may be below `permits`. `true` if the slot is unknown.
     fn may_be_below(&self, permits: usize) -> bool {
         let slot = self
             .which
@@ -339,8 +342,8 @@ fn nearest_owner() -> Option<String> {
     std::env::var(OWNER).ok().filter(|id| !id.is_empty())
 }
 
-/// The masters and the key prefix of a resource. The same resource name with other masters or another prefix is another
-/// lock.
+/// The masters and the key prefix of a resource. The same resource name with other masters or another prefix means
+/// another lock.
 pub(crate) struct Place {
     masters: u64,
     prefix: String,

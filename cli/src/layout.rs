@@ -1,8 +1,8 @@
 //! Wraps help texts, so that columns stay aligned and examples can still be copied.
 //!
 //! A help page consists of blocks, separated by empty lines. A block is either a paragraph, or a heading followed by
-//! lines that are indented by four spaces. The indented lines of a block are commands, or they have two columns. A line
-//! that is indented by eight spaces describes the command above it.
+//! lines that are indented by four spaces. These indented lines are either all commands, or all have two columns. A
+//! line that is indented by eight spaces describes the command above it.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,10 +11,10 @@ use rustix::termios::tcgetwinsize;
 
 /// Maximum width of a help text in columns. Longer lines are hard to read on any terminal.
 const WIDEST: usize = 100;
-/// Minimum width that a help text is wrapped at, in columns.
+/// Minimum width of a help text in columns, even if the terminal is narrower.
 const NARROWEST: usize = 32;
 
-/// A no-break space: lines are never broken at it.
+/// A no-break space: lines are not broken here.
 const HARD: char = '\u{a0}';
 
 /// A paragraph, or a heading with its lines: the text between two empty lines of a help page.
@@ -66,8 +66,8 @@ fn block(text: &str) -> Block {
     }
 }
 
-/// Finds where the second column of these lines starts; `None` if they have only one. It starts at a position that
-/// follows a space in every line, and at least two spaces in one of the lines.
+/// Finds where the second column of these lines starts; `None` if the lines have only one column. The second column
+/// starts at a position that follows a space in every line, and at least two spaces in one line.
 fn second_column(lines: &[&str]) -> Option<usize> {
     let own = lines.iter().filter(|line| !line.starts_with("        "));
     let own: Vec<Vec<char>> = own.map(|line| line.chars().collect()).collect();
@@ -106,13 +106,13 @@ fn laid_out(block: &Block, width: usize) -> String {
     lines.join("\n")
 }
 
-/// Breaks a command into several lines with a backslash at the end, as a shell accepts them.
+/// Breaks a command into several lines that end in a backslash, so that it can be copied into a shell.
 fn broken(words: &str, width: usize) -> String {
     let whole = format!("    {words}");
     if visible(&whole) <= width {
         return whole;
     }
-    // Text in quotes counts as one word, and is not broken.
+    // Treat text in quotes as one word, so that it is not broken.
     let mut quote = None;
     let whole = whole.chars().map(|letter| match (quote, letter) {
         (None, '\'' | '"') => {
@@ -167,7 +167,7 @@ pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
     text
 }
 
-/// The number of columns that a text takes on a terminal. Colour sequences count as zero columns.
+/// The number of columns that a text takes on a terminal, without its colour sequences.
 pub(crate) fn visible(text: &str) -> usize {
     let mut count = 0;
     let mut letters = text.chars();
@@ -188,8 +188,8 @@ pub(crate) fn columns(of: impl AsFd) -> Option<usize> {
     (columns > 0).then(|| columns.max(NARROWEST))
 }
 
-/// The width of a help text: the width of the terminal on stdout, else the variable `COLUMNS`, else the width of the
-/// controlling terminal.
+/// The width of a help text: the width of the terminal on stdout, else the value of the variable `COLUMNS`, else the
+/// width of the controlling terminal.
 pub(crate) fn page_width() -> usize {
     let named = || std::env::var("COLUMNS").ok()?.trim().parse().ok();
     let terminal = || columns(File::open("/dev/tty").ok()?);

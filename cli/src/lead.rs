@@ -1,4 +1,5 @@
-//! `quorate lead`: campaigns, runs the command while this machine is the leader, and campaigns again after a loss.
+//! `quorate lead`: campaigns, runs the command while this machine is the leader, and campaigns again after it has lost
+//! leadership.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -64,7 +65,7 @@ pub(crate) const CODES: [Meaning; 9] = [
     ),
 ];
 
-/// Time before this machine campaigns again after its command failed, so that another machine can lead.
+/// How long this machine waits after its command failed before it campaigns again, so that another machine can lead.
 const RESPITE: Duration = Duration::from_secs(1);
 
 /// Arguments of `lead`.
@@ -84,11 +85,11 @@ pub(crate) struct LeadArgs {
     )]
     command: Vec<OsString>,
 
-    /// Text that observers see for the leader, for example an address; at most 1 KiB
+    /// Text that other machines see for the leader, for example its address; at most 1 KiB
     #[arg(long, value_name = "TEXT", env = "QUORATE_NOTE")]
     note: Option<String>,
 
-    /// How long a dead leader still counts as leader [default: 10s]
+    /// Time until another machine can lead after the leader has crashed [default: 10s]
     #[arg(long, value_name = "TIME", env = "QUORATE_TTL", value_parser = config::duration)]
     ttl: Option<Duration>,
 
@@ -111,7 +112,7 @@ impl LeadArgs {
     }
 }
 
-/// Campaigns, and runs the command in each term of leadership, until `lead` ends.
+/// Campaigns, and runs the command each time this machine becomes the leader, until `lead` ends.
 pub(crate) fn run(mut args: LeadArgs) -> Outcome {
     let (masters, mut file) = std::mem::take(&mut args.masters).complete()?;
     config::fill!(args from file: grace);
@@ -133,13 +134,15 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
 enum WayOut {
     /// `quorate lead` exits with this code, which is the exit code of the command.
     Code(u8),
-    /// `quorate lead` ends itself by this signal, which ended the command or arrived before leadership was lost.
+    /// `quorate lead` ends itself by this signal. The signal ended the command, or it had asked `lead` to end when
+    /// leadership was lost.
     Signal(Signal),
 }
 
-/// The result of one term of leadership.
+/// The next action of `lead` after one term of leadership, which is the time from becoming leader until losing or
+/// resigning leadership.
 enum Term {
-    /// This was the last term: `lead` ends now.
+    /// `lead` ends now.
     Last(WayOut),
     /// Leadership was lost: campaign again at once.
     Lost,
@@ -182,7 +185,7 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     let election = election.waiting(move |seen| display.see(seen));
     let note = args.note.as_deref().unwrap_or_default();
     let leads = election.campaign(note).await.map_err(not_acquired)?;
-    // Remove the progress line, which shows the wait for leadership, before the next message is printed.
+    // Remove the progress line about the wait for leadership before the next message is printed.
     drop(election);
     output::mention(format!(
         "leading '{}', term {}",
@@ -207,7 +210,7 @@ fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option
     env
 }
 
-/// Runs the command during one term of leadership.
+/// Runs the command during one term of leadership, and returns what `lead` does afterwards.
 async fn command(
     leads: &Leadership,
     argv: &[OsString],
@@ -241,9 +244,9 @@ async fn command(
     }
 }
 
-/// The result of a term of leadership whose command ended with this exit code.
+/// The next action of `lead` after the command ended by itself with this exit code.
 fn ended_with(code: u8, asked_to_end: bool) -> Term {
-    // If the command could not be started, end now, because it could not be started in the next term either.
+    // End now if the command could not be started, because the next attempt would fail as well.
     if asked_to_end || matches!(code, exit::OK | exit::NOT_EXECUTABLE | exit::NOT_FOUND) {
         return Term::Last(WayOut::Code(code));
     }
@@ -254,7 +257,7 @@ fn ended_with(code: u8, asked_to_end: bool) -> Term {
     Term::Failed
 }
 
-/// The result of a term of leadership that ended because leadership was lost.
+/// The next action of `lead` after leadership was lost.
 fn lost(
     guard: &LockGuard,
     cause: &str,

@@ -35,7 +35,7 @@ pub(crate) const CODES: [Meaning; 4] = [
 /// Arguments of `list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// List only locks whose names begin with this
+    /// List only locks whose names begin with this text
     #[arg(value_name = "PREFIX", default_value = "")]
     beginning: OsString,
 

@@ -18,7 +18,8 @@ use crate::process::{self, Signals};
 use crate::settings::LockSettings;
 use crate::waiting::WaitDisplay;
 
-/// How long the acquire may take at most, which counts towards `max_hold`. On an overloaded machine it may take longer.
+/// Allowance for the time that the acquire took, which counts towards `max_hold` but is not measured. On an overloaded
+/// machine the acquire may take longer.
 const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
@@ -55,7 +56,7 @@ pub(crate) struct Lock {
     pub(crate) kind: Kind,
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
-    /// How long the process waits at its end until the releases have been sent.
+    /// How long the process waits at its end for its releases to reach the masters.
     pub(crate) parting: Duration,
     wait: Wait,
     note: Option<String>,
@@ -125,8 +126,8 @@ impl Lock {
         self.max_hold.map_or(self.ttl, |most| most.min(self.ttl))
     }
 
-    /// Returns `max_hold` if it is the reason why a lock ended after `held_for`. The deadline ends the command before
-    /// the end of the lock's validity, so `held_for` may be a little shorter than `max_hold`.
+    /// Returns `max_hold` if it is the reason why the lock ended after `held_for`. `held_for` may be a little shorter
+    /// than `max_hold`, because the command is ended before the lock's validity ends.
     pub(crate) fn max_hold_over(&self, held_for: Duration, deadline: Deadline) -> Option<Duration> {
         let (notice, _) = deadline.backstop();
         let reached = held_for + notice + SLACK.min(self.ttl / 4);
@@ -138,9 +139,9 @@ impl Lock {
         self.kind.is_read_above(&self.place, &self.resource)
     }
 
-    /// How long to wait for the lock. If an ancestor process already holds the read lock, the wait is at most one ttl,
-    /// which gives a queued writer time to give up. Waiting longer cannot help: an outage of more than one ttl would
-    /// also have ended the ancestor's lock.
+    /// How long to wait for the lock. If an ancestor process already holds this read lock, the wait is at most one ttl.
+    /// In that time a queued writer may give up, or an outage may end. A longer outage would also end the ancestor's
+    /// lock.
     fn patience(&self) -> Wait {
         match self.wait {
             Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),
@@ -149,7 +150,7 @@ impl Lock {
         }
     }
 
-    /// Acquires the lock. A signal that asks this process to end ends the wait.
+    /// Acquires the lock. The wait ends early if a signal asks this process to end.
     ///
     /// # Errors
     ///
@@ -189,7 +190,8 @@ impl Lock {
     }
 }
 
-/// The replies of the masters that refused to renew the lock, in brackets; empty if no master refused.
+/// The replies of the masters that refused to renew the lock, in brackets; empty if no master refused. For messages
+/// about a lost lock.
 pub(crate) fn said(guard: &LockGuard) -> String {
     let report = guard.report().into_iter();
     let failed: Vec<String> = report

@@ -49,7 +49,7 @@ pub(crate) fn start(talk: Talk, usual: LevelFilter) {
     let _ = tracing::subscriber::set_global_default(lines);
 }
 
-/// The log levels in the variable `RUST_LOG`. An empty variable counts as unset.
+/// The log levels that the variable `RUST_LOG` sets. An empty variable counts as unset.
 fn from_environment() -> Option<Targets> {
     let wanted = std::env::var("RUST_LOG").ok()?;
     if wanted.trim().is_empty() {
@@ -92,7 +92,7 @@ where
     }
 }
 
-/// Receives each event in a single write, and prints it as one line.
+/// Receives each event as a single write, and prints it as one line.
 struct Lines;
 
 impl io::Write for Lines {

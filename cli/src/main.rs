@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     if let Err(error) = process::repair_inherited() {
         return finish(Err(Failure::internal(error)));
     }
-    // Return now if this process is a helper that another `quorate` has started.
+    // If another `quorate` has started this process as a helper, do only the helper's work.
     if let Some(code) = process::helper::main() {
         return code;
     }

@@ -9,8 +9,8 @@ use crate::exit::Failure;
 ///
 /// # Errors
 ///
-/// If the URL of a MySQL or ZooKeeper master is invalid, or if this build does not support the kind of master. Redis
-/// URLs are checked later, when the `Redlock` is built.
+/// If the URL of a MySQL or ZooKeeper master is invalid, or if this build does not support this kind of master. Redis
+/// URLs are checked only when the `Redlock` is built.
 pub(crate) fn add(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, Failure> {
     match scheme(url) {
         Scheme::Redis => Ok(builder.master(url)),

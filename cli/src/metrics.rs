@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Every outcome of a `quorate run`, as the value of the label.
+/// Every outcome of a `quorate run`, as the metric's label `outcome` names it.
 const OUTCOMES: [&str; 7] = [
     OK,
     "failed",
@@ -16,14 +16,14 @@ const OUTCOMES: [&str; 7] = [
 /// The outcome if the command ran and ended with exit code 0.
 const OK: &str = "ok";
 
-/// The only metric that a later run keeps from an earlier run of the same resource.
+/// The only metric whose value is taken over from an earlier `quorate run` of the same resource.
 const LAST_SUCCESS: &str = "quorate_run_last_success_time_seconds";
 
-/// The metrics of one `quorate run`, as far as they are known yet.
+/// The metrics of one `quorate run`, with the values that are known so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RunMetrics {
     pub(crate) resource: String,
-    /// When the `quorate run` started, in seconds since 1970-01-01 UTC. All times of this type have this form.
+    /// When the `quorate run` started, in seconds since 1970-01-01 UTC. All times in this struct use this unit.
     pub(crate) began: f64,
     pub(crate) waited: Duration,
     /// Whether the command is running.
@@ -134,8 +134,8 @@ impl RunMetrics {
         lines.join("\n")
     }
 
-    /// Reads the time of the last success of this resource from `earlier`, the metrics text of an earlier `quorate
-    /// run`. Keeps the later one of that time and the time of this run.
+    /// Takes over the time of the last success of this resource from `earlier`, the metrics text of an earlier `quorate
+    /// run`, unless this `quorate run` has a later time.
     pub(crate) fn remember(&mut self, earlier: &str) {
         let series = format!(
             "{LAST_SUCCESS}{{resource=\"{}\"}} ",

@@ -71,19 +71,19 @@ pub(crate) const CODES: [Meaning; 9] = [
 /// Arguments of `once`.
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
-    /// Length of a period
+    /// Length of a period, for example 24h
     #[arg(long, value_name = "TIME", env = "QUORATE_PER", value_parser = config::duration, required_unless_present_any = ["create", "drop"])]
     per: Option<Duration>,
 
-    /// Run again after a failure or a crash, until the command has exited with 0 in this period
+    /// If the command fails or crashes, run it again at the next call in the same period, until it exits with 0
     #[arg(long, env = "QUORATE_AT_LEAST", value_parser = clap::builder::BoolishValueParser::new())]
     at_least: bool,
 
-    /// Create the record; all masters must be reachable
+    /// Create the record of the last period; all masters must be reachable
     #[arg(long, conflicts_with_all = ["drop", "command", "shell"])]
     create: bool,
 
-    /// Remove the record from every master
+    /// Remove the record of the last period from all masters
     #[arg(long, conflicts_with_all = ["command", "shell"])]
     drop: bool,
 
@@ -92,7 +92,7 @@ pub(crate) struct OnceArgs {
 }
 
 impl OnceArgs {
-    /// The options that `once` shares with `run`.
+    /// The options of `quorate run`, which `once` also has.
     pub(crate) fn shared(&mut self) -> &mut RunArgs {
         &mut self.run
     }
@@ -103,10 +103,10 @@ impl OnceArgs {
     }
 }
 
-/// Any period will do to create or drop the record, because neither depends on the period.
+/// A period for `--create` and `--drop`. Its length has no effect there.
 const SOME: Duration = Duration::from_secs(1);
 
-/// Runs a command once per period, or creates or drops the record that says in which period the command last ran.
+/// Runs a command once per period, or creates or drops the record of the last period in which the command ran.
 pub(crate) fn run(args: OnceArgs) -> Outcome {
     if let Some(option) = args.run.lock.kind().asks_for_another() {
         return Err(Failure::usage(format!(

@@ -1,7 +1,7 @@
 //! Messages on stderr, and results on stdout: lines, tables, JSON.
 //!
-//! Colours are used only if the stream is a terminal and `NO_COLOR` is not set, and never carry information that the
-//! text lacks. Everything printed on stderr passes [`redact`], so that no message contains a password.
+//! Colours are used only if the stream is a terminal and `NO_COLOR` is not set. The text says the same without them.
+//! Everything that is printed on stderr goes through [`redact`], so that no message contains a password.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Whether `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Suppresses messages from now on if `quiet` is true, otherwise allows them.
+/// Whether to suppress messages from now on.
 pub(crate) fn be_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
@@ -54,9 +54,9 @@ pub(crate) fn mention(line: impl Display) {
     }
 }
 
-/// Prints one line on stderr while a lock is held or waited for. The line is dropped if stderr would block, for example
-/// because of Ctrl-S in the terminal or a pager that is not scrolled. Blocking this process would stop the renewal of
-/// the lock (test `blocked_stderr_does_not_cost_the_lock`).
+/// Prints one line on stderr while a lock is held or waited for. Drops the line if a write to stderr would block, for
+/// example after Ctrl-S in the terminal, because a blocked process does not renew the lock (test
+/// `blocked_stderr_does_not_cost_the_lock`).
 pub(crate) fn say_in_passing(line: impl Display) {
     let stderr = io::stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
@@ -74,7 +74,7 @@ pub(crate) fn complain(line: &str) {
     );
 }
 
-/// Prints a result on stdout. Nothing is printed if stdout is a closed pipe, and this is not an error.
+/// Prints a result on stdout. If stdout is a closed pipe, drops the text; this is not an error.
 ///
 /// # Errors
 ///
@@ -112,11 +112,12 @@ pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
     written(result).map(|()| !gone)
 }
 
-/// Resolves when stdout has no reader any more, for commands that write nothing for a long time.
+/// Resolves when stdout has no reader any more. For commands that print nothing for a long time, and so would not
+/// notice.
 pub(crate) async fn unread() {
     loop {
         let stdout = io::stdout();
-        // `events` is empty because poll always reports that the reader has closed its end.
+        // Request no events, because `poll` always reports that the reader has closed the pipe.
         let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
         let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
         if poll(&mut fds, PollTimeout::ZERO) == Ok(1)
@@ -184,8 +185,8 @@ impl Cell {
     }
 }
 
-/// Formats a table with a bold heading and two spaces between columns. If the terminal is too narrow for it, each cell
-/// gets a line of its own.
+/// Formats a table with a bold heading and two spaces between columns. If the terminal is too narrow for the table,
+/// prints each cell on a separate line.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     let wide = columns(heading, rows);
     let is_too_wide = |room: &usize| wide.lines().any(|line| layout::visible(line) > *room);
@@ -195,7 +196,7 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     }
 }
 
-/// Formats each row as several lines, one per cell. Cells without a value are left out.
+/// Formats each row as several lines, one per cell. Cells with the text `-` are left out.
 fn records(heading: &[&str], rows: &[Vec<Cell>], room: usize) -> String {
     let names = heading.iter().skip(1).map(|name| layout::visible(name));
     let left = names.max().unwrap_or(0);
@@ -242,8 +243,8 @@ fn columns(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     text
 }
 
-/// Formats a duration for people. It is rounded down to seconds from 1 min on, to milliseconds from 1 ms on, else to
-/// microseconds.
+/// Formats a duration for people. It is rounded down: to seconds if it is at least 1 min, to milliseconds if it is at
+/// least 1 ms, otherwise to microseconds.
 pub(crate) fn human(duration: Duration) -> String {
     let rounded = if duration >= Duration::from_secs(60) {
         Duration::from_secs(duration.as_secs())

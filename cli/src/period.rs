@@ -1,4 +1,4 @@
-//! Decides whether the command of `once` is due in the present period, and records the period when the command has run.
+//! Decides whether the command of `once` must run in the current period, and records the period as done.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -10,27 +10,31 @@ use crate::exit::Failure;
 use crate::output::{self, human};
 use crate::process::{self, Signals};
 
-/// The present period of a command of `once`, and whether a failed command is retried.
+/// The options of `once` for the period of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Period {
     pub(crate) per: Duration,
-    /// Whether the command runs again in the same period after a failure or a crash (`--at-least`).
+    /// Whether the command is run again in the same period after it failed or crashed (`--at-least`).
     pub(crate) at_least: bool,
 }
 
-/// The period that is recorded after the command has succeeded; empty if nothing must be recorded any more.
+/// The period that must still be recorded as done after the command has succeeded; empty if nothing must be recorded.
 #[must_use]
 pub(crate) struct Unrecorded<'a>(Option<Turn<'a>>);
 
 impl<'a> Unrecorded<'a> {
-    /// The value for a command that `once` does not control: nothing is recorded for it.
+    /// For `quorate run` without `once`: no period is recorded.
     pub(crate) fn nothing() -> Self {
         Self(None)
     }
 
-    /// Checks whether the command is due. The caller must hold the lock. Returns `None` if the command has already run
-    /// in this period. Fails if a signal arrives before the period is recorded, because the command must not be started
-    /// after the signal.
+    /// Checks whether the command must run now; without `--at-least`, also records the period as done. The caller must
+    /// hold the lock. Returns `None` if the period was already done.
+    ///
+    /// # Errors
+    ///
+    /// If the record cannot be read or written, if the program cannot be started, or if a signal arrives before the
+    /// period is recorded. The command must not be started after such a signal.
     pub(crate) async fn begin(
         once: &Once,
         name: &str,
@@ -59,10 +63,10 @@ impl<'a> Unrecorded<'a> {
             }
             Due::Now(turn) if at_least => Ok(Some(Self(Some(turn)))),
             Due::Now(turn) => {
-                // Check the program before the period is recorded: a command that cannot be started must not use up the
-                // period.
+                // Check the program before the period is recorded: if the program cannot be started, the period must
+                // not count as done.
                 process::look_for(program)?;
-                // Yield once, because the runtime receives pending signals only when a task yields.
+                // Yield once, because the runtime delivers pending signals only when a task yields.
                 unless_signalled(tokio::task::yield_now(), signals).await?;
                 turn.record().await.map_err(no_record)?;
                 Ok(Some(Self(None)))
@@ -70,7 +74,7 @@ impl<'a> Unrecorded<'a> {
         }
     }
 
-    /// Records that the period is done, if the command ended with exit code 0.
+    /// If the command ended with exit code 0, records the period as done, unless it is recorded already.
     pub(crate) async fn ended(self, code: u8) {
         if let (Some(turn), 0) = (self.0, code)
             && let Err(error) = turn.record().await
@@ -82,7 +86,7 @@ impl<'a> Unrecorded<'a> {
     }
 }
 
-/// Runs `work`, but fails if a signal asks this process to end first.
+/// Runs `work`. Fails if a signal that asks this process to end arrives first.
 async fn unless_signalled<T>(
     work: impl Future<Output = T>,
     signals: &mut Signals,

@@ -1,4 +1,4 @@
-//! Progress on stderr: lines, and on a terminal also a bar below them.
+//! Progress messages on stderr, and a progress bar below them if stderr is a terminal.
 
 use std::io::{IsTerminal, stderr};
 
@@ -12,12 +12,12 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts to show the progress of the demo, which has `steps` steps.
+    /// Starts to show the progress of the demo, in which `steps` prizes are sold.
     pub(crate) fn new(steps: usize) -> Self {
         Self::of(steps, "sold")
     }
 
-    /// Starts to show the progress of a job with `steps` steps; `what` names the steps.
+    /// Starts to show the progress of a job with `steps` steps. `what` is the word after the number of steps.
     pub(crate) fn of(steps: usize, what: &str) -> Self {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(steps as u64);

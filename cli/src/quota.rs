@@ -77,19 +77,19 @@ pub(crate) struct QuotaArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Create the quota with N units; all masters must be reachable, and none may have it
+    /// Create the quota with N units; all masters must be reachable, and none may already have the quota
     Create {
         #[command(flatten)]
         of: Of,
-        /// Number of units
+        /// Number of units of the quota
         #[arg(value_name = "N")]
         units: u64,
     },
-    /// Take units, all or none
+    /// Take N units, or none if fewer than N are left
     Take {
         #[command(flatten)]
         of: Of,
-        /// Number of units
+        /// Number of units to take
         #[arg(value_name = "N", default_value_t = 1)]
         units: u64,
     },
@@ -98,11 +98,11 @@ enum Verb {
         #[command(flatten)]
         of: Of,
     },
-    /// Remove the quota from every master, with all units that are left
+    /// Remove the quota and all its remaining units from all masters
     Drop {
         #[command(flatten)]
         of: Of,
-        /// Confirm: remove the quota
+        /// Confirm that the quota is to be removed
         #[arg(long)]
         yes: bool,
     },
@@ -114,7 +114,7 @@ struct Of {
     /// The name of the quota
     name: OsString,
 
-    /// How long to wait for its lock: a duration, `forever` or `none` [default: 30s]
+    /// How long to wait for the lock of the quota: a duration, `forever` or `none` [default: 30s]
     #[arg(long, value_name = "TIME", env = "QUORATE_WAIT", value_parser = config::wait)]
     wait: Option<Wait>,
 
@@ -126,11 +126,11 @@ struct Of {
     masters: MasterOptions,
 }
 
-/// The result of one access to a quota.
+/// The result of one subcommand of `quota`.
 struct Count {
     taken: u64,
     left: Option<u64>,
-    /// The number of units that were requested, if fewer are left.
+    /// The number of units that were requested, if the quota has fewer left.
     too_many: Option<u64>,
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn run(args: QuotaArgs) -> Outcome {
 }
 
 impl Of {
-    /// Runs the access `ask` on the quota, and prints its result.
+    /// Runs `ask` on the quota, and prints the result.
     fn with(self, ask: impl AsyncFnOnce(&Quota) -> Result<Count, Failure>) -> Outcome {
         let (masters, file) = self.masters.complete()?;
         let redlock = config::redlock(&masters, None)?;

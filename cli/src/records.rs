@@ -1,16 +1,16 @@
-//! Checks of `doctor` for masters that keep locks in records, which are databases and ZooKeeper. The checks do no I/O.
+//! Checks of `doctor` for database and ZooKeeper masters, which store locks as records. The checks do no I/O.
 
 use quorate::{Fault, Inspection};
 
 use crate::finding::{Add, Rules, Severity};
 use crate::output::human;
 
-/// Number of connections that should be free on the server. It is enough for two clients with five connections each:
-/// four sessions and one connection that receives notifications.
+/// Number of connections that should be free on a database server: enough for two clients. Each client opens four
+/// sessions and one connection for notifications.
 const ROOM: u64 = 2 * 5;
 
-/// Adds the finding that locks cannot use this master, if there is specific advice for its kind of server. Returns
-/// whether the finding was added.
+/// Reports that locks cannot use this master, if there is specific advice for this fault and kind of server. Returns
+/// whether it was reported.
 pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut impl Add) -> bool {
     let zookeeper = master.server.as_deref() == Some("zookeeper");
     let (check, advice) = match fault {
@@ -18,7 +18,7 @@ pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut 
             "acl",
             "name a user with access to the path in its URL (zk://user:password@host/path), or change the ACL (setAcl)",
         ),
-        // The kind of server is known only after a login. So the login succeeded, and only rights are missing.
+        // The kind of server is known only after a successful login. So only rights are missing.
         Fault::Denied(_) if master.server.is_some() => (
             "acl",
             "run `quorate prepare URL` with an administrator account: it prints the grants that are needed",
@@ -86,8 +86,8 @@ pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
     }
 }
 
-/// Checks the version of a ZooKeeper server. If the server is too old, it would fail only when a lock first uses a
-/// feature that it lacks.
+/// Checks the version of a ZooKeeper server. A server that is too old fails only later, when a lock first uses a
+/// feature that the server lacks.
 fn age(master: &Inspection, add: &mut impl Add) {
     let Some(version) = master.version.as_deref() else {
         return;
@@ -130,7 +130,7 @@ fn role(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Checks whether the database server is a member of a cluster that replicates synchronously.
+/// Checks whether the database server belongs to a cluster with synchronous replication.
 fn together_with_others(master: &Inspection, add: &mut impl Add) {
     let galera = master.setting("wsrep_on") == Some("ON");
     let group = master
@@ -215,7 +215,7 @@ fn room(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Checks whether the master replies quickly enough: within at most half of its timeout.
+/// Checks whether the master replied within half of its timeout.
 fn pace(master: &Inspection, add: &mut impl Add) {
     let (Some(trip), Some(timeout)) = (master.round_trip, master.timeout) else {
         return;
@@ -234,8 +234,8 @@ fn pace(master: &Inspection, add: &mut impl Add) {
     }
 }
 
-/// Whether the master is safe enough as the only master. A ZooKeeper ensemble is, because it survives failures of its
-/// members.
+/// Whether one such master alone is safe enough, without other masters. A ZooKeeper ensemble is, because it survives
+/// failures of its members.
 pub(crate) fn survives_alone(master: &Inspection) -> bool {
     master.server.as_deref() == Some("zookeeper")
         && master
@@ -384,7 +384,7 @@ mod tests {
         assert!(!survives_alone(&database(&[])));
     }
 
-    /// The advice that `unusable` reports for this fault of the master.
+    /// The check and the advice that `unusable` reports for this fault of the master.
     fn advice(master: &Inspection, fault: &Fault) -> String {
         let mut said = String::new();
         let why = fault.to_string();

@@ -98,15 +98,17 @@ pub(crate) struct RunArgs {
     )]
     command: Vec<OsString>,
 
-    /// Run this line with `sh -c` instead of a command: 'a | b'
+    /// Run this line with `sh -c` instead of COMMAND, for example 'a | b'
     ///
-    /// quorate cannot check that the programs in LINE exist. With `once` the period is used up even if they do not.
+    /// quorate cannot check that the programs in LINE exist. With `once`, a missing program therefore uses up the
+    /// period.
     #[arg(long, value_name = "LINE")]
     shell: Option<OsString>,
 
     /// Keep the lock for at least this long, even if the command ends earlier
     ///
-    /// If the clocks of several machines differ by less than this, they do not run a cron job twice.
+    /// This prevents several machines from running the same cron job one after another, if their clocks differ by less
+    /// than TIME.
     #[arg(long, value_name = "TIME", env = "QUORATE_KEEP_FOR", value_parser = config::duration)]
     keep_for: Option<Duration>,
 
@@ -131,13 +133,13 @@ impl RunArgs {
         &self.command
     }
 
-    /// The name of the resource, and the masters, for `quorate once` calls that run no command.
+    /// The name of the resource, and the masters. For `quorate once --create` and `--drop`, which run no command.
     pub(crate) fn into_name(self) -> (OsString, MasterOptions) {
         (self.lock.into_name(), self.masters)
     }
 }
 
-/// What to run under which lock: the options, completed from the configuration file.
+/// What to run, and under which lock: the options, completed from the configuration file.
 struct Plan {
     lock: Lock,
     command: Vec<OsString>,
@@ -150,8 +152,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// The message that says why the lock was lost, and what happened to the command. `max_hold` is checked here
-    /// because the deadline ends the command before the library reports that `max_hold` was reached.
+    /// The message that says why the lock was lost, and what happened to the command. `max_hold` is checked here,
+    /// because the command is ended before the library reports that `max_hold` was reached.
     fn why_lost(&self, held_for: Duration, cause: &str, fate: &Fate) -> String {
         let advice = match fate {
             Fate::StillRunning(_) => {
@@ -174,7 +176,7 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
     run_once(args, None)
 }
 
-/// Runs a command under a lock. With `once`, runs it only if it is due in this period.
+/// Runs a command under a lock. If `once` is given, runs the command only if it has not run in the current period.
 pub(crate) fn run_once(args: RunArgs, once: Option<Period>) -> Outcome {
     let conflict = args.lock.conflict_exit_code();
     let end = plan_and_run(args, once).map_err(|failure| failure.on_conflict(conflict))?;
@@ -189,8 +191,8 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
     let (lock, mut file) = args.lock.complete(args.masters)?;
     config::fill!(args from file: keep_for, grace);
     let grace = args.grace.unwrap_or(DEFAULT_GRACE);
-    // If `max_hold` is shorter than the ttl, the grace period must fit into `max_hold`, so that the command has time to
-    // work.
+    // If `max_hold` is shorter than the ttl, the grace period must fit into `max_hold`. Otherwise the command would
+    // have no time to work.
     let room = lock.room();
     let plan = Plan {
         command: match args.shell {
@@ -222,7 +224,7 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
         ));
     }
     let work = under_the_lock(&plan);
-    // Run this on the main thread, because the command's parent-death signal is tied to the thread that starts it.
+    // Run this on the main thread, because the kernel kills the command when the thread that started it ends.
     let end = config::block_on(leaving_nothing(&plan.lock.redlock, plan.lock.parting, work));
     let came_to = match &end {
         Ok(WayOut::Code(code)) => Ok(*code),
@@ -235,15 +237,16 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
 
 /// How `quorate run` ended, if nothing failed.
 enum WayOut {
-    /// `quorate run` exits with this code: the exit code of the command, or 0 if no command was due (`quorate once`).
+    /// `quorate run` exits with this code: the exit code of the command, or 0 if `quorate once` had nothing to run.
     Code(u8),
-    /// `quorate run` ends itself by this signal, which ended the command or was typed while `--keep-for` kept the lock.
+    /// `quorate run` ends itself by this signal. The signal ended the command, or it was SIGINT or SIGQUIT and arrived
+    /// while `--keep-for` kept the lock.
     Signal(Signal),
 }
 
-/// Runs `work`, and then waits up to `parting` until the releases that it started have reached every master that
-/// replies. It waits after an error or a panic of `work`, too. Without this wait, releases that are still being sent
-/// would be lost when the runtime ends (test `quorate_run_leaves_only_the_fencing_counter_however_it_ends`).
+/// Runs `work`, and then waits up to `parting` until every master that replies has received the releases of `work`. It
+/// waits even if `work` fails or panics. Without this wait, releases that are still being sent would be lost when the
+/// runtime ends (test `quorate_run_leaves_only_the_fencing_counter_however_it_ends`).
 pub(crate) async fn leaving_nothing<T>(
     redlock: &Redlock,
     parting: Duration,
@@ -332,7 +335,7 @@ fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsSt
     env
 }
 
-/// Checks whether the command is due. Returns `None` if `quorate once` has already run it in this period.
+/// Decides whether the command must run. Returns `None` if `quorate once` has already run it in this period.
 async fn begin<'a>(
     plan: &Plan,
     guard: &'a LockGuard,
@@ -348,12 +351,11 @@ async fn begin<'a>(
     Unrecorded::begin(&once, &name, at_least, program, guard, signals).await
 }
 
-/// Keeps the lock for `rest`, because the command ended earlier than `--keep-for` requires. Ends earlier if a signal
-/// asks for it or the lock is lost.
+/// Keeps the lock for another `rest`, because the command ended earlier than `--keep-for` requires. Ends earlier if a
+/// signal asks for it or the lock is lost.
 ///
-/// Returns only SIGINT and SIGQUIT, because the keyboard sends them to the whole job, including a loop around this
-/// process. After any other signal the result is `None`, because the exit code of the command is more useful to the
-/// caller.
+/// Returns the signal only if it is SIGINT or SIGQUIT. These come from the keyboard and are meant for the whole job,
+/// including a loop around this process. After any other signal, the caller needs the exit code of the command.
 async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Option<Signal> {
     if rest.is_zero() {
         return None;

@@ -1,5 +1,5 @@
-//! Checks where the command to run begins in the command line. It begins after `--`, which is optional if nothing is
-//! ambiguous.
+//! Checks that the command to run can begin at only one place in the command line. The separator `--` before it is
+//! optional if nothing is ambiguous.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -9,14 +9,14 @@ use crate::output;
 /// The word that separates the options of quorate from the command to run.
 const SEPARATOR: &str = "--";
 
-/// Checks that the command line can be read in only one way, namely with the command that the parser found.
+/// Checks that the command line can be understood in only one way, which is how the parser understood it.
 ///
 /// `typed` is the command line without the program name. It ends with `command`, because the parser takes everything
-/// after the first word of the command as its arguments. `is_ours` recognises the options of quorate.
+/// after the command's first word as its arguments. `is_ours` recognises the options of quorate.
 ///
 /// # Errors
 ///
-/// If the line is ambiguous. The message shows the line with `--` at the right place.
+/// If the command line is ambiguous. The message shows the command line with `--` at the right place.
 pub(crate) fn check(
     typed: &[OsString],
     command: &[OsString],
@@ -65,7 +65,7 @@ pub(crate) fn check(
     })
 }
 
-/// The corrected command line, with `--` between `head` and `command`.
+/// The corrected command line: `head`, `--`, `command`.
 fn line(head: &[OsString], command: &[OsString]) -> String {
     let mut words = vec!["quorate".to_owned()];
     words.extend(head.iter().map(|word| shown(word)));
@@ -74,7 +74,7 @@ fn line(head: &[OsString], command: &[OsString]) -> String {
     format!("`{}`", words.join(" "))
 }
 
-/// Quotes a word for a shell, if it needs quotes.
+/// The word as a user types it in a shell: in quotes if it needs them.
 fn shown(word: &OsStr) -> String {
     let text = output::bytes(word.as_bytes());
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
@@ -88,7 +88,7 @@ fn shown(word: &OsStr) -> String {
 mod tests {
     use super::*;
 
-    /// The result of [`check`] for the command line `HEAD COMMAND`. In `line`, a bar separates HEAD and COMMAND.
+    /// The result of [`check`] for a command line, in which a bar separates quorate's words from the command to run.
     fn said(line: &str) -> Result<(), String> {
         let (head, command) = line.split_once('|').expect("a bar");
         let words =

@@ -1,5 +1,5 @@
-//! The settings of the library as options of the command line. The options are made from the library's list of
-//! settings, so that a new setting needs no code in this file.
+//! The settings of the library as options of the command line. The options are generated from the library's list of
+//! settings, so a new setting needs no code here.
 
 use std::ffi::OsString;
 
@@ -13,8 +13,8 @@ pub(crate) type MasterSettings = Given<false>;
 /// The options of the commands that take a lock.
 pub(crate) type LockSettings = Given<true>;
 
-/// The settings of one option group that flags or variables give. `LOCK` selects the group: settings of the lock or of
-/// the masters.
+/// The settings that flags or variables give, of one option group: with `LOCK`, the settings of the lock, otherwise
+/// those of the masters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given<const LOCK: bool>(pub(crate) Settings);
 

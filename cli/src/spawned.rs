@@ -15,7 +15,7 @@ pub(crate) enum Spawned {
 }
 
 impl Spawned {
-    /// The reason why no server of this kind can be started on this machine, with advice; `None` if it can be started.
+    /// The reason why no server of this kind can be started on this machine, and advice; `None` if one can be started.
     pub(crate) fn missing(kind: Scheme) -> Option<String> {
         match kind {
             Scheme::Redis if quorate_testbed::available().is_none() => Some(
@@ -30,16 +30,15 @@ impl Spawned {
         }
     }
 
-    /// Starts one server for each entry of `kinds`, concurrently. If one of them fails to start, the others are
-    /// stopped.
+    /// Starts one server for each entry of `kinds`, all at the same time. If one server fails to start, stops the
+    /// others.
     pub(crate) fn start_all(kinds: &[Scheme]) -> Result<Vec<Self>, Failure> {
         thread::scope(|scope| {
             let starts: Vec<_> = kinds
                 .iter()
                 .map(|&kind| scope.spawn(move || Self::start(kind)))
                 .collect();
-            // Join all threads before the first failure is returned, so that no thread starts a server after the
-            // return.
+            // Join all threads, so that no thread starts a server after this function has returned a failure.
             let started: Vec<_> = starts
                 .into_iter()
                 .map(|start| {
@@ -102,8 +101,7 @@ impl Spawned {
         killed.map_err(Failure::internal)
     }
 
-    /// Starts the killed server again, with the data that a server of its kind keeps after a crash. A Redis server
-    /// keeps none.
+    /// Starts the killed server again, with the data that it kept. A Redis server comes back empty.
     pub(crate) fn come_back(&self) -> Result<(), Failure> {
         let back = match self {
             Self::Redis(server) => server.restart_empty(),

@@ -1,6 +1,6 @@
 //! `quorate status`: prints the state of a resource on every master, and the verdict of the majority.
 //!
-//! The command changes nothing on the masters. Its JSON output is an object `{"resources": [..]}` of
+//! The command changes nothing on the masters. Its JSON output is an object `{"resources": [..]}`, whose entries are
 //! [`ResourceStatus`].
 
 use std::ffi::OsString;
@@ -73,33 +73,33 @@ pub(crate) struct StatusArgs {
 pub(crate) struct ResourceStatus {
     /// The name of the resource; bytes that are not UTF-8 are written as `\xNN`.
     pub(crate) resource: String,
-    /// The name of the resource in hexadecimal, present only if it is not UTF-8.
+    /// The name of the resource in hexadecimal. Present only if the name is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resource_hex: Option<String>,
-    /// The slot of the permit, if this entry is a permit of the semaphore with the name `resource`.
+    /// The slot of the permit, if this entry describes a permit of the semaphore named `resource`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slot: Option<usize>,
-    /// The verdict of the majority about the lock: `held`, `free`, `split` or `unknown`.
+    /// What a majority of the masters says about the lock: `held`, `free`, `split` (no holder has a majority) or
+    /// `unknown` (no majority replied).
     pub(crate) verdict: &'static str,
     /// The value of the lock key that a majority of masters reports: the holder's token, or a fixed text that means
     /// readers or an owner.
     pub(crate) holder: Option<String>,
     /// The note that the holder of the lock has written.
     pub(crate) note: Option<NoteStatus>,
-    /// All holds of the lock, if readers or an owner hold it.
+    /// All holds of the lock, if readers or an owner hold it. Only such a lock can have several holds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) holds: Vec<HoldStatus>,
-    /// The held permits of the semaphore that has the same name as the resource.
+    /// The held permits of the semaphore named `resource`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permits: Vec<ResourceStatus>,
-    /// The clients that wait for a permit of the semaphore, listed for each master that replied; empty if no client
-    /// waits.
+    /// The clients that wait for a permit of the semaphore, for each master that replied; empty if no client waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permit_line: Vec<LineStatus>,
-    /// Why the state of the semaphore with the same name could not be read, although the plain lock could be read.
+    /// Why the semaphore named `resource` could not be read, although the plain lock could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits_error: Option<String>,
-    /// The number of masters that are a majority.
+    /// The number of masters that make a majority.
     pub(crate) quorum: usize,
     /// The number of masters that replied to `status`.
     pub(crate) answered: usize,
@@ -118,7 +118,7 @@ pub(crate) struct MasterStatus {
     pub(crate) token: Option<String>,
     /// Time until the key expires on this master, in milliseconds; null for a key without expiry.
     pub(crate) ttl_left_ms: Option<u64>,
-    /// The fencing counter on this master.
+    /// The value of the fencing counter on this master.
     pub(crate) fencing_counter: Option<u64>,
     /// The clients that wait for the lock on this master, the next one first.
     pub(crate) waiting: Vec<WaiterStatus>,
@@ -139,7 +139,7 @@ pub(crate) struct NoteStatus {
     pub(crate) pid: u32,
     /// The name of the holder's process.
     pub(crate) process: String,
-    /// When the holder acquired the lock, by its own clock.
+    /// When the holder acquired the lock, by the clock of the holder's machine.
     pub(crate) since: String,
     /// The text of `--note`.
     pub(crate) text: Option<String>,
@@ -161,7 +161,7 @@ impl NoteStatus {
     }
 }
 
-/// One of several holds of a lock in the JSON form.
+/// One hold of a lock that several clients hold at the same time, in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct HoldStatus {
     /// The token of this hold.
@@ -187,7 +187,7 @@ impl HoldStatus {
 pub(crate) struct WaiterStatus {
     /// The id of the waiter, which is the same on every master.
     pub(crate) id: String,
-    /// How long the waiter's place in the queue is kept without another heartbeat, in milliseconds.
+    /// Time until the waiter loses its place in the queue if it sends no further heartbeat, in milliseconds.
     pub(crate) lives_ms: u64,
 }
 
@@ -263,7 +263,7 @@ pub(crate) fn wrong_name(name: &OsString, why: impl std::fmt::Display) -> Failur
     Failure::usage(format!("cannot use '{shown}' as the name of a lock: {why}"))
 }
 
-/// The failure if no majority of the masters replied.
+/// The failure of `status` if no majority of the masters replied.
 pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     let kinds = status.masters.iter().filter_map(|master| master.error_kind);
     unanswered(
@@ -272,8 +272,8 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
     )
 }
 
-/// The failure if only `answered` of `of` masters replied although `needed` must reply. `kinds` are the error kinds of
-/// the other masters, which distinguish an outage from an outdated configuration.
+/// The failure if only `answered` of `of` masters replied, and at least `needed` are required. `kinds` are the error
+/// kinds of the other masters. They show whether the cause is an outage or an outdated configuration.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,
@@ -314,8 +314,8 @@ impl ResourceStatus {
         if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
             self.permit_line.clear();
         }
-        // The keys of permits and of their queue have the same prefix. So a user that may not read the queue sees no
-        // permits either.
+        // A user that may not read the queue of the semaphore sees no permits either, because the keys of both have the
+        // same prefix.
         let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
         if unread && self.verdict != "unknown" {
             let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
@@ -325,14 +325,14 @@ impl ResourceStatus {
         }
     }
 
-    /// The notes of all holders as lines, one for each hold that has a note.
+    /// The notes of all holders of the lock, one line per note.
     pub(crate) fn holders(&self) -> Vec<&str> {
         let holds = self.holds.iter().map(|hold| &hold.note);
         let notes = std::iter::once(&self.note).chain(holds).flatten();
         notes.map(|note| &*note.line).collect()
     }
 
-    /// The time until the lock has expired on all masters, as text; `-` if no master reports a time.
+    /// The longest time until the lock expires on a master, as text; `-` if no master reports a time.
     pub(crate) fn left(&self) -> String {
         let left = self.masters.iter().filter_map(|master| master.ttl_left_ms);
         let left = left.max().map(|ms| human(Duration::from_millis(ms)));
@@ -357,7 +357,7 @@ impl ResourceStatus {
         }
     }
 
-    /// The JSON form of the library's status of the resource `name`.
+    /// The JSON form of `status`, the library's status of the resource `name`.
     pub(crate) fn new(name: &[u8], status: &Status) -> Self {
         let (verdict, holder) = match status.verdict() {
             StatusVerdict::Held(holder) => ("held", Some(output::bytes(&holder))),
@@ -443,7 +443,7 @@ impl MasterStatus {
     }
 }
 
-/// The output about one resource for people: the verdict, then a table of the masters.
+/// The output for people about one resource: the verdict, then a table of the masters.
 fn page(status: &ResourceStatus) -> String {
     let (style, words) = match (status.verdict, &status.holder) {
         ("held", Some(holder)) => (YELLOW, format!("held by {}", holder_words(holder))),
@@ -490,8 +490,8 @@ fn waiting_for_permits(status: &ResourceStatus) -> usize {
     queues.max().unwrap_or(0)
 }
 
-/// The output about the semaphore of the same name: its held permits and the number of waiters. Empty if there are
-/// neither.
+/// The output for people about the semaphore of the same name: its held permits and the number of waiters, or why these
+/// could not be read. Empty if there are neither permits nor waiters.
 fn permits(status: &ResourceStatus) -> String {
     const WHICH: &str = "semaphore of the same name (a separate lock)";
     let permits = &status.permits;

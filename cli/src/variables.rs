@@ -7,8 +7,8 @@ use crate::output;
 /// The prefix of the names of all variables that quorate reads.
 const OURS: &str = "QUORATE_";
 
-/// The variables that a command gets when it runs under a lock or leads, with their meanings. A `quorate` process
-/// inside that command reads them, too.
+/// The variables that quorate sets for a command that it runs under a lock or while it leads, with their meanings. A
+/// `quorate` process inside that command reads them, too.
 pub(crate) const TOLD: [(&str, &str); 6] = [
     ("QUORATE_RESOURCE", "the name of the lock"),
     ("QUORATE_TOKEN", "the value of the lock key on the masters"),
@@ -47,7 +47,7 @@ const TOOLS: [&str; 11] = [
 pub(crate) fn warn_of_unknown(commands: &clap::Command) {
     let mut known: BTreeSet<String> = of_options(commands);
     known.extend(SERVERS.map(str::to_owned));
-    // An empty variable counts as unset, so there is no warning about it.
+    // Ignore empty variables, because they count as unset.
     let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
     let names = set.filter_map(|(name, _)| name.into_string().ok());
     for name in names.filter(|name| is_unknown(name, &known)) {
@@ -74,7 +74,7 @@ fn is_unknown(name: &str, known: &BTreeSet<String>) -> bool {
         && !TOOLS.iter().any(|tool| name.starts_with(tool))
 }
 
-/// The known variable with the most similar name; `None` if none is similar enough.
+/// The known variable whose name is most similar to `name`; `None` if no name is similar enough.
 fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let bare = name.strip_prefix(OURS)?.to_ascii_uppercase();
     let most = (bare.len() / 3).max(1);
@@ -84,7 +84,7 @@ fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     near.min().map(|(_, other)| &**other)
 }
 
-/// The Levenshtein distance of two words: the number of letters to insert, delete or replace.
+/// The Levenshtein distance of two words: the smallest number of letters to insert, delete or replace.
 fn edits(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

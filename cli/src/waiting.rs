@@ -12,11 +12,12 @@ use quorate::Waiting;
 use crate::kind::holder_words;
 use crate::output::{self, human};
 
-/// Longest wait for which nothing is printed.
+/// Without a terminal: no line is printed about a wait that is shorter than this.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Without a terminal: minimum time between two printed lines, if the state of the wait has changed.
+/// Without a terminal: if the state of the wait changes, the next line is printed at least this time after the last
+/// line.
 const CHANGE: Duration = Duration::from_secs(2);
-/// Without a terminal: time after which a line is printed even if the state of the wait has not changed.
+/// Without a terminal: if the state of the wait does not change, a line is printed after this time.
 const STILL: Duration = Duration::from_secs(30);
 
 /// The spinner on the terminal; `None` while no spinner is shown.
@@ -37,10 +38,11 @@ pub(crate) fn above(write: impl FnOnce()) {
 /// Shows one wait for a lock, until the value is dropped.
 pub(crate) struct WaitDisplay {
     resource: String,
-    /// The token of the lock under which this process runs, if an ancestor is `quorate run` or `quorate lead`.
+    /// The token of the lock under which this process runs, from the variable `QUORATE_TOKEN`; `None` if it does not
+    /// run under a lock.
     ours: Option<OsString>,
     bar: Option<ProgressBar>,
-    /// The last line that was printed: when (time since the start of the wait), and the state that it showed.
+    /// The last line that was printed: when (time since the start of the wait), and the state of the wait in it.
     last: Mutex<Option<(Duration, String)>>,
 }
 
@@ -98,8 +100,8 @@ impl Drop for WaitDisplay {
     }
 }
 
-/// The parts of the wait's state that cause a new line when they change: position in the queue, holder, and masters
-/// with problems.
+/// The state of the wait, as far as a change of it causes a new line: position in the queue, holder, and masters with
+/// problems.
 fn key(seen: &Waiting) -> String {
     let trouble = seen.trouble.iter();
     let trouble: Vec<_> = trouble

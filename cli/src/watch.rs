@@ -36,7 +36,7 @@ pub(crate) struct WatchArgs {
     /// The name of the election
     name: OsString,
 
-    /// Print JSON, one object a line
+    /// Print one JSON object per line
     #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
     json: bool,
 
@@ -44,8 +44,7 @@ pub(crate) struct WatchArgs {
     masters: MasterOptions,
 }
 
-/// Prints the leader, and every change of the leader, until stdout has no reader any more or a signal ends this
-/// process.
+/// Prints the leader and every change of the leader. Ends when stdout has no reader any more or a signal arrives.
 pub(crate) fn run(args: WatchArgs) -> Outcome {
     let (masters, file) = args.masters.complete()?;
     let redlock = config::redlock(&masters, file.settings.ttl)?;

@@ -23,8 +23,7 @@ pub(crate) fn explain(error: &clap::Error) -> Outcome {
     }
 }
 
-/// The name of the environment variable that the wrong value came from; `None` if the value was typed on the command
-/// line.
+/// The environment variable that the wrong value came from; `None` if the value was typed on the command line.
 fn origin(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
         return None;
