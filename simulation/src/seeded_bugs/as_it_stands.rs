@@ -1,4 +1,4 @@
-//! The hold of a client that keeps believing that it holds a lock, without asking the library.
+//! A frozen copy of a hold. Its client believes in the copy and never asks the library again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use quorate::runtime::BoxFuture;
 
 use crate::locker::Hold;
 
-/// A hold that always reports the state that another hold had at one moment.
+/// A copy of a hold. It always reports the state that the hold had when it was copied.
 pub(crate) struct AsItStands {
     value: Token,
     fencing: Option<u64>,

@@ -11,7 +11,7 @@ use quorate::runtime::BoxFuture;
 
 use crate::locker::Hold;
 
-/// The number of an owner, and of a resource.
+/// The number of an owner and the number of a resource.
 type Place = (u8, u8);
 
 /// The number of clones of a hold, and the hold itself.
@@ -26,7 +26,7 @@ impl CountedHolds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a further clone of the owner's hold, if the process has one.
+    /// Returns a further clone of the owner's hold; `None` if the process has counted no hold of this owner.
     pub(crate) fn join(&self, place: Place) -> Option<Arc<dyn Hold>> {
         let mut holds = self.holds();
         let (count, hold) = holds.get_mut(&place)?;
@@ -48,8 +48,8 @@ impl CountedHolds {
     }
 }
 
-/// One clone of a hold. Dropping the clone decreases the count; the last clone drops the hold. A lost hold stays
-/// counted.
+/// One clone of a hold. Dropping the clone decreases the count, and dropping the last clone drops the hold. Once the
+/// hold is lost, its clones no longer decrease the count.
 struct Counted {
     all: CountedHolds,
     place: Place,

@@ -1,7 +1,7 @@
 //! A small Redlock client that uses the same nodes as the library and has one flaw.
 //!
-//! It shares no decision with the library. It never waits in order, retries without wake-ups, and renews each lock by
-//! itself.
+//! It shares no decision with the library. It never waits in a queue, retries without wake-ups, and has one renewal
+//! task for each lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +28,7 @@ struct Core {
     process: Arc<Process>,
     nodes: Vec<Arc<dyn Node>>,
     settings: Settings,
-    /// Whether this client renews a lock, or has renewed one.
+    /// Whether this client has begun to renew any lock.
     renews: AtomicBool,
 }
 
@@ -85,7 +85,8 @@ impl Core {
         bytes
     }
 
-    /// Whether a majority of the masters agreed; `None` while the outcome is still open.
+    /// Whether a majority of the masters gave an answer that `yes` accepts; `None` while later answers can still change
+    /// the result.
     fn verdict(&self, answers: &Answers, yes: impl Fn(&Answer) -> bool) -> Option<bool> {
         let n = self.nodes.len();
         let (yes, no, faults) = counts(answers, yes);
@@ -170,8 +171,8 @@ impl Core {
         }
     }
 
-    /// Agrees on the fencing token. The outer `None` means that no majority confirmed it; the inner `None` means a lock
-    /// without a fencing token.
+    /// Chooses the fencing token, and lets a majority confirm it if no majority granted it. The outer `None` means that
+    /// the confirmation failed; the inner `None` means a lock without a fencing token.
     async fn agree(&self, claim: &Arc<Claim>, votes: &Votes) -> Option<Option<u64>> {
         if !claim.fenced() {
             return Some(None);
@@ -371,7 +372,7 @@ async fn renew(lease: std::sync::Weak<Lease>) {
     }
 }
 
-/// The handle of the holder of a lock. Dropping it releases the lock.
+/// The handle of a held lock. Dropping the handle releases the lock.
 struct WrongHold(Arc<Lease>);
 
 impl Hold for WrongHold {

@@ -74,13 +74,13 @@ impl Flaw {
         matches!(self, Self::ValuesLeftBehind | Self::CarryOneShown)
     }
 
-    /// Whether the bug replaces masters by reconfiguring the clients, without the steps of an operator.
+    /// Whether the bug replaces masters by reconfiguring the clients, without an operator's steps.
     pub(crate) fn replaces(self) -> bool {
         matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
     }
 
-    /// Returns the settings of a client with these masters and nodes. They are correct, except for bugs that count the
-    /// votes of both sets in one set.
+    /// Returns the settings of a client with these masters and nodes. The settings are correct, except for bugs that
+    /// count the votes of the old and the new masters in one set.
     pub(crate) fn counted_by(
         self,
         named: &Named,
@@ -103,8 +103,8 @@ impl Flaw {
         settings.nodes(counts.map(|(_, node)| node.clone()).collect())
     }
 
-    /// Falsifies the answer of a master that this client uses only as a new master. The client also uses the old
-    /// masters.
+    /// Falsifies a new master's answer to a client that uses both the old and the new masters. The master is not one of
+    /// the old masters.
     pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
         match (self, request, answer) {
             (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {
@@ -124,12 +124,12 @@ impl Flaw {
 
 impl ChangePlan {
     /// Returns the masters of a client for the bugs that replace masters without an operator: the first set at step 0,
-    /// else the second set. It is configured as if masters had never been replaced.
+    /// and the second set at later steps. The client is configured as if masters had never been replaced.
     pub(crate) fn replaced(&self, step: u8) -> Named {
         Named::unmarked(self.sets[usize::from(step > 0)])
     }
 
-    /// Returns the replaced master if exactly one of at least three masters is replaced by another master.
+    /// Returns the master that is replaced, if the plan replaces exactly one of at least three masters.
     pub(crate) fn one_replaced(&self) -> Option<usize> {
         let [old, next] = [self.sets[0], self.sets[1]];
         let (left, new) = (old & !next, next & !old);

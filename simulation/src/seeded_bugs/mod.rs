@@ -44,7 +44,7 @@ pub enum Flaw {
     NoDrift,
     /// All attempts of one acquire use the same lock value, instead of a random one each.
     ReusedValue,
-    /// The fencing token is the largest counter that any master granted, and is not confirmed by a majority.
+    /// The largest counter among the grants becomes the fencing token, without the confirmation of a majority.
     LargestCounter,
     /// An extension is counted even if its votes arrive after the old validity has ended.
     LateExtension,
@@ -70,7 +70,7 @@ pub enum Flaw {
     DropsWithoutRelease,
     /// A release is sent to only a majority of the masters.
     ReleasesMajority,
-    /// Only the first lock of a process is renewed.
+    /// Only the first lock that a client acquires is renewed.
     RenewsOnlyFirst,
     /// The holder of a lock that was taken away is notified only when the validity ends.
     LossAtDeadline,
@@ -80,19 +80,22 @@ pub enum Flaw {
     NobodyWoken,
     /// Masters report a largest ticket that is too small by one.
     TicketNotRaised,
-    /// Masters count the holds of a class instead of identifying them by their values.
+    /// Masters only count the holds that share a lock (those of readers or of one owner), and do not tell them apart by
+    /// their lock values.
     CountedHolds,
-    /// The marker of a class expires with its newest hold, even if an older hold lives longer.
+    /// The class marker in a shared lock's key expires with the hold that was granted or extended last, even if an
+    /// earlier hold lives longer.
     NewestExpiry,
-    /// Readers leave no class marker in the lock key.
+    /// Readers leave no class marker in the lock key, so the lock looks free to writers.
     MarkerlessReaders,
     /// The first reader does not raise the fencing counter.
     ReaderNoRaise,
-    /// A counter above a reader's fencing token confirms the token as well.
+    /// A master confirms a reader's fencing token even if the master's counter is above the token.
     ReaderAtLeast,
-    /// Restoring a reader does not raise a counter that is above the reader's fencing token.
+    /// A master restores a reader's lost hold without raising its counter, although the counter is above the reader's
+    /// fencing token.
     KeepNoRaise,
-    /// A lost hold of an owner is restored although other clients have held the lock since.
+    /// A master restores an owner's lost hold, although other clients have held the lock since.
     LateKeep,
     /// A downgrade does not raise the fencing counter.
     DowngradeNoRaise,
@@ -104,27 +107,29 @@ pub enum Flaw {
     WritersFirst,
     /// A client that wants one resource overtakes a client that waits for several.
     SinglePassesMulti,
-    /// Each resource of a lock on several resources keeps its own counter.
+    /// A master gives each resource of a lock on several resources its own counter value, instead of one value for all.
     MultiOwnCounter,
-    /// One of several resources is enough to confirm the fencing token.
+    /// A master confirms the fencing token of a lock on several resources even if it has kept only one of them.
     ConfirmAnyKey,
-    /// A master that grants only some of several resources counts as a vote.
+    /// A master that can grant only some of several resources replies as if it had granted all.
     PartialGrantCounts,
-    /// A further hold of an owner waits in the queue behind other clients.
+    /// An owner that already holds a lock and acquires it again waits in the queue behind other clients.
     OwnerInLine,
-    /// A further hold of an owner confirms a fencing token of its own, although the owner has another token already.
+    /// A master confirms a new fencing token for a further hold of an owner, although the owner has a token already.
     OwnerWritesBack,
-    /// A hold of an owner is counted whatever fencing token the master shows.
+    /// A master extends or restores a hold of an owner, even if the owner's lock has a newer fencing token.
     OwnerAnyNumber,
-    /// A further hold of an owner succeeds by a local count, even if the masters have lost the owner's lock.
+    /// A further acquire of an owner succeeds by a count in its process, even if the masters have lost the owner's
+    /// lock.
     LocalCountAnswers,
-    /// A client that is late writes its note next to the lock of another client.
+    /// A master accepts the late note of a former holder, and stores it as the note of the present holder.
     NoteOfAnybody,
     /// A release leaves the note of the released lock.
     NoteLeft,
-    /// A refusal returns whatever note is next to the lock, even if it is not the holder's.
+    /// A refusal returns any note that is next to the lock, even the note of an earlier holder.
     NoteOfLast,
-    /// An observer of an election believes one master at each read, and a different one each time, so the terms fall.
+    /// At each read, an observer of an election believes a single master, and a different one each time. The terms that
+    /// it sees can then decrease.
     TermOfOne,
     /// The small client of values has no flaw. This is the control.
     SoundRegister,
@@ -138,64 +143,67 @@ pub enum Flaw {
     SmallerNumberRead,
     /// A master without a value is counted as if it had the initial value.
     MissingIsInitial,
-    /// Values that were written in an earlier run of a server are counted.
+    /// Values that were written in an earlier run of the server process are counted.
     NoRunStamp,
-    /// A write is sent whenever a connection is made, even if the server has restarted since the read, and is counted.
+    /// A write that waits for a connection is sent even if the server has restarted since the read, and the write is
+    /// counted.
     LateRefill,
-    /// A write is counted even on masters that were not read before.
+    /// A write is counted even on masters where the value was not read before.
     WriteElsewhere,
     /// Each resource of a lock on several resources has a ticket of its own.
     TicketPerResource,
     /// A master overwrites foreign keys of another type.
     MgetWrongtype,
-    /// Masters count the permits instead of identifying them by their slots.
+    /// Masters only count the permits of a semaphore, instead of identifying them by their slots.
     CountToK,
     /// Each master offers only its own lowest free slot.
     MasterPicksSlot,
     /// Semaphores have no queue.
     NoSemaphoreLine,
-    /// The version numbers of a record repeat after a few changes.
+    /// The version numbers of a store's record repeat after a few changes.
     VersionsAgain,
-    /// A store removes what a session wrote when that session ends.
+    /// When a session ends, the store removes the records that the session wrote.
     SessionIsLease,
-    /// A client of a store without a clock does not wait until a lease has certainly ended.
+    /// A client of a store without a clock considers a lease expired after only a third of its time.
     EarlyEnd,
-    /// Commits of a lost session that are still outstanding can take effect later.
+    /// After the loss of a session, the client does not guard against unanswered commits that take effect later.
     Unsoiled,
     /// Masters that are stores vote at once after a restart.
     StoreGuardOff,
-    /// A lease is written with the time that the server's clock has certainly reached, instead of the latest time that
-    /// it may have reached.
+    /// The expiry of a lease is computed from the earliest time that the server's clock may show, instead of the
+    /// latest.
     NoSlack,
-    /// A session that was given up is used again: each reply is taken for the reply to the next request.
+    /// A session that was given up is used again. The client then takes each reply for the reply to its next request.
     KeptSession,
-    /// Clients of both sets need a majority of all masters together, instead of a majority of each set.
+    /// Clients that use the old and the new masters need a majority of all masters together, instead of a majority of
+    /// each set.
     JointUnion,
-    /// Clients of both sets need only a majority of the old masters.
+    /// Clients that use the old and the new masters need only a majority of the old masters.
     JointOldOnly,
-    /// Clients of both sets need only a majority of the new masters.
+    /// Clients that use the old and the new masters need only a majority of the new masters.
     JointNextOnly,
     /// Masters refuse no client, whatever their generation marker is.
     NextBesideOld,
-    /// The operator waits before it opens the new masters only if it sees clients that use only the old masters.
+    /// The operator waits before it opens the new masters only if it still sees clients that use only the old masters.
+    /// It ignores locks of clients that have left.
     LeftoverLock,
-    /// The fencing token is agreed on by the old masters only.
+    /// While masters are replaced, only the old masters agree on the fencing token.
     FenceOneSet,
-    /// A counter above the fencing token confirms the token while masters are replaced.
+    /// While masters are replaced, a master confirms a fencing token even if the master's counter is above the token.
     ConfirmAtLeastJoint,
     /// Counters are not carried over to the new masters.
     NoCarry,
     /// Counters are read for the new masters before the old masters are closed.
     CarryBeforeClose,
-    /// Counters are read for the new masters on only one old master.
+    /// The counters for the new masters are read on only one old master.
     CarryMinority,
     /// Tickets are drawn on the old masters only.
     TicketOneSet,
-    /// Only one old master is closed, and the operator takes the other masters for closed.
+    /// Only one old master is closed, and the operator considers the other old masters closed as well.
     CloseMinority,
     /// The operator opens the new masters at once, without waiting until old leases have ended.
     OpenWithoutWait,
-    /// A closed master already admits clients of the new masters.
+    /// A closed master admits clients that it should admit only after it has been opened.
     ClosingOpens,
     /// A client that a master no longer admits may still extend its locks there.
     ExtendUnrefused,
@@ -204,23 +212,25 @@ pub enum Flaw {
     /// Masters that are no longer used are restarted instead of stopped for good. They lose their generation markers,
     /// and no client restores the markers.
     MarkLostOnRestart,
-    /// A dead master is replaced at once by reconfiguring the clients with another master.
+    /// A dead master is replaced at once by reconfiguring the clients, without an operator's steps.
     ReplaceDeadAtOnce,
-    /// A dead master was replaced by reconfiguring the clients, and then comes back.
+    /// A dead master is replaced by reconfiguring the clients, without an operator's steps, and comes back later.
     DeadComesBack,
-    /// A restarted master reports its old run id and uptime, so clients do not notice the restart.
+    /// A restarted master reports its old run id, and an uptime that includes the time before the restart. Clients do
+    /// not notice the restart.
     WarmSpare,
     /// Values are not carried over: clients of the new masters find no values.
     ValuesLeftBehind,
-    /// The operator takes a value that one master shows for the value of a majority.
+    /// The operator takes the value of a single master for the value of a majority.
     CarryOneShown,
-    /// A counter is kept for only a day, even if it is ahead of the clock.
+    /// Masters keep each counter for only a day, even a counter that is ahead of the clock.
     CounterForADay,
 }
 
 impl Flaw {
-    /// Every seeded bug that drawn scenarios can show. `Sound` is no bug. `ConfirmAnyKey` shows only if one of several
-    /// resources is lost during a confirmation, so hand-written scenarios show it.
+    /// Every seeded bug that randomly drawn scenarios can reveal. `Sound` is missing, because it has no flaw.
+    /// `ConfirmAnyKey` is missing, because only hand-written scenarios lose one of several resources during a
+    /// confirmation.
     pub const ALL: [Self; 57] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
@@ -297,7 +307,7 @@ impl Flaw {
         Self::OF_STORES.contains(&self)
     }
 
-    /// The flaw that the driver for stores simulates for this bug; `None` if the driver is not involved.
+    /// The flaw that the library's driver for stores simulates for this bug; `None` if the driver works correctly.
     pub(crate) fn of_driver(self) -> Option<StoreFlaw> {
         match self {
             Self::EarlyEnd => Some(StoreFlaw::EarlyEnd),
@@ -403,7 +413,7 @@ impl Flaw {
         all.into_iter().find(|flaw| flaw.name() == name)
     }
 
-    /// Whether the bug is one of the small client, which then replaces the library.
+    /// Whether the bug is one of the small client, [`WrongLocker`], which then replaces the library.
     pub(crate) fn is_locker(self) -> bool {
         !self.is_of_kinds()
             && !self.is_of_values()

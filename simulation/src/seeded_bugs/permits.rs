@@ -34,8 +34,8 @@ fn slots(permit: &Permit) -> impl Iterator<Item = Permit> {
     (0..permit.permits()).map(move |slot| permit.at(slot))
 }
 
-/// Returns the place under which the checkers see a counted permit: a slot that no client believes to hold, or `place`
-/// if there is none.
+/// Returns the place (slot) that the checkers assign to a counted permit: the first slot that no client believes to
+/// hold, or `place` if every slot has a believer.
 pub(crate) fn counted_place(believers: &[Believer], kind: Kind, place: u8) -> u8 {
     let Kind::Permit(permits) = kind else {
         return place;
@@ -90,7 +90,7 @@ impl SlotsTaken {
         }
     }
 
-    /// Grants a permit while fewer permits are held than configured, in any free slot. All slots have one counter.
+    /// Grants a permit in any free slot while fewer permits are held than configured. All slots share one counter.
     fn counted(
         &mut self,
         turn: &mut Turn<'_>,

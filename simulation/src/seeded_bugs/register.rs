@@ -113,7 +113,8 @@ impl WrongRegister {
         said.filter_map(|answer| self.vote(answer))
     }
 
-    /// Reads the record. Returns the newest content if a majority of the masters has a value that counts.
+    /// Reads the record. Returns the newest content if a majority of the masters returned a value that this client
+    /// counts.
     pub(crate) async fn read<'a>(&'a self, resource: u8, guard: &LockGuard) -> Option<Known<'a>> {
         let token = guard.fencing_token()?;
         let claim = Claim::new("", name(resource).as_bytes(), guard.token(), true);
@@ -158,8 +159,8 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Records that the period which began at this time (microseconds) is done. Returns `None` if it was done before,
-    /// and `Some(true)` if a majority has written the record.
+    /// Records as done the period that began at `began_us` (microseconds). Returns `None` if the period was done
+    /// before, `Some(true)` if a majority has written the record, and `Some(false)` if not.
     pub(crate) async fn record(self, began_us: u64) -> Option<bool> {
         let began = began_us / 1_000;
         let last = self.bytes.strip_prefix(b"once ")?;
@@ -194,7 +195,7 @@ impl Known<'_> {
         Some(votes.until(written).await)
     }
 
-    /// Returns the run of the server in which this master was read.
+    /// Returns the run of the server process that answered the read of this master.
     fn run(&self, node: usize) -> Option<ServerRun> {
         match &self.read[node] {
             Some(Ok(Answer::Value { run, .. })) => Some(run.clone()),
@@ -202,7 +203,7 @@ impl Known<'_> {
         }
     }
 
-    /// Whether a write is counted that a master executed in this run of its server.
+    /// Whether the client counts a write that this master executed in the server run `run`.
     fn counts(&self, node: usize, run: &ServerRun) -> bool {
         if matches!(self.register.flaw, Flaw::WriteElsewhere | Flaw::LateRefill) {
             return true;

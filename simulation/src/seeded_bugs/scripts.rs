@@ -13,23 +13,23 @@ use super::permits::SlotsTaken;
 use super::tickets::Tickets;
 use super::turn::{Outcome, Turn, ticket};
 
-/// The largest difference between a proposal and a master's clock, in microseconds.
+/// The largest difference between a proposed counter and the master's clock, in microseconds.
 const SLACK_US: u64 = 1_000_000;
 
 /// The state that a faulty master has in addition to its keys.
 #[derive(Default)]
 pub(crate) struct WrongScripts {
-    /// The number of holds of a class that the master has counted under each lock key.
+    /// The number of shared holds that the master has counted under each lock key.
     counted: HashMap<Vec<u8>, i64>,
     /// The waiters that want several resources.
     several: HashSet<Arc<str>>,
     /// The slots of semaphores that the master has given to lock values.
     slots: SlotsTaken,
-    /// The tickets that the master has drawn for each resource.
+    /// The largest ticket that the master has drawn for each resource.
     tickets: Tickets,
 }
 
-/// Returns the class of a claim on one key; `None` for an exclusive claim.
+/// Returns the class of a claim on one key, as of readers or of an owner; `None` for an exclusive claim.
 fn class(claim: &Claim) -> Option<&Class> {
     match &claim.group()?.parts().first()?.mode {
         Mode::Class(class) => Some(class),
@@ -37,7 +37,7 @@ fn class(claim: &Claim) -> Option<&Class> {
     }
 }
 
-/// Whether the claim is an exclusive one on one resource.
+/// Whether the claim is an exclusive claim on one resource.
 fn is_plain(claim: &Claim) -> bool {
     claim.group().is_none() && claim.permit().is_none()
 }
@@ -107,7 +107,7 @@ impl Turn<'_> {
         Answer::Granted { counter }
     }
 
-    /// Restores the counter that the key had before the grant.
+    /// If the key had a counter before the grant, sets it back to that value.
     fn unraised(&mut self, key: &[u8], before: u64, answer: Outcome) -> Outcome {
         if !matches!(answer, Ok(Answer::Granted { .. })) || before == 0 {
             return answer;

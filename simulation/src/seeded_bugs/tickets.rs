@@ -9,8 +9,8 @@ use quorate::node::{Answer, Claim, Fairness, QueueInfo, Request, Ticket};
 
 use super::turn::{Outcome, Turn, ticket};
 
-/// The number of bits of one resource's ticket in the packed number. `BELOW` lower bits stay free, because the client
-/// adds to the ticket that it receives.
+/// The number of bits for one resource's ticket in the number that packs all tickets. The lowest `BELOW` bits stay
+/// free, because the client adds to the ticket that it receives.
 const BITS: u32 = 11;
 const BELOW: u32 = 4;
 
@@ -38,7 +38,7 @@ impl Tickets {
         claim.keys().enumerate().map(one).sum()
     }
 
-    /// Handles an acquire of one resource: notes its ticket. The correct master replies.
+    /// Notes the ticket of an acquire of one resource. Returns `None`, because the correct master replies.
     pub(super) fn alone(&mut self, claim: &Claim) -> Option<Outcome> {
         if let Some(ticket) = ticket(claim) {
             self.drawn(claim.key(), ticket.number);
@@ -46,7 +46,7 @@ impl Tickets {
         None
     }
 
-    /// Replies to an acquire of several resources, with a ticket for each resource.
+    /// Replies to an acquire of several resources. Each resource has a ticket of its own.
     pub(super) fn several(
         &mut self,
         turn: &mut Turn<'_>,

@@ -1,4 +1,4 @@
-//! One request to one master, as the seeded bugs that answer it see it.
+//! A request to a master that a seeded bug answers.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) type Outcome = Result<Answer, Fault>;
 
-/// One request to one master, with the memory and the time of the master.
+/// One request to one master, with the master's memory and its clock reading `now` in microseconds.
 pub(super) struct Turn<'a> {
     pub(super) memory: &'a mut Master,
     pub(super) now: u64,

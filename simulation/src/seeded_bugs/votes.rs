@@ -15,7 +15,7 @@ pub(super) struct Votes {
 }
 
 impl Votes {
-    /// Creates the votes before any master has been asked.
+    /// Creates an empty set of answers, before any master has been asked.
     pub(super) fn of(nodes: usize) -> Arc<Self> {
         Arc::new(Self {
             answers: Mutex::new(vec![None; nodes]),
