@@ -1,4 +1,4 @@
-//! Decodes the commands of the driver into the requests that they carry.
+//! Decodes the commands that the library's driver sends into the requests that they carry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn scripted(script: Script, keys: &[&[u8]], args: &[&[u8]]) -> Option<Asked> {
         Script::Release => release(key, args),
         Script::ReleaseFair => release_fair(key, args),
         Script::Extend => extend(keys, args),
-        // No simulated client sends LOOK for a slot of a semaphore, or force-releases a lock with a command.
+        // No simulated client sends LOOK for a slot of a semaphore, or BREAK.
         Script::Look => args.is_empty().then(|| notes::looked(key)),
         Script::Break => None,
         Script::Note => notes::noted(keys, args),

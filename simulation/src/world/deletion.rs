@@ -1,4 +1,5 @@
-//! Servers with a command that compares and deletes a key: which masters have it, and which connections may use it.
+//! The command `DELIFEQ`, which deletes a key if it has a given value: which masters know the command, and which
+//! connections may use it.
 
 use std::sync::Arc;
 
@@ -7,10 +8,10 @@ use quorate::node::{Claim, Request};
 use super::World;
 use super::words::token;
 
-/// The additional line in the version report of a server that has the command.
+/// The additional line in the version report of a server that knows `DELIFEQ`.
 const VERSION: &str = "valkey_version:9.0.0\r\n";
 
-/// The error reply to a user without the permission, and the one of a proxy that does not know the command.
+/// Two error replies to `DELIFEQ`: to a user without the permission, and from a proxy that does not know the command.
 const REFUSALS: [&str; 2] = [
     "-NOPERM User u has no permissions to run the 'delifeq' command\r\n",
     "-ERR unknown command 'DELIFEQ'\r\n",
@@ -26,14 +27,15 @@ pub(super) fn release(words: &[&[u8]]) -> Option<Request> {
 }
 
 impl World {
-    /// Returns the additional version line of a master. Every second master has the command. No random number is drawn
-    /// for this, so old seeds still draw the same scenarios.
+    /// Returns the additional version line of a master, which is empty unless the master knows `DELIFEQ`. Every second
+    /// master knows it. No random number is drawn for this, so old seeds still draw the same scenarios.
     pub(super) fn version_with_deletion(&self, master: usize) -> &'static str {
         let has = (self.scenario.seed + master as u64).is_multiple_of(2);
         if has { VERSION } else { "" }
     }
 
-    /// Returns the error reply if the connection may not use the command. Every third connection may not.
+    /// Returns the error reply if the command is `DELIFEQ` and the connection may not use it. Every third connection
+    /// may not.
     pub(super) fn refused_deletion(
         &mut self,
         conn: usize,

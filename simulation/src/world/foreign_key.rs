@@ -1,5 +1,5 @@
-//! Foreign keys: other programs store values of another type under the keys of locks. While such a value is there, no
-//! client may hold the lock or change the value.
+//! Foreign keys: other programs store values of another type under the keys of locks. While a foreign value is under a
+//! lock's key, no client may hold the lock or change the value.
 
 use quorate::node::{Fault, Request};
 
@@ -25,7 +25,8 @@ impl SimMaster {
         }
     }
 
-    /// Called when the server has restarted: the other programs no longer expect their values to be there.
+    /// Called when the server has restarted: removes the foreign values, because the other programs no longer expect
+    /// them.
     pub(super) fn forget_foreign_keys(&mut self, now: u64) {
         for resource in 0..RESOURCES {
             self.end(now, resource);
@@ -59,7 +60,8 @@ impl World {
         self.masters[usize::from(index)].end(now, resource);
     }
 
-    /// Reports to the checkers whether a foreign value is still there.
+    /// If another program expects its foreign value on this master, reports to the checkers whether the value is still
+    /// there.
     pub(super) fn check_foreign_key(&mut self, index: usize, resource: usize) {
         let (now, master) = (self.now, &mut self.masters[index]);
         if master.foreign_keys == 0 || master.foreign_keys >> resource & 1 == 0 {

@@ -46,7 +46,7 @@ fn place(waiter: &[u8], ticket: u64, heartbeat: Duration) -> Fairness {
     Fairness::Fair(ticket)
 }
 
-/// Decodes the arguments of CLAIM.
+/// Decodes the arguments of the script CLAIM.
 pub(super) fn claimed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let [
         value,
@@ -73,7 +73,7 @@ pub(super) fn claimed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes the arguments of CONFIRM for a group.
+/// Decodes the arguments of the script CONFIRM for a claim on several keys or a shared hold.
 pub(super) fn confirmed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let [value, agreed, modes @ ..] = args else {
         return None;
@@ -85,7 +85,7 @@ pub(super) fn confirmed(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes the arguments of UNCLAIM.
+/// Decodes the arguments of the script UNCLAIM.
 pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let [value, waiter, leave, modes @ ..] = args else {
         return None;
@@ -103,7 +103,7 @@ pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes the arguments of KEEP. Adjacent keys with the same value belong to one lock.
+/// Decodes the arguments of the script KEEP. Adjacent keys with the same value belong to one lock.
 pub(super) fn kept(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let (args, []) = args.as_chunks::<4>() else {
         return None;

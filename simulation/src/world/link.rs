@@ -1,8 +1,9 @@
 //! One client's link to one master: the library's own driver, stepped by the world.
 //!
-//! The driver decides what is sent, what is late, and when to reconnect. This file does only what the actor around the
-//! driver does: a request in the mailbox triggers a turn, an alarm fires, a connection is made. The driver is never
-//! called while the world is locked, because it answers callers, which lock the world.
+//! The driver decides what it sends, which replies are late, and when it reconnects. This file does only what the actor
+//! around the driver does: it calls the driver when a request is queued, when an alarm fires, and when the connection
+//! changes. The driver is never called while the world is locked, because the driver answers callers, and they lock the
+//! world.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -19,13 +20,13 @@ pub(crate) struct Link {
     pub(crate) client: usize,
     pub(super) master: usize,
     pub(super) driver: Arc<Driver>,
-    /// Whether the client process is dead. Then nothing that it sends reaches a master.
+    /// Whether the client process is dead. Nothing that a dead process sends reaches a master.
     pub(super) dead: bool,
-    /// The connection that the driver has or waits for.
+    /// The connection that the driver uses or waits for.
     pub(super) conn: Option<usize>,
     /// Whether the link's actor has been woken and has not run yet.
     ringing: bool,
-    /// The true time of the alarm, and the number of the alarm. An alarm event with an older number is ignored.
+    /// The true time of the alarm, and the alarm's sequence number. An alarm event with an older number is ignored.
     armed: Option<(u64, u32)>,
     laps: u32,
     pub(super) rng: Rng,
@@ -57,7 +58,7 @@ impl Link {
 }
 
 impl Shared {
-    /// Sends a request to a node: puts it into the mailbox and wakes the actor.
+    /// Sends a request to a node: puts the request into the mailbox, and wakes the actor.
     pub(crate) fn send(&self, index: usize, request: Request, reply: Reply) {
         let driver = {
             let mut world = self.world();
@@ -71,7 +72,7 @@ impl Shared {
         driver.send(request, reply);
     }
 
-    /// Calls the driver of a link, and then does what the driver wants.
+    /// Calls the driver of a link, and then does what the driver asks for.
     pub(super) fn step_link(&self, world: MutexGuard<'_, World>, index: usize, call: Call) {
         let link = &world.links[index];
         if link.dead {
@@ -151,7 +152,7 @@ impl World {
         self.watch.fact(self.now, &fact);
     }
 
-    /// Does what a driver wants after a call: makes a connection, sends bytes, or sets an alarm.
+    /// Does what a driver asks for after a call: connects, sends bytes, or sets an alarm.
     fn sync(&mut self, index: usize, stage: Stage, bytes: Vec<u8>, alarm: Option<Instant>) {
         match stage {
             Stage::Dial => {
@@ -178,7 +179,7 @@ impl World {
         let Some(at) = clock.when(alarm.as_nanos()) else {
             return;
         };
-        // If an earlier alarm is set, it is kept, as in the actor.
+        // An alarm that is set and comes earlier is kept, as in the actor.
         let at = at.max(self.now);
         if link.armed.is_none_or(|(armed, _)| armed > at) {
             let link = &mut self.links[index];

@@ -18,7 +18,7 @@ fn claim(key: &[u8], value: &[u8], lines: bool) -> Option<Arc<Claim>> {
     Some(Arc::new(claim.with_fairness(fairness)))
 }
 
-/// Decodes the arguments of ACQUIRE for many claims.
+/// Decodes the arguments of the script that acquires many locks.
 pub(super) fn asked(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     let [ttl, lines, pairs @ ..] = args else {
         return None;
@@ -34,7 +34,7 @@ pub(super) fn asked(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     keys.iter().zip(pairs.chunks_exact(2)).map(one).collect()
 }
 
-/// Decodes the arguments of RELEASE for many claims.
+/// Decodes the arguments of the script that releases many locks.
 pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     let lines = args.len() > keys.len();
     let one = |(key, value): (&&[u8], &&[u8])| {
@@ -46,7 +46,7 @@ pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     keys.iter().zip(args).map(one).collect()
 }
 
-/// Writes the script's reply, composed of the replies that the requests would get one by one.
+/// Writes the reply of a script for many requests. `each` has the reply that each request would get alone.
 pub(super) fn reply(requests: &[Request], each: &[String], out: &mut String) {
     let releases = matches!(requests.first(), Some(Request::Release { .. }));
     if releases {

@@ -1,4 +1,5 @@
-//! Generation markers: which marker each master has, which clients the marker admits, and what a restart does to it.
+//! Generation markers: which marker each master has, which clients the marker admits, and what becomes of it at a
+//! restart.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -26,9 +27,9 @@ const LOOKED_AFTER: u64 = 500 * MS;
 /// The check of the generation marker that a script makes before it votes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Looks {
-    /// Whether the script refuses a master without a generation marker.
+    /// Whether the script refuses to vote on a master without a generation marker.
     needed: bool,
-    /// The generation markers with which the script votes.
+    /// The generation markers under which the script votes.
     marks: Vec<String>,
 }
 
@@ -60,7 +61,7 @@ impl Looks {
 }
 
 impl Looks {
-    /// For a seeded bug: whether the marker closes the masters and the check admits the marker that comes after it.
+    /// For a seeded bug: whether this marker closes the masters, and the check admits the marker that opens them next.
     fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
         let number = number_of(mark);
         let next = |ours: &String| number_of(Some(ours)) == number + 1;
@@ -68,13 +69,13 @@ impl Looks {
     }
 }
 
-/// Returns the number of the check that is encoded in the name of a script.
+/// Returns the index of the check of the generation marker; the name of a script contains it.
 pub(super) fn looks_in(sha: &[u8]) -> usize {
     sha.first_chunk::<38>()
         .map_or(0, |looks| number(looks) as usize)
 }
 
-/// Returns the number in a generation marker; zero without a marker.
+/// Returns the generation number in a marker; zero without a marker.
 pub(crate) fn number_of(mark: Option<&str>) -> u64 {
     mark.and_then(|mark| mark.split(' ').next()?.parse().ok())
         .unwrap_or(0)
@@ -94,13 +95,13 @@ impl SimMaster {
         (self.memory).put_text(now_us, MASTERS, mark.as_bytes(), lifetime);
     }
 
-    /// The remaining life of the generation marker; `None` if it does not expire. Only restored markers expire.
+    /// The time until the generation marker expires; `None` if it does not expire. Only restored markers expire.
     pub(super) fn mark_left(&self, now_us: u64) -> Option<Duration> {
         let expires = self.memory.peek(now_us, MASTERS).expires?;
         Some(Duration::from_micros(expires.saturating_sub(now_us)))
     }
 
-    /// Records that the master has loaded this script with this check.
+    /// Records that the master has loaded this script with this check of the generation marker.
     pub(super) fn learn(&mut self, looks: usize, script: usize) {
         if self.scripts.len() <= looks {
             self.scripts.resize(looks + 1, 0);
@@ -114,7 +115,7 @@ impl SimMaster {
             .is_some_and(|all| all >> script & 1 == 1)
     }
 
-    /// Returns the class marker of the owner that holds the lock, if the lock's counter is not above `number`.
+    /// Returns the class marker of the owner that holds the lock, if the lock's fencing counter is at most `number`.
     pub(super) fn owner_below(&self, now_us: u64, key: &[u8], number: u64) -> Option<Vec<u8>> {
         let peek = self.memory.peek(now_us, lock_of(key));
         let holder = peek.holder?;
@@ -122,21 +123,22 @@ impl SimMaster {
         (owned && peek.counter.unwrap_or(0) <= number).then(|| holder.to_vec())
     }
 
-    /// Raises the counter of a lock to `number`, and never lowers it. Returns true if it was raised.
+    /// Raises the fencing counter of a lock to `number`, and never lowers it. Returns true if the counter was raised.
     pub(super) fn raise_counter(&mut self, now_us: u64, key: &[u8], number: u64) -> bool {
         self.memory.carry(now_us, lock_of(key), number)
     }
 }
 
 impl World {
-    /// Starts a life of a client, and returns the masters with which it is configured.
+    /// Called when a client starts: puts its next step into effect, and returns the masters with which it is
+    /// configured.
     pub(crate) fn named(&mut self, client: usize) -> Named {
         let process = &mut self.processes[client];
         process.step_now = process.next_step;
         self.named_at(self.processes[client].step_now)
     }
 
-    /// Sets the step of a client in the replacement of masters.
+    /// Sets the present and the next step of a client in the replacement of masters.
     pub(crate) fn set_step(&mut self, client: usize, step: u8) {
         let process = &mut self.processes[client];
         (process.next_step, process.step_now) = (step, step);
@@ -156,7 +158,7 @@ impl World {
             && plan.is_some_and(|plan| plan.one_replaced().is_some())
     }
 
-    /// For a seeded bug: removes the counters from all masters, even counters that are ahead of the clock.
+    /// For a seeded bug: removes the fencing counters from all masters, even counters that are ahead of the clock.
     pub(super) fn forget_counters(&mut self) {
         for master in &mut self.masters {
             let now_us = master.micros(self.now);
@@ -184,8 +186,8 @@ impl World {
         self.named_at(step).sets()
     }
 
-    /// Reconfigures a client with the masters of this step. For seeded bugs, the replaced master dies at the first
-    /// reconfiguration, and may come back.
+    /// Restarts a client with the masters of this step. For seeded bugs, the replaced master dies at the first call,
+    /// and may come back.
     pub(super) fn tell_masters(&mut self, fault: u32, (client, step): (u8, u8), down: u64) {
         let (now, plan) = (self.now, self.scenario.change.as_ref());
         if self.is_replacing()
@@ -210,14 +212,15 @@ impl World {
         self.kill_process(client, down);
     }
 
-    /// Whether the client of a connection uses this master only as a new master.
+    /// Whether the master of this connection is only a new master to its client, which still uses the old masters as
+    /// well.
     pub(super) fn is_next_of(&self, conn: usize) -> bool {
         let conn = &self.conns[conn];
         let step = self.processes[self.links[conn.link].client].step_now;
         step % 2 == 1 && self.named_at(step).sets()[0] >> conn.master & 1 == 0
     }
 
-    /// For a seeded bug: refuses a client that the master no longer admits, but not its extensions.
+    /// For a seeded bug: refuses the votes of a client that the master no longer admits, except votes on extensions.
     pub(super) fn refusal_but_of_extensions(
         &self,
         conn: usize,
@@ -232,8 +235,8 @@ impl World {
         refused.then(|| format!("-ERR quorate: masters {mark}\r\n"))
     }
 
-    /// Whether the operators are done and this client has its final masters. If only the operators are done, the client
-    /// is reconfigured.
+    /// Whether a client may take its last lock: the operators are done, and the client has its final masters. If only
+    /// the operators are done, the client is reconfigured.
     pub(crate) fn may_lock(&mut self, client: usize) -> bool {
         let Some(plan) = &self.scenario.change else {
             return true;
@@ -246,8 +249,8 @@ impl World {
         self.arrived && may
     }
 
-    /// The administrator's check: restores lost generation markers. It is repeated from the healing on, because masters
-    /// may come back later.
+    /// The administrator's check: restores lost generation markers. It begins when the faults have healed, and is
+    /// repeated, because masters may come back later.
     pub(super) fn look_after(&mut self) {
         let clients = self.processes.iter().enumerate();
         let clients = clients
@@ -262,8 +265,8 @@ impl World {
         self.at(self.now + LOOKED_AFTER, Event::LookedAfter);
     }
 
-    /// Restores the generation markers by hand if a majority of the masters has lost them. Otherwise these masters
-    /// would admit no client, and no client could restore the markers.
+    /// Writes the generation markers by hand if no majority of the masters admits clients of this step any more.
+    /// Without a majority no client could restore the markers.
     fn mend_marks(&mut self, step: u8) {
         let marked =
             |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
@@ -294,7 +297,7 @@ impl World {
         }
     }
 
-    /// Writes the generation markers and counters that the masters have at the beginning of the run.
+    /// Writes the generation markers and fencing counters that the masters have at the beginning of the run.
     pub(super) fn begin_change(&mut self) {
         let Some(plan) = self.scenario.change.clone() else {
             return;
@@ -327,7 +330,7 @@ impl World {
         }
     }
 
-    /// Called when an operator has reached the goal of the plan.
+    /// Called when an operator has reached the generation number at which the plan ends.
     pub(crate) fn change_done(&mut self) {
         self.arrived = true;
     }
@@ -343,7 +346,8 @@ impl World {
         self.kill_process(client as u8, 0);
     }
 
-    /// Returns the number of the check in the first line of a script; zero if it checks nothing.
+    /// Returns the index of the check of the generation marker in the first line of a script; zero if there is no
+    /// check.
     pub(super) fn looks_of(&mut self, line: &[u8]) -> usize {
         let Some(looks) = Looks::read(text(line)) else {
             return 0;
@@ -355,7 +359,8 @@ impl World {
         self.looks.len() - 1
     }
 
-    /// Returns the error reply of a script that does not admit its client; `None` if it votes.
+    /// Returns the error reply of a script that refuses its client because of the generation marker; `None` if it
+    /// votes.
     pub(super) fn refusal_by_mark(&self, conn: usize, looks: usize) -> Option<String> {
         if looks == 0 || self.flaw == Some(Flaw::NextBesideOld) {
             return None;
@@ -395,7 +400,8 @@ impl World {
         write!(out, ":{left}\r\n").expect("writing to a string cannot fail");
     }
 
-    /// Handles a client's request to restore a lost generation marker. It succeeds only if there is no marker.
+    /// Handles a client's request to restore a lost generation marker. The marker is written only if the master has
+    /// none.
     pub(super) fn take_mark(
         &mut self,
         conn: usize,
@@ -429,7 +435,7 @@ impl World {
         self.judge_marks();
     }
 
-    /// Called when a master is back. `was` is the number of the generation marker that it had before.
+    /// Called when a master is back. `was` is the generation number that its marker had before.
     pub(super) fn look_at_fallen(&mut self, master: usize, was: u64) {
         if self.flaw == Some(Flaw::MarkLostOnRestart) {
             let now_us = self.masters[master].micros(self.now);
@@ -444,7 +450,7 @@ impl World {
         }
         self.watch.coverage.fallen += 1;
         let most = self.fallen[master].map_or(was, |(most, _)| most.max(was));
-        // The clock on which `max_ttl` is measured may run up to 1 % fast or slow, as in all rules.
+        // The clock on which `max_ttl` is measured may run up to 1 % fast or slow, as in all checkers.
         let until = self.now + self.scenario.settings.max_ttl / 100 * 99;
         self.fallen[master] = Some((most, until));
         self.at(until, Event::Unguarded);
@@ -453,7 +459,7 @@ impl World {
     /// Drops the promises if too many masters have lost their generation markers.
     ///
     /// Masters must keep their markers, or get them back before they vote again. If a majority admits clients again
-    /// that it had shut out, nothing is promised any more.
+    /// that it had refused before, nothing is promised any more.
     pub(super) fn judge_marks(&mut self) {
         let Some(plan) = &self.scenario.change else {
             return;

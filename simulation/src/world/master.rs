@@ -15,7 +15,7 @@ use crate::seeded_bugs::{Flaw, WrongScripts, wrong_note, wrong_value};
 
 pub(crate) struct SimMaster {
     pub(super) memory: Master,
-    /// The memory that a restart restores if the disk is stale.
+    /// The memory that the master has after a restart if its disk is stale.
     disk: Master,
     /// The master's wall clock, in nanoseconds since 1970.
     pub(crate) clock: Clock,
@@ -26,17 +26,17 @@ pub(crate) struct SimMaster {
     /// The reading of the master's clock when the server started, in microseconds.
     started_us: u64,
     pub(crate) stalled_until: u64,
-    /// How the master refuses all lock requests, and the true time until which it does.
+    /// The true time until which the master refuses all lock requests, and how it refuses them.
     pub(crate) refusing: Option<(u64, Refusal)>,
-    /// The loaded scripts (bit n is script n), by the number of the check of the generation marker that they contain.
-    /// Number 0 is for scripts without a check.
+    /// The loaded scripts (bit n is script n), by the index of the check of the generation marker that they contain.
+    /// Index 0 is for scripts without a check.
     pub(crate) scripts: Vec<u32>,
     /// Whether the master is no longer used and has been stopped for good.
     pub(super) retired: bool,
     wrong: WrongScripts,
     /// The resources whose lock keys hold foreign values (bit n is resource n).
     pub(super) foreign_keys: u32,
-    /// The state of each lock after the last message about it.
+    /// The state of each lock after the last message about the lock.
     seen: [Seen; PLACES],
 }
 
@@ -80,7 +80,7 @@ impl SimMaster {
         }
     }
 
-    /// Returns the note next to a lock, and when it expires in microseconds on the master's clock.
+    /// Returns the note next to a lock, and the expiry of the note in microseconds on the master's clock.
     pub(super) fn note(&self, now_us: u64, key: &[u8]) -> Option<(Vec<u8>, u64)> {
         let key = [b"quorate:note:", key].concat();
         let peek = self.memory.peek(now_us, &key);
@@ -103,8 +103,8 @@ impl SimMaster {
         seen
     }
 
-    /// Records the state of all locks after a change that no message made. A key that had expired before a clock went
-    /// back does not come back with it.
+    /// Records the state of all locks after a change that no message made, such as a clock jump. If a clock is set
+    /// back, keys that had expired stay away.
     pub(super) fn look_at_all(&mut self, now: u64) {
         for resource in 0..PLACES {
             let key = name(resource as u8).as_bytes();
@@ -122,7 +122,7 @@ impl SimMaster {
         }
     }
 
-    /// Returns the holds of a class under a lock key.
+    /// Returns the holds that share a lock, by the lock key.
     fn members(&self, key: &[u8]) -> Vec<Member> {
         let member = |(value, until_ms): &([u8; 32], u64)| Member {
             value: *value,
@@ -192,7 +192,7 @@ impl SimMaster {
     }
 }
 
-/// Returns the memory of a server for this run.
+/// Returns the memory of a server process in this run.
 fn started(index: usize, run: u32, mut memory: Master) -> Master {
     memory.set_run(ServerRun::new(run_id(index, run)));
     memory
@@ -203,7 +203,7 @@ pub(super) fn run_id(index: usize, run: u32) -> String {
     format!("{index}.{run}")
 }
 
-/// Returns a lock value, or a class marker padded with zeros to 32 bytes.
+/// Returns a lock value as it is, or a class marker padded with zeros to 32 bytes.
 fn padded(holder: &[u8]) -> Option<[u8; 32]> {
     let mut whole = [0; 32];
     whole.get_mut(..holder.len())?.copy_from_slice(holder);
@@ -247,8 +247,8 @@ fn verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
 }
 
 impl World {
-    /// Lets a master execute a request, and reports it to the checkers. `live` is true if the request came over a
-    /// connection to the current run of the server.
+    /// Lets a master execute a request, and reports the request to the checkers. `live` is true if the request came
+    /// over a connection to the current run of the server process.
     pub(super) fn apply(
         &mut self,
         index: usize,
@@ -478,7 +478,8 @@ impl World {
         }
         let kept = master.keeps;
         self.say(|| format!("master {index} is back, disk: {kept:?}"));
-        // A full disk keeps the counters, so nothing was forgotten. The checkers must see the restart anyway.
+        // A full disk keeps the counters, so the master has forgotten nothing. The checkers must see the restart
+        // anyway.
         let forgot = kept != Disk::Always;
         self.watch.fact(
             now,

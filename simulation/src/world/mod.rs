@@ -53,13 +53,13 @@ use crate::rng::Rng;
 use crate::scenario::{FaultKind, Scenario};
 use crate::seeded_bugs::Flaw;
 
-/// The state that all tasks and nodes of a run share.
+/// The state that all tasks and nodes of a simulation run share.
 pub(crate) struct Shared {
-    /// The true time in nanoseconds. It goes from event to event, and a little further with each reading of a clock.
+    /// The true time in nanoseconds. It advances from event to event, and a little at each reading of a clock.
     now: AtomicU64,
-    /// Whether a task is being polled. Only then may it be preempted at a reading of a clock.
+    /// Whether a task is being polled. Only a task that is being polled may be preempted when it reads a clock.
     polled: AtomicBool,
-    /// The tasks that have been woken. They are outside of the world, so that a wake-up needs no lock of the world.
+    /// The tasks that have been woken. They are not part of the world, so a wake-up does not lock the world.
     pub(crate) ready: Arc<Mutex<VecDeque<usize>>>,
     world: Mutex<World>,
 }
@@ -99,7 +99,7 @@ impl Shared {
 
     /// Advances the time by `moment`, because reading a clock takes time. Returns the new true time.
     pub(crate) fn look(&self, moment: u64) -> u64 {
-        // One thread plays a run, so a load and a store need not be one atomic operation, here and below.
+        // A simulation run has one thread, so a load and a store need not be one atomic operation, here and below.
         let now = self.now() + moment;
         self.now.store(now, Ordering::Relaxed);
         now
@@ -143,20 +143,20 @@ impl Shared {
         self.polled.store(true, Ordering::Relaxed);
     }
 
-    /// Handles the next event at its time, and runs the checkers. Unlocks the world to call the library. Returns `None`
-    /// if no event is left until `deadline`.
+    /// Handles the next event at its time, and runs the checkers. Unlocks the world before it calls the library.
+    /// Returns `None` if no event is due until `deadline`.
     pub(crate) fn happen(&self, mut world: MutexGuard<'_, World>, deadline: u64) -> Option<Event> {
         let Reverse(next) = world.events.pop()?;
         if next.at > deadline {
             return None;
         }
-        // An event that became due while a clock was read happens a little late.
+        // An event that became due while a task read a clock happens a little late.
         world.now = next.at.max(self.now());
         self.now.store(world.now, Ordering::Relaxed);
         let todo = world.happen(next.event);
         let now = world.now;
         match todo {
-            // The checkers look at the woken process after its task has run.
+            // The checkers read the state of the woken process after its task has run.
             Some(Todo::Wake(waker)) => {
                 drop(world);
                 waker.wake();
@@ -188,7 +188,7 @@ impl Shared {
     }
 }
 
-/// An action that an event requires and that must be done while the world is unlocked.
+/// What remains to be done for an event while the world is unlocked.
 enum Todo {
     Wake(Waker),
     Step(usize, Call),
@@ -247,7 +247,7 @@ pub(crate) enum Event {
     Word {
         session: u32,
     },
-    /// A message to a master is executed a second time.
+    /// A delayed second copy of a message reaches a master, which executes it.
     Stray(u32),
     /// A task that was delayed at an await becomes ready.
     Wake(u32),
@@ -264,7 +264,7 @@ pub(crate) enum Event {
     },
     /// A paused process resumes.
     Resume(u8),
-    /// A killed process restarts. The executor does this.
+    /// A killed process restarts. The executor handles this event.
     Boot(u8),
     /// A client is configured with the masters of its last step.
     Reconfigured(u8),
@@ -275,11 +275,11 @@ pub(crate) enum Event {
     Obeyed {
         order: u32,
     },
-    /// The restart guard ends on a master that came back with an older generation marker.
+    /// The restart guard ends on a master that came back from a restart with an older generation marker.
     Unguarded,
     /// The administrator checks for masters that have lost their generation markers.
     LookedAfter,
-    /// The clocks jump, as if the masters had been unused for the time that a fault states.
+    /// All clocks jump, as if the masters had been unused for the time that a `Skip` fault states.
     Skipped(u32),
 }
 
@@ -320,7 +320,7 @@ pub(crate) struct Process {
     parked: Vec<Event>,
     /// The tasks that were woken while the process was paused.
     pub(crate) parked_tasks: Vec<usize>,
-    /// The index of the process's next step in its plan.
+    /// The index of the next step in the process's plan.
     pub(crate) step: usize,
     /// The number of tasks of the process that are still running.
     pub(crate) tasks: u8,
@@ -328,9 +328,9 @@ pub(crate) struct Process {
     pub(crate) killed: bool,
     /// The attempt of the process that began last.
     attempt: Option<Arc<Claim>>,
-    /// The step in the replacement of masters that the process will have after its next start.
+    /// The step in the replacement of masters that the process takes over at its next start.
     next_step: u8,
-    /// The step in the replacement of masters that the process has now.
+    /// The step in the replacement of masters at which the process is now.
     step_now: u8,
 }
 
@@ -340,17 +340,17 @@ pub(crate) struct TimerSlot {
     pub(crate) waker: Option<Waker>,
 }
 
-/// The second copy of a message, which arrives outside of any connection.
+/// The delayed second copy of a message. It arrives outside of any connection.
 struct Stray {
     master: usize,
     run: u32,
-    /// The connection on which the message was sent first.
+    /// The connection on which the first copy of the message was sent.
     conn: usize,
     looks: usize,
     request: Request,
 }
 
-/// Everything that is simulated, except the library and the tasks.
+/// The whole simulation, except the library and the tasks.
 pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) scenario: Arc<Scenario>,
@@ -361,17 +361,18 @@ pub(crate) struct World {
     seq: u64,
     pub(crate) rng: Rng,
     masters: Vec<SimMaster>,
-    /// The contents of the masters that are stores. `store_disks` is what their disks would restore.
+    /// The records of the masters that are stores. `store_disks`: the records that a stale disk would restore.
     stores: Vec<Records>,
     store_disks: Vec<Records>,
     sessions: Vec<Session>,
     asked: Vec<Option<Asked>>,
     /// For a seeded bug: the sessions that were given up and will be used again.
     pool: Vec<usize>,
-    /// The lock values that a store has reported as released. `left`: the waiters that have left its queues.
+    /// The lock values that a store has reported as released, each with the store's number. `left`: the waiters that
+    /// have left a store's queues.
     released: HashSet<(usize, [u8; 32])>,
     left: HashSet<(usize, Arc<str>)>,
-    /// The nodes of stores through which a lock can be force-released, by client and master.
+    /// The nodes through which a lock can be force-released at the stores, each with its client and master.
     breakers: Vec<Breaker>,
     pub(crate) links: Vec<Link>,
     conns: Vec<Conn>,
@@ -379,16 +380,17 @@ pub(crate) struct World {
     pub(crate) timers: Vec<TimerSlot>,
     pub(crate) free_timers: Vec<u32>,
     strays: Vec<Option<Stray>>,
-    /// The orders of operators. `arrived`: whether an operator has reached the goal.
+    /// The orders of operators. `arrived`: whether an operator has reached the generation number at which the plan
+    /// ends.
     orders: Vec<Order>,
     arrived: bool,
-    /// The checks of generation markers that scripts contain, by number.
+    /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
     looks: Vec<Looks>,
-    /// For each master that came back with an older generation marker: the number of the marker that it had before, and
-    /// the true time until which the restart guard keeps it from voting.
+    /// For each master that came back with an older generation marker: the generation number before the restart, and
+    /// the true time until which the restart guard keeps the master from voting.
     fallen: Vec<Option<(u64, u64)>>,
-    /// For seeded bugs: when the master died that is replaced without an operator. `counted`: the counters that were
-    /// read too early.
+    /// For seeded bugs: the time at which the master died that is replaced without an operator. `counted`: the counters
+    /// that were read too early.
     died: Option<u64>,
     counted: Vec<Option<Vec<orders::Counter>>>,
     /// The spawned tasks that the executor has not taken yet.
@@ -476,13 +478,14 @@ impl World {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
-    /// Whether threads are no longer preempted. With stores this ends at the healing, because the driver of a store
-    /// reads the clock very often.
+    /// Whether tasks are no longer preempted. In a run with stores, preemption ends when the faults have healed,
+    /// because the driver of a store reads the clock very often.
     fn is_rested(&self) -> bool {
         self.healed() && self.scenario.stores() != 0
     }
 
-    /// Returns the client whose process must run for an event to be delivered; `None` for other events.
+    /// Returns the client that receives an event, and gets it later if its process is paused; `None` if no client
+    /// receives the event.
     fn owner(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Timer { client, .. } => Some(usize::from(*client)),
@@ -575,7 +578,7 @@ impl World {
                 self.watch.coverage.jumps += 1;
                 self.jump(master.into(), by_us * 1_000);
             }
-            // Every message looks into the scenario for partitions, so nothing is to be done here.
+            // Each message looks up the partitions in the scenario, so nothing is done here.
             FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,
             FaultKind::Reset { master } => {
                 self.cut_all(master.into(), true);
@@ -622,7 +625,7 @@ impl World {
         None
     }
 
-    /// Kills all processes until `down` has passed, and lets the clocks jump at once.
+    /// Kills all processes for `down` nanoseconds, and lets the clocks jump meanwhile.
     fn leave_alone(&mut self, fault: usize, down: u64) {
         for client in 0..self.processes.len() {
             self.kill_process(client as u8, down);
@@ -630,7 +633,7 @@ impl World {
         self.at(self.now, Event::Skipped(fault as u32));
     }
 
-    /// Lets all clocks jump by the time of a `Skip` fault.
+    /// Advances all clocks by the time that a `Skip` fault states.
     fn skip(&mut self, fault: usize) {
         let FaultKind::Skip { by, .. } = self.scenario.faults[fault].kind else {
             return;
@@ -667,7 +670,7 @@ impl World {
         master.look_at_all(now);
     }
 
-    /// Reports to the checkers a happening that concerns all clients and resources.
+    /// Reports to the checkers that something has happened which concerns all clients and resources.
     fn happened(&mut self, what: Happening) {
         self.tell_happened(what, None, None);
     }
@@ -692,7 +695,7 @@ impl World {
         }
     }
 
-    /// Saves the state that a stale disk will restore.
+    /// Saves the state of a master that a stale disk will restore.
     fn snapshot(&mut self, index: usize) {
         self.masters[index].snapshot();
         if self.scenario.masters[index].store.is_some() {
@@ -711,7 +714,7 @@ impl World {
         self.say(|| format!("client {client} resumes"));
     }
 
-    /// Adds a line to the trace, if a trace is wanted.
+    /// Adds a line to the trace, if the run has one.
     pub(crate) fn say(&mut self, line: impl FnOnce() -> String) {
         let now = self.now;
         self.watch.say(now, line);

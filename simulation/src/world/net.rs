@@ -1,4 +1,5 @@
-//! Connections: two streams of bytes, each in order, split anywhere, delayed, or cut in the middle.
+//! Connections: two streams of bytes, one in each direction. Bytes stay in order, but may be split anywhere, delayed,
+//! or cut in the middle of a message.
 
 use std::collections::VecDeque;
 
@@ -8,38 +9,38 @@ use crate::clock::BEGIN;
 use crate::rng::Rng;
 use crate::scenario::{FaultKind, Scenario};
 
-/// One connection, from its first packet on.
+/// One connection, from the client's first packet on.
 pub(super) struct Conn {
     pub(super) link: usize,
     pub(super) master: usize,
-    /// The run of the server that accepted the connection.
+    /// The run of the server process that accepted the connection.
     pub(super) run: u32,
     state: State,
     /// Whether the client still has the connection.
     client: bool,
     /// Whether the server still has the connection.
     pub(super) server: bool,
-    /// Whether the connection is broken on the way. Then bytes that the client writes from now on are lost.
+    /// Whether the connection is broken in the network. Bytes that the client sends on a broken connection are lost.
     broken: bool,
-    /// The bytes in flight to the server. Each arrival takes the first piece, so the order is kept. `from`: the bytes
-    /// in flight to the client.
+    /// The bytes in flight to the server, one piece for each packet. Each arrival takes the first piece, so the order
+    /// is kept. `from`: the bytes in flight to the client.
     to: VecDeque<Vec<u8>>,
     from: VecDeque<Vec<u8>>,
     last_to: u64,
     last_from: u64,
-    /// The bytes that the server has read, but that are not a complete command yet.
+    /// The bytes that the server has received and that are not a complete command yet.
     pub(super) unread: Vec<u8>,
     /// The id of the process that receives wake-ups on this connection.
     pub(super) subscriber: Option<String>,
     /// The channels of elections to which the connection is subscribed.
     pub(super) watches: Vec<Vec<u8>>,
-    /// The number of commands that were executed since the handshake.
+    /// The number of lock requests that the server has executed on this connection.
     pub(super) served: u64,
     /// Whether the next reply of the server is malformed.
     pub(super) garbled: bool,
     /// The name that the client has given to the connection.
     pub(super) name: String,
-    /// Whether an operator has closed the connection at the server. No command of it is executed later.
+    /// Whether an operator has closed the connection at the server. The server executes no later command from it.
     pub(super) ended: bool,
 }
 
@@ -56,17 +57,18 @@ pub(super) enum Way {
     From,
 }
 
-/// The journey of one packet.
+/// The way of one packet through the network.
 pub(super) struct Trip {
     pub(super) client: usize,
     pub(super) master: usize,
     pub(super) way: Way,
-    /// The longest duration after the faults have healed, in nanoseconds.
+    /// The longest time that a packet takes after the faults have healed, in nanoseconds.
     pub(super) healed_within: u64,
 }
 
 impl Trip {
-    /// Draws the time of arrival. A lost packet is sent again; a packet that meets a partition arrives after its end.
+    /// Draws the time of arrival. A lost packet is sent again. A packet that meets a partition arrives after the
+    /// partition's end.
     pub(super) fn ends(&self, scenario: &Scenario, now: u64, rng: &mut Rng, lost: &mut u64) -> u64 {
         let net = scenario.net;
         let takes = net.delay + rng.below(net.jitter + 1);
@@ -105,14 +107,14 @@ impl Trip {
 }
 
 impl Conn {
-    /// Whether what the server writes reaches the client.
+    /// Whether bytes that the server sends reach the client.
     pub(super) fn is_heard(&self) -> bool {
         self.client && self.server
     }
 }
 
 impl World {
-    /// Draws the arrival time of a packet that is sent now, never before that of earlier packets.
+    /// Draws the arrival time of a packet that is sent now. It is later than the arrival times of all earlier packets.
     fn travel(&mut self, conn: usize, way: Way) -> u64 {
         let (link, master) = (self.conns[conn].link, self.conns[conn].master);
         let trip = Trip {
@@ -136,7 +138,7 @@ impl World {
         *last
     }
 
-    /// Begins to connect.
+    /// Sends the first packet of a new connection.
     pub(super) fn dial(&mut self, index: usize) {
         let conn = self.conns.len();
         self.conns.push(Conn {
@@ -169,7 +171,8 @@ impl World {
         self.conns[conn].state == State::Dialing
     }
 
-    /// The first packet of a connection reaches the master. The kernel accepts it even if the server stalls.
+    /// The first packet of a connection reaches the master. The kernel accepts the connection even if the server
+    /// stalls.
     pub(super) fn accept(&mut self, conn: usize) {
         let master = &self.masters[self.conns[conn].master];
         let (up, run) = (master.up, master.run);
@@ -181,7 +184,7 @@ impl World {
         self.at(at, Event::Dialed { conn });
     }
 
-    /// The acceptance of a connection reaches the client.
+    /// The reply to the first packet reaches the client: the connection is accepted or refused.
     pub(super) fn dialed(&mut self, conn: usize) -> Option<Call> {
         let dialed = &mut self.conns[conn];
         if !dialed.client {
@@ -213,8 +216,8 @@ impl World {
         }
     }
 
-    /// Sends bytes to the client. Nothing is sent on a broken connection, because earlier bytes were lost with it and
-    /// the client would read a gap.
+    /// Sends bytes to the client. Nothing is sent on a broken connection: earlier bytes may be lost, and the client
+    /// would then read a stream with a gap.
     pub(super) fn say_to_client(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
         while !rest.is_empty() && self.conns[conn].is_heard() && !self.conns[conn].broken {
@@ -242,7 +245,7 @@ impl World {
         }
     }
 
-    /// The first bytes in flight reach the server.
+    /// The first piece of the bytes in flight reaches the server.
     pub(super) fn arrive(&mut self, conn: usize) {
         let stalled_until = self.masters[self.conns[conn].master].stalled_until;
         if stalled_until > self.now && self.conns[conn].server {
@@ -256,14 +259,15 @@ impl World {
             open.unread.extend_from_slice(&piece);
             self.serve(conn);
         }
-        // If the client has closed the connection and the server has read all bytes, the server closes it too.
+        // If the client has closed the connection and the server has received all bytes, the server closes the
+        // connection too.
         let open = &mut self.conns[conn];
         if !open.client && open.to.is_empty() {
             open.server = false;
         }
     }
 
-    /// The first bytes in flight reach the client.
+    /// The first piece of the bytes in flight reaches the client.
     pub(super) fn receive(&mut self, conn: usize) -> Option<(usize, Call)> {
         let open = &mut self.conns[conn];
         let piece = open.from.pop_front()?;
@@ -278,7 +282,7 @@ impl World {
             .then_some((ended.link, Call::Cut("connection closed")))
     }
 
-    /// The client closes its connection. The server may still read the first part of the bytes in flight.
+    /// The client closes its connection. The server may still receive the first part of the bytes in flight.
     pub(super) fn close(&mut self, index: usize) {
         let Some(conn) = self.links[index].conn.take() else {
             return;
@@ -290,7 +294,7 @@ impl World {
         self.strand(conn);
     }
 
-    /// Drops the bytes in flight to the server; sometimes the first part still arrives.
+    /// Drops the bytes in flight to the server. Sometimes the first part of them still arrives.
     fn strand(&mut self, conn: usize) {
         let ppm = self.scenario.net.leftover_ppm;
         let under_way = self.conns[conn].to.len();
@@ -308,8 +312,8 @@ impl World {
         }
     }
 
-    /// Breaks a connection on the way, in the middle of any transfer. If the server is `alive`, it may still read the
-    /// first part of the bytes in flight.
+    /// Breaks a connection in the network, possibly in the middle of a message. If the server is `alive`, it may still
+    /// receive the first part of the bytes in flight.
     pub(super) fn cut(&mut self, conn: usize, alive: bool) {
         if !self.conns[conn].is_heard() || self.conns[conn].broken {
             return;
@@ -347,7 +351,7 @@ impl World {
         }
     }
 
-    /// The server closes a connection, and never reads the bytes in flight to it.
+    /// The server closes a connection. It never reads the bytes in flight to it.
     pub(super) fn hang_up(&mut self, conn: usize) {
         let heard = self.conns[conn].is_heard();
         let open = &mut self.conns[conn];
@@ -361,7 +365,7 @@ impl World {
         }
     }
 
-    /// A server, or a device on the way, forgets all connections of a master without notifying the clients.
+    /// The server, or a device in the network, forgets all connections of a master. The clients are not notified.
     pub(super) fn forget(&mut self, master: usize) {
         for conn in &mut self.conns {
             if conn.master == master {

@@ -15,7 +15,7 @@ use crate::seeded_bugs::Flaw;
 /// The prefix of the channel on which the leaders of a lock are announced.
 const LEADER: &str = "quorate:leader:";
 
-/// Decodes the arguments of NOTE.
+/// Decodes the arguments of the script NOTE.
 pub(super) fn noted(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let (args, []) = args.as_chunks::<3>() else {
         return None;
@@ -40,7 +40,7 @@ pub(super) fn noted(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes the arguments of LOOK.
+/// Decodes the arguments of the script LOOK.
 pub(super) fn looked(key: &[u8]) -> Request {
     Request::Look { key: key.into() }
 }
@@ -79,7 +79,7 @@ fn state(state: &KeyState, note: Option<&[u8]>, out: &mut String) -> std::fmt::R
     note.map_or(Ok(()), |note| bulk(Some(note), out))
 }
 
-/// Writes the reply to a subscription, or to its end.
+/// Writes the reply to a client that subscribes to a channel (`on`) or unsubscribes from it.
 pub(super) fn subscribed(on: bool, channel: &[u8], out: &mut String) {
     let kind = if on { "subscribe" } else { "unsubscribe" };
     let (channel, len) = (text(channel), channel.len());
@@ -91,13 +91,13 @@ pub(super) fn subscribed(on: bool, channel: &[u8], out: &mut String) {
     .expect("writing to a string cannot fail");
 }
 
-/// Whether leaders are announced on this channel.
+/// Whether this is a channel on which leaders are announced.
 pub(super) fn is_of_leaders(channel: &[u8]) -> bool {
     channel.starts_with(LEADER.as_bytes())
 }
 
 impl World {
-    /// Lets a master write notes.
+    /// Lets a master write notes, and reports them to the checkers.
     pub(super) fn apply_notes(&mut self, index: usize, request: &Request) -> Result<Answer, Fault> {
         let Request::Note { items } = request else {
             return Err(Fault::Server("no notes".into()));
@@ -140,7 +140,7 @@ impl World {
         state(&found, note.as_deref(), out).expect("writing to a string cannot fail");
     }
 
-    /// Returns the current note of the holder, which a refusal contains.
+    /// Returns the present holder's note, which a refusal contains.
     pub(super) fn note_of_refusal(
         &self,
         index: usize,

@@ -1,5 +1,5 @@
-//! Orders of operators to masters, in flight to a master and back. They may be late or lost, or executed after the
-//! operator has stopped waiting.
+//! Orders of operators to masters. An order or its reply may be late or lost, and a master may execute an order after
+//! the operator has stopped waiting for the reply.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -20,24 +20,23 @@ use crate::seeded_bugs::Flaw;
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// The TTL of a counter that is not ahead of the clock.
+/// The TTL of a fencing counter that is not ahead of the clock.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order of an operator to a master.
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// Raise the generation marker if it is lower. The flag says whether a master without a marker is known to have
-    /// lost it.
+    /// Raise the generation marker if it is lower. The flag says whether a missing marker is known to be a loss.
     Raise(u64, Arc<str>, bool),
     /// List the connections of clients.
     Clients,
     /// Close the connection with this id.
     Kill(u64),
-    /// List the counters that are at most this far behind the clock.
+    /// List the fencing counters that are at most this far behind the master's clock.
     Counters(Duration),
-    /// List the locks that have values.
+    /// List the locks under which values are stored.
     Values,
-    /// Raise these counters if they are lower, except those of locks that an owner holds.
+    /// Raise these fencing counters if they are lower. Leave out locks that an owner holds.
     Carry(Arc<[Counter]>),
     /// Report the state of the master.
     Look,
@@ -50,9 +49,10 @@ pub(crate) enum Heard {
     Clients(String),
     Killed(bool),
     Counters(Vec<Counter>),
-    /// The locks that have values.
+    /// The locks under which values are stored.
     Values(Vec<Vec<u8>>),
-    /// The counters that were not raised because an owner holds the lock, each with the owner's class marker.
+    /// The counters that were not raised because an owner holds the lock: each counter key with the owner's class
+    /// marker.
     Owned(Vec<(Vec<u8>, Vec<u8>)>),
     /// The state of the master, and its list of connections.
     Seen(Box<ChangeSeen>, String),
@@ -61,11 +61,11 @@ pub(crate) enum Heard {
     Gone,
 }
 
-/// An order in flight.
+/// An order on its way to a master, or its reply on the way back.
 pub(super) struct Order {
     pub(super) client: usize,
     master: usize,
-    /// The run of the server to which the operator's connection was made; `None` for a new connection.
+    /// The run of the server process to which the operator is connected; `None` for a new connection.
     run: Option<u32>,
     word: Word,
     heard: Option<(Heard, u32)>,
@@ -74,7 +74,7 @@ pub(super) struct Order {
 }
 
 impl Shared {
-    /// Sends an order to a master over a connection to this run of the server, and waits for the reply.
+    /// Sends an order to a master over a connection to this run of the server process, and waits for the reply.
     pub(crate) async fn say_order(
         &self,
         client: usize,
@@ -280,8 +280,8 @@ impl World {
         (0..PLACES).filter_map(counter).collect()
     }
 
-    /// For a seeded bug: whether the operator reads the counters of this old master only. It is the one with the
-    /// smallest counters.
+    /// For a seeded bug: whether this is the old master with the smallest counters. The operator then reads only its
+    /// counters.
     fn has_least(&self, master: usize) -> bool {
         let sum = |master: usize| {
             let counters = self.counters_of(master, DAY);
@@ -291,7 +291,7 @@ impl World {
         old.into_iter().min_by_key(|master| sum(*master)) == Some(master)
     }
 
-    /// Returns the locks that have values on a master.
+    /// Returns the locks under which a master stores values.
     fn values_of(&self, master: usize) -> Vec<Vec<u8>> {
         let master = &self.masters[master];
         let now_us = master.micros(self.now);
@@ -303,7 +303,7 @@ impl World {
         names.map(|place| name(place as u8).into()).collect()
     }
 
-    /// Raises counters. Returns those that were not raised because an owner holds the lock.
+    /// Raises fencing counters. Returns the counters that were not raised because an owner holds the lock.
     fn carry_to(&mut self, index: usize, counters: &[Counter]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let master = &mut self.masters[index];
         let now_us = master.micros(self.now);

@@ -1,4 +1,4 @@
-//! The contents of a simulated store: records whose version numbers never repeat.
+//! The records of a simulated store. The version numbers of a record never repeat.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use quorate::node::store::{Commit, Committed, NamedRecord, Record};
 
 use crate::seeded_bugs::Flaw;
 
-/// How many states of each record are kept, so that a follower may lag by so much at most.
+/// The number of states that are kept of each record. A follower can therefore lag by at most this many changes.
 const KEPT: usize = 4;
 
-/// For a seeded bug: the number of different versions, after which they repeat.
+/// For a seeded bug: the number of changes after which version numbers repeat.
 const AGAIN: u64 = 4;
 
 /// One state of a record, after one change.
@@ -26,12 +26,12 @@ struct State {
 #[derive(Clone, Default)]
 struct Past {
     states: Vec<State>,
-    /// Whether there were earlier states that are no longer kept.
+    /// Whether earlier states were dropped from the list.
     cut: bool,
 }
 
 impl Past {
-    /// Returns the state after the change with this number.
+    /// Returns the state that the record had after the change with this number, or the oldest state that is kept.
     fn at(&self, number: u64) -> Option<&State> {
         let found = self.states.iter().rev().find(|one| one.number <= number);
         found.or_else(|| self.states.first().filter(|_| self.cut))
@@ -46,7 +46,7 @@ impl Past {
 #[derive(Clone, Default)]
 pub(super) struct Records {
     all: BTreeMap<Vec<u8>, Past>,
-    /// The number of the last change of any record. A restart does not reset it.
+    /// The number of the last change of any record. A restart does not reset the number.
     last: u64,
 }
 
@@ -60,7 +60,8 @@ impl Records {
         self.all.get(name).map(Past::last).unwrap_or_default()
     }
 
-    /// Returns the state of the record after the change `number`, and the number of the change that made this state.
+    /// Returns the state that the record had after the change `number`, and the number of the change that made this
+    /// state.
     pub(super) fn get_at(&self, name: &[u8], number: u64) -> (Record, u64) {
         let state = self.all.get(name).and_then(|past| past.at(number));
         state.map_or((Record::default(), 0), |one| {
@@ -76,7 +77,7 @@ impl Records {
         there.skip(from as usize).take(count as usize).collect()
     }
 
-    /// Makes all changes of a commit, or none.
+    /// Makes all changes of a commit, or none if a record has another version than the commit expects.
     pub(super) fn commit(
         &mut self,
         commit: &Commit,
@@ -130,14 +131,14 @@ impl Records {
         });
     }
 
-    /// Forgets every change since the state `disk`. The numbers of changes continue.
+    /// Replaces the records by those of `disk`. Change numbers continue, so that none is used twice.
     pub(super) fn fall_back_to(&mut self, disk: Self) {
         let last = self.last;
         *self = disk;
         self.last = last;
     }
 
-    /// For a seeded bug: removes the records that a session wrote last.
+    /// For a seeded bug: removes each record whose last state this session wrote.
     pub(super) fn remove_of(&mut self, writer: usize) {
         let of = |past: &Past| past.states.last().is_some_and(|one| one.writer == writer);
         let names = self.all.iter().filter(|(_, past)| of(past));

@@ -11,14 +11,15 @@ use super::words::{number, text, token};
 use crate::facts::Fact;
 use crate::locker::resource_of;
 
-/// The lock value of every writer of a value: the scripts receive only the fencing token and no lock value.
+/// The lock value in every decoded request about a value. Commands about values carry only the fencing token and no
+/// lock value.
 const NOBODY: [u8; 32] = [b'0'; 32];
 
 fn claim(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
     Some(Arc::new(Claim::new("", key, token(value)?, true)))
 }
 
-/// Decodes the arguments of READ.
+/// Decodes the arguments of the script READ.
 pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [value, agreed] = args else {
         return None;
@@ -29,7 +30,7 @@ pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Decodes the arguments of WRITE. The server itself adds its run.
+/// Decodes the arguments of the script WRITE. The server itself adds the id of its run.
 pub(super) fn write(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [agreed, run, bytes @ ..] = args else {
         return None;
@@ -45,7 +46,7 @@ pub(super) fn write(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
-/// Writes the reply to READ if the stored value is one that the library wrote.
+/// Writes the reply to READ: the stored value, or null if the master has none.
 pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Answer::Value { run, stored } = answer else {
         return Ok(());
@@ -53,7 +54,7 @@ pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let Some(stored) = stored else {
         return write!(out, "*1\r\n_\r\n");
     };
-    // No client asks in which other run the value was written, so any other run will do.
+    // Clients only check whether the value was written in this run of the server process, so any other run id will do.
     let run = if stored.vouched {
         run.as_str()
     } else {
@@ -91,7 +92,7 @@ impl World {
         answer
     }
 
-    /// For a seeded bug: returns the oldest value that another master has.
+    /// For a seeded bug: returns the oldest value that any other master has for this lock.
     pub(super) fn shown_elsewhere(&self, key: &[u8]) -> Option<StoredValue> {
         let key = [b"quorate:value:", key].concat();
         let shown = |master: &super::SimMaster| {

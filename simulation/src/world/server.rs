@@ -14,7 +14,7 @@ use super::{Event, Stray, World, many, marks, notes, register};
 use crate::scenario::Refusal;
 use crate::seeded_bugs::Flaw;
 
-/// Parses one command into its words, and returns them with the number of bytes of the command.
+/// Parses one command into its words. Returns the words and the length of the command in bytes.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     let number = |at: usize| -> Option<(usize, usize)> {
         let line = bytes.get(at + 1..)?;
@@ -32,13 +32,13 @@ fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     (at <= bytes.len()).then_some((words, at))
 }
 
-/// Formats the free slots among `permits`, as one digit for each slot.
+/// Formats the free slots of a semaphore: one digit for each slot, `1` if the slot is free.
 fn slots(free: u64, permits: u8) -> String {
     let digit = |slot| if free >> slot & 1 == 1 { '1' } else { '0' };
     (0..permits).map(digit).collect()
 }
 
-/// Writes the reply to a request. A refusal contains the current note of the holder.
+/// Writes the reply to a request. A refusal contains the present holder's note.
 fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>, out: &mut String) {
     let left = |ttl: Option<Duration>| ttl.map_or(-1, |ttl| ttl.as_millis() as i64);
     let written = match (request, answer) {
@@ -61,7 +61,8 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
                     let holder = line.holder.as_deref().unwrap_or_default();
                     let (holder, len) = (text(holder), holder.len());
                     let (ahead, ticket) = (line.ahead, line.ticket);
-                    // The reply to a group also names the key that is not free, but no client reads that name.
+                    // The reply to a claim on several keys also names a key that is not free. No client reads that
+                    // name, so it is fixed here.
                     let (words, way) = match claim.group() {
                         Some(_) => (5, ":1\r\n"),
                         None => (4, ""),
@@ -154,7 +155,7 @@ impl World {
                     .expect("writing to a string cannot fail");
             }
             [b"SCRIPT", b"LOAD", source] => {
-                // The first line of a script contains the deployment's constants and the check of the generation
+                // The first line of a script contains the constants of the deployment and the check of the generation
                 // marker.
                 let line = source.iter().position(|byte| *byte == b'\n').unwrap_or(0);
                 let (line, source) = source.split_at(line);
@@ -251,7 +252,7 @@ impl World {
         many::reply(requests, &each, out);
     }
 
-    /// Executes one request, which came alone or as part of a command that carries many.
+    /// Executes one request. It came alone, or as part of a command that carries many.
     fn one(&mut self, (conn, looks): (usize, usize), request: &Request, out: &mut String) {
         let (master, now) = (self.conns[conn].master, self.now);
         let first = self.conns[conn].served == 0;
@@ -283,8 +284,8 @@ impl World {
         reply(request, &answer, note.as_deref(), out);
     }
 
-    /// Returns the number of the check in a script. Returns the error reply if the script is not loaded or does not
-    /// admit its client.
+    /// Returns the index of a script's check of the generation marker. Returns the error reply if the script is not
+    /// loaded, or if it refuses its client.
     fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
         let looks = marks::looks_in(sha);
         let master = &self.masters[self.conns[conn].master];
@@ -304,8 +305,8 @@ impl World {
         Err(refusal)
     }
 
-    /// Executes a request and returns the answer. For a seeded bug, falsifies the answer of a new master to a client of
-    /// both sets.
+    /// Executes a request and returns the answer. For seeded bugs, falsifies some answers to clients that use the old
+    /// and the new masters, and to operators.
     fn answer_to(&mut self, conn: usize, request: &Request) -> Result<Answer, Fault> {
         let wrong = self.flaw.filter(|flaw| flaw.is_of_changes());
         let wrong = wrong.filter(|_| self.is_next_of(conn));
@@ -343,8 +344,8 @@ impl World {
         there
     }
 
-    /// Sends a wake-up from a master to a process, if the process is subscribed. It goes over the subscriber's
-    /// connection, after earlier replies.
+    /// Sends a wake-up from a master to a process, if the process is subscribed. The wake-up uses the subscriber's
+    /// connection and arrives after earlier replies.
     pub(super) fn publish(&mut self, master: usize, process: &str, key: &[u8]) {
         if self.flaw == Some(Flaw::NobodyWoken) {
             return;
@@ -378,7 +379,7 @@ impl World {
         self.at(at, Event::Stray(index));
     }
 
-    /// Executes the second copy of a message.
+    /// A master executes the second copy of a message.
     pub(super) fn stray(&mut self, index: usize) {
         let Some(stray) = &self.strays[index] else {
             return;
@@ -389,7 +390,7 @@ impl World {
             self.at(at, Event::Stray(index as u32));
             return;
         }
-        // The copy is lost if the server process that was to read it has ended.
+        // The copy is lost if the server process that should have read it has ended.
         let readable = master.up && master.run == stray.run && !self.conns[stray.conn].ended;
         let looks = stray.request.is_vote() || matches!(stray.request, Request::Write { .. });
         let refused = looks && self.refusal_by_mark(stray.conn, stray.looks).is_some();

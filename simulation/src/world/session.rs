@@ -1,5 +1,5 @@
-//! Sessions of stores. Each request is in flight to the server, at the server, or on its way back. A request that the
-//! client has given up may still be executed, long after later requests.
+//! Sessions of stores. Each request is in flight to the server, at the server, or answered. A request that the client
+//! no longer waits for may still be executed, long after later requests.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(crate) enum Said {
     Removed,
 }
 
-/// A request in flight, with its answer.
+/// A request in flight or its answer.
 pub(crate) struct Asked {
     session: usize,
     question: Question,
@@ -46,13 +46,13 @@ pub(crate) struct Asked {
     void: bool,
     reached: bool,
     /// Whether the request has waited at the server for other commits. `showed`: the reading of the server's clock
-    /// before that wait, if it has a clock.
+    /// before that wait, in microseconds, if the store has a clock.
     waited: bool,
     showed: Option<u64>,
-    /// How many commits of the request are executed.
+    /// How many of the request's commits the server executes, from the first one on.
     upto: usize,
     answer: Option<Result<Said, Fault>>,
-    /// Whether the answer has arrived at the client.
+    /// Whether the answer has reached the client.
     answered: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Asked {
 pub(crate) struct Session {
     pub(super) client: usize,
     master: usize,
-    /// The run of the server that accepted the session.
+    /// The run of the server process that accepted the session.
     run: u32,
     /// Whether the client still has the session.
     open: bool,
@@ -72,9 +72,9 @@ pub(crate) struct Session {
     garbled: bool,
     last_to: u64,
     last_from: u64,
-    /// The number of the last change that the session has seen.
+    /// The newest change of records that the session has read or made, by its number.
     seen: u64,
-    /// The requests whose answers the client has not read.
+    /// The requests whose answers the client has not read yet, oldest first.
     unread: VecDeque<usize>,
     waker: Option<Waker>,
     /// The process whose wake-up messages this session receives.
@@ -89,7 +89,7 @@ fn gone() -> Fault {
     Fault::Disconnected("the session is gone".into())
 }
 
-/// The client side of sessions, which is called while a task is polled.
+/// The client's side of sessions. Tasks call these functions while they are polled.
 impl World {
     /// Opens a session.
     pub(crate) fn open_session(&mut self, client: usize, master: usize) -> usize {
@@ -116,7 +116,7 @@ impl World {
         session
     }
 
-    /// For a seeded bug: takes a session from the pool that was given up with an outstanding answer.
+    /// For a seeded bug: takes a session from the pool of sessions that were given up while an answer was outstanding.
     pub(crate) fn take_pooled(
         &mut self,
         client: usize,
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// Returns the answer to the oldest request that the client has not read.
+    /// Returns the answer to the oldest request of the session whose answer the client has not read yet.
     pub(crate) fn answer(&mut self, session: usize, waker: &Waker) -> Poll<Result<Said, Fault>> {
         let one = &mut self.sessions[session];
         if one.lost {
@@ -176,7 +176,7 @@ impl World {
         Poll::Pending
     }
 
-    /// Returns the next wake-up messages for the process.
+    /// Returns the next wake-up messages that have reached the session's process.
     pub(crate) fn words(
         &mut self,
         session: usize,
@@ -193,8 +193,8 @@ impl World {
         Poll::Pending
     }
 
-    /// The client drops the session. Requests in flight may still arrive. A seeded bug puts the session into a pool
-    /// instead.
+    /// The client drops the session. Requests in flight may still reach the server. With a seeded bug, the session goes
+    /// into a pool instead.
     pub(crate) fn close_session(&mut self, session: usize) {
         let one = &mut self.sessions[session];
         one.waker = None;
@@ -215,7 +215,7 @@ impl World {
     fn session_trip(&mut self, session: usize, way: Way) -> u64 {
         let one = &mut self.sessions[session];
         let plan = self.scenario.masters[one.master].store;
-        // A change of a lock may need four requests within the timeout, while other requests are in flight as well.
+        // One change of a lock may need four requests within the timeout, while other requests are in flight as well.
         let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
         let trip = Trip {
             client: one.client,
@@ -233,7 +233,8 @@ impl World {
         *last
     }
 
-    /// Decides the fate of the requests in flight to the server: each is lost, or arrives and may be executed in part.
+    /// Decides what becomes of the requests in flight to the server. Each is lost, or reaches the server, which may
+    /// execute only the first part of its commits.
     fn strand_session(&mut self, session: usize) {
         let net = self.scenario.net;
         let one = &mut self.sessions[session];
@@ -251,7 +252,7 @@ impl World {
         }
     }
 
-    /// Breaks a session on the way. The server keeps the session if it is `alive`.
+    /// Breaks a session in the network. If `alive`, the server keeps the session.
     fn cut_session(&mut self, session: usize, alive: bool) {
         if !self.sessions[session].open || self.sessions[session].lost {
             return;
@@ -276,7 +277,7 @@ impl World {
         }
     }
 
-    /// The server forgets the sessions without notifying the clients.
+    /// The server forgets the sessions of a master. The clients are not notified.
     pub(super) fn forget_sessions(&mut self, master: usize) {
         for session in 0..self.sessions.len() {
             if self.sessions[session].master == master {
@@ -292,7 +293,7 @@ impl World {
         }
     }
 
-    /// For a seeded bug: removes the records that a session wrote when the session ends.
+    /// For a seeded bug: when a session ends, removes the records that it wrote.
     fn lease_ends(&mut self, session: usize) {
         if self.flaw == Some(Flaw::SessionIsLease) {
             let master = self.sessions[session].master;
@@ -342,7 +343,7 @@ impl World {
         asked.reached = true;
         asked.answer = Some(answer);
         if !self.sessions[session].open {
-            // The client has dropped the session and does not wait for the answer any more.
+            // The client has dropped the session and no longer waits for the answer.
             self.asked[index] = None;
             return;
         }
@@ -422,7 +423,7 @@ impl World {
         };
         self.watch.coverage.messages += 1;
         let shows = self.masters[master].clock.read(self.now) / 1_000;
-        // The server reads its clock at some moment between request and answer, perhaps before the row lock was free.
+        // The server reads its clock at some moment between request and answer, perhaps while the request waited.
         let shows = plan.clocked.then_some(shows);
         let clock = asked.showed.or(shows);
         let Asked { question, upto, .. } = asked;
@@ -457,7 +458,8 @@ impl World {
         })
     }
 
-    /// Returns the date of a store that dates its changes. Half of the stores without a clock for leases do.
+    /// Returns the store's clock in microseconds if the store dates its changes. Half of the stores without a clock for
+    /// leases date them.
     pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
         let master = self.sessions[session].master;
         let plan = self.scenario.masters[master].store?;
@@ -477,7 +479,7 @@ impl World {
         greeting.uptime(Duration::from_secs(self.uptime(master)))
     }
 
-    /// Reads records. A follower that lags may answer, but never with a state older than the session has seen.
+    /// Reads records. A follower that lags may answer, but never with an older state than the session has seen before.
     fn load(&mut self, session: usize, names: &[Arc<[u8]>], lag_ppm: u32) -> Vec<Record> {
         let healed = self.healed();
         let one = &mut self.sessions[session];

@@ -1,4 +1,4 @@
-//! Masters that are stores: reports the clients' requests and the stores' answers to the checkers.
+//! Reports to the checkers the requests of clients to stores, and the answers of stores.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::locker::{name, resource_of};
 /// The number of a client, the number of a master, and the client's node for this master.
 pub(crate) type Breaker = (usize, usize, Arc<dyn Node>);
 
-/// A force-release at all stores, through the nodes of one process.
+/// A force-release of one lock at all stores, through the nodes of one process.
 pub(super) struct Breaks {
     nodes: Vec<Arc<dyn Node>>,
     key: Arc<[u8]>,
@@ -103,7 +103,8 @@ impl World {
         }
     }
 
-    /// Sets the store nodes of a process. The caller drops the previous ones while the world is unlocked.
+    /// Replaces the store nodes of a process, and returns the previous ones. The caller drops those while the world is
+    /// unlocked.
     pub(crate) fn replace_breakers(&mut self, client: usize, new: Vec<Breaker>) -> Vec<Breaker> {
         let of = |breaker: &mut Breaker| breaker.0 == client;
         let old = self.breakers.extract_if(.., of).collect();
@@ -126,8 +127,8 @@ impl World {
         });
     }
 
-    /// Called when a record of a store has a new state: reports lock values that are there again after the store had
-    /// reported them as released.
+    /// Called when a record of a store has a new state. Reports each lock value that is in the record again, although
+    /// the store had reported it as released.
     pub(super) fn written_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
         let of = |state: &[u8]| -> Vec<[u8; 32]> {
             let windows = state.windows(32);

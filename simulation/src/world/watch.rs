@@ -1,4 +1,4 @@
-//! The beliefs of clients, and everything that observes a run: checkers, coverage and trace.
+//! The holds that clients believe in, and everything that observes a run: checkers, coverage and trace.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) struct Watch {
     pub(crate) awake_since: Vec<u64>,
     pub(crate) coverage: Coverage,
     pub(crate) event: u64,
-    /// The lines of the trace; `None` if no trace is wanted.
+    /// The lines of the trace; `None` if the run has no trace.
     pub(crate) trace: Option<Vec<String>>,
     promises: Promises,
     /// Whether the scenario has notes or leaders.
@@ -34,7 +34,7 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(scenario: &Scenario, play: Play) -> Self {
         let promises = scenario.promises();
-        // The small client of the seeded bugs never waits in order.
+        // The small client of the seeded bugs never waits in a queue.
         let in_order = !play.flaw.is_some_and(Flaw::is_locker);
         Self {
             checkers: Checkers::new(scenario, play.harm),
@@ -66,7 +66,8 @@ impl Watch {
         self.watched.see(&moment, fact);
     }
 
-    /// Drops the promises of exclusion, fencing tokens and values, because the scenario violates their assumptions.
+    /// Drops the promises of exclusion, fencing tokens and values, because the run violates the assumptions behind
+    /// them.
     pub(crate) fn lose_promises(&mut self) {
         self.coverage.split += u64::from(self.promises.exclusion);
         self.promises = Promises {
@@ -77,7 +78,7 @@ impl Watch {
         };
     }
 
-    /// Runs the checkers after an event. If the process of a client has just run, first reads the state of its holds.
+    /// Runs the checkers after an event. If the process of `client` has just run, first reads the state of its holds.
     pub(crate) fn after(&mut self, now: u64, client: Option<usize>) {
         for index in 0..self.believers.len() {
             let believer = &mut self.believers[index];
@@ -177,9 +178,9 @@ impl Watch {
         self.holds
     }
 
-    /// Ends a belief. The caller drops the returned hold while the world is unlocked.
+    /// Ends a client's belief in a hold. The caller drops the returned hold while the world is unlocked.
     pub(crate) fn retire(&mut self, now: u64, id: u64, why: Why) -> Option<Arc<dyn Hold>> {
-        // An extension must be reported before the belief ends.
+        // An extension must be reported before the belief in the hold ends.
         let of = |believer: &Believer| believer.id == id;
         let index = self.believers.iter().position(of)?;
         self.after(now, Some(self.believers[index].client));
@@ -200,7 +201,8 @@ impl Watch {
         Some(believer.hold)
     }
 
-    /// Ends all beliefs of a killed process. The caller drops the returned holds while the world is unlocked.
+    /// Ends all beliefs of a killed process in its holds. The caller drops the returned holds while the world is
+    /// unlocked.
     pub(crate) fn kill(&mut self, now: u64, client: usize) -> Vec<Arc<dyn Hold>> {
         let of = self.believers.iter().filter(|one| one.client == client);
         let ids: Vec<u64> = of.map(|one| one.id).collect();
