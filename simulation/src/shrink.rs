@@ -1,12 +1,12 @@
-//! Shrinks a failing scenario until no part can be removed.
+//! Shrinks a failing scenario until no part of it can be removed.
 
 use crate::play::Play;
 use crate::scenario::{FaultKind, Scenario, Step};
 
-/// The largest number of runs for shrinking one scenario.
+/// The largest number of simulation runs for shrinking one scenario.
 const MOST: usize = 4_000;
 
-/// Returns the smallest scenario found in which `play` still breaks `rule`.
+/// Returns the smallest scenario that was found and in which `play` still breaks `rule`.
 pub fn shrink(scenario: &Scenario, play: Play, rule: &str) -> Scenario {
     let mut shrinker = Shrinker {
         best: scenario.clone(),
@@ -18,7 +18,7 @@ pub fn shrink(scenario: &Scenario, play: Play, rule: &str) -> Scenario {
     shrinker.best
 }
 
-/// Whether a part of `T` is present, and how to remove it.
+/// A removable part of `T`: whether it is present, and the function that removes it.
 type Part<T> = (bool, fn(&mut T));
 
 struct Shrinker<'a> {
@@ -29,7 +29,8 @@ struct Shrinker<'a> {
 }
 
 impl Shrinker<'_> {
-    /// Applies `change`, and keeps it if the scenario still breaks the same rule. Returns true if it was kept.
+    /// Plays the scenario with `change`, and keeps the change if the scenario still breaks the same rule. Returns true
+    /// if the change was kept.
     fn attempt(&mut self, change: impl FnOnce(&mut Scenario)) -> bool {
         if self.runs >= MOST {
             return false;
@@ -47,7 +48,7 @@ impl Shrinker<'_> {
         fails
     }
 
-    /// Tries to remove every part once. Returns true if something was removed and there are runs left.
+    /// Tries to remove every part once. Returns true if some part was removed and runs are left.
     fn round(&mut self) -> bool {
         let mut smaller = false;
         smaller |= self.faults();
@@ -77,7 +78,8 @@ impl Shrinker<'_> {
         smaller
     }
 
-    /// Removes the last clients together with the faults that name them, and then all steps of a client.
+    /// Removes clients, the last one first, together with the faults that name them. Then removes all steps of each
+    /// client that is left.
     fn clients(&mut self) -> bool {
         let mut smaller = false;
         while self.best.clients.len() > 1 {
@@ -126,7 +128,7 @@ impl Shrinker<'_> {
         smaller
     }
 
-    /// Replaces what is left of the network, the clocks and the steps by simpler values.
+    /// Turns off the remaining network faults, clock errors and details of steps, where possible.
     fn plainer(&mut self) -> bool {
         let mut smaller = false;
         let net = self.best.net;

@@ -1,4 +1,5 @@
-//! A master that is a store, as one process reaches it. The library's driver for stores uses a simulated store.
+//! A master that is a store, as one process reaches it. The library's driver for stores is real, and the store is
+//! simulated.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,7 +28,7 @@ struct SimStore {
     master: usize,
 }
 
-/// A session with a simulated store. Dropping it closes the session.
+/// A session with a simulated store. Dropping the value closes the session.
 struct SimSession {
     shared: Weak<Shared>,
     index: usize,
@@ -58,7 +59,7 @@ impl SimSession {
     }
 }
 
-/// The error for a seeded bug whose pool returns the answer to another question.
+/// The error for an answer to another question. It occurs with a seeded bug that uses a session again.
 fn other<T>() -> Result<T, Fault> {
     Err(Fault::Server("the answer to another question".into()))
 }
@@ -170,7 +171,7 @@ impl Listener for SimSession {
     }
 }
 
-/// A master that is a store. Its requests and answers are reported to the checkers.
+/// The library's node of a store. It reports each request and answer to the checkers.
 pub(crate) struct WatchedStore {
     inner: StoreNode<SimStore>,
     shared: Weak<Shared>,
@@ -276,7 +277,7 @@ impl ReplySink for Heard {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let Some(reply) = reply else { return };
-        // The library handles an answer without a delay of its task, as with Redis masters.
+        // The library handles the answer at once. Its task is not preempted meanwhile, as with Redis masters.
         let shared = self.shared.upgrade();
         let polled = shared.as_ref().map(|shared| shared.polls(false));
         reply.answer(answer);

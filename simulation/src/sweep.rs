@@ -1,5 +1,5 @@
-//! Plays many seeds on all cores. Each run is single-threaded and independent of other runs, so the result does not
-//! depend on which thread plays which seed.
+//! Plays many seeds in several threads. Each simulation run has one thread and is independent of other runs, so the
+//! result does not depend on which thread plays which seed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,10 +13,10 @@ use crate::run::Outcome;
 use crate::scenario::Scenario;
 use crate::seeded_bugs::Flaw;
 
-/// The number of seeds that a thread takes from the range at a time.
+/// The number of seeds that a thread takes from the range at once.
 const BLOCK: u64 = 50;
 
-/// A range of seeds, and how to play it.
+/// A range of seeds to play, and how to play them.
 #[derive(Clone, Copy, Debug)]
 pub struct Sweep {
     /// The first seed to play.
@@ -25,11 +25,11 @@ pub struct Sweep {
     pub seeds: u64,
     /// The number of threads that play seeds.
     pub threads: usize,
-    /// The family from which the scenarios are drawn.
+    /// The family of scenarios from which each seed draws one.
     pub worlds: Worlds,
 }
 
-/// A family of scenarios. Each has one scenario for a seed.
+/// A family of scenarios. Each seed draws one scenario from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Worlds {
     /// All masters are Redis.
@@ -39,12 +39,12 @@ pub enum Worlds {
     Stores,
     /// Masters are replaced during the run.
     Changes,
-    /// The same scenario for all seeds, for measuring speed.
+    /// Scenarios for measuring speed. They differ only in the random times of their steps.
     Bench,
 }
 
 impl Worlds {
-    /// Draws the scenario of this seed.
+    /// Draws the scenario of this seed from the family.
     pub fn draw(self, seed: u64) -> Scenario {
         match self {
             Self::Redis => Scenario::draw(seed),
@@ -60,26 +60,26 @@ impl Worlds {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// The rule that the seed broke.
+    /// How the run broke a rule.
     pub violation: Violation,
 }
 
 /// The result of a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// The number of seeds played.
+    /// The number of seeds that were played.
     pub seeds: u64,
-    /// The failed seeds in order, at most the first hundred.
+    /// The failed seeds in ascending order, at most one hundred.
     pub failures: Vec<Failure>,
-    /// How often each thing happened in all runs.
+    /// How often each event happened in all runs together.
     pub coverage: Coverage,
-    /// How many cases each rule has judged in all runs, in the order of [`RULES`](crate::RULES).
+    /// The number of cases that each rule has judged in all runs together, in the order of [`RULES`](crate::RULES).
     pub judged: Judged,
-    /// Which kinds of locks and values met which happenings while a rule was checked.
+    /// How often a rule was checked while a kind of lock or value met a happening, such as a restart.
     pub crossings: Crossings,
-    /// The call that came closest to the bound of the rule for calls, and its seed.
+    /// The call that came closest to the time limit of the rule for calls, and the seed of its run.
     pub worst: Option<(u64, Lateness)>,
-    /// The wall time of the sweep.
+    /// The wall-clock time that the sweep took.
     pub took: Duration,
 }
 
@@ -107,18 +107,19 @@ impl Summary {
         self.failures.extend(other.failures);
     }
 
-    /// Keeps the call that used the larger share of its bound. Of two equal calls, keeps the one with the smaller seed.
+    /// Keeps the call that used the larger share of its time limit. Of two equal calls, keeps the call with the smaller
+    /// seed.
     fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
         let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
         self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
     }
 
-    /// Whether a rule can have judged a case in these scenarios. One rule needs masters that are stores.
+    /// Whether a rule can have judged a case in these runs. One rule judges only masters that are stores.
     fn may_judge(&self, rule: &str) -> bool {
         rule != OF_STORES || self.coverage.sessions > 0
     }
 
-    /// Returns the rules that have judged no case although they could.
+    /// Returns the rules that have judged no case in these runs, although they could.
     pub fn idle_rules(&self) -> Vec<&'static str> {
         let rules = RULES.into_iter().zip(self.judged);
         rules
@@ -129,7 +130,7 @@ impl Summary {
 }
 
 impl Sweep {
-    /// Plays all seeds. `progress` is called with the number of seeds played and the number of failures.
+    /// Plays all seeds. `progress` is called with the number of seeds played so far and the number of failures so far.
     pub fn run(&self, progress: impl Fn(u64, u64) + Sync) -> Summary {
         let began = Instant::now();
         let next = AtomicU64::new(0);
@@ -171,7 +172,8 @@ impl Sweep {
     }
 }
 
-/// Returns the first of `seeds` seeds, from zero on, whose run catches the seeded bug, with the violation.
+/// Plays the seeds from 0 to `seeds - 1` with a seeded bug. Returns the first seed that catches the bug, with the
+/// violation.
 pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Option<Failure> {
     let play = Play {
         flaw: Some(flaw),
@@ -201,9 +203,9 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }
-                    // Every started seed is played to its end, so the smallest failing seed is always found. The rule
-                    // `healing` does not count as having caught a seeded bug of replacing masters, because a client
-                    // that all masters refuse never gets a lock.
+                    // Every seed that was begun is played to its end, so the smallest catching seed is always found.
+                    // With a bug of replacing masters, the rule `healing` is ignored: it also fails if all masters
+                    // refuse a client.
                     let counts = |violation: &Violation| {
                         !(flaw.is_of_changes() && violation.rule == Healing::RULE)
                     };

@@ -188,7 +188,7 @@ impl Shared {
     }
 }
 
-/// What remains to be done for an event while the world is unlocked.
+/// The rest of the work for an event, which must be done while the world is unlocked.
 enum Todo {
     Wake(Waker),
     Step(usize, Call),

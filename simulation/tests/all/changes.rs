@@ -19,7 +19,8 @@ fn every_nightly_seed_passes_while_masters_are_replaced() {
 fn every_seed_passes(seeds: u64) {
     let summary = sweep(Worlds::Changes, seeds);
     must_pass(&summary, " --changes");
-    // Even the few seeds of a debug run must close and open masters, and clients of all steps must hold locks.
+    // Even the few seeds of a debug run must close and open masters, and clients at every step of the replacement must
+    // acquire locks.
     let coverage = &summary.coverage;
     let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
     let held = coverage.joint.min(coverage.later);
@@ -52,9 +53,9 @@ fn same_seed_gives_the_same_run_while_masters_are_replaced() {
 
 const MS: u64 = 1_000_000;
 
-/// Two operators take the same steps. The second operator reads the old masters for the last time after the first has
-/// opened the new masters and a client of the new masters has taken units. The second operator must not write the old
-/// number of units over the new one.
+/// Two operators take the same steps. The first operator opens the new masters, and a client of the new masters takes
+/// units from a quota. Only then does the second operator read the old masters for the last time. It must not overwrite
+/// the new number of units with the old one.
 #[test]
 fn second_operator_carries_no_older_value_over_a_later_one() {
     let of = |think, verb| Step {
@@ -90,7 +91,7 @@ fn second_operator_carries_no_older_value_over_a_later_one() {
     assert!(taken > 500, "{taken}");
 }
 
-/// How many seeds are enough to catch each seeded bug.
+/// For each seeded bug, the number of seeds within which it must be caught.
 const SEEDED_BUGS: [(Flaw, u64); 22] = [
     (Flaw::JointUnion, 10),
     (Flaw::JointOldOnly, 10),
@@ -122,7 +123,7 @@ fn every_seeded_bug_of_changes_is_caught_within_its_seeds() {
     for flaw in Flaw::OF_CHANGES {
         assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
     }
-    // Without optimizations too few seeds are played for the rare bugs.
+    // A build without optimizations plays too few seeds for the rare bugs.
     let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
     all_are_caught(|within| is_short(within) && within <= most);
 }

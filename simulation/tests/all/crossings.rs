@@ -1,12 +1,13 @@
-//! Checks that every kind of lock and of value meets every happening while a rule is checked, for every kind of
-//! masters. `NEVER` lists the exceptions with their reasons.
+//! Checks every combination of a kind of masters, a kind of lock or value, and a happening: some rule must have been
+//! checked in it. `NEVER` lists the exceptions with their reasons.
 //!
 //! `QUORATE_SEEDS` sets another number of seeds.
 
 use crate::support::{CROSSINGS, sweep};
 use quorate_simulation::{Crossings, HELD, Happening, Masters, Worlds};
 
-/// The cells that stay empty: the masters, the rows (an empty list means all rows), the column, and the reason.
+/// The combinations in which no rule is ever checked: the masters, the kinds of locks and values, the happening, and
+/// the reason.
 const NEVER: [(Masters, &[&str], Happening, &str); 2] = [
     (
         Masters::Clocked,

@@ -1,6 +1,6 @@
 //! Bugs that the simulation has found, kept as hand-written scenarios.
 //!
-//! They are not kept as seeds, because a seed draws another scenario as soon as anything is drawn differently. The
+//! They are not kept as seeds, because a seed draws another scenario as soon as any part of the drawing changes. The
 //! comments describe the bugs before they were fixed.
 
 use quorate_simulation::{
@@ -22,7 +22,7 @@ fn passes(scenario: &Scenario) -> Outcome {
     outcome
 }
 
-/// The renewal task handled the end of a lease that is not renewed again and again, in one poll, without end.
+/// When a lease without renewal expired, the renewal task handled the expiry in an endless loop within one poll.
 #[test]
 fn renewal_task_continues_after_a_fixed_lease_has_expired() {
     let mut scenario = Scenario::quiet(1, 3, 1);
@@ -37,8 +37,8 @@ fn renewal_task_continues_after_a_fixed_lease_has_expired() {
     assert_eq!(outcome.coverage.acquired, 3);
 }
 
-/// A woken waiter asked for its previous slot, and the reply named another slot as free. The waiter asked for the free
-/// slot only if it had made few enough attempts, or else after another wake-up or a timer.
+/// A woken waiter asked for the slot that it had wanted before, and the reply named another slot as free. The waiter
+/// asked for the free slot at once only in its first few attempts. Later it waited for another wake-up or a timer.
 #[test]
 fn waiter_woken_for_another_slot_asks_for_it_at_once() {
     for seed in 0..40 {
@@ -57,8 +57,8 @@ fn waiter_woken_for_another_slot_asks_for_it_at_once() {
     }
 }
 
-/// The driver measured the connect timeout from the start of the process, and not from its first request, as the actor
-/// does. A client whose first request came later than `connect_timeout` was refused until it was connected.
+/// The driver measured the connect timeout from the start of the process, while the actor measures it from the first
+/// request. A client whose first request came later than `connect_timeout` was refused until it was connected.
 #[test]
 fn first_lock_long_after_the_start_of_its_process_is_not_refused_while_it_connects() {
     let mut scenario = Scenario::quiet(1, 3, 1);
@@ -70,7 +70,7 @@ fn first_lock_long_after_the_start_of_its_process_is_not_refused_while_it_connec
     assert_eq!(outcome.coverage.no_quorum, 0);
 }
 
-/// Three masters, of which the third is replaced. All clients are at `step` from beginning to end.
+/// A scenario with four masters in which one of three is replaced. All clients stay at `step` of the replacement.
 fn one_replaced(begins: Option<u64>, goal: u64, step: u8) -> Scenario {
     let mut scenario = Scenario::quiet(1, 4, 3);
     scenario.settings.max_ttl = scenario.settings.ttl;
@@ -93,8 +93,9 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
     Fault { at: at * MS, kind }
 }
 
-/// A master was still down when the faults healed. It came back without its generation marker a moment later, and was
-/// not checked again. A majority of the new masters had no marker then, and refused their clients for ever.
+/// A master was still down when the faults healed. It came back a moment later without its generation marker, and the
+/// administrator did not check it again. Then a majority of the new masters had no marker, and refused all clients
+/// forever.
 #[test]
 fn generation_markers_lost_after_the_healing_are_written_by_hand() {
     let mut scenario = one_replaced(Some(2), 2, 2);
@@ -104,8 +105,8 @@ fn generation_markers_lost_after_the_healing_are_written_by_hand() {
     assert!(outcome.coverage.mended > 0);
 }
 
-/// A majority of the masters lost their generation markers between two changes, before the second change was prepared.
-/// The error asked the operator to repeat the first change, and the operator never did.
+/// After the first change of masters, and before the second was prepared, a majority of the masters lost their
+/// generation markers. The error asked the operator to repeat the first change, and the operator never did.
 #[test]
 fn operator_repeats_the_first_change_if_its_generation_markers_are_lost() {
     let mut scenario = one_replaced(Some(4), 5, 3);
@@ -117,10 +118,10 @@ fn operator_repeats_the_first_change_if_its_generation_markers_are_lost() {
     assert!(outcome.coverage.not_yet > 0 && outcome.coverage.opened > 0);
 }
 
-/// The clock of a master jumped ahead by 30 hours, and back. An observer read the lock in between, so the master
-/// removed the expired key of the counter. The next client's clock was behind that of the first, so it proposed a
-/// smaller counter. The rule `counters` knew only the clock at the last message, and took the expiry for a counter that
-/// fell.
+/// The clock of a master jumped 30 hours ahead, and back. In between, an observer read the lock, so the master removed
+/// the expired counter key. The next client's clock was behind the first client's clock, so it proposed a smaller
+/// counter. The rule `counters` knew only the master's clock at the last message, and reported a fall instead of an
+/// expiry.
 #[test]
 fn counter_that_expired_while_a_clock_was_ahead_may_be_gone() {
     const HOUR_US: i64 = 3_600_000_000;
@@ -147,7 +148,8 @@ fn counter_that_expired_while_a_clock_was_ahead_may_be_gone() {
 }
 
 /// A removal had ended on all masters, but its caller returned only after another client had created the value again.
-/// The rule `stock` took the order of the returns for the order of the writes, and the new value for the removed one.
+/// The rule `stock` assumed that the writes had happened in the order of the returns, and took the new value for the
+/// removed value.
 #[test]
 fn late_copy_of_a_removal_does_not_remove_a_value_created_after_it() {
     let value = |think, verb| Step {

@@ -1,4 +1,5 @@
-//! Tests several resources, readers, owners and semaphores in hand-written scenarios, which are rarely drawn.
+//! Tests locks on several resources, readers, owners and semaphores in hand-written scenarios, because randomly drawn
+//! scenarios rarely contain these cases.
 
 use quorate_simulation::{
     Fault, FaultKind, Flaw, Kind, Outcome, Play, Refusal, Scenario, Step, Violation,
@@ -6,7 +7,7 @@ use quorate_simulation::{
 
 const MS: u64 = 1_000_000;
 
-/// Three masters whose clocks are so far apart that their counters always differ.
+/// A scenario with three masters whose clocks are so far apart that their counters always differ.
 fn apart(seed: u64, clients: usize) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, clients);
     scenario.masters[0].offset_us = 1_500_000;
@@ -27,8 +28,8 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// A client takes one lock on two resources, one of which is force-released. The scenarios force-release it a tenth of
-/// a millisecond later each, so some of them hit the round in which the fencing token is confirmed.
+/// A client takes one lock on two resources, and one of them is force-released. Each scenario force-releases it 0.1 ms
+/// later than the previous scenario. Some releases therefore happen while the fencing token is confirmed.
 fn one_of_two_is_broken() -> impl Iterator<Item = Scenario> {
     (0..400).map(|tenth| {
         let mut scenario = apart(tenth, 1);
@@ -75,8 +76,8 @@ fn holds_of_every_kind_share_one_resource() {
     }
 }
 
-/// If the masters' counters differ, two first holds of one owner that arrive together cannot agree on a fencing token.
-/// Both used to retry at once, so that one was always in the way of the other.
+/// If the masters' counters differ, two first holds of one owner that are acquired at the same time cannot agree on a
+/// fencing token. In the past both retried at once, and collided again and again.
 #[test]
 fn first_holds_of_one_owner_that_collide_are_both_granted() {
     for seed in 0..40 {
@@ -89,12 +90,12 @@ fn first_holds_of_one_owner_that_collide_are_both_granted() {
         }
         let outcome = play(&scenario, None);
         assert_eq!(outcome.violation, None, "seed {seed}: {scenario}");
-        // Four clients with three steps each acquire at least twelve locks, the last lock included.
+        // Four clients take three locks and a last lock each. At least twelve of these sixteen acquires must succeed.
         assert!(outcome.coverage.acquired >= 12, "seed {seed}");
     }
 }
 
-/// Plays a scenario with a flaw, and checks only the rules whose breach does harm to users.
+/// Plays a scenario with a seeded bug, and checks only the rules whose violation harms users.
 fn harm(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     let play = Play {
         flaw,
@@ -104,7 +105,7 @@ fn harm(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// Returns the first violation of `rule` in these scenarios with a flaw. Only rules whose breach does harm to users are
+/// Returns the first violation of `rule` in 40 scenarios with a seeded bug. Only rules whose violation harms users are
 /// checked.
 fn harms(worlds: impl Fn(u64) -> Scenario, flaw: Option<Flaw>, rule: &str) -> Option<Violation> {
     let violation = |seed| harm(&worlds(seed), flaw).violation;
@@ -112,7 +113,7 @@ fn harms(worlds: impl Fn(u64) -> Scenario, flaw: Option<Flaw>, rule: &str) -> Op
     broken.find(|violation| violation.rule == rule)
 }
 
-/// Three clients want one of two permits each, at the same moment.
+/// Three clients acquire a semaphore with two permits at the same moment.
 fn three_for_two(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 3);
     (scenario.net.delay, scenario.net.jitter) = (MS, 4 * MS);
@@ -131,8 +132,8 @@ fn masters_that_only_count_permits_grant_three_permits_of_two() {
     assert!(three.is_some());
 }
 
-/// One client has a permit on two of three masters, one of which dies. The two masters that are left show different
-/// free slots.
+/// One client has a permit on two of three masters, and one of these two dies. The remaining masters then have
+/// different free slots.
 fn one_slot_on_two_masters(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 2);
     let takes = |think, wait, hold| Step {
@@ -167,7 +168,7 @@ fn permit_picked_by_each_master_cannot_be_taken_while_one_is_down() {
     }
 }
 
-/// Some clients want one of two resources, and some want both, in different orders.
+/// Some clients want one of two resources. The others want both, and name them in different orders.
 fn one_or_both(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 8);
     (scenario.net.delay, scenario.net.jitter) = (MS, 8 * MS);
@@ -194,7 +195,7 @@ fn separate_tickets_for_several_resources_deadlock() {
     assert!(stuck.is_some());
 }
 
-/// Another program stores a value under one of two lock keys that a client wants.
+/// Another program stores a value of another type under one of the two lock keys that a client wants.
 #[test]
 fn masters_that_read_all_keys_with_mget_overwrite_a_foreign_key() {
     let mut scenario = Scenario::quiet(1, 3, 1);

@@ -1,4 +1,4 @@
-//! The tests of the simulation, linked into one program.
+//! All tests of the simulation, in one program.
 
 mod changes;
 mod crossings;

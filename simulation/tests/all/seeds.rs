@@ -64,7 +64,7 @@ fn traced_run_equals_the_untraced_run() {
     }
 }
 
-/// How many seeds are enough to catch each seeded bug.
+/// For each seeded bug, the number of seeds within which it must be caught.
 const SEEDED_BUGS: [(Flaw, u64); 57] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
@@ -143,7 +143,7 @@ fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
         .filter(|(_, within)| is_played(*within))
     {
         let within = within.min(seeds);
-        // Without optimizations, bugs that need more seeds than are played are left to the release run.
+        // A build without optimizations plays fewer seeds. Bugs that need more are left to the optimized build.
         let is_left = cfg!(debug_assertions) && within == seeds;
         let caught = is_caught(flaw, within);
         assert!(
@@ -153,7 +153,7 @@ fn all_are_caught(seeds: u64, is_played: impl Fn(u64) -> bool) {
     }
 }
 
-/// Checks that the small client of locks and the small client of values, both without a flaw, break no rule.
+/// Checks that two clients without a flaw break no rule: the small client of locks and the small client of values.
 fn sound_ones_pass(seeds: u64) {
     let caught = first_caught(Flaw::Sound, false, seeds / 10, threads());
     assert_eq!(caught, None);

@@ -38,7 +38,7 @@ fn same_seed_gives_the_same_run_with_stores() {
     }
 }
 
-/// How many seeds are enough to catch each seeded bug.
+/// For each seeded bug, the number of seeds within which it must be caught.
 const SEEDED_BUGS: [(Flaw, u64); 7] = [
     (Flaw::VersionsAgain, 200),
     (Flaw::SessionIsLease, 200),
@@ -65,7 +65,7 @@ fn every_rare_seeded_bug_of_stores_is_caught_within_its_seeds() {
 }
 
 fn all_are_caught(is_played: impl Fn(u64) -> bool) {
-    // Without optimizations too few seeds are played to catch the bugs.
+    // A build without optimizations plays too few seeds to catch the bugs.
     if cfg!(debug_assertions) {
         return;
     }

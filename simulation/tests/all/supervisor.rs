@@ -23,16 +23,16 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The behaviour of the server, which tests change while it runs, and the commands that it has received.
+/// The server's behaviour, which tests change while the server runs, and the commands that the server has received.
 #[derive(Default)]
 struct Script {
-    /// Whether the server accepts and reads, but never replies.
+    /// Whether the server accepts connections and reads commands, but never replies.
     mute: bool,
     /// The delay before each reply of the handshake.
     slow: Duration,
     /// Whether the server answers the next SET with half a reply and closes the connection.
     cut_next: bool,
-    /// The keys of the server. `commands`: every command after the handshake.
+    /// The keys that the server stores. `commands`: every command after the handshake, in order.
     keys: HashMap<Vec<u8>, Vec<u8>>,
     commands: Vec<String>,
     connections: usize,
@@ -92,7 +92,8 @@ async fn converse(mut stream: TcpStream, shared: Shared) -> std::io::Result<()> 
     }
 }
 
-/// Parses one command, an array of bulk strings. Returns it with the number of its bytes; `None` if it is incomplete.
+/// Parses one command, an array of bulk strings. Returns the command and its length in bytes; `None` if it is
+/// incomplete.
 fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     fn line(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
         let end = bytes[at..].windows(2).position(|two| two == b"\r\n")? + at;
@@ -121,7 +122,7 @@ fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     Some((command, at))
 }
 
-/// Returns the reply to a command, and whether the server closes the connection after it.
+/// Returns the reply to a command, and whether the server closes the connection after the reply.
 fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
     let mut script = shared.lock().expect("no test has panicked here");
     let reply: &[u8] = match verb {
@@ -142,7 +143,7 @@ fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
                 b"+OK\r\n"
             }
         }
-        // Without order and fencing tokens the client uses only one script: compare and delete.
+        // Without ordered waiting and fencing tokens, the client uses only the script that compares and deletes.
         "EVALSHA" => {
             script.commands.push("release".to_owned());
             if script.keys.get(&command[3]) == Some(&command[4]) {
@@ -157,7 +158,7 @@ fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
     (reply.to_vec(), false)
 }
 
-/// The settings of the client, whose connections use the simulated network.
+/// The settings of a client that connects over the simulated network.
 fn settings() -> RedlockBuilder {
     Redlock::builder()
         .ttl(Duration::from_secs(10))
@@ -185,7 +186,7 @@ impl ReplySink for Once {
     }
 }
 
-/// Sends a request and waits for the answer. Returns it with the simulated time that it took.
+/// Sends a request and waits for the answer. Returns the answer, and the simulated time until it arrived.
 async fn ask(node: &Arc<dyn Node>, request: Request) -> (Result<Answer, Fault>, Duration) {
     let (sender, answer) = oneshot::channel();
     let began = turmoil::elapsed();
@@ -221,7 +222,7 @@ fn release(claim: &Arc<Claim>) -> Request {
 
 const GRANTED: Result<Answer, Fault> = Ok(Answer::Granted { counter: None });
 
-/// Runs `test` against the scripted server.
+/// Runs `test` with a node that is connected to the scripted server.
 fn play<F>(test: impl FnOnce(Arc<dyn Node>, Shared) -> F + 'static)
 where
     F: Future<Output = ()> + 'static,
@@ -324,7 +325,7 @@ fn silent_connection_is_replaced() {
         let (answer, took) = ask(&node, release(&first)).await;
         assert!(matches!(answer, Err(Fault::Timeout(_))), "{answer:?}");
         assert!(took <= NODE_TIMEOUT + ms(50), "{took:?}");
-        // The old connection stays open and silent. The server replies only on a new connection.
+        // The old connection stays open and silent. From now on the server replies, but only on new connections.
         change(&shared, |script| script.mute = false);
         sleep(Duration::from_secs(4)).await;
         assert_eq!(ask(&node, acquire(&claim(2))).await.0, GRANTED);

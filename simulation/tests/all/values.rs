@@ -1,4 +1,4 @@
-//! Tests values under locks in hand-written scenarios, which are rarely drawn.
+//! Tests values under locks in hand-written scenarios, because randomly drawn scenarios rarely contain these cases.
 
 use quorate_simulation::{
     Fault, FaultKind, Flaw, Kind, Outcome, Play, Refusal, Scenario, Step, ValueStep,
@@ -27,8 +27,8 @@ fn refuses(master: u8, from: u64, to: u64) -> Fault {
     at(from, FaultKind::Refuse { master, how, lasts })
 }
 
-/// A partition between one client and some masters (bit n is master n), in milliseconds. Messages that are sent
-/// meanwhile arrive right after it.
+/// A partition between one client and some masters (bit n is master n), from `from` to `to` milliseconds. Messages that
+/// are sent meanwhile arrive right after the partition.
 fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     let kind = FaultKind::Partition {
         clients: 1 << client,
@@ -40,8 +40,8 @@ fn cut_off(client: u8, masters: u16, from: u64, to: u64) -> Fault {
     at(from, kind)
 }
 
-/// Client 0 creates the record. Client 1 takes the lock at `think` (milliseconds), reads after half of `hold`, and
-/// writes at the end of `hold`, with a lease that is not renewed.
+/// A scenario in which client 0 creates the once-per-period record. Client 1 takes the lock after `think` milliseconds.
+/// It reads the record after half of `hold`, and writes it at the end of `hold`. Its lease is not renewed.
 fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
     let mut scenario = Scenario::quiet(1, masters, 3);
     scenario.settings.node_timeout = 250 * MS;
@@ -56,7 +56,7 @@ fn recorded(masters: usize, think: u64, hold: u64) -> Scenario {
     scenario
 }
 
-/// Plays the scenario, and checks only the rules whose breach does harm to users.
+/// Plays the scenario, and checks only the rules whose violation harms users.
 fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     let play = Play {
         flaw,
@@ -66,8 +66,8 @@ fn play(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
     play.run(scenario)
 }
 
-/// Checks that the library and the correct small client break no rule in the scenario, and that a period is done twice
-/// with the flaw.
+/// Checks that the library and the correct small client break no rule in the scenario. With the seeded bug, the work of
+/// a period must be done twice.
 fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     for sound in [None, Some(Flaw::SoundRegister)] {
         let outcome = play(scenario, sound);
@@ -84,9 +84,9 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
     assert_eq!(violation.rule, "stock", "{violation}\n{trace}");
 }
 
-/// The lock is force-released while the holder's write is in flight to one master. On that master the next holder's key
-/// is restored by an extension instead of granted, which raises no counter. So only the next holder's read, which
-/// raises the counter, keeps the late write out.
+/// The lock is force-released while the holder's write is in flight to one master. On that master, the next holder gets
+/// its key by an extension, which raises no counter, and not by a grant. Only the next holder's read raises the counter
+/// there, and so keeps out the late write.
 #[test]
 fn read_of_a_value_keeps_out_late_writes() {
     let mut scenario = recorded(3, 100, 200);
@@ -106,8 +106,9 @@ fn read_of_a_value_keeps_out_late_writes() {
     only_the_flaw_is_caught(&scenario, Flaw::ReadNoRaise);
 }
 
-/// The lock is force-released, three of five masters grant it to another client, and that client does the period. Then
-/// one of the three masters loses its memory. This master and the two others are a majority for the first holder.
+/// The lock is force-released while client 1 still believes in it. Three of five masters grant the lock to client 2,
+/// which does the work of the period. Then one of these three masters loses its memory. It and the other two masters
+/// are a majority, which could accept the write of client 1.
 fn one_master_forgets() -> Scenario {
     let mut scenario = recorded(5, 50, 300);
     scenario.clients[2].steps = vec![Step {
@@ -159,8 +160,8 @@ fn quota_is_handed_out_to_the_last_unit() {
         let seen = play(&scenario, None);
         assert_eq!(seen.violation, None, "{scenario}");
         let seen = seen.coverage;
-        // Sixteen calls ask for two of 21 units each: ten calls get two units, and six find too few left. Then each of
-        // the four clients reads how many are left.
+        // Sixteen calls take two of 21 units each: ten calls get two units, and six find too few left. Then each of the
+        // four clients reads that one unit is left.
         assert_eq!(
             (seen.created, seen.taken, seen.units_left),
             (1, 20, 6 + 4),
@@ -169,8 +170,8 @@ fn quota_is_handed_out_to_the_last_unit() {
     }
 }
 
-/// Without faults, `at_least_once` does the work of a period once. After an operator has removed the record, every
-/// client finds no record until it is created again.
+/// Without faults, `at_least_once` does the work of a period once. After an operator has removed the record, clients
+/// find no record until it is created again.
 #[test]
 fn removed_record_is_missing_until_created_again_and_at_least_once_is_recorded() {
     for seed in 0..10 {
@@ -188,7 +189,7 @@ fn removed_record_is_missing_until_created_again_and_at_least_once_is_recorded()
             client.steps = vec![at(400, ValueStep::AtLeast); 4];
             client.steps[3].think = 5 * MS;
         }
-        // The last two steps of these clients come after the record is created again.
+        // The last two steps of these clients come after the record has been created again.
         for client in &mut scenario.clients[1..] {
             client.steps[2].think = 800 * MS;
         }
@@ -201,8 +202,8 @@ fn removed_record_is_missing_until_created_again_and_at_least_once_is_recorded()
         );
         let seen = seen.coverage;
         assert_eq!((seen.created, seen.removed), (2, 1), "{seed}");
-        // The work was done once before the removal and once after the new creation. One call of each client found no
-        // record.
+        // The work was done once before the removal, and once after the record was created again. One call of each
+        // client found no record.
         assert_eq!((seen.done_at_least, seen.values_lost), (2, 2), "{seed}");
         assert_eq!((seen.done_before, seen.not_recorded), (4, 0), "{seed}");
     }

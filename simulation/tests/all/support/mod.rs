@@ -1,14 +1,14 @@
-//! Helpers for the sweeps over many seeds.
+//! Helpers for playing many seeds.
 
 use quorate_simulation::{Flaw, Summary, Sweep, Worlds, first_caught};
 
-/// How many seeds of a family of scenarios are played.
+/// The number of seeds that are played from a family of scenarios.
 pub(crate) struct Seeds {
-    /// The number in every run of the tests.
+    /// The number of seeds in tests that always run.
     short: u64,
-    /// The number in the nightly run, in tests with `#[ignore = "nightly"]`.
+    /// The number of seeds in the nightly tests, which are marked `#[ignore = "nightly"]`.
     all: u64,
-    /// The largest number in a build without optimizations.
+    /// The largest number of seeds in a build without optimizations.
     debug: u64,
 }
 
@@ -23,12 +23,12 @@ impl Seeds {
         Self { short, all, debug }
     }
 
-    /// Returns the number for every run of the tests; `QUORATE_SEEDS` overrides it.
+    /// Returns the number of seeds in tests that always run. `QUORATE_SEEDS` overrides it.
     pub(crate) fn short(&self) -> u64 {
         self.asked(self.short)
     }
 
-    /// Returns the number for the nightly run; `QUORATE_SEEDS` overrides it.
+    /// Returns the number of seeds in the nightly tests. `QUORATE_SEEDS` overrides it.
     pub(crate) fn all(&self) -> u64 {
         self.asked(self.all)
     }
@@ -46,8 +46,8 @@ impl Seeds {
     }
 }
 
-/// Whether every run of the tests includes a seeded bug that must be caught within `within` seeds. The nightly run
-/// includes the other bugs.
+/// Whether the tests that always run include a seeded bug that must be caught within `within` seeds. The nightly tests
+/// include the other bugs.
 pub(crate) fn is_short(within: u64) -> bool {
     within < 1_000
 }
@@ -56,7 +56,7 @@ pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Plays the seeds 0 to `seeds - 1` of a family of scenarios, and prints what happened.
+/// Plays the seeds from 0 to `seeds - 1` of a family of scenarios, and prints what happened.
 pub(crate) fn sweep(worlds: Worlds, seeds: u64) -> Summary {
     let sweep = Sweep {
         first: 0,
@@ -69,7 +69,8 @@ pub(crate) fn sweep(worlds: Worlds, seeds: u64) -> Summary {
     summary
 }
 
-/// Panics if a seed failed, with the command that replays it. `worlds` is the option of that command for this family.
+/// Panics if a seed failed. The message contains the command that replays the seed, with the option `worlds`, which
+/// selects the family of scenarios.
 pub(crate) fn must_pass(summary: &Summary, worlds: &str) {
     let failures: Vec<String> = summary
         .failures
@@ -82,7 +83,7 @@ pub(crate) fn must_pass(summary: &Summary, worlds: &str) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Whether the seeds 0 to `within - 1` catch a seeded bug. Prints the seed that catches it.
+/// Whether one of the seeds from 0 to `within - 1` catches a seeded bug. Prints the first such seed.
 pub(crate) fn is_caught(flaw: Flaw, within: u64) -> bool {
     let caught = first_caught(flaw, false, within, threads());
     if let Some(caught) = &caught {
