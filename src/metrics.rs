@@ -142,7 +142,7 @@ mod enabled {
         register([].into_iter(), &[], &[]);
     }
 
-    /// Creates every series with the value 0 (test `first_loss_of_a_process_increases_a_series`).
+    /// Creates every series with the value 0 (test `first_lost_lock_of_a_process_increases_an_existing_series`).
     pub(crate) fn register(
         nodes: impl Iterator<Item = Arc<str>>,
         phases: &[&'static str],

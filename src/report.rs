@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_answer_replaces_the_fault_in_a_slot_of_8_bytes() {
+    fn late_answer_replaces_the_recorded_fault_within_8_bytes() {
         // The size matters, because every held lock keeps one reply of each master.
         assert_eq!(size_of::<OneReply>(), 8);
         let names: Vec<NodeName> = ["a", "b"].into_iter().map(NodeName::new).collect();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn master_not_needed_for_the_result_is_left_out_of_the_line() {
+    fn master_not_needed_for_the_result_is_left_out_of_the_error_line() {
         use NodeOutcome::{Fault as Failed, No, Silent, Yes};
         let down = || Failed(Fault::Stalled);
         let gone = || Failed(Fault::Withdrawn);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn most_informative_fault_comes_first() {
+    fn most_informative_fault_is_reported_first() {
         let said = reports([
             NodeOutcome::Fault(Fault::Stalled),
             NodeOutcome::No,

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn matrix_sums_by_fault_and_lists_only_cells_that_are_not_valid() {
+    fn matrix_report_sums_by_fault_and_lists_only_cells_that_are_not_valid() {
         let mut without = cell(&Workload::KINDS, Verdict::Unknown, &[("readers", 99)]);
         let unavailable = [("kill".to_owned(), "no".to_owned())];
         without.summary.unavailable = unavailable.into();

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_is_idle_from_its_release_or_from_the_first_request() {
+    fn idle_time_of_a_lock_starts_at_its_release_or_at_the_first_request() {
         let history = History::new(vec![
             at(10, "c1", wait(1)),
             at(12, "c1", obtained(1)),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_of_one_step_are_merged_and_every_client_process_has_its_masters() {
+    fn attempts_of_one_change_step_are_merged_and_each_client_process_has_its_masters() {
         let step = |step: &str, since, done| Event::Step {
             change: 0,
             step: step.into(),

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn inapplicable_fault_blocks_no_other_and_specific_fault_hits_its_kind_only() {
+    fn schedule_skips_inapplicable_faults_and_aims_specific_faults_at_their_kind_of_master() {
         let mix = [NodeKind::Redis, NodeKind::Mysql, NodeKind::Ensemble];
         let scenario = Scenario {
             duration: Duration::from_secs(120),

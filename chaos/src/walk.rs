@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plan_gives_every_client_the_next_masters_and_takes_every_step() {
+    fn plan_of_a_change_gives_every_client_the_next_masters_and_takes_every_step() {
         for clients in 1..9 {
             let tasks = plan(&Changes::at_once(3), clients, true);
             let mut given: Vec<usize> = tasks

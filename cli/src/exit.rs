@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn documented_exit_codes_match_the_table() {
+    fn documented_exit_codes_match_the_exit_code_table() {
         let page = |name| {
             let path = format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"));
             std::fs::read_to_string(path).expect("the page")

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn pending_signal_is_seen_before_the_next_step() {
+    async fn unless_signalled_reports_a_pending_signal() {
         let mut signals = Signals::receive().expect("received");
         let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
         assert!(quiet.is_ok(), "{quiet:?}");

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_record_master_is_reported_with_advice_for_its_kind() {
+    fn unusable_database_or_zookeeper_is_reported_with_advice_for_its_kind() {
         let zookeeper = |fault: &Fault| {
             let mut master = database(&[]);
             master.server = Some("zookeeper".into());

@@ -145,7 +145,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_test_program_of_the_library_is_a_judge_or_named_as_none() {
+    fn every_test_program_of_the_library_judges_mutants_or_is_listed_as_excluded() {
         let files = ["tests/*/main.rs", "tests/all/*.rs"];
         let files =
             targets::tracked(&targets::root(), &files).expect("the folder of tests can be read");

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_beliefs_are_found_however_they_arise() {
+    fn overlap_of_two_holders_is_found_however_it_arises() {
         let mut exclusion = Exclusion::default();
         assert_eq!(exclusion.begins("a", belief(1, 10, 20)), []);
         assert_eq!(exclusion.begins("b", belief(2, 12, 30)), []);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_notice_is_found_unless_the_process_could_not_run() {
+    fn late_loss_notification_is_found_unless_the_process_could_not_run() {
         let mut notices = LossNotice::new(5);
         assert_eq!(notices.judge(100, 90, 0), None);
         assert_eq!(notices.judge(100, 105, 0), None);

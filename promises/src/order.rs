@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_client_may_not_win_before_a_queued_waiter() {
+    fn client_that_asks_after_a_queued_waiter_may_not_be_served_first() {
         let mut line = Line::default();
         assert_eq!(line.passed(100), None);
         line.stands(1, 10);

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_ask_when_the_lock_may_be_free_in_their_order() {
+    fn waiters_ask_one_after_another_once_the_lock_may_be_free() {
         for (free_in, ahead, heartbeat, after) in [
             (Some(ms(90)), 0, ms(30_000), ms(92)),
             (Some(ms(0)), 0, ms(30_000), ms(2)),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn holder_that_may_wake_nobody_is_polled_less_often_the_longer_it_holds() {
+    fn holder_that_may_send_no_wake_up_is_polled_less_often_the_longer_it_holds() {
         let mut known = None;
         let mut look = |value: &[u8], after: Duration| {
             let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;

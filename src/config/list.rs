@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn unset_settings_are_taken_from_the_settings_below() {
+    fn unset_settings_are_taken_from_settings_of_lower_precedence() {
         let given = |rows: &[(&str, &str)]| {
             let mut settings = Settings::default();
             for (name, text) in rows {

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_is_open_until_a_majority_or_all_masters_have_answered() {
+    fn batch_of_renewals_is_open_until_a_majority_or_all_masters_have_answered() {
         let kept = || Ok(Answer::Extended(vec![Extended::Kept]));
         let denied = || Ok(Answer::Extended(vec![Extended::NotOurs]));
         let down = || Err(Fault::Down("off".into()));

@@ -207,7 +207,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_fault_is_listed_once_with_whether_it_left_nothing_and_passes_by_itself() {
+    fn every_fault_states_whether_it_left_nothing_and_whether_it_passes_by_itself() {
         let each = |fault: Fault| {
             let (leaves, passes) = (fault.left_nothing(), fault.passes_by_itself());
             (fault.kind(), leaves, passes)

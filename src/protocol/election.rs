@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn notified_terms_never_fall() {
+    fn observer_is_never_notified_of_a_smaller_term() {
         let mut observed = Observed::default();
         let with = |term| Some((u128::from(term), term, true));
         let without = |term| Some((u128::from(term), term, false));

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn number_is_agreed_only_by_a_majority_of_the_configured_masters() {
+    fn fencing_number_is_agreed_only_by_a_majority_of_the_configured_masters() {
         let of =
             |nodes, granted: &[u64]| agree(Quorum::of(nodes), granted.iter().copied().enumerate());
         assert_eq!(of(5, &[7, 7, 7]), Agreement::Agreed(7));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn number_is_agreed_only_by_a_majority_of_each_set() {
+    fn fencing_number_is_agreed_only_by_a_majority_of_each_set() {
         let disjoint = Quorum::joint(MasterSet::first(3), (3..6).collect());
         let grown = Quorum::joint(MasterSet::first(3), MasterSet::first(5));
         for (quorum, granted, agreement) in [
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn client_with_a_wrong_clock_learns_to_propose_within_the_slack() {
+    fn client_with_a_wrong_clock_learns_to_propose_numbers_that_masters_accept() {
         for off in [-40_000_000i64, 40_000_000] {
             let master = 1_700_000_000_000_000u64;
             let wall = master.saturating_add_signed(off);

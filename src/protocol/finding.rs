@@ -56,7 +56,7 @@ mod tests {
     use crate::protocol::quorum::Quorum;
 
     #[test]
-    fn round_finds_held_by_refusals_alone_and_outage_by_faults_alone() {
+    fn refusals_alone_mean_held_by_another_and_faults_alone_mean_an_outage() {
         // Each row: number of masters, of grants, of refusals, of faults, and the finding. The other masters are
         // silent.
         for (nodes, yes, no, faults, proves) in [
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn last_round_with_a_finding_is_reported() {
+    fn finding_of_the_last_round_that_has_one_is_reported() {
         for (rounds, told) in [
             (&[None, None][..], None),
             (&[Some(Held), None], Some(Held)),

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn joint_extension_needs_each_set_and_one_set_can_deny_it() {
+    fn joint_extension_needs_a_majority_of_each_set_and_one_set_can_deny_it() {
         use super::super::quorum::MasterSet;
         let said = |votes: &[(usize, Kept)]| {
             let quorum = Quorum::joint(MasterSet::first(3), (3..6).collect());

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn client_with_other_masters_is_refused_at_the_same_step() {
+    fn client_with_other_masters_is_refused_even_at_the_same_step() {
         let [a, b, c] = prints();
         let marker = |number, print| Some(Marker { number, print });
         let old = |print| Configuration::new(0, print, None);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn only_text_that_a_marker_writes_is_read_as_a_marker() {
+    fn only_text_in_the_format_of_a_generation_marker_is_read_as_one() {
         let marker = Marker {
             number: 5,
             print: prints()[0],

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn next_slot_is_open_while_a_missing_answer_may_decide() {
+    fn next_slot_is_undecided_while_a_missing_answer_may_decide_it() {
         let next = |free: &[u64], silent| {
             let free: Vec<_> = free.iter().copied().enumerate().collect();
             let seen = SlotsSeen {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn search_for_a_slot_starts_at_the_given_place() {
+    fn search_for_a_slot_starts_at_the_given_slot() {
         let free = [0b1111, 0b1111];
         assert_eq!(next(&free, 0, 0, 2), Some(2));
         assert_eq!(

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn value_with_the_largest_number_of_a_majority_is_read() {
+    fn read_returns_the_value_with_the_largest_number_among_a_majority() {
         for (votes, verdict) in [
             (&[Value(7), Value(9), Value(8)][..], Reading::Found(1)),
             (&[Value(7), Value(7), Fault], Reading::Found(1)),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn write_counts_only_on_a_majority_that_was_read() {
+    fn write_of_a_value_counts_only_on_a_majority_that_was_read() {
         let of = |votes: &[WriteVote]| {
             let votes: Vec<_> = votes.iter().copied().map(Some).collect();
             written(Quorum::of(votes.len()), &votes)
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_value_is_gone_from_a_majority_of_each_set_and_wherever_it_was_shown() {
+    fn removed_value_must_be_gone_from_a_majority_of_each_set_and_from_masters_that_showed_it() {
         let read = [Nothing, Nothing, Nothing, Value(3), Fault];
         let of =
             |written: &[usize]| removed(sets(3, 1, 3), &read, written.iter().copied().collect());

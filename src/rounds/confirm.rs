@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_confirmation_returns_the_largest_counter_above() {
+    fn refused_confirmation_returns_the_largest_counter_above_the_token() {
         let mut answers = ConfirmAnswers::open(Quorum::of(5));
         let above = |counter| Ok(Answer::CounterAbove(counter));
         assert!(!answers.count(from(0), above(9)));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_number_is_decided_by_a_majority_or_when_all_have_answered() {
+    fn fencing_number_of_an_owner_is_decided_by_a_majority_or_by_all_answers() {
         let granted = |counter| Ok(Answer::Granted { counter });
         let answers = || OwnerAnswers {
             quorum: Quorum::of(3),

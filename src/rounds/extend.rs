@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn key_with_an_unknown_state_is_no_vote() {
+    fn key_with_an_unknown_state_counts_as_no_vote() {
         let full = || Extended::Unknown(Fault::OutOfMemory);
         let strange = votes(&[&[full()], &[Held], &[full()]]);
         assert_eq!(strange.last(), Some(&Extension::Unknown));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn denials_of_a_single_key_by_a_majority_are_a_loss() {
+    fn lock_on_a_single_key_is_lost_if_a_majority_denies_it() {
         assert_eq!(votes(&[&[NotOurs], &[NotOurs]])[1], Extension::Lost);
     }
 }

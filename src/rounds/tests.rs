@@ -128,7 +128,7 @@ fn lock_is_held_by_another_if_refusals_alone_prevent_a_majority() {
 }
 
 #[test]
-fn round_given_up_counts_masters_silent_for_the_timeout_as_failed() {
+fn abandoned_round_counts_masters_that_stayed_silent_for_the_timeout_as_failed() {
     let mut early = opened(3);
     early.count(from(0, 1), plainly_refused());
     early.give_up(BEGAN + ms(49), ms(50));

@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn only_text_that_a_once_writes_is_read_as_a_record() {
+    fn only_text_in_the_format_of_a_once_record_is_read_as_one() {
         let once = Redlock::in_memory(1).once("nightly", Duration::from_secs(60));
         assert_eq!(once.last(&once.value.text(NEVER)), Ok(None));
         assert_eq!(once.last(&once.done(7)), Ok(Some(7)));

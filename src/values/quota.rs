@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_text_that_a_quota_writes_is_read_as_a_quota() {
+    fn only_text_in_the_format_of_a_quota_is_read_as_one() {
         let quota = Redlock::in_memory(1).quota("prizes");
         for left in [0, 1, 10, u64::MAX] {
             let text = quota.0.text(&left.to_string());

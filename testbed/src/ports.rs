@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_leases_never_share_a_port() {
+    fn two_port_leases_never_share_a_port() {
         let leases: Vec<_> = (0..50).map(|_| PortLease::take().unwrap()).collect();
         let ports: BTreeSet<_> = leases.iter().map(PortLease::port).collect();
         assert_eq!(ports.len(), leases.len());

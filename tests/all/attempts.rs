@@ -125,7 +125,7 @@ async fn lock_lost_before_the_confirmation_of_its_token_leaves_no_key() {
 
 /// Tests that another client raises the fencing counters as fast as this client confirms them.
 #[tokio::test]
-async fn attempt_whose_token_is_outrun_in_every_round_leaves_no_key() {
+async fn attempt_whose_token_is_exceeded_in_every_round_leaves_no_key() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let above = Arc::<AtomicU64>::default();
     for redlock in both_orders(settings(&nodes)) {

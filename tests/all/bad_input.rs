@@ -37,7 +37,7 @@ fn over(nodes: &[MemoryNode]) -> Redlock {
 }
 
 #[tokio::test]
-async fn unsupported_request_is_one_exact_line_and_sends_nothing() {
+async fn unsupported_request_fails_with_one_exact_line_and_sends_nothing() {
     let node = Arc::new(Counts(MemoryNode::new("m"), AtomicUsize::new(0)));
     let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
     let redlock = redlock.expect("good settings");

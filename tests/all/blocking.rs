@@ -131,7 +131,7 @@ fn blocking_lock_excludes_many_threads() {
 }
 
 #[tokio::test]
-async fn blocking_verbs_inside_a_runtime_panic_with_advice_and_drops_work() {
+async fn blocking_calls_inside_a_runtime_are_refused_with_advice_and_drops_work() {
     let redlock = Redlock::in_memory(3);
     let elsewhere = redlock.clone();
     let guard = thread::spawn(move || elsewhere.acquire("r").expect("free"));
@@ -216,7 +216,7 @@ fn blocking_scope_body_may_lock_and_a_loss_is_reported() {
 }
 
 #[test]
-fn failing_body_returns_its_error_and_releases_the_lock() {
+fn failing_scope_body_returns_its_error_and_releases_the_lock() {
     let redlock = Redlock::in_memory(3);
     let failed: Result<(), Box<dyn std::error::Error>> =
         redlock.try_scope("r", |_| Err("no paper".into()));

@@ -70,7 +70,7 @@ fn down() -> Fault {
 }
 
 #[tokio::test]
-async fn unanswered_undo_does_not_block_the_caller() {
+async fn unanswered_release_of_a_failed_attempt_does_not_block_the_caller() {
     let nodes = [
         Stubborn::new("a", unanswered(is_release)),
         Stubborn::honest("b").holding("x"),
@@ -83,7 +83,7 @@ async fn unanswered_undo_does_not_block_the_caller() {
 }
 
 #[tokio::test]
-async fn unanswered_deciding_acquire_does_not_block_the_caller() {
+async fn unanswered_acquire_at_the_deciding_master_does_not_block_the_caller() {
     let nodes = [
         Stubborn::honest("a"),
         Stubborn::honest("b").holding("x"),

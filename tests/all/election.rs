@@ -238,7 +238,7 @@ async fn leader_is_reported_while_a_majority_answers_and_until_its_lease_ends() 
 }
 
 #[tokio::test]
-async fn candidate_may_give_up_and_election_needs_fencing() {
+async fn candidate_that_does_not_wait_gives_up_and_election_needs_fencing() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let leads = campaign(&redlock, "me").await;
@@ -349,7 +349,7 @@ async fn foreign_holder_is_not_reported_as_the_previous_leader() {
 }
 
 #[test]
-fn observer_with_a_zero_ttl_yields() {
+fn observer_with_a_zero_ttl_does_not_block_its_thread() {
     let (done, told) = std::sync::mpsc::channel();
     // Poll the observer on a separate thread, because the test could not time out a call that never returns.
     std::thread::spawn(move || {

@@ -36,7 +36,7 @@ fn is_quarantined(fault: &Fault) -> bool {
 }
 
 #[tokio::test]
-async fn held_lock_lost_by_a_majority_is_shown_as_unknown() {
+async fn held_lock_that_a_majority_forgot_is_shown_as_unknown() {
     let masters = masters(5);
     let (holder, looks) = (client(&masters), client(&masters));
     met(&looks).await;
@@ -71,7 +71,7 @@ async fn held_lock_lost_by_a_majority_is_shown_as_unknown() {
 }
 
 #[tokio::test]
-async fn leader_lost_by_a_majority_is_reported_until_its_lease_ends() {
+async fn leader_that_a_majority_forgot_is_reported_until_its_lease_ends() {
     let masters = masters(5);
     let (leads, looks) = (client(&masters), client(&masters));
     met(&looks).await;

@@ -125,7 +125,7 @@ async fn lock_whose_key_the_user_may_no_longer_use_ends_no_other_renewal() {
 }
 
 #[tokio::test]
-async fn lock_whose_break_marker_the_user_may_not_read_ends_no_other_renewal() {
+async fn lock_whose_break_record_the_user_may_not_read_ends_no_other_renewal() {
     const PATTERNS: [&str; 7] = [
         "~job*",
         "~quorate:fence:*",

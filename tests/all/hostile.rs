@@ -512,7 +512,7 @@ async fn password_quoted_by_a_server_is_not_shown() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_into_a_black_hole_is_noticed_before_it_is_needed() {
+async fn silent_idle_connection_is_noticed_before_it_is_needed() {
     let masters = masters(3);
     let proxies: Vec<_> = masters
         .iter()

@@ -594,7 +594,7 @@ async fn guarded_master_that_just_started_does_not_vote() {
 }
 
 #[tokio::test]
-async fn guarded_master_answers_looks_and_accepts_releases() {
+async fn master_under_the_restart_guard_answers_queries_and_accepts_releases() {
     let masters = masters(1);
     let on = Redlock::builder().restart_guard(RestartGuard::On);
     let off = Redlock::builder().restart_guard(RestartGuard::Off);

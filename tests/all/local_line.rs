@@ -271,7 +271,7 @@ async fn wake_up_goes_to_the_current_front_waiter() {
 
 /// Tests that each wake-up causes only one look at the lock. Otherwise a waiter would look forever.
 #[tokio::test]
-async fn spurious_wake_up_leads_to_one_look() {
+async fn spurious_wake_up_makes_a_waiter_check_the_lock_once() {
     let world = World::new();
     let (ours, other) = (world.process(), world.process());
     let guard = take(&other, "job").await;

@@ -192,7 +192,7 @@ async fn successful_renewal_clears_the_report_of_earlier_failures() {
 
 /// Tests an extension that waits until the lock expires. A renewal moves the expiry while the extension waits.
 #[tokio::test]
-async fn extension_overtaken_by_a_renewal_is_not_a_loss() {
+async fn extension_overtaken_by_a_renewal_does_not_report_a_loss() {
     let (nodes, redlock) = three(secs(3));
     let guard = take(&redlock, "job").await;
     for node in &nodes {

@@ -57,7 +57,7 @@ async fn locks(redlock: &Redlock) {
 }
 
 #[tokio::test]
-async fn marker_is_permanent_and_a_lost_one_is_restored_with_a_lifetime() {
+async fn generation_marker_is_permanent_and_a_restored_marker_has_a_lifetime() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     for _ in 0..2 {
@@ -98,7 +98,7 @@ async fn no_master_is_marked_while_one_is_away() {
 /// Tests that the operator's step restores a lost marker while another master is away. Otherwise, short-lived processes
 /// would not see the marker until that master is back.
 #[tokio::test]
-async fn lost_marker_is_restored_by_the_step_while_another_master_is_away() {
+async fn lost_marker_is_restored_by_mark_masters_while_another_master_is_down() {
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     all.mark_masters().await.expect("all masters are reachable");
@@ -194,7 +194,7 @@ async fn masters_of_a_later_generation_are_marked_for_it() {
 
 /// Tests that only new connections are checked, because an existing connection has already read the marker.
 #[tokio::test]
-async fn flushed_marked_master_does_not_vote_for_new_clients() {
+async fn marked_master_that_was_flushed_does_not_vote_for_new_clients() {
     let servers = masters(3);
     client(&servers, &[0, 1, 2])
         .mark_masters()

@@ -143,7 +143,7 @@ async fn is_held(redlock: &Redlock) -> bool {
 }
 
 #[tokio::test]
-async fn clients_of_both_sets_exclude_those_of_either_and_tokens_rise_through_the_change() {
+async fn clients_of_both_sets_exclude_clients_of_one_set_and_tokens_rise_through_the_change() {
     let scene = Scene::start();
     let (old, both, next) = (scene.old(), scene.both(), scene.next());
     let mut last = number(&old).await;
@@ -265,7 +265,7 @@ async fn open_fails_unless_the_old_masters_stayed_closed() {
 }
 
 #[tokio::test]
-async fn client_that_cannot_be_refused_is_named_and_stops_open() {
+async fn client_that_does_not_check_the_marker_is_named_and_stops_open() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -667,7 +667,7 @@ async fn client_in_another_database_stops_the_change() {
 }
 
 #[tokio::test]
-async fn close_stops_at_a_client_that_would_continue() {
+async fn close_is_stopped_by_a_client_that_does_not_check_the_marker() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
@@ -702,7 +702,7 @@ async fn foreign_client_with_plain_set_stops_open() {
 }
 
 #[tokio::test]
-async fn open_fails_before_its_time_and_a_look_never_opens() {
+async fn open_fails_before_its_time_and_reading_the_state_never_opens() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
     let change = both.change().expect("a change");

@@ -194,7 +194,7 @@ fn metrics_show_renewal_margins_and_loss_causes() {
 }
 
 #[test]
-fn first_loss_of_a_process_increases_a_series() {
+fn first_lost_lock_of_a_process_increases_an_existing_series() {
     const LOST: &str = "quorate_locks_lost_total{cause=max_hold}";
     let mut before = Seen::new();
     let after = recorded_with_looks(async |figures| {

@@ -639,7 +639,7 @@ fn by_command(masters: &Masters) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn unqueued_locks_are_released_by_the_servers_own_command() {
+async fn unqueued_locks_are_released_by_the_delete_command() {
     for program in programs() {
         let masters = three(program);
         let has = deletes_by_command(&masters[0]);
@@ -679,7 +679,7 @@ async fn unqueued_locks_are_released_by_the_servers_own_command() {
 }
 
 #[tokio::test]
-async fn locks_are_released_if_the_servers_own_command_was_renamed() {
+async fn locks_are_released_if_the_delete_command_was_renamed() {
     let mut tried = false;
     for program in programs() {
         if !deletes_by_command(&three(program.clone())[0]) {
@@ -701,7 +701,7 @@ async fn locks_are_released_if_the_servers_own_command_was_renamed() {
     }
     if !tried {
         not_run(
-            "locks_are_released_if_the_servers_own_command_was_renamed",
+            "locks_are_released_if_the_delete_command_was_renamed",
             "no server has DELIFEQ",
         );
     }

@@ -185,7 +185,7 @@ async fn owner_that_cannot_join_now_is_not_reported_as_held_by_another() {
 }
 
 #[tokio::test]
-async fn failed_agreement_pauses_before_the_next_attempt() {
+async fn failed_agreement_on_an_owners_number_pauses_before_the_next_attempt() {
     let masters = masters(3);
     leave_a_crashed_hold(&masters);
     let redlock = settings(masters.urls())

@@ -230,7 +230,7 @@ impl std::io::Write for Lines {
 /// Tests that a span records each field only once. Recording a field again adds a value instead of replacing the old
 /// value, so a span would grow with every attempt of a waiter.
 #[tokio::test]
-async fn span_of_a_waiter_records_each_field_once() {
+async fn tracing_span_of_a_waiter_records_each_field_once() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
     for unordered in [false, true] {
         let settings = over(&nodes)

@@ -56,7 +56,7 @@ async fn process_adopts_granted_numbers_ahead_of_its_proposals() {
 /// Tests a second client that is granted a number while the first client confirms its own. The token must exceed the
 /// second client's number.
 #[tokio::test]
-async fn number_outrun_by_another_client_is_raised_before_it_becomes_a_token() {
+async fn fencing_number_exceeded_by_another_client_is_raised_before_it_becomes_a_token() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let passed = wall_micros() + 700_000;
     for (number, node) in nodes.iter().enumerate() {
@@ -89,7 +89,7 @@ async fn number_outrun_by_another_client_is_raised_before_it_becomes_a_token() {
 /// Tests a hold that joins other holds of an owner. It gets a number that was granted earlier, which shows nothing
 /// about the masters' clocks.
 #[tokio::test]
-async fn joining_client_continues_to_propose_its_own_time() {
+async fn client_that_joins_an_owner_continues_to_propose_its_own_time() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
         let behind = behind.clone();

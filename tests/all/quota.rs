@@ -148,7 +148,7 @@ async fn quota_read_from_disk_at_a_restart_does_not_vote() {
 }
 
 #[tokio::test]
-async fn quota_works_without_a_minority_but_not_without_a_majority() {
+async fn quota_works_while_a_minority_is_down_but_not_while_a_majority_is_down() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 10).await;
     nodes[2].set_condition(Condition::Down);
@@ -431,7 +431,7 @@ async fn quota_of_an_earlier_server_run_does_not_vote() {
 }
 
 #[tokio::test]
-async fn quota_written_by_a_clock_ahead_works_at_the_second_attempt() {
+async fn quota_written_with_a_clock_that_was_ahead_works_at_the_second_attempt() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let quota = quota(&redlock, 10).await;

@@ -312,7 +312,7 @@ async fn says_busy(server: &Server) {
 }
 
 #[tokio::test]
-async fn foreign_value_is_a_fault_of_its_master_and_stays() {
+async fn foreign_value_in_a_lock_key_is_a_fault_of_its_master_and_is_not_deleted() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
     ask_server(&masters[0], &["RPUSH", "job", "somebody's"]);
@@ -584,7 +584,7 @@ async fn an_idle_connection_that_the_server_closes_costs_nothing() {
 }
 
 #[tokio::test]
-async fn one_server_behind_two_addresses_has_one_vote_and_the_second_names_the_first() {
+async fn one_server_behind_two_addresses_has_one_vote_and_the_second_address_names_the_first() {
     let masters = masters(2);
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let again = masters[0].url_at(proxy.addr());
@@ -712,7 +712,7 @@ async fn dropped_redlock_with_a_stopped_master_ends_its_tasks() {
 }
 
 #[test]
-fn redlock_continues_in_another_runtime() {
+fn redlock_continues_to_work_in_another_runtime() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     for round in 0..5 {
@@ -738,7 +738,7 @@ fn redlock_continues_in_another_runtime() {
 /// Tests that a master itself refuses a TTL above `max_ttl`, although the builder refuses such a TTL as well. A
 /// restarted master relies on the longest TTL that each client reported to it, so no client may exceed that TTL.
 #[tokio::test]
-async fn a_ttl_above_the_longest_is_refused_by_the_master_itself() {
+async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     let masters = masters(1);
     let settings = settings([""; 0]).node_timeout(secs(5)).max_ttl(secs(30));
     let node = quorate::testing::connect(&masters[0].url(), &settings).expect("a good address");
@@ -764,7 +764,7 @@ async fn a_ttl_above_the_longest_is_refused_by_the_master_itself() {
 /// next connection has closed the old connection. In this test the master reads them long after the releases were
 /// answered.
 #[tokio::test]
-async fn acquire_in_an_old_connection_never_follows_its_release() {
+async fn acquire_on_an_abandoned_connection_is_never_executed_after_its_release() {
     let masters = masters(1);
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let settings = settings([""; 0]).node_timeout(ms(200));

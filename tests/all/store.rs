@@ -53,7 +53,7 @@ async fn lock_over_stores_excludes_has_tokens_and_is_released() {
 /// Tests a reader that joins and thereby extends the readers' key. A client that saw the key before must not treat the
 /// key as expired while that reader depends on it.
 #[tokio::test]
-async fn writer_does_not_enter_while_a_reader_that_joined_an_ending_one_still_reads() {
+async fn writer_waits_for_a_reader_that_joined_just_before_another_reader_expired() {
     for clocked in [true, false] {
         let tables = tables(clocked);
         let redlock = || over(&tables).ttl(secs(1)).build().expect("good settings");
@@ -331,7 +331,7 @@ async fn masters_of_several_kinds_form_one_quorum() {
 }
 
 #[tokio::test]
-async fn duplicate_store_is_refused_and_a_slow_one_needs_a_longer_ttl() {
+async fn duplicate_store_is_refused_and_a_slow_store_needs_a_longer_ttl() {
     let table = Table::new("table", true);
     let twice = over(&[table.clone(), table.clone()]).build();
     assert!(twice.unwrap_err().to_string().contains("table"));

@@ -344,7 +344,7 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
 /// Tests an idle session in which nothing was changed. The store's date was behind when the session began, and has been
 /// corrected since.
 #[tokio::test(start_paused = true)]
-async fn idle_session_draws_no_number_from_an_old_date() {
+async fn idle_session_draws_no_fencing_number_from_an_outdated_date() {
     let world = Arc::new(World::new());
     let store = Reachable {
         table: Table::new("table", false),

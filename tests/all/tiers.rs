@@ -47,7 +47,7 @@ fn numbers(code: &str) -> Vec<u64> {
 }
 
 #[test]
-fn table_shows_the_seeds_of_each_run() {
+fn table_of_test_tiers_shows_the_seeds_of_each_tier() {
     let code = text("simulation/tests/all/support/mod.rs");
     for (constant, name) in [
         ("REDIS", "seeds of Redis masters"),
@@ -63,7 +63,7 @@ fn table_shows_the_seeds_of_each_run() {
 }
 
 #[test]
-fn table_shows_the_seeded_bugs_of_each_run() {
+fn table_of_test_tiers_shows_the_seeded_bugs_of_each_tier() {
     let code = text("simulation/tests/all/support/mod.rs");
     assert!(
         code.contains("within < 1_000"),
@@ -82,7 +82,7 @@ fn table_shows_the_seeded_bugs_of_each_run() {
 }
 
 #[test]
-fn table_shows_the_chaos_runs_of_each_run() {
+fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
     let [mut short, mut all] = [0, 0];
     for file in ["runs", "mixes", "changes"] {
         let code = text(&format!("chaos/tests/all/{file}.rs"));
@@ -99,7 +99,7 @@ fn table_shows_the_chaos_runs_of_each_run() {
 }
 
 #[test]
-fn table_shows_the_steps_of_each_run() {
+fn table_of_test_tiers_shows_the_steps_of_each_tier() {
     let test = text("scripts/test");
     let (short, all) = test
         .split_once("[ -n \"$all\" ]; then")

@@ -91,7 +91,7 @@ async fn lock_is_withdrawn_before_its_releases_are_sent() {
 /// Tests that a failed call returns only when every master has undone the attempt, not only a majority. Otherwise two
 /// waiters would block each other at the last master.
 #[tokio::test]
-async fn attempt_is_awaited_until_every_master_has_undone_it() {
+async fn failed_attempt_returns_only_after_every_master_has_undone_it() {
     for unordered in [false, true] {
         let (asked, undone) = (Times::default(), Times::default());
         let late = || Fault::Timeout(ms(1));

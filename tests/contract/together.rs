@@ -524,7 +524,7 @@ fn batch_is_limited_by_the_masters_clock_like_single_requests() {
 }
 
 #[test]
-fn comparison_notices_seeded_bugs() {
+fn comparison_of_batches_with_single_requests_notices_seeded_bugs() {
     for wrong in [Wrong::Lines, Wrong::Tickets, Wrong::Counter, Wrong::Expiry] {
         assert!(compare(wrong, false, 40).is_err());
     }

@@ -506,7 +506,7 @@ mod tests {
     });
 
     #[test]
-    fn partial_or_unobserved_fault_is_healed_at_once() {
+    fn fault_injected_only_partly_or_not_observed_is_healed_at_once() {
         let layout = Layout {
             ways: 0,
             masters: Vec::new(),

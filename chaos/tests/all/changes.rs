@@ -63,7 +63,7 @@ impl Tale {
 }
 
 #[test]
-fn change_without_all_steps_or_without_a_fault_while_closed_is_reported() {
+fn change_of_masters_that_skipped_a_step_or_met_no_fault_while_closed_is_reported() {
     let tale = Tale::default;
     assert_eq!(
         tale().walked("").hit(3_500).verdict_of_change(),
@@ -108,7 +108,7 @@ fn client_refused_before_its_masters_are_closed_is_reported() {
 }
 
 #[test]
-fn lock_free_for_longer_than_dead_clients_explain_is_reported() {
+fn lock_left_free_too_long_while_a_client_waits_is_reported() {
     let tale = |wanted: u64| {
         let tale = Tale::default().walked("").hit(3_500);
         let tale = tale.hold_wanted("c1", 1, [100, 110, 200]);
@@ -152,7 +152,7 @@ fn replacing_a_master_under_load_and_kills_breaks_no_promise() {
 /// `quorate masters` carries stored values along to the new masters, so no operator has to create them again.
 #[test]
 #[ignore = "nightly"]
-fn change_under_load_loses_no_quota_and_no_once_record() {
+fn replacing_a_master_under_load_loses_no_quota_and_no_once_record() {
     if !is_built() {
         return;
     }
@@ -207,7 +207,7 @@ fn quota_lost_in_a_change_without_faults_is_reported() {
 
 #[test]
 #[ignore = "nightly"]
-fn operators_who_skip_steps_are_caught() {
+fn operator_that_skips_a_step_of_a_change_is_caught() {
     if !is_built() {
         return;
     }

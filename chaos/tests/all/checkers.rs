@@ -317,7 +317,7 @@ fn leftover_keys_of_a_master_without_a_clock_are_checked_after_the_ttl() {
 }
 
 #[test]
-fn unreleased_key_is_reported_once_no_fault_explains_it() {
+fn unreleased_key_is_reported_if_no_fault_explains_it() {
     let left = |key: &str, healed: u64, kind: Kind| {
         let keys = |when: &str, left: &[&str]| Event::Keys {
             when: when.to_owned(),

@@ -204,7 +204,7 @@ fn excess_permit_and_doubly_held_slot_are_reported() {
 }
 
 #[test]
-fn permit_order_allows_a_short_delay_only() {
+fn waiter_for_a_permit_may_be_overtaken_for_a_short_time_only() {
     let tale = |first_served: u64| {
         let first = Hold(
             "c1",

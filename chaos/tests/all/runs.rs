@@ -110,7 +110,7 @@ fn readers_see_complete_writes_despite_kills_and_partitions() {
 
 #[test]
 #[ignore = "nightly"]
-fn amnesia_and_dropped_futures_never_allow_a_sixth_permit() {
+fn amnesia_fault_and_dropped_futures_never_allow_six_holders_of_five_permits() {
     let run = kept("permits", 23, "kill,client-drop");
     look_at(&run.out.join("timeline.html"), 50);
 }
@@ -135,7 +135,7 @@ fn followers_see_one_leader_per_term_despite_pauses_and_amnesia() {
 
 #[test]
 #[ignore = "nightly"]
-fn amnesia_without_a_guard_breaks_every_kind_but_neither_money_nor_prizes() {
+fn amnesia_fault_without_the_restart_guard_breaks_every_kind_but_neither_money_nor_prizes() {
     let run = Run::until(
         "kinds-amnesia",
         "--seed 27 --masters 3 --clients 4 --workload kinds --faults amnesia",
@@ -158,7 +158,7 @@ fn wrong_clock_on_one_master_breaks_no_promise() {
 
 #[test]
 #[ignore = "nightly"]
-fn link_that_is_down_breaks_no_promise() {
+fn network_link_that_is_down_breaks_no_promise() {
     survived(10, "netns-partition");
 }
 
@@ -188,7 +188,7 @@ fn master_that_sends_the_replies_of_others_breaks_no_promise() {
 
 #[test]
 #[ignore = "nightly"]
-fn address_of_another_master_breaks_no_promise() {
+fn master_address_that_leads_to_another_master_breaks_no_promise() {
     // `busy` is injected as well, so that clients are sometimes led to a busy master.
     survived(14, "misrouted,busy");
 }
@@ -223,7 +223,7 @@ fn wrong_clocks_on_a_majority_break_exclusion_but_not_fencing() {
 
 #[test]
 #[ignore = "nightly"]
-fn amnesia_without_a_guard_breaks_exclusion_but_not_fencing() {
+fn amnesia_fault_without_the_restart_guard_breaks_exclusion_but_not_fencing() {
     let run = Run::until(
         "amnesia",
         "--seed 6 --masters 3 --clients 3 --many 5 --faults amnesia",
@@ -312,7 +312,7 @@ fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
 
 #[test]
 #[ignore = "nightly"]
-fn locking_several_resources_one_after_the_other_is_caught() {
+fn known_bad_client_that_locks_several_resources_one_by_one_is_caught() {
     let left = ("leftovers", "released by all clients, and still there");
     caught("one-by-one", "transfer --faults none", &[2, 6, 12], &[left]);
     let both = ("exclusion", "both held \"transfer-");
@@ -325,7 +325,7 @@ fn locking_several_resources_one_after_the_other_is_caught() {
 }
 
 #[test]
-fn readers_that_are_only_counted_are_caught() {
+fn known_bad_client_that_only_counts_readers_is_caught() {
     let both = ("exclusion", "both held \"readers\"");
     let half = ("views", "in \"readers\", which must be");
     caught(
@@ -337,7 +337,7 @@ fn readers_that_are_only_counted_are_caught() {
 }
 
 #[test]
-fn permits_chosen_by_each_master_are_caught() {
+fn known_bad_client_that_lets_each_master_choose_a_permit_is_caught() {
     let six = ("permits", "at once, and 5 permits");
     let both = ("exclusion", "both held \"permits\", slot ");
     caught(
@@ -350,7 +350,7 @@ fn permits_chosen_by_each_master_are_caught() {
 
 #[test]
 #[ignore = "nightly"]
-fn joining_an_owner_by_one_master_is_caught() {
+fn known_bad_client_that_joins_an_owner_through_one_master_is_caught() {
     let both = ("exclusion", "both held \"owners\"");
     let mark = ("views", "in \"owners\", which must be");
     caught(
@@ -362,7 +362,7 @@ fn joining_an_owner_by_one_master_is_caught() {
 }
 
 #[test]
-fn separate_tokens_for_holds_of_one_owner_are_caught() {
+fn known_bad_client_that_gives_holds_of_one_owner_separate_tokens_is_caught() {
     let numbers = ("owners", "hold for one owner with the numbers");
     caught(
         "numbers-each",
@@ -373,13 +373,13 @@ fn separate_tokens_for_holds_of_one_owner_are_caught() {
 }
 
 #[test]
-fn quota_counted_by_each_master_is_caught() {
+fn known_bad_client_that_lets_each_master_count_a_quota_is_caught() {
     let twice = ("prizes", "both got prize");
     caught("counts-down", "prizes --faults none", &[2, 6, 12], &[twice]);
 }
 
 #[test]
-fn leadership_by_one_master_is_caught() {
+fn known_bad_client_that_leads_through_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1 ");
     // This implementation behaves correctly as long as all masters are up.

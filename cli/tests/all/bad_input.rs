@@ -184,7 +184,7 @@ fn flags_override_variables_and_variables_override_the_file() {
 }
 
 #[test]
-fn typed_wait_overrides_the_variable_quorate_try() {
+fn wait_option_overrides_the_variable_quorate_try() {
     let masters = masters(1);
     let holder = common::run(&masters, &["r"], &["sleep", "1"])
         .spawn()

@@ -104,7 +104,7 @@ fn doctor_finds_one_server_under_two_addresses() {
 }
 
 #[test]
-fn doctor_tells_a_recently_started_master_from_one_without_persistence() {
+fn doctor_distinguishes_a_recently_started_master_from_one_without_persistence() {
     let masters = common::masters(3); // these masters have no persistence
     let (run, json) = examine(&masters, &["--restart-guard", "on"]);
     assert_eq!(run.code, Some(1), "{run:?}");
@@ -333,7 +333,7 @@ fn servers_that_are_too_old_are_refused_by_version() {
 }
 
 #[test]
-fn doctor_tells_a_wrong_password_from_a_missing_right() {
+fn doctor_distinguishes_a_wrong_password_from_a_missing_right() {
     let masters = durable(3);
     grant(&masters, None);
     let url = |master: &Server| format!("redis://quorate:not-s3cret@{}", master.addr());

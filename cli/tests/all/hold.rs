@@ -155,7 +155,7 @@ fn hold_ends_after_max_hold() {
 }
 
 #[test]
-fn hold_supports_the_other_kinds_of_locks() {
+fn hold_supports_kinds_of_locks_other_than_the_exclusive_one() {
     let masters = masters(3);
     let start = |options: &[&str]| {
         let mut command = hold(&masters, options);

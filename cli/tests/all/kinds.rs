@@ -204,7 +204,7 @@ fn entry_of_the_variable_quorate_held_counts_only_while_its_holder_is_an_ancesto
 }
 
 #[test]
-fn lead_and_run_are_refused_the_lock_of_an_ancestor_at_once() {
+fn lock_held_by_an_ancestor_is_refused_to_lead_and_run_at_once() {
     let masters = masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let lead = format!("'{quorate}' lead job -- true");

@@ -72,7 +72,7 @@ impl Scene {
 /// Two of five masters do not reply. They are a majority of the old masters, so a client of the old masters may hold
 /// the lock there although three masters reply.
 #[test]
-fn commands_break_status_and_list_need_a_majority_of_the_old_masters() {
+fn break_status_and_list_commands_need_a_majority_of_the_old_masters() {
     let scene = Scene(masters(5));
     for master in scene.0.iter().take(2) {
         master.stop().expect("stopped");
@@ -165,7 +165,7 @@ fn documented_steps_replace_the_masters_while_clients_lock() {
 }
 
 #[test]
-fn step_of_a_masters_change_before_its_time_is_refused_with_the_reason() {
+fn step_of_a_masters_change_taken_too_early_is_refused_with_the_reason() {
     let scene = Scene(masters(5));
     for (step, says) in [
         ("close", "prepare first"),
@@ -362,7 +362,7 @@ fn once_job_runs_once_although_different_old_masters_failed_at_each_step() {
 }
 
 #[test]
-fn lost_quota_stops_the_step_open_and_dropped_quota_stays_dropped() {
+fn lost_quota_stops_masters_open_and_dropped_quota_stays_dropped() {
     let scene = Scene(masters(5));
     let [old, both, next] = scene.clients();
     both.prepare();

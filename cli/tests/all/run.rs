@@ -99,7 +99,7 @@ fn run_on_a_held_lock_exits_with_75_without_running_the_command() {
 }
 
 #[test]
-fn run_works_without_a_minority_and_exits_with_69_without_a_majority() {
+fn run_works_while_a_minority_is_down_and_exits_with_69_while_a_majority_is_down() {
     let masters = masters(5);
     let ok = |what: &str| {
         let run = done(&mut run(&masters, &["--wait", "2s", "r"], &["true"]));
@@ -263,7 +263,7 @@ fn guard_ends_the_command_of_a_stopped_holder_in_time() {
 }
 
 #[test]
-fn command_that_the_guard_ended_counts_as_a_lost_lock() {
+fn command_ended_by_the_guard_process_counts_as_a_lost_lock() {
     let masters = masters(3);
     let mark = mark();
     // The command exits with 0 on SIGTERM, so its exit code alone looks like success.

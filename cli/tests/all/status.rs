@@ -122,7 +122,7 @@ fn key_of_another_type_is_a_fault_of_its_master_and_is_not_deleted() {
 }
 
 #[test]
-fn break_requires_yes_and_prints_the_state_before() {
+fn break_requires_yes_and_prints_the_state_from_before_the_break() {
     let masters = masters(3);
     let holder = run(&masters, &["--ttl", "3s", "r"], &["sleep", &mark()])
         .spawn()

@@ -155,7 +155,7 @@ fn missing_right_and_read_only_server_are_reported_differently() {
 }
 
 #[test]
-fn statement_binlog_and_replica_are_reported() {
+fn statement_based_binlog_and_replica_are_reported() {
     let options = MariaDbOptions::new()
         .binlog_format("STATEMENT")
         .arg("--server-id=7");

@@ -226,7 +226,7 @@ fn command_that_cannot_be_started_does_not_use_up_the_period() {
 }
 
 #[test]
-fn signal_before_the_record_does_not_use_up_the_period() {
+fn signal_before_the_period_is_recorded_does_not_use_up_the_period() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
     let proxies: Vec<_> = masters

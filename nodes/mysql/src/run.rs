@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn server_run_with_a_later_beginning_counts_from_that_moment() {
+    fn age_of_a_server_run_counts_from_its_recorded_beginning_if_that_is_later() {
         let clock = report(Some((0, 0))).clock().expect("a clock");
         let report = report(Some((clock / 1_000_000, 3600)));
         let since = |since| report.lasts(&Run::read(&Run::text("a", Some(since))));

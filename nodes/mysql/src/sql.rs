@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn check_of_version_0_expects_no_record() {
+    fn version_check_for_version_0_expects_no_record() {
         let change = |version| Change {
             name: b"COUNT(*)=1"[..].into(),
             version,

@@ -57,7 +57,7 @@ const MS: u64 = 1_000_000;
 /// units from a quota. Only then does the second operator read the old masters for the last time. It must not overwrite
 /// the new number of units with the old one.
 #[test]
-fn second_operator_carries_no_older_value_over_a_later_one() {
+fn second_operator_does_not_overwrite_a_newer_value_with_an_older_one() {
     let of = |think, verb| Step {
         think: think * MS,
         wait: 200 * MS,

@@ -31,7 +31,7 @@ fn reason(masters: Masters, held: &str, happening: Happening) -> Option<&'static
 }
 
 #[test]
-fn every_reason_for_an_empty_cell_names_rows_that_exist() {
+fn every_reason_for_an_empty_table_cell_names_existing_rows() {
     for (_, rows, _, why) in NEVER {
         assert!(rows.iter().all(|row| HELD.contains(row)) && !why.is_empty());
     }

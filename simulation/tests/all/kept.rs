@@ -97,7 +97,7 @@ fn crash(at: u64, master: u8, down: u64) -> Fault {
 /// administrator did not check it again. Then a majority of the new masters had no marker, and refused all clients
 /// forever.
 #[test]
-fn generation_markers_lost_after_the_healing_are_written_by_hand() {
+fn generation_markers_lost_after_all_faults_healed_are_restored() {
     let mut scenario = one_replaced(Some(2), 2, 2);
     let heal = scenario.heal_at / MS;
     scenario.faults = vec![crash(3_000, 0, 100), crash(heal - 20, 1, 100)];
@@ -123,7 +123,7 @@ fn operator_repeats_the_first_change_if_its_generation_markers_are_lost() {
 /// counter. The rule `counters` knew only the master's clock at the last message, and reported a fall instead of an
 /// expiry.
 #[test]
-fn counter_that_expired_while_a_clock_was_ahead_may_be_gone() {
+fn fencing_counter_that_expired_while_a_clock_was_ahead_may_be_gone() {
     const HOUR_US: i64 = 3_600_000_000;
     let mut scenario = Scenario::quiet(1, 3, 3);
     for master in &mut scenario.masters {

@@ -79,7 +79,7 @@ fn holds_of_every_kind_share_one_resource() {
 /// If the masters' counters differ, two first holds of one owner that are acquired at the same time cannot agree on a
 /// fencing token. In the past both retried at once, and collided again and again.
 #[test]
-fn first_holds_of_one_owner_that_collide_are_both_granted() {
+fn colliding_first_holds_of_one_owner_are_both_granted() {
     for seed in 0..40 {
         let mut scenario = apart(seed, 4);
         (scenario.net.delay, scenario.net.jitter) = (5 * MS, 8 * MS);
@@ -124,7 +124,7 @@ fn three_for_two(seed: u64) -> Scenario {
 }
 
 #[test]
-fn masters_that_only_count_permits_grant_three_permits_of_two() {
+fn seeded_bug_that_only_counts_permits_grants_three_of_two_permits() {
     for seed in 0..20 {
         assert_eq!(play(&three_for_two(seed), None).violation, None, "{seed}");
     }
@@ -156,7 +156,7 @@ fn one_slot_on_two_masters(seed: u64) -> Scenario {
 }
 
 #[test]
-fn permit_picked_by_each_master_cannot_be_taken_while_one_is_down() {
+fn seeded_bug_that_lets_each_master_pick_a_slot_gets_no_permit_while_a_master_is_down() {
     for seed in 0..20 {
         let world = one_slot_on_two_masters(seed);
         let had = |flaw| {
@@ -187,7 +187,7 @@ fn one_or_both(seed: u64) -> Scenario {
 }
 
 #[test]
-fn separate_tickets_for_several_resources_deadlock() {
+fn seeded_bug_with_separate_tickets_for_several_resources_deadlocks() {
     for seed in 0..20 {
         assert_eq!(play(&one_or_both(seed), None).violation, None, "{seed}");
     }
@@ -197,7 +197,7 @@ fn separate_tickets_for_several_resources_deadlock() {
 
 /// Another program stores a value of another type under one of the two lock keys that a client wants.
 #[test]
-fn masters_that_read_all_keys_with_mget_overwrite_a_foreign_key() {
+fn seeded_bug_that_reads_all_keys_with_mget_overwrites_a_foreign_key() {
     let mut scenario = Scenario::quiet(1, 3, 1);
     scenario.clients[0].steps = vec![step(Kind::Several(0b11)); 3];
     let (master, resource, lasts) = (0, 1, 1_000 * MS);

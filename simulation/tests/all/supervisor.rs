@@ -263,7 +263,7 @@ fn reset_in_the_middle_of_a_reply_is_a_fault_and_the_release_is_sent_first_after
 }
 
 #[test]
-fn partition_costs_one_node_timeout_and_the_pending_release_is_delivered_after_it() {
+fn partition_costs_one_node_timeout_and_the_pending_release_is_delivered_afterwards() {
     play(|node, shared| async move {
         let claim = claim(1);
         assert_eq!(ask(&node, acquire(&claim)).await.0, GRANTED);

@@ -88,7 +88,7 @@ fn only_the_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
 /// its key by an extension, which raises no counter, and not by a grant. Only the next holder's read raises the counter
 /// there, and so keeps out the late write.
 #[test]
-fn read_of_a_value_keeps_out_late_writes() {
+fn reading_a_value_blocks_late_writes_of_the_previous_holder() {
     let mut scenario = recorded(3, 100, 200);
     scenario.clients[2].steps = vec![Step {
         think: 310 * MS,
@@ -173,7 +173,7 @@ fn quota_is_handed_out_to_the_last_unit() {
 /// Without faults, `at_least_once` does the work of a period once. After an operator has removed the record, clients
 /// find no record until it is created again.
 #[test]
-fn removed_record_is_missing_until_created_again_and_at_least_once_is_recorded() {
+fn removed_once_record_is_missing_until_created_again_and_at_least_once_is_recorded() {
     for seed in 0..10 {
         let mut scenario = Scenario::quiet(seed, 3, 3);
         let at = |think, kind| Step {

@@ -132,7 +132,7 @@ fn renewal_due_soon_shares_the_message_of_one_that_is_due() {
 }
 
 #[test]
-fn lock_is_taken_once_for_each_due_time() {
+fn lock_is_taken_from_the_schedule_once_for_each_due_time() {
     let mut schedule = Schedule::default();
     // A lock whose end is due becomes due again, each time a moment later, until it is removed.
     let fixed = schedule.insert(held(None, false), at(9_000));
@@ -172,7 +172,7 @@ fn reused_schedule_entry_has_another_id() {
 }
 
 #[test]
-fn due_time_can_be_moved_earlier_but_not_later() {
+fn due_time_of_a_renewal_can_be_moved_earlier_but_not_later() {
     let mut schedule = Schedule::default();
     let id = schedule.insert(held(None, true), at(3_000));
     schedule.wakes_at = at(2_500);

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn mailbox_with_renewals_only_is_neither_idle_nor_over() {
+    fn mailbox_with_only_renewals_is_neither_idle_nor_finished() {
         let mailbox = Mailbox::new();
         assert!(put(&mailbox, renewal()));
         mailbox.close();
@@ -382,7 +382,7 @@ mod models {
     }
 
     #[test]
-    fn no_interleaving_hides_the_end_of_the_handle() {
+    fn no_interleaving_misses_the_closing_of_a_mailbox() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let closes = mailbox.clone();

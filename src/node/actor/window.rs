@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn window_follows_the_speed_of_the_master() {
+    fn request_window_follows_the_speed_of_the_master() {
         let ms = Duration::from_millis;
         let start = Instant::from_nanos(1_000_000_000);
         let mut window = Window::new(ms(60));

@@ -133,7 +133,7 @@ fn items(master: &Master, now: u64) -> Vec<Item> {
 }
 
 #[test]
-fn items_restore_the_same_master_with_the_same_expiries() {
+fn stored_items_restore_the_same_master_with_the_same_expiries() {
     let mut master = Master::default();
     let reader = |token| {
         let mode = Mode::Class(Class::Shared);

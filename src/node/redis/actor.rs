@@ -23,7 +23,7 @@ const READS: usize = 8;
 /// Runs the task until the master's handle was dropped and nothing is left to deliver.
 pub(super) fn run(shared: Arc<Shared>) -> impl Future<Output = ()> + Send + 'static {
     // Create the actor's state here and not at the first poll: a runtime that is shutting down drops the task without
-    // polling it, and even then the requests in the mailbox must be answered (`redlock_continues_in_another_runtime`).
+    // polling it, and even then the requests in the mailbox must be answered (`redlock_continues_to_work_in_another_runtime`).
     let mut actor = Actor::new(shared);
     std::future::poll_fn(move |cx| actor.poll(cx))
 }

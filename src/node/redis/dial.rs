@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn address_families_alternate() {
+    fn resolved_addresses_alternate_between_ipv6_and_ipv4() {
         let address = |text: &str| -> SocketAddr { text.parse().expect("an address") };
         let resolved = [
             "[::1]:1",

@@ -310,7 +310,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arranging_loses_no_request_and_keeps_the_order_of_each_lock(
+        fn arranging_requests_into_calls_loses_none_and_keeps_the_order_of_each_lock(
             words in prop::collection::vec(("[rRaAs]", 0..40_usize), 0..200),
         ) {
             let one = |(number, (letter, key)): (usize, &(String, usize))| Asked {

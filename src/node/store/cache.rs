@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_fresh_if_seen_in_this_round_and_not_doubted() {
+    fn cached_records_are_fresh_if_seen_in_this_round_and_not_doubted() {
         let mut cache = RecordCache::default();
         let both = [name(1), name(2)];
         cache.note_written(&both[0], 1, lease(1));

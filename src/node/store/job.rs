@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn request_that_shares_records_with_several_jobs_merges_them() {
+    fn request_that_shares_records_with_several_jobs_merges_those_jobs() {
         let extend = |keys: &[&[u8]], token: u8| {
             let items = vec![item(keys, token)].into();
             Queued::new(Request::Extend { items }, Reply::ignored())

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn listening_that_found_no_runtime_starts_with_the_next_request() {
+    fn listener_that_found_no_runtime_starts_with_the_next_request() {
         let shared = subscribed();
         let key: Arc<[u8]> = b"boss"[..].into();
         listen(&shared, &Request::Watch { key, on: true });
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn message_that_a_turn_is_near_speeds_up_the_listener_of_that_record_only() {
+    fn waiter_that_is_nearly_next_speeds_up_only_the_listener_of_its_record() {
         let shared = Arc::new(Shared::new(Table::new("table", true)));
         let subscriber = Subscriber {
             process: "0123456789abcdef".into(),

@@ -29,7 +29,7 @@ fn all_end<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
 }
 
 #[test]
-fn no_interleaving_loses_the_turn_of_a_front_that_leaves() {
+fn no_interleaving_loses_the_turn_of_a_front_waiter_that_leaves() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
@@ -172,7 +172,7 @@ fn no_interleaving_misses_the_wake_ups_of_a_majority() {
 }
 
 #[test]
-fn no_interleaving_sends_a_wake_up_to_a_former_front() {
+fn no_interleaving_sends_a_wake_up_to_a_former_front_waiter() {
     crate::sync::model(|| {
         let lines = LocalLines::new();
         let [first, second] = [(); 2].map(|()| lines.enter(&job()));

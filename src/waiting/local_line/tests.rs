@@ -141,7 +141,7 @@ fn local_holder_is_known_until_it_passes_its_turn_on() {
 }
 
 #[test]
-fn locks_held_without_a_place_are_counted() {
+fn locks_held_without_a_place_in_the_local_queue_are_counted() {
     let lines = LocalLines::new();
     let keys = [key("job"), key("other")];
     lines.hold(keys.iter());
@@ -179,7 +179,7 @@ fn finding_of_the_front_waiter_is_visible_to_all_waiters_and_passed_on() {
 }
 
 #[test]
-fn try_enters_an_empty_queue_and_does_not_wait_behind_others() {
+fn try_acquire_enters_an_empty_local_queue_and_does_not_wait_behind_others() {
     let lines = LocalLines::new();
     let tries = || {
         lines
@@ -232,7 +232,7 @@ fn place_in_several_queues_is_the_front_if_it_is_first_in_all() {
 }
 
 #[test]
-fn reader_outside_the_queue_lets_others_in_and_is_woken() {
+fn reader_that_left_the_local_queue_lets_others_in_and_is_woken() {
     let lines = LocalLines::new();
     let mut reader = lines.enter(&job());
     let writer = lines.enter(&job());

@@ -41,7 +41,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn jump_ahead_expires_a_key_at_once() {
+fn clock_jump_ahead_expires_a_key_at_once() {
     let (server, offset) = server();
     set_for_a_minute(&server);
     assert!((1..=60_000).contains(&pttl(&server)));
@@ -52,7 +52,7 @@ fn jump_ahead_expires_a_key_at_once() {
 }
 
 #[test]
-fn jump_back_extends_the_life_of_a_key() {
+fn clock_jump_back_extends_the_life_of_a_key() {
     let (server, offset) = server();
     set_for_a_minute(&server);
     offset.set(HOUR, Skew::Behind).unwrap();
@@ -101,7 +101,7 @@ fn a_server_without_its_offset_file_does_not_start_on_the_true_clock() {
 }
 
 #[test]
-fn an_offset_beyond_the_clock_is_refused() {
+fn clock_offset_out_of_range_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let offset = OffsetFile::create(dir.path()).unwrap();
     offset.set(Duration::MAX, Skew::Ahead).unwrap_err();

@@ -72,7 +72,7 @@ fn hostile_server_answers_the_handshake_and_then_follows_its_script() {
 }
 
 #[test]
-fn hang_up_waits_for_the_end_of_the_handshake() {
+fn hang_up_script_waits_for_the_end_of_the_handshake() {
     let hostile = start(Script::Greet(Then::HangUp));
     let mut connection = dial(&hostile);
     thread::sleep(SHORT);
@@ -166,7 +166,7 @@ fn relay(server: &Server, harm: Tampering) -> Script {
 }
 
 #[test]
-fn relay_is_correct_byte_by_byte_and_a_slip_shifts_its_replies() {
+fn relay_passes_correct_replies_byte_by_byte_and_shifts_them_after_a_slip() {
     let server = server();
     for harm in [Tampering::None, Tampering::Bytewise] {
         let hostile = start(relay(&server, harm.clone()));
@@ -210,7 +210,7 @@ fn relay_passes_the_handshake_and_then_answers_itself() {
 }
 
 #[test]
-fn relay_hangs_up_at_a_question_that_the_real_server_receives() {
+fn relay_hangs_up_at_a_command_that_the_real_server_receives() {
     let server = server();
     let hostile = start(relay(&server, Tampering::HangUpAt(2)));
     for round in 1..=2 {

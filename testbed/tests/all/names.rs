@@ -46,7 +46,7 @@ fn said(asker: Child) -> String {
 }
 
 #[test]
-fn listed_names_resolve_as_set_and_others_as_usual() {
+fn listed_host_names_resolve_as_set_and_others_as_usual() {
     let names = match Names::build() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return eprintln!("{error}"),
         names => names.unwrap(),

@@ -133,7 +133,7 @@ fn latency_delays_at_least_that_long_and_ends_with_its_guard() {
 }
 
 #[test]
-fn unlimited_latency_delivers_nothing() {
+fn unlimited_latency_fault_delivers_nothing() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     for _ in 0..2 {
@@ -222,7 +222,7 @@ fn hold_fault_on_a_new_connection_keeps_its_first_request() {
 }
 
 #[test]
-fn a_long_hold_keeps_megabytes_in_order_and_then_holds_back_the_sender() {
+fn hold_fault_keeps_megabytes_in_order_and_then_holds_back_the_sender() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let hold = Fault::Hold(Way::ToServer).inject(&proxy);
@@ -312,7 +312,7 @@ fn reset_all_resets_both_sides_of_old_connections_only() {
 }
 
 #[test]
-fn reset_all_goes_through_a_hold() {
+fn reset_all_resets_connections_despite_a_hold_fault() {
     let (listener, proxy) = raw_scene();
     let (mut client, _server) = raw(&proxy, &listener);
     let _hold = Fault::Hold(Way::Both).inject(&proxy);
@@ -410,7 +410,7 @@ fn strand_fault_holds_bytes_of_old_connections_until_heal_even_after_their_close
 }
 
 #[test]
-fn a_server_that_is_down_shows_as_a_reset_and_its_return_as_a_connection() {
+fn proxy_resets_clients_while_its_server_is_down_and_connects_them_after_its_return() {
     let (server, proxy) = scene();
     server.kill().unwrap();
     let mut client = TcpStream::connect(proxy.addr()).unwrap();
@@ -456,7 +456,7 @@ fn dropping_the_proxy_ends_its_connections_and_frees_its_port() {
 }
 
 #[test]
-fn a_detour_leads_new_connections_elsewhere_and_back() {
+fn detour_fault_leads_new_connections_to_another_server_until_healed() {
     let (right, proxy) = scene();
     let wrong = Server::start(ServerOptions::new()).unwrap_or_else(|error| panic!("{error}"));
     right.command(&["SET", "who", "right"]).unwrap();

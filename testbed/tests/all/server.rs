@@ -54,7 +54,7 @@ fn a_started_server_answers_on_its_port_and_on_its_socket() {
 }
 
 #[test]
-fn the_pid_is_that_of_the_server_itself() {
+fn reported_pid_is_that_of_the_server_itself() {
     let server = server();
     let info = server.command(&["INFO", "server"]).unwrap();
     let line = format!("process_id:{}\r\n", server.pid().unwrap());
@@ -160,7 +160,7 @@ fn a_dropped_server_leaves_neither_process_nor_directory() {
 }
 
 #[test]
-fn a_panicking_owner_leaves_no_process() {
+fn panicking_owner_of_a_server_leaves_no_process() {
     let (tell, told) = std::sync::mpsc::channel();
     let owner = thread::spawn(move || {
         let server = server();
@@ -194,7 +194,7 @@ fn process_that_owns_a_server_until_it_is_killed() {
 }
 
 #[test]
-fn a_killed_owner_takes_its_server_along() {
+fn server_ends_when_the_process_that_owns_it_is_killed() {
     use std::io::{BufRead, BufReader};
     let tied = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "true"])

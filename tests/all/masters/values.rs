@@ -254,7 +254,7 @@ async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool)
 }
 
 #[tokio::test]
-async fn late_write_of_a_closed_out_client_is_refused_on_a_connection_that_stays() {
+async fn late_write_of_an_outdated_client_is_refused_on_its_old_connection() {
     let scene = Scene::start();
     for server in &scene.servers {
         let user = [
@@ -279,7 +279,7 @@ async fn late_write_of_a_closed_out_client_is_refused_on_a_connection_that_stays
 }
 
 #[tokio::test]
-async fn late_write_of_a_closed_out_client_is_refused_after_it_has_connected_again() {
+async fn late_write_of_an_outdated_client_is_refused_on_a_new_connection() {
     let scene = Scene::start();
     let old = settings(scene.urls(0..3)).max_ttl(secs(20)).ttl(secs(20));
     let old = old.build().expect("old");

@@ -107,7 +107,7 @@ async fn records_are_loaded_in_the_requested_order() {
 }
 
 #[tokio::test]
-async fn clock_of_a_load_lies_between_request_and_result() {
+async fn clock_reading_of_a_load_lies_between_its_request_and_its_result() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let wall = || {
@@ -174,7 +174,7 @@ async fn removal_by_version_removes_only_that_version() {
 }
 
 #[tokio::test]
-async fn late_commit_of_a_lost_session_finds_another_version() {
+async fn late_commit_of_a_lost_session_is_refused_because_the_version_has_changed() {
     let (server, store) = store!();
     let mut lost = session(&store).await;
     let first = put(&mut lost, "a", 0, "first").await;
@@ -451,7 +451,7 @@ async fn of_two_concurrent_commits_to_one_record_exactly_one_is_applied() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commit_of_several_in_a_table_without_row_locks_overwrites_no_other_version() {
+async fn commit_of_several_records_without_row_locks_overwrites_no_other_version() {
     let (server, store) = store!();
     let mut first = session(&store).await;
     let all = ["count", "other"];

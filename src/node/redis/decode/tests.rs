@@ -114,7 +114,7 @@ fn reply_of_another_type_is_rejected() {
 }
 
 #[test]
-fn refused_permit_needs_one_digit_of_each_slot_and_reads_them_as_bits() {
+fn reply_to_a_refused_permit_needs_one_digit_per_slot_and_is_read_as_bits() {
     let permit = Permit::new(b"pool"[..].into(), 0, 3);
     let refused = |free: &'static [u8]| {
         let said = Value::Array(vec![

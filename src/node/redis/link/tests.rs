@@ -635,7 +635,7 @@ fn expired_write_is_not_sent() {
 }
 
 #[test]
-fn write_after_a_read_is_sent_only_to_the_run_that_was_read() {
+fn value_is_written_only_to_the_server_run_that_was_read() {
     for (run, withdrawn, sent) in [
         (Some("a"), false, true),
         // The lock has been released, but a value that a majority of the masters stores must still reach the other
@@ -794,7 +794,7 @@ fn link_returns_its_next_wake_up_time() {
 }
 
 #[test]
-fn closing_link_is_woken_for_its_end() {
+fn closing_link_with_a_pending_release_is_woken_for_its_end() {
     let mut bench = Bench::new();
     bench.link.cut(Fault::Down("refused".into()), at(0));
     bench.ask(1, release(1));
@@ -805,7 +805,7 @@ fn closing_link_is_woken_for_its_end() {
 }
 
 #[test]
-fn requests_wait_for_a_lost_connection_once_a_second() {
+fn requests_wait_for_a_new_connection_at_most_once_a_second() {
     let mut bench = Bench::new();
     bench.greet(0);
     // Requests may wait once a second, and the loss of the first connection has used that.
@@ -1113,7 +1113,7 @@ fn denied_combined_call_is_split_into_single_requests() {
 }
 
 #[test]
-fn request_split_from_a_call_goes_first_unless_withdrawn() {
+fn request_split_from_a_combined_call_is_sent_first_unless_withdrawn() {
     let mut bench = many_loaded();
     let claims: Vec<_> = (1..=8).map(claim).collect();
     for (number, claim) in claims.iter().enumerate() {
@@ -1374,7 +1374,7 @@ fn wrong_type_error_of_the_delete_command_answers_the_release() {
 }
 
 #[test]
-fn script_decides_a_release_on_a_read_only_server() {
+fn release_refused_by_a_read_only_server_is_decided_by_the_script() {
     for reply in [
         "-READONLY You can't write\r\n",
         "-NOREPLICAS Not enough good replicas\r\n",

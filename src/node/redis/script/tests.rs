@@ -47,7 +47,7 @@ fn script_is_recognised_by_its_source_alone() {
 }
 
 #[test]
-fn every_script_is_loaded_with_exactly_one_set() {
+fn every_script_belongs_to_exactly_one_set_of_loaded_scripts() {
     let loaded = Set::ALL.into_iter().flat_map(Set::scripts);
     assert!(loaded.eq(Script::ALL));
 }
