@@ -18,17 +18,17 @@ const FAR: [u64; 5] = [1, 10, 40, 80, 150];
 pub(super) const MASTERS: usize = FAR.len();
 const CYCLES: usize = 12;
 
-/// The masters of the measurement with distant masters, and the round trip to each master.
+/// The masters of the measurement with distant masters, and the round trip to each of them.
 struct Place {
     options: MasterOptions,
     urls: Vec<String>,
     round_trips_ms: Vec<f64>,
-    /// Proxies that delay the replies of the masters. They work only until they are dropped.
+    /// Proxies that delay the replies of the masters. They are only kept so that they continue to run.
     _proxies: Vec<Proxy>,
 }
 
 impl Place {
-    /// Puts the masters that were started for the benchmark behind proxies that delay their replies by [`FAR`].
+    /// Puts the started masters behind proxies, which delay the replies of each master by its value in [`FAR`].
     fn simulated(ground: &Ground, masters: &Masters) -> Result<Self, Failure> {
         let mut urls = Vec::new();
         let mut proxies = Vec::new();
@@ -41,7 +41,7 @@ impl Place {
             proxies.push(proxy);
         }
         let mut options = ground.options.clone();
-        // Use longer timeouts, because replies of distant masters take longer than the default timeouts allow.
+        // Use longer timeouts, because distant masters reply later than the default timeouts allow.
         let settings = options.settings_mut();
         settings.node_timeout = Some(Duration::from_millis(500));
         settings.connect_timeout = Some(Duration::from_secs(5));
@@ -53,8 +53,8 @@ impl Place {
         })
     }
 
-    /// Uses the configured masters at their real distances. Measures the round trip to each master as the median time
-    /// of an acquire on that master alone.
+    /// Uses the configured masters at their real distances. The round trip to a master is measured as the median time
+    /// of an acquire on this master alone.
     async fn found(ground: &Ground, time: Duration) -> Result<Self, Failure> {
         let options = ground.options.clone();
         let mut round_trips_ms = Vec::new();
@@ -76,9 +76,10 @@ impl Place {
     }
 }
 
-/// Measures how long an acquire takes when masters are far apart. Masters that were started for the benchmark are
-/// measured through delaying proxies, and configured masters are measured directly. Takes about `time`; takes longer if
-/// `time` is too short for one acquire per number of masters and setting.
+/// Measures how long an acquire takes when masters are far apart. Started masters are measured through proxies that
+/// delay their replies, and configured masters are measured directly. Takes about `time`, or longer if that is too
+/// short for one acquire per number of masters and setting. `None` if kinds of masters are compared, or if there is
+/// only one master.
 pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wide>, Failure> {
     if ground.is_by_kind() {
         return Ok(None);
@@ -91,7 +92,7 @@ pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wi
         return Ok(None);
     }
     let sizes: Vec<usize> = if ground.spawned.is_some() {
-        // Measure even numbers of masters as well, to show that one master more than an odd number only costs time.
+        // Measure even numbers of masters as well: they show that adding one master to an odd number only costs time.
         (1..=place.urls.len()).collect()
     } else {
         ground

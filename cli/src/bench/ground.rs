@@ -1,4 +1,4 @@
-//! The masters that are measured: started for the benchmark, or configured.
+//! The masters that the benchmark measures, which it has started itself or which are configured.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -25,9 +25,9 @@ pub(super) struct Ground {
     pub(super) spawned: Option<Masters>,
     /// The settings to measure with each quorum.
     pub(super) settings: &'static [Setting],
-    /// Servers that were started to compare kinds of masters. This field only keeps the servers running.
+    /// Servers of other kinds that the benchmark has started. They are only kept so that they continue to run.
     others: Vec<Spawned>,
-    /// All clients created so far, so that an interrupted measurement can still send their releases.
+    /// All clients that were created so far. Their releases must still be sent if the measurement is interrupted.
     pub(super) clients: RefCell<Vec<Redlock>>,
 }
 
@@ -35,8 +35,8 @@ const TTL: Duration = Duration::from_secs(10);
 const DEFAULT_SIZES: [usize; 5] = [1, 3, 5, 7, 9];
 
 impl Ground {
-    /// Starts as many masters as the largest quorum size in `sizes` (default: [`DEFAULT_SIZES`]) needs, but at least
-    /// `least` masters.
+    /// Starts as many masters as the largest number in `sizes` (default: [`DEFAULT_SIZES`]), but at least `least`
+    /// masters.
     pub(super) fn spawn(sizes: Option<Vec<usize>>, least: usize) -> Result<Self, Failure> {
         let sizes = sizes.unwrap_or(DEFAULT_SIZES.to_vec());
         check(&sizes)?;
@@ -62,7 +62,7 @@ impl Ground {
         })
     }
 
-    /// Starts servers for quorums with masters of these kinds. Quorums with masters of the same kind share the servers.
+    /// Starts servers for quorums with masters of these kinds. Different quorums use the same servers where possible.
     pub(super) async fn spawn_kinds(quorums: &[Kinds]) -> Result<Self, Failure> {
         let most = |kind: Scheme| {
             let of_kind = |one: &Kinds| one.0.iter().filter(|other| **other == kind).count();
@@ -99,8 +99,8 @@ impl Ground {
         })
     }
 
-    /// Uses the configured masters. If `sizes` is `None`, compares the kinds of masters if there are several kinds. If
-    /// all masters are of one kind, compares all odd quorum sizes.
+    /// Uses the configured masters. If `sizes` is `None` and the masters are of several kinds, compares their kinds. If
+    /// they are of one kind, compares all odd numbers of masters.
     pub(super) fn find(sizes: Option<Vec<usize>>, masters: MasterOptions) -> Result<Self, Failure> {
         let (options, _) = masters.complete().map_err(|failure| {
             failure.with("; or use --spawn to start servers for the measurement")
@@ -132,7 +132,8 @@ impl Ground {
         })
     }
 
-    /// If `wanted` is true, measures the kinds of locks (reader, permit, ..) instead of the settings of the plain lock.
+    /// If `wanted` is true, selects the kinds of locks (reader, permit, and so on) instead of the settings of the plain
+    /// lock.
     pub(super) fn by_kinds_of_locks(self, wanted: bool) -> Self {
         Self {
             settings: if wanted {
@@ -166,7 +167,7 @@ impl Ground {
 
     /// Waits until the releases of all clients have been sent, but at most for [`MasterOptions::parting`].
     pub(super) async fn clear(&self) {
-        // Give the runtime 10 ms to end the lock tasks that were dropped.
+        // Give the lock tasks that were dropped 10 ms to start their releases.
         tokio::time::sleep(Duration::from_millis(10)).await;
         let clients = self.clients.take();
         let flushed = futures::future::join_all(clients.iter().map(Redlock::flush));
@@ -178,7 +179,7 @@ impl Ground {
         format!("quorums of {} ({})", labels.join(", "), self.server)
     }
 
-    /// Whether the benchmark compares kinds of masters instead of quorum sizes.
+    /// Whether the benchmark compares kinds of masters instead of numbers of masters.
     pub(super) fn is_by_kind(&self) -> bool {
         self.parties.iter().any(|party| party.kinds.is_some())
     }
@@ -189,8 +190,8 @@ impl Ground {
     }
 }
 
-/// Options for masters that the benchmark has just started. The restart guard is off, because new masters have lost no
-/// locks.
+/// Options for masters that the benchmark has just started. The restart guard is off, because these masters cannot have
+/// lost any locks.
 fn of_our_own() -> MasterOptions {
     let mut options = MasterOptions::default();
     options.settings_mut().restart_guard = Some(RestartGuard::Off);

@@ -34,17 +34,18 @@ impl Latency {
     }
 }
 
-/// The result of one turn of the benchmark in which many tasks acquired locks concurrently.
+/// The results of one turn of the benchmark, in which many tasks acquired and released locks concurrently.
 pub(super) struct Crowd {
     pub(super) per_second: f64,
     pub(super) client_us: f64,
-    /// Processor time that the servers used per acquire and release, in microseconds. NaN if the processes of the
-    /// servers are not visible.
+    /// Processor time that the servers used for one acquire and release, in microseconds; NaN if this process cannot
+    /// see the processes of the servers.
     pub(super) server_us: f64,
     pub(super) failed: u64,
 }
 
-/// Connects to the masters by acquiring one lock, so that a missing quorum is found before the measurement begins.
+/// Acquires one lock, so that the client is connected before the measurement begins, and a missing quorum is reported
+/// early.
 pub(super) async fn warm_up(redlock: &Redlock, name: &str) -> Result<(), Failure> {
     let resource = format!("quorate-bench:{name}:warm-up");
     let wait = Wait::For(Duration::from_secs(5));
@@ -127,8 +128,8 @@ pub(super) async fn crowd(
     }
 }
 
-/// Acquires one lock. Waits for the lock at most one second, so that the benchmark ends in time. `None` if the acquire
-/// fails.
+/// Acquires one lock. Waits at most one second for it, so that the benchmark ends in time. `None` if the lock was not
+/// acquired.
 async fn take(redlock: &Redlock, setting: Setting, resource: &str) -> Option<Held> {
     let wait = Wait::For(Duration::from_secs(1));
     let parts = |count| (0..count).map(|part| format!("{resource}:{part}"));
@@ -146,7 +147,7 @@ async fn take(redlock: &Redlock, setting: Setting, resource: &str) -> Option<Hel
     request.wait(wait).acquire().await.ok().map(Held::Lock)
 }
 
-/// The guard of an acquired lock of any kind. Call [`release`](Self::release) to release the lock.
+/// The guard of a lock of any kind. Call [`release`](Self::release) to release the lock.
 pub(super) enum Held {
     Lock(LockGuard),
     Owned(OwnedGuard),

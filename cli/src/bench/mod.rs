@@ -1,8 +1,9 @@
-//! `quorate bench`: measures the cost of a quorum, by number or by kind of masters, on configured or started masters.
+//! `quorate bench`: measures the cost of a quorum, by number or by kind of masters, on configured or newly started
+//! masters.
 //!
-//! In each round of the benchmark every quorum and setting gets one short turn, so that other load affects all of them
-//! alike. Absolute times depend on the machine and its load; ratios can be compared. This command does not measure
-//! other lock libraries: the project's own benchmarks do.
+//! In each round of the benchmark, every quorum gets one short turn in every setting, so that other load on the machine
+//! affects all of them alike. Absolute times depend on the machine and its load, but ratios can be compared. This
+//! command does not measure other lock libraries; the project's own benchmarks do.
 
 mod far;
 mod ground;
@@ -79,7 +80,8 @@ pub(crate) const CODES: [Meaning; 5] = [
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// The quorum sizes, separated by commas [default: 1,3,5,7,9, as far as there are masters]
+    /// The numbers of masters to compare, separated by commas [default: 1,3,5,7,9 with --spawn, else all odd numbers up
+    /// to the number of masters]
     #[arg(
         long,
         value_name = "N,N,..",
@@ -88,13 +90,14 @@ pub(crate) struct BenchArgs {
     )]
     sizes: Option<Vec<usize>>,
 
-    /// Start servers on free ports instead of using masters that run
+    /// Start servers on free ports and measure these, instead of masters that are already running
     #[arg(long, env = "QUORATE_SPAWN", value_parser = clap::builder::BoolishValueParser::new())]
     spawn: bool,
 
-    /// Start a quorum of servers of these kinds; give it several times to compare quorums
+    /// Start one server for each of these kinds, and measure them as one quorum; repeat the option to compare quorums
     ///
-    /// Kinds are redis, mysql and zookeeper, separated by commas. In the variable, separate several quorums by spaces.
+    /// The kinds are redis, mysql and zookeeper, separated by commas. In the variable, separate several quorums by
+    /// spaces.
     #[arg(
         long,
         value_name = "KIND,KIND,..",
@@ -104,7 +107,7 @@ pub(crate) struct BenchArgs {
     )]
     nodes: Vec<Kinds>,
 
-    /// Compare kinds of locks instead of settings: plain, reader, two and four resources, permit, owner
+    /// Compare kinds of locks, not settings of the plain lock: plain, reader, two and four resources, permit, owner
     #[arg(long, env = "QUORATE_KINDS", value_parser = clap::builder::BoolishValueParser::new())]
     kinds: bool,
 
@@ -112,7 +115,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "TIME", env = "QUORATE_TIME", default_value = "30s", value_parser = config::duration)]
     time: Duration,
 
-    /// Number of tasks that share the client when throughput is measured
+    /// Number of concurrent tasks when throughput is measured; they share one client
     #[arg(long, value_name = "N", env = "QUORATE_TASKS", default_value_t = 64)]
     tasks: usize,
 
@@ -177,7 +180,7 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
     Ok(exit::OK)
 }
 
-/// The measured times, and the masters on which they were measured.
+/// The measurements, and the masters on which they were made.
 struct Measured {
     ground: Ground,
     noise: Noise,
@@ -210,14 +213,15 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     let ground = ground.by_kinds_of_locks(args.kinds);
     let progress = Progress::of(sizes::turns(&ground) + 1, "turns");
     let all = async {
-        // Keep a tenth of the total time for the measurement with distant masters and for the pauses between turns.
+        // Use nine tenths of the total time here. The rest is for the measurement with distant masters and the pauses
+        // between turns.
         let time = args.time.mul_f64(0.9);
         let servers = ground.spawned.as_deref();
         let before = Look::now(servers.unwrap_or_default());
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
         let after = Look::now(servers.unwrap_or_default());
-        // The processor time of configured servers is unknown. So compute the share of other processes only for servers
-        // that the benchmark has started.
+        // The share of other processes is known only with `--spawn`. The processor time of all other servers is
+        // unknown.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         let wide = if args.kinds {
@@ -235,8 +239,8 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         }
     };
     progress.finish();
-    // Wait for the remaining releases also after success, because `release` returns as soon as a majority of the
-    // masters has replied.
+    // Wait for the remaining releases even after success: `release` returns as soon as a majority of the masters has
+    // replied.
     ground.clear().await;
     let (noise, sizes, wide) = measured?;
     Ok(Measured {

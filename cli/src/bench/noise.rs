@@ -1,4 +1,4 @@
-//! Detects whether other processes used the machine during the benchmark.
+//! Detects whether other processes used the machine's processors during the benchmark.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use serde::Serialize;
 
 /// Share of the machine's processor time (0 to 1) that other processes may use without a warning.
 const OTHERS: f64 = 0.1;
-/// Largest relative difference between the rounds of one setting that causes no warning: the median over all settings
-/// is compared with this limit.
+/// Largest relative difference between the rounds of the benchmark that causes no warning. The median over all quorums
+/// and settings is compared with this limit.
 const APART: f64 = 0.25;
-/// The unit of the processor times in `/proc/stat`, on common kernels.
+/// The unit of the processor times in `/proc/stat` on common kernels.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The processor times that were used up to one moment. Two such readings are compared.
+/// The processor times at one moment. The difference between two such readings shows who used the processors.
 pub(super) struct Look {
-    /// Busy time and total time of all processors together, in ticks.
+    /// Busy time and total time of all processors together since the boot, in ticks; `None` if unknown.
     machine: Option<(u64, u64)>,
-    /// Processor time of this process and of the servers that it started.
+    /// Processor time that this process and its servers have used.
     ours: Duration,
 }
 
@@ -43,8 +43,8 @@ impl Look {
     }
 }
 
-/// Reads busy and total ticks from the first line of `/proc/stat`. Its numbers are: user, nice, system, idle, waiting
-/// for disks, interrupts of two kinds, and time stolen by other virtual machines.
+/// Reads busy and total ticks from the text of `/proc/stat`. The numbers in its first line are: user, nice, system,
+/// idle, waiting for disks, interrupts of two kinds, and time stolen by other virtual machines.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let numbers = line.split_whitespace().take(8).map(str::parse);
@@ -58,17 +58,17 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Noise {
     /// The share of the machine's processor time (0 to 1) that other processes used; `None` if unknown. This process
-    /// and the servers that it started are not counted.
+    /// and its servers are not counted.
     others: Option<f64>,
-    /// The relative difference between the benchmark rounds of one setting; the median over all settings.
+    /// The relative difference between the rounds of the benchmark, as the median over all quorums and settings.
     apart: f64,
     /// Whether the machine was too busy: `others` exceeds [`OTHERS`] or `apart` exceeds [`APART`].
     noisy: bool,
 }
 
 impl Noise {
-    /// Computes the noise. `others` is the share of other processes. `apart` has one entry per setting: the relative
-    /// difference between the rounds of that setting.
+    /// Computes the noise. `others` is the share of other processes. `apart` has one entry for each quorum and setting:
+    /// the relative difference between its rounds.
     pub(super) fn of(others: Option<f64>, mut apart: Vec<f64>) -> Self {
         apart.retain(|share| share.is_finite());
         apart.sort_by(f64::total_cmp);

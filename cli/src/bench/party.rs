@@ -1,4 +1,4 @@
-//! A quorum that the benchmark measures, and its label in tables.
+//! The quorums that the benchmark measures, and their labels in tables.
 
 use std::str::FromStr;
 
@@ -6,11 +6,11 @@ use clap::ValueEnum;
 
 use crate::masters::{Scheme, scheme};
 
-/// A quorum that the benchmark measures.
+/// One set of masters that the benchmark measures as a quorum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Party {
     pub(super) urls: Vec<String>,
-    /// The kinds of the quorum's masters, if kinds are compared instead of sizes.
+    /// The kinds of the masters, as a label; `None` if the benchmark compares numbers of masters instead.
     pub(super) kinds: Option<String>,
 }
 
@@ -61,7 +61,7 @@ fn count(kinds: &[Scheme]) -> String {
     words.join(" + ")
 }
 
-/// The kinds of the masters of one quorum, as given on the command line.
+/// The kinds of the masters of one quorum, as given with `--nodes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kinds(pub(super) Vec<Scheme>);
 

@@ -17,11 +17,11 @@ const BOTTOM: f64 = 46.0;
 pub(super) struct Series {
     /// The name of the series in the legend.
     pub(super) name: &'static str,
-    /// The CSS class that gives the colour: `s0`, `s1`, ..
+    /// The CSS class that gives the colour: `s0`, `s1`, and so on.
     pub(super) class: &'static str,
     /// The values, one for each position on the x axis.
     pub(super) values: Vec<f64>,
-    /// The upper edge of the band above the line, one value for each position on the x axis.
+    /// The upper edge of the shaded band above the line, one value for each position on the x axis; `None` for no band.
     pub(super) upper: Option<Vec<f64>>,
 }
 
@@ -92,7 +92,8 @@ impl Axis {
     }
 }
 
-/// The distance between two tick marks of an axis: a round number for which an axis up to `most` has about five marks.
+/// The distance between two tick marks of an axis: a round number, so that an axis from 0 to `most` has about five tick
+/// marks.
 fn step(most: f64) -> f64 {
     let rough = most / 5.0;
     let decade = 10_f64.powf(rough.log10().floor());
@@ -300,8 +301,8 @@ pub(super) fn legend(series: &[Series]) -> String {
     format!("<p class=\"legend\">{}</p>\n", keys.join(" "))
 }
 
-/// Colours that are readable on white and on black, because a picture cannot know the background of the page that shows
-/// it.
+/// Colours that are readable on white and on black, because the background of the page that shows the picture is
+/// unknown.
 const ALONE: &str = "text { fill: #6e7781; font: 12px system-ui, sans-serif; } .title { font-weight: 600; \
 font-size: 15px; } .grid { stroke: #8b949e; stroke-opacity: .3; } .line { fill: none; stroke: var(--c); \
 stroke-width: 2.2; } .band { fill: var(--c); opacity: .12; } .edge { fill: none; stroke: var(--c); \
@@ -309,7 +310,7 @@ stroke-width: .8; } .dot, .bar { fill: var(--c); } .bar.more { opacity: .45; } .
 opacity: .35; stroke-linejoin: round; } .theory.dot { opacity: 0; } .s0 { --c: #2f81d8; } .s1 { --c: #d97706; } .s2 { --c: #16976f; } .s3 { --c: #9b59b6; } .s4 { --c: #7b8494; } .s5 { --c: #c0553f; } \
 .s1.line { stroke-dasharray: 8 3; } .s2.line { stroke-dasharray: 2 3; }";
 
-/// Makes a plot into a complete SVG file, with title and legend.
+/// Makes a complete SVG file from a plot, with title and legend.
 pub(super) fn standalone(title: &str, caption: &str, series: &[Series], svg: &str) -> String {
     let marks = svg.split_once('\n').map_or("", |(_, marks)| marks);
     let marks = marks.trim_end().trim_end_matches("</svg>");

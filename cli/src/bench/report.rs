@@ -1,4 +1,4 @@
-//! Writes `report.html`, the results as one self-contained page, and its plots as separate pictures.
+//! Writes `report.html`, which is one self-contained page with the results, and its plots as separate pictures.
 
 use super::plot::{Scale, Series, bars, legend, lines, standalone, trim};
 use super::results::{Results, Row};
@@ -76,7 +76,7 @@ pub(super) fn html(results: &Results) -> String {
 struct Figure {
     file: &'static str,
     title: &'static str,
-    /// A short caption, shown when the plot is a separate picture.
+    /// A short caption, for the plot as a separate picture.
     caption: String,
     words: String,
     series: Vec<Series>,
@@ -220,11 +220,11 @@ fn cost(results: &Results, places: &[String]) -> Figure {
     }
 }
 
-/// The figure for masters that are far apart: expected and measured time of an acquire. `None` if masters far apart
-/// were not measured.
+/// The figure for masters that are far apart: expected and measured time of an acquire. `None` if no such masters were
+/// measured.
 fn far(results: &Results) -> Option<Figure> {
     let wide = results.wide.as_ref()?;
-    // Draw the expected times as pale, wide lines below the measured lines, so that differences are visible.
+    // Draw the expected times as pale, wide lines behind the measured lines, so that differences can be seen.
     let mut all = vec![Series {
         name: "theory",
         class: "theory",

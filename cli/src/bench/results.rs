@@ -13,29 +13,31 @@ use crate::output::{self, Cell};
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) masters: usize,
-    /// The kinds of the quorum's masters, if kinds are compared instead of sizes.
+    /// The kinds of the masters, as a label; `None` if the benchmark compares numbers of masters instead.
     pub(super) kinds: Option<String>,
     pub(super) setting: Setting,
     pub(super) acquire_us: Latency,
     pub(super) release_us: Latency,
     pub(super) cycle_us: Latency,
-    /// The smallest and the largest per-round median of the time for one acquire and release, in microseconds.
+    /// The smallest and the largest median time of one acquire and release. Each round of the benchmark has one median;
+    /// in microseconds.
     pub(super) rounds_us: Apart,
     pub(super) cycles_per_s: f64,
     pub(super) client_cpu_us: f64,
     pub(super) server_cpu_us: Option<f64>,
-    /// The median time for one acquire and release, divided by that of the setting `classic` at the same quorum size.
+    /// The median time of one acquire and release, divided by that of the setting `classic` on the same quorum. `None`
+    /// with `--kinds`.
     pub(super) over_classic: Option<f64>,
-    /// With `--kinds`: the median time for one acquire and release, divided by that of the plain lock on the same
+    /// Only with `--kinds`: the median time of one acquire and release, divided by that of the plain lock on the same
     /// quorum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) over_lock: Option<f64>,
-    /// The median time for one acquire and release, divided by that of the first quorum in the same setting.
+    /// The median time of one acquire and release, divided by that of the first quorum in the same setting.
     pub(super) over_first: f64,
     pub(super) failed: u64,
 }
 
-/// The smallest and the largest value of a measurement that was repeated in several rounds.
+/// The smallest and the largest value of a measurement over the rounds of the benchmark.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Apart {
     pub(super) least: f64,
@@ -57,14 +59,14 @@ impl Apart {
 }
 
 impl Row {
-    /// The label of the quorum: the number or the kinds of its masters.
+    /// The label of the quorum: the number of its masters, or their kinds.
     pub(super) fn label(&self) -> String {
         let number = || self.masters.to_string();
         self.kinds.clone().unwrap_or_else(number)
     }
 }
 
-/// The measurements on masters that are far apart.
+/// The measurements on masters that are far apart, with long round trips.
 #[derive(Debug, Serialize)]
 pub(super) struct Wide {
     pub(super) round_trips_ms: Vec<f64>,
@@ -72,11 +74,11 @@ pub(super) struct Wide {
     pub(super) sizes: Vec<WideSize>,
 }
 
-/// The measured and the expected acquire times with the first `masters` masters.
+/// The measured and the expected time of an acquire on the first `masters` masters.
 #[derive(Debug, Serialize)]
 pub(super) struct WideSize {
     pub(super) masters: usize,
-    /// The expected time of an acquire: the round trip to the q-th fastest master, where q is the quorum.
+    /// The expected time of an acquire, in milliseconds: the round trip to the slowest master of the fastest majority.
     pub(super) theory_ms: f64,
     pub(super) measured: Vec<WideTime>,
 }
@@ -87,7 +89,7 @@ pub(super) struct WideTime {
     pub(super) acquire_ms: f64,
 }
 
-/// All results of one benchmark, which `result.json` contains.
+/// All results of one benchmark, as in `result.json`.
 #[derive(Debug, Serialize)]
 pub(super) struct Results {
     pub(super) version: &'static str,
@@ -98,7 +100,7 @@ pub(super) struct Results {
     pub(super) tasks: usize,
     pub(super) took_ms: u64,
     pub(super) noise: Noise,
-    /// The settings (or kinds of locks) that were measured with each quorum.
+    /// The settings, or the kinds of locks, that were measured on each quorum.
     #[serde(skip)]
     pub(super) settings: &'static [Setting],
     pub(super) sizes: Vec<Row>,
@@ -109,12 +111,12 @@ pub(super) struct Results {
 /// function that returns the cell of a row.
 pub(super) type Column = (&'static str, Option<&'static str>, fn(&Row) -> String);
 
-/// Heading of the column for `over_first`. This column is shown only if kinds of masters are compared.
+/// Heading of the column for `over_first`, which is shown only if the benchmark compares kinds of masters.
 const OVER_FIRST: &str = "over first";
 
 const OVER_CLASSIC: &str = "over classic";
 
-/// Heading of the column for `over_lock`. This column is shown only with `--kinds`.
+/// Heading of the column for `over_lock`, which is shown only with `--kinds`.
 const OVER_LOCK: &str = "over lock";
 
 const COLUMNS: [Column; 18] = [
@@ -163,7 +165,7 @@ const COLUMNS: [Column; 18] = [
 ];
 
 impl Results {
-    /// Whether kinds of masters are compared in this benchmark instead of sizes.
+    /// Whether this benchmark compares kinds of masters instead of numbers of masters.
     pub(super) fn is_by_kind(&self) -> bool {
         self.sizes.iter().any(|row| row.kinds.is_some())
     }
@@ -180,7 +182,7 @@ impl Results {
         })
     }
 
-    /// The results as a table for the terminal.
+    /// The results as a table to print on the terminal.
     pub(super) fn table(&self) -> String {
         let shown = || {
             self.columns()

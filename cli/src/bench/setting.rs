@@ -1,8 +1,8 @@
-//! What is measured with each quorum: the settings of the plain lock, or the kinds of locks.
+//! The settings of the plain lock, and the other kinds of locks, that are measured on each quorum.
 
 use serde::Serialize;
 
-/// A setting of the plain lock, or another kind of lock, which the benchmark measures.
+/// One setting of the plain lock, or another kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Setting {
@@ -16,7 +16,7 @@ pub(super) enum Setting {
     Four,
     /// One of four permits of a semaphore.
     Permit,
-    /// A lock that is held by an owner which has no other hold of this lock.
+    /// A lock that is held by an owner which holds it only once.
     Owner,
 }
 

@@ -1,8 +1,8 @@
 //! `quorate demo`: shows a lock at work without any setup, while masters are killed.
 //!
-//! Eight workers sell ten prizes. For a sale, a worker reads the number of prizes left, waits, and writes the number
-//! back. If two workers did this at once, too many prizes would be sold. Only the lock prevents that. Progress is
-//! printed on stderr, the result on stdout.
+//! Eight workers sell ten prizes. To sell a prize, a worker reads the number of prizes left, waits, and writes the new
+//! number. If two workers did this at the same time, too many prizes would be sold. Only the lock prevents that.
+//! Progress is printed on stderr, and the result on stdout.
 
 mod stage;
 
@@ -60,7 +60,7 @@ const RESOURCE: &str = "demo:prizes";
 /// Arguments of `demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// The masters by their kinds, separated by commas [default: five Redis]
+    /// The kind of each master, separated by commas [default: five redis]
     #[arg(
         long,
         value_name = "KIND,KIND,..",
@@ -92,17 +92,16 @@ struct Summary {
     took_ms: u64,
 }
 
-/// The shop that the workers share, which does no locking of its own, with counters that detect errors.
+/// The shop that all workers share. It has no lock of its own, only counters that detect errors.
 struct Shop {
-    /// The number of prizes left. Workers read and write it in two separate steps.
+    /// The number of prizes left. Workers read it and write it in two separate steps.
     left: Mutex<usize>,
     inside: AtomicUsize,
     overlaps: AtomicUsize,
     acquisitions: AtomicUsize,
     refused: AtomicUsize,
     sales: Mutex<Vec<Sale>>,
-    /// The time when the lock was last released, and the longest time from a release until the next worker had the
-    /// lock.
+    /// When the lock was last released, and the longest time so far from a release until the next worker held the lock.
     gap: Mutex<(Option<Instant>, Duration)>,
     sold_one: Notify,
     started: Instant,
@@ -149,7 +148,7 @@ async fn sell_out(stage: &Arc<Stage>, progress: &Arc<Progress>) -> Result<Summar
     let shop = Arc::new(Shop::open());
     let mut workers = tokio::task::JoinSet::new();
     for worker in 1..=WORKERS {
-        // Each worker is a separate client, as if it ran on a machine of its own.
+        // Runs one worker, which repeats until no prize is left: acquire the lock, sell a prize, release the lock.
         let redlock = stage.redlock()?;
         let (shop, progress) = (shop.clone(), progress.clone());
         workers.spawn(async move { work(worker, &redlock, &shop, &progress).await });
@@ -172,7 +171,7 @@ async fn work(
     loop {
         let guard = match redlock.acquire(RESOURCE).await {
             Ok(guard) => guard,
-            // A master was slow, or the workers split the votes: try again, as real clients do.
+            // A master was slow, or no worker got a majority of the votes. Try again, as real clients do.
             Err(error @ (AcquireError::NoQuorum(_) | AcquireError::TooLate(_))) => {
                 progress.line(&shop.stamp(&format!("worker {worker}: {error}")));
                 continue;
@@ -189,7 +188,7 @@ async fn work(
     }
 }
 
-/// Kills and restarts masters, each after the number of sales that the event gives.
+/// Kills and restarts masters. Each event waits until its number of sales is reached.
 async fn trouble(
     stage: Arc<Stage>,
     shop: Arc<Shop>,
@@ -197,7 +196,7 @@ async fn trouble(
 ) -> Result<(), Failure> {
     for &event in stage.events() {
         while shop.sales.lock().await.len() < event.sold {
-            // Check the number of sales again after 20 ms at the latest, in case a notification was missed.
+            // Check the number of sales again after at most 20 ms, in case a notification was missed.
             let notice = shop.sold_one.notified();
             let _ = tokio::time::timeout(Duration::from_millis(20), notice).await;
         }
@@ -225,8 +224,8 @@ impl Shop {
         }
     }
 
-    /// Sells one prize, if a prize is left: reads the number of prizes left, waits, and writes the new number. Returns
-    /// whether prizes may be left.
+    /// Sells one prize, if any is left: reads the number of prizes left, waits, and writes the new number. Returns
+    /// false if no prize was left.
     async fn sell(&self, worker: usize, guard: &LockGuard, progress: &Progress) -> bool {
         self.acquisitions.fetch_add(1, Ordering::Relaxed);
         {
@@ -253,8 +252,7 @@ impl Shop {
         left > 0
     }
 
-    /// Writes the number of prizes left. Refuses the write if a later holder, with a larger fencing token, has already
-    /// written.
+    /// Writes the number of prizes left. Refuses the write if a holder with a larger fencing token has already written.
     async fn write(&self, worker: usize, token: u64, left: usize, progress: &Progress) {
         let mut sales = self.sales.lock().await;
         if sales.last().is_some_and(|last| last.token >= token) {

@@ -14,10 +14,10 @@ use crate::spawned::Spawned;
 const MASTERS: usize = 5;
 const MOST: usize = 9;
 const TTL: Duration = Duration::from_millis(800);
-/// The longest ttl of all clients in the demo. A restarted master does not vote for this time. One second is short
-/// enough for the demo to show that the master votes again.
+/// The longest ttl of all clients in the demo, which is also how long a restarted master does not vote. One second is
+/// short enough for a restarted master to vote again during the demo.
 const MAX_TTL: Duration = Duration::from_secs(1);
-/// The ttl in the demo if there are masters that may take longer to reply than Redis. The ttl must be at least four
+/// The ttl in the demo if some masters may take longer to reply than Redis. The library requires a ttl of at least four
 /// node timeouts.
 const LONG_TTL: Duration = Duration::from_secs(2);
 const LONG_MAX_TTL: Duration = Duration::from_millis(2500);
@@ -31,7 +31,8 @@ enum Actor {
     Memory(MemoryNode),
 }
 
-/// An event of the demo: after `sold` sales, the master with this index is restarted (`up`) or killed.
+/// An event of the demo: after `sold` sales, the master with the index `master` is killed, or restarted if `up` is
+/// true.
 #[derive(Clone, Copy)]
 pub(super) struct Event {
     pub(super) sold: usize,
@@ -46,8 +47,8 @@ impl Event {
 }
 
 impl Stage {
-    /// Starts masters of these kinds (default: five Redis). If the server of a kind is not installed, prints that and
-    /// uses a master in memory instead.
+    /// Starts masters of these kinds (default: five Redis). If the server of a kind is not installed, prints a message
+    /// and uses a master in memory instead.
     pub(super) fn set(kinds: Option<&[Scheme]>) -> Result<Self, Failure> {
         let usual = [Scheme::Redis; MASTERS];
         let named = kinds.unwrap_or(&usual);
@@ -100,7 +101,7 @@ impl Stage {
         }
     }
 
-    /// Describes for the user how many masters of each kind the demo has, and how many of them it kills.
+    /// Describes for the user how many masters of each kind there are, and how many of them the demo kills.
     pub(super) fn cast(&self) -> String {
         let mut counted: Vec<(String, usize)> = Vec::new();
         for name in self.0.iter().map(Actor::name) {
@@ -176,7 +177,7 @@ impl Stage {
             .ttl(ttl)
             .max_ttl(max_ttl)
             .wait(Wait::For(Duration::from_secs(30)))
-            // These masters have just been started for the demo, so they have lost no locks.
+            // These masters have just been started for the demo, so they cannot have lost any locks.
             .restart_guard(RestartGuard::AfterFirstContact)
             .build()
             .map_err(Failure::internal)
@@ -206,8 +207,8 @@ impl Stage {
                 Ok(())
             }
             (Actor::Memory(node), true) => {
-                // A master in memory has no restart guard, and a restart would lose its data. So the demo only made
-                // this master unreachable, and its data was kept.
+                // Only the reachability changes, and the data stays: a master in memory has no restart guard, so it
+                // must not lose its locks.
                 node.set_condition(Condition::Up);
                 Ok(())
             }

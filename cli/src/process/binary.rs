@@ -1,4 +1,4 @@
-//! Finds the binary of this process, from which all helper processes are started.
+//! Finds the binary of this process, so that helper processes can be started from it.
 
 use std::io;
 use std::path::Path;

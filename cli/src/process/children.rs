@@ -1,18 +1,18 @@
-//! Waits for child processes. These include orphans that this process has adopted as the first process of a container.
+//! Waits for child processes. If this process is the first process of a container, these include orphans that it has
+//! adopted.
 
 use std::io;
 
 use nix::unistd::Pid;
 use rustix::process::{WaitOptions, WaitStatus};
 
-/// The next state change of any child; `None` if no child has changed its state. The child may be an orphan: the first
-/// process of a container has children that it did not start.
+/// The next state change of any child; `None` if no child has changed its state. The child may be an orphan that this
+/// process has adopted as the first process of a container.
 ///
-/// Must not be used while other code of this process waits for children that it started.
+/// Must not be used while other code of this process waits for its own children.
 pub(super) fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
     loop {
-        // The `wait` of rustix is used because the `wait` of nix returns an error if a real-time signal ended the
-        // child.
+        // Use `wait` of rustix, because `wait` of nix returns an error if a real-time signal ended the child.
         match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(change) => {
                 return Ok(change.map(|(pid, status)| (Pid::from_raw(pid.as_raw_pid()), status)));

@@ -8,13 +8,13 @@ use nix::unistd::Pid;
 
 use crate::output;
 
-/// A process group. It may contain processes that this process is not allowed to signal, such as set-uid programs.
+/// A process group. This process may lack the right to signal some members, for example set-uid programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Group(pub(super) Pid);
 
 impl Group {
     /// Sends `sig` to all processes of the group that this process may signal. Returns an error only if the group has
-    /// processes and none of them may be signalled.
+    /// processes and this process may signal none of them.
     pub(super) fn signal(self, sig: Signal) -> Result<(), Errno> {
         match killpg(self.0, sig) {
             Err(Errno::ESRCH) => Ok(()),
@@ -22,8 +22,8 @@ impl Group {
         }
     }
 
-    /// The living processes of the group; `None` once all have ended. A process that has ended but was not reaped yet
-    /// does not count.
+    /// The living processes of the group; `None` if there are none. A process that has ended but was not reaped yet is
+    /// not living.
     pub(super) fn alive(self) -> Option<Members> {
         let may = killpg(self.0, None);
         if may == Err(Errno::ESRCH) {
@@ -41,8 +41,8 @@ impl Group {
                 members.seen.push(process);
             }
         }
-        // The kernel knows the group, but no process of the group is visible. Its processes belong to another user, and
-        // this system hides the processes of other users (mount option hidepid).
+        // The group may exist although none of its processes is visible: they belong to another user, and this system
+        // hides the processes of other users (mount option hidepid). Such a group is reported as living.
         (!members.seen.is_empty() || !ended).then_some(members)
     }
 }
@@ -55,7 +55,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Returns the word `one` if there is exactly one process, else the word `many`, to build a sentence.
+    /// Returns `one` if there is exactly one process, otherwise `many`. For the verb of a sentence about the processes.
     pub(crate) fn verb<'a>(&self, one: &'a str, many: &'a str) -> &'a str {
         if self.seen.len() == 1 { one } else { many }
     }
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn missing_process_group_has_no_living_process() {
-        // This pid is above the largest pid on Linux, so no such group exists.
+        // No group can have this id, because it is larger than the largest pid on Linux.
         let gone = Group(Pid::from_raw(4_194_304));
         assert_eq!(gone.alive(), None);
         assert_eq!(gone.signal(Signal::SIGTERM), Ok(()));

@@ -1,4 +1,4 @@
-//! The supervisor's handle of the guard process, which kills the command if the supervisor cannot.
+//! The supervisor's connection to the guard process, which kills the command if the supervisor cannot.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use super::{binary, helper};
 
-/// A running guard process. Dropping the handle ends the guard **without** ending the process group of the command.
+/// A running guard process. Dropping this value ends the guard **without** killing the process group of the command.
 #[derive(Debug)]
 pub(super) struct Guard {
     child: Child,
@@ -18,7 +18,7 @@ pub(super) struct Guard {
     word: Option<ChildStdout>,
     group: Option<Pid>,
     acted: bool,
-    /// Whether the guard has ended and was reaped. In that case its pid may belong to another process.
+    /// Whether the guard has ended and was reaped. Its pid may then belong to another process.
     gone: bool,
 }
 
@@ -29,8 +29,8 @@ impl Guard {
             .arg0("quorate")
             .arg(helper::GUARD)
             .stdin(Stdio::piped())
-            // Give the guard a separate pipe as stdout. With the stdout of this process, a reader of that stdout would
-            // have to wait until the guard ends.
+            // Use a separate pipe as the guard's stdout. If the guard inherited the stdout of this process, a reader of
+            // that stdout would wait until the guard ends.
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .current_dir("/")
@@ -38,7 +38,8 @@ impl Guard {
             .spawn()?;
         let orders = child.stdin.take();
         if let Some(pipe) = &orders {
-            // Make writes non-blocking: if a signal has stopped the guard, a full pipe must not block this process.
+            // Make writes non-blocking. If a signal has stopped the guard, the pipe may be full, and this process must
+            // not block.
             fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
         let word = child.stdout.take();
@@ -61,7 +62,7 @@ impl Guard {
         self.send(&helper::group_order(group))
     }
 
-    /// Sends new deadlines to the guard. `terminate` and `kill` are the times from `now` until SIGTERM and SIGKILL.
+    /// Sends new deadlines to the guard: SIGTERM is due `terminate` after `now`, and SIGKILL is due `kill` after `now`.
     pub(super) fn until(
         &mut self,
         now: Duration,
@@ -72,7 +73,7 @@ impl Guard {
         if self.send(&order).is_ok() {
             return Ok(());
         }
-        // An error means that the guard was killed or stopped: start a new one.
+        // The order could not be sent, because the guard was killed or stopped. Start a new guard.
         let (group, acted) = (self.group, self.acted());
         *self = Self::start()?;
         self.acted = acted;
@@ -84,8 +85,8 @@ impl Guard {
 
     /// Whether the guard has signalled the process group. The guard reports this before it sends the signal.
     ///
-    /// If `quorate` got no processor time for a while, the guard may have ended the command although a renewal
-    /// succeeded after all. That counts as a loss of the lock, not as an end of the command by itself.
+    /// While `quorate` gets no processor time, the guard may end the command although a renewal then succeeds after
+    /// all. Such an end is reported as a loss of the lock, not as the command's own end.
     pub(super) fn acted(&mut self) -> bool {
         if let Some(pipe) = &mut self.word {
             self.acted |= matches!(pipe.read(&mut [0; 8]), Ok(1..));
@@ -93,7 +94,7 @@ impl Guard {
         self.acted
     }
 
-    /// Notes that the process `pid` was reaped. If it is the guard, the guard is gone.
+    /// Records that the process `pid` was reaped, which may be the guard.
     pub(super) fn reaped(&mut self, pid: Pid) {
         self.gone |= pid.as_raw() == self.child.id().cast_signed();
     }

@@ -1,14 +1,14 @@
-//! Helper processes that `quorate` starts from its own binary: the **trampoline**, which becomes the command; the
-//! **guard**, which survives if `quorate` is killed; and a program that `quorate` becomes to die of a signal.
+//! Helper processes that `quorate` starts from its own binary:
 //!
-//! The trampoline exists because the child itself must set the parent-death signal and stop before the command starts,
-//! and the standard library's hook for that is unsafe code. It costs one extra `exec`, about a millisecond.
-//!
-//! The guard exists because the parent-death signal reaches only the direct child. The guard knows the process group of
-//! the command and reads a pipe whose other end only `quorate` has open: when the pipe closes, `quorate` has ended, for
-//! whatever reason, and the guard kills the group. Over the same pipe `quorate` sends the end of the lock's validity.
-//! If that time passes because `quorate` was stopped or got no processor time, the guard ends the group. The guard
-//! never decides that a lock is held.
+//! - The **trampoline** becomes the command. The child must itself set the parent-death signal and stop before the
+//!   command starts, and in the standard library only unsafe code could do this. The trampoline costs one extra `exec`,
+//!   about a millisecond.
+//! - The **guard** kills the command if `quorate` is killed, because the parent-death signal reaches only the direct
+//!   child. The guard knows the process group of the command, and reads a pipe whose other end only `quorate` has open.
+//!   When the pipe closes, `quorate` has ended for whatever reason, and the guard kills the group. Through the same
+//!   pipe `quorate` sends the end of the lock's validity. If `quorate` is stopped or gets no processor time until then,
+//!   the guard ends the group. The guard never decides that a lock is held.
+//! - The third helper replaces `quorate` itself, and ends by a signal.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -29,18 +29,18 @@ pub(super) const TRAMPOLINE: &str = "__exec";
 /// The only argument of the guard.
 pub(super) const GUARD: &str = "__guard";
 
-/// First argument of a `quorate` process that ends itself by a signal. The number of the signal follows.
+/// First argument of the helper that replaces `quorate` and ends by a signal. The number of the signal follows.
 const DEATH: &str = "__die";
 
-/// Ends this process by the signal `sig`, so that its parent sees the signal: a shell ends its loop after a process
-/// that SIGINT has ended, but continues it after a process that has exited with a code.
+/// Ends this process by the signal `sig`, so that its parent sees the signal. This matters to a shell loop, which ends
+/// if SIGINT has ended a process in it, but continues if that process has exited with a code.
 ///
-/// Must be called last. The first process of a container cannot end itself by a signal: in that case this function
-/// returns the exit code that a shell shows for the signal.
+/// Must be called last. The first process of a container cannot end itself by a signal. This function then returns the
+/// exit code that a shell shows for the signal.
 pub(crate) fn die_of(sig: Signal) -> u8 {
     let number = (sig as i32).to_string();
-    // `exec` resets all signal handlers without unsafe code, and returns only if it fails. The environment is cleared,
-    // because the new program does not need it and it contains passwords.
+    // `exec` resets all signal handlers, which otherwise needs unsafe code, and returns only if it fails. The
+    // environment is cleared, because it may contain passwords and the new program does not need it.
     let _failed = binary::own()
         .arg0("quorate")
         .args([DEATH, &number])
@@ -54,14 +54,14 @@ fn death(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     let Some(sig) = number.and_then(|number: i32| Signal::try_from(number).ok()) else {
         return ExitCode::from(exit::USAGE);
     };
-    // SIGQUIT asks for a core dump. The command may have dumped core, but this process must not.
+    // SIGQUIT would make this process dump core. Prevent that, because only the core of the command may be of use.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_dumpable(false);
     let _ = raise(sig);
     ExitCode::from(exit::signalled(sig as i32))
 }
 
-/// Runs a helper process if the arguments ask for one, and returns its exit code; `None` for an ordinary start of
+/// If the arguments ask for a helper, runs it and returns its exit code. Returns `None` for an ordinary start of
 /// quorate.
 pub(crate) fn main() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
@@ -73,7 +73,7 @@ pub(crate) fn main() -> Option<ExitCode> {
     }
 }
 
-/// The present time on the clock that the guard's deadlines use. On Linux this clock continues while the machine
+/// The present time on the clock that the deadlines of the guard use. On Linux this clock continues while the machine
 /// sleeps.
 pub(super) fn now() -> Duration {
     #[cfg(target_os = "linux")]
@@ -98,12 +98,13 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         ));
         return ExitCode::from(exit::SOFTWARE);
     }
-    // If the parent died before the parent-death signal was set, the kernel will never send that signal.
+    // End now if the parent has died already: it died before the parent-death signal was set, so the kernel will never
+    // send that signal.
     if parent != Some(getppid()) {
         return ExitCode::from(exit::SOFTWARE);
     }
-    // Stop until the guard knows the process group, and the parent sends SIGCONT. In this way the command is guarded
-    // from its first instruction.
+    // Stop until the guard knows the process group and the parent sends SIGCONT. So the guard watches the command from
+    // its first instruction.
     if raise(Signal::SIGSTOP).is_err() {
         return ExitCode::from(exit::SOFTWARE);
     }
@@ -122,7 +123,7 @@ struct Orders {
 }
 
 impl Orders {
-    /// Applies one order, which is a line from the pipe. Unknown lines are ignored.
+    /// Applies one order, which is one line from the pipe. Unknown orders are ignored.
     fn take(&mut self, line: &str) {
         let mut words = line.split_whitespace();
         match words.next() {
@@ -195,19 +196,19 @@ fn guard() -> ExitCode {
     }
 }
 
-/// How long the guard may sleep: until the next deadline, at most 250 ms. The clock of `poll` stops while the machine
-/// sleeps, so a longer sleep could miss a deadline.
+/// How long the guard may sleep: until the next deadline, but at most 250 ms; `None` if there is no deadline. While the
+/// machine sleeps, the clock of `poll` stands still, so a longer sleep could miss a deadline.
 fn nap(orders: &Orders, now: Duration) -> Option<Duration> {
     let next = orders.terminate_at.or(orders.kill_at)?;
     Some(next.saturating_sub(now).min(Duration::from_millis(250)))
 }
 
-/// Waits until stdin can be read. Returns false if `nap` has elapsed before; `None` waits without limit.
+/// Waits until stdin can be read, but at most for `nap`; `None` means no limit. Returns false if the time has passed.
 fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
     use std::os::fd::AsFd;
     let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     let timeout = nap.map_or(PollTimeout::NONE, |nap| {
-        // Round up, so that the guard does not poll repeatedly in the last millisecond.
+        // Round up, so that the guard does not poll in a loop during the last millisecond.
         PollTimeout::try_from(nap + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO)
     });
     match poll(&mut fds, timeout) {
@@ -220,7 +221,7 @@ fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
 /// Reports to `quorate` that the guard is about to signal the group.
 fn tell() {
     use std::io::Write;
-    // An error means that `quorate` has ended. The guard must then still signal the group.
+    // If the write fails, `quorate` has ended. The guard must signal the group even then.
     let mut out = io::stdout();
     let _ = out.write_all(b"!").and_then(|()| out.flush());
 }

@@ -1,29 +1,29 @@
-//! The supervisor of `quorate run`: runs one command in one process group, and ends it before its lock ends.
+//! The supervisor of `quorate run`: runs one command in a process group of its own, and ends it before the lock ends.
 //!
-//! What is promised, and which part keeps the promise:
+//! The promises, and the part of the program that keeps each of them:
 //!
 //! | event | what happens | kept by |
 //! |---|---|---|
-//! | the lock cannot be renewed | `SIGKILL` before the validity ends, and `SIGTERM` one grace period earlier | the supervisor, by [`Deadline`] |
-//! | a majority reports that the lock is lost | `SIGKILL` at once, because another holder may be active already | the supervisor |
-//! | `quorate` is stopped, or gets no processor time | the same signals, a little later, still within the validity | the guard process |
-//! | `quorate` is killed with `SIGKILL` | the whole group is killed at once | the guard, and the parent-death signal for the command itself |
-//! | `quorate` and the guard are both killed | the command is killed at once, its children are not | the parent-death signal (Linux) |
+//! | the lock cannot be renewed | the group gets `SIGTERM`, and after the grace period `SIGKILL`, before the validity ends | the supervisor, by [`Deadline`] |
+//! | a majority reports that the lock is lost | the group gets `SIGKILL` at once, because another client may already hold the lock | the supervisor |
+//! | `quorate` is stopped, or gets no processor time | the group gets the same signals a little later, but still within the validity | the guard process |
+//! | `quorate` is killed with `SIGKILL` | the whole group is killed at once | the guard process, and for the command itself the parent-death signal |
+//! | `quorate` and the guard process are both killed | the command is killed at once, but its children are not | the parent-death signal (Linux) |
 //! | `quorate` receives a signal | the signal is forwarded to the group | the supervisor |
-//! | the command is a set-uid program, which may not be signalled | it keeps running; the message gives its pid, and never says that it was stopped | the supervisor |
+//! | the command is a set-uid program, which `quorate` may not signal | it continues to run; a message gives its pid, and never says that it was stopped | the supervisor |
 //! | orphans end in a container whose first process is `quorate` | the orphans are reaped | the supervisor |
 //!
-//! The command is started through a trampoline: a second instance of this binary, which sets the parent-death signal,
-//! stops itself until the guard knows its group, and then calls `exec`. The parent-death signal is tied to the
-//! **thread** that started the child, so [`supervise`] must run on the main thread, which lives as long as the process.
+//! The command is started through a trampoline, which is a second process of this binary. The trampoline sets the
+//! parent-death signal, stops itself until the guard process knows its group, and then calls `exec`. The kernel sends
+//! the parent-death signal when the **thread** that started the child ends. So [`supervise`] must run on the main
+//! thread, which lives as long as the process.
 //!
 //! The supervisor deliberately does not do the following:
 //!
 //! - It does not follow processes that leave the group (`setsid`, the jobs of an interactive shell).
-//! - It does not stop processes that the command leaves in the background when it ends by itself. A message names them.
-//! - It does not become a subreaper, because `/proc` lists all processes of the group, also those that are not its
-//!   children.
-//! - It creates no cgroup, because ordinary users may not, unless systemd delegates one to them.
+//! - It does not stop processes that are still in the background when the command ends by itself. A message names them.
+//! - It does not become a subreaper: `/proc` lists all processes of the group, even if they are not its children.
+//! - It creates no cgroup. Ordinary users may not create one, unless systemd delegates one to them.
 
 mod binary;
 mod children;
@@ -56,19 +56,19 @@ pub(crate) use program::look_for;
 pub(crate) use signals::{Signals, repair_inherited, unless_asked_to_end};
 use terminal::Terminal;
 
-/// Longest time between two checks of the lock. Timers stop while the machine sleeps, but the validity keeps running
-/// out.
+/// Longest time between two checks of the lock. Checks are frequent because timers stop while the machine sleeps, but
+/// the validity of the lock does not.
 const TICK: Duration = Duration::from_millis(250);
-/// How long other processes of the group may keep running after the command has ended, before a message names them.
+/// How long other processes of the group may continue to run after the command has ended, before a message names them.
 const AFTERMATH: Duration = Duration::from_millis(100);
 /// How long a process may take to end after `SIGKILL`, before it is reported as still running.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The lock under which the command runs: the part of its interface that the supervisor needs.
+/// The lock under which the command runs, as far as the supervisor uses it.
 pub(crate) trait Lease {
     /// How long the lock is still valid; zero once its validity has ended.
     fn remaining(&self) -> Duration;
-    /// Resolves with the reason once the lock is known to be lost.
+    /// Resolves when the lock is known to be lost, and returns the reason.
     fn lost(&self) -> impl Future<Output = String>;
 }
 
@@ -84,17 +84,17 @@ pub(crate) struct Job<'a> {
 /// How a supervised command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// The command ended by itself, or by a signal that was not sent because of the lock.
+    /// The command ended by itself, or by a signal that had nothing to do with the lock.
     ByItself {
         /// The exit code of the command, as a shell shows it.
         code: u8,
-        /// The signal that ended the command, if `quorate` had forwarded it. In that case `quorate` ends itself by the
-        /// same signal.
+        /// The signal that ended the command, if `quorate` received it as well or it came from the keyboard. `quorate`
+        /// then ends itself by the same signal.
         signal: Option<Signal>,
-        /// Processes of the command's group that are still running and are not stopped.
+        /// Processes of the command's group that are still running. They are not stopped.
         left: Option<Members>,
     },
-    /// The lock was about to expire or was lost, and the command was ended because of that.
+    /// The command was ended because the lock was lost or was about to expire.
     Lost {
         /// Why the lock was lost.
         cause: String,
@@ -115,7 +115,7 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// The fate of a command after [`Watch::stop`]. `survivors` are the processes that could not be stopped.
+    /// Returns the fate of a command after [`Watch::stop`], which returns the processes that it could not stop.
     fn of(survivors: Option<Members>) -> Self {
         survivors.map_or(Self::Killed, Self::StillRunning)
     }
@@ -139,8 +139,8 @@ impl fmt::Display for Fate {
 ///
 /// # Errors
 ///
-/// If no process can be started. If only the command is missing or not executable, the result is [`Ended::ByItself`]
-/// with exit code 127 or 126, and the trampoline has printed the error.
+/// If a process of `quorate` cannot be started. A command that is missing or not executable is not an error: the result
+/// is [`Ended::ByItself`] with exit code 127 or 126, and the trampoline has printed the reason.
 pub(crate) async fn supervise(
     job: Job<'_>,
     lease: &impl Lease,
@@ -174,7 +174,8 @@ pub(crate) async fn supervise(
     })
 }
 
-/// Starts the trampoline in a process group of its own. The trampoline stops itself and waits for SIGCONT.
+/// Starts the trampoline in a process group of its own. The trampoline stops itself and waits for SIGCONT before it
+/// runs the command.
 fn start(job: &Job<'_>) -> io::Result<Pid> {
     let mut command = binary::own();
     command
@@ -189,7 +190,7 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
             None => command.env_remove(name),
         };
     }
-    // The supervisor waits for the child by its pid, because `Child` does not report that a child was stopped.
+    // Return only the pid, because `Child` does not report that a child was stopped.
     let child = command.spawn()?;
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
@@ -198,20 +199,20 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
 #[derive(Debug, Clone, Copy)]
 struct CommandEnd {
     code: u8,
-    /// The signal that ended the command, if `quorate` forwarded it, or if it came from the keyboard.
+    /// The signal that ended the command, if `quorate` received it as well or it came from the keyboard.
     signal: Option<Signal>,
     at: Instant,
 }
 
 /// One running command. If this value is dropped before the command has ended, for example in a panic, it kills the
-/// group.
+/// process group.
 struct Watch {
     pid: Pid,
     group: Group,
     guard: Guard,
     plan: Deadline,
     terminal: Terminal,
-    /// Whether the command may be running: false until the trampoline has stopped itself and was continued.
+    /// Whether the command may be running: false until the trampoline has stopped itself and is continued.
     running: bool,
     /// When `SIGTERM` was sent because the lock was about to end; `None` if it was not sent.
     terminated: Option<Instant>,
@@ -219,11 +220,11 @@ struct Watch {
     end: Option<CommandEnd>,
     /// The signals that `quorate` has received so far.
     received: SigSet,
-    /// Whether the message that this process may not signal the command has been printed.
+    /// Whether the user was warned that this process may not signal the command.
     denied: bool,
     /// Whether the group need not be stopped any more, because the command has ended or was killed.
     over: bool,
-    /// Signals to forward to the command after the next check of the lock.
+    /// Signals to forward to the command, after the next check of the lock.
     pending: Vec<Signal>,
 }
 
@@ -263,7 +264,8 @@ impl Watch {
         }
     }
 
-    /// The time until the next check of the command. It is short while waiting for changes that cause no signal.
+    /// The longest time until the next check of the command. It is short while the supervisor waits for changes that
+    /// send it no signal.
     fn tick(&self) -> Duration {
         if self.end.is_some() || !self.running {
             Duration::from_millis(10)
@@ -272,8 +274,8 @@ impl Watch {
         }
     }
 
-    /// Acts on the remaining validity: sends SIGTERM if it is due, and sets the deadlines of the guard. Returns the
-    /// time until the next check, or `None` if the command must be killed now.
+    /// Checks the remaining validity of the lock. Sends SIGTERM if it is time for it, and updates the deadlines of the
+    /// guard process. Returns the time until the next check, or `None` if the command must be killed now.
     fn look(&mut self, lease: &impl Lease) -> io::Result<Option<Duration>> {
         let now = helper::now(); // read this first, so that the guard's deadlines are early rather than late
         let remaining = lease.remaining();
@@ -306,7 +308,7 @@ impl Watch {
         Ok(Some(nap))
     }
 
-    /// Warns early if this process will not be able to stop the command, because the command runs as another user.
+    /// Warns early if the command runs as another user, because this process will not be able to stop it.
     fn look_at_its_user(&mut self) {
         if self.end.is_none() && !self.denied && kill(self.pid, None) == Err(Errno::EPERM) {
             self.denied = true;
@@ -317,7 +319,8 @@ impl Watch {
         }
     }
 
-    /// The cause of a loss that was only noticed by the deadline. Waits 50 ms for a more exact cause from the library.
+    /// The reason why the lock was lost, if the deadline came first. Waits 50 ms for a more exact reason from the
+    /// library.
     async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
@@ -326,12 +329,12 @@ impl Watch {
             })
     }
 
-    /// How the command ended; `None` while the command or a process to wait for is still running.
+    /// How the command ended; `None` while the command or another process that must be waited for is still running.
     fn ended(&mut self, lease: &impl Lease) -> Option<Ended> {
         let CommandEnd { code, signal, at } = self.end?;
         self.check_the_guard();
         if self.terminated.is_some() {
-            // The lock is ending. Wait for the other processes of the group, which also got SIGTERM.
+            // The lock ends. Wait for the other processes of the group, which received SIGTERM as well.
             return self.group.alive().is_none().then(|| Ended::Lost {
                 cause: "it could not be renewed in time".to_owned(),
                 // Exit code 137 means that the command was killed, for example by the guard.
@@ -349,7 +352,7 @@ impl Watch {
             });
         }
         let left = self.group.alive();
-        // Wait a little for processes that end together with the command.
+        // Wait a little, because other processes of the group may end together with the command.
         (left.is_none() || at.elapsed() >= AFTERMATH).then_some(Ended::ByItself {
             code,
             signal,
@@ -357,20 +360,21 @@ impl Watch {
         })
     }
 
-    /// Notes whether the guard has signalled the group while this process was stopped or got no processor time.
+    /// If the guard process has signalled the group, records that `SIGTERM` was sent. The guard does so if this process
+    /// was stopped or got no processor time.
     fn check_the_guard(&mut self) {
         if self.terminated.is_none() && self.guard.acted() {
             self.terminated = Some(Instant::now());
         }
     }
 
-    /// Handles all child processes that have ended or stopped since the last call.
+    /// Handles every child process that has ended or stopped since the last call.
     fn reap(&mut self) -> io::Result<()> {
         loop {
             let (pid, status) = match children::changed() {
                 Ok(Some(change)) => change,
                 Ok(None) => return Ok(()),
-                // No children are left, because the command was reaped before.
+                // There is no child left, because the command has been reaped already.
                 Err(_) if self.end.is_some() => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -396,8 +400,8 @@ impl Watch {
         let typed =
             |sig: &Signal| had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT);
         if let Some(sig) = sig.filter(typed) {
-            // Ctrl-C or Ctrl-\ was meant for the whole job, so send the signal to this process's own group, too, which
-            // includes the script that runs it.
+            // The user typed Ctrl-C or Ctrl-\ for the whole job. So send the signal to the group of this process as
+            // well, which includes a script that runs it.
             let _ = kill(Pid::from_raw(0), sig);
         }
         self.end = Some(CommandEnd {
@@ -410,7 +414,7 @@ impl Watch {
 
     fn stopped(&mut self, sig: i32) -> io::Result<()> {
         if !self.running {
-            // The trampoline is ready. From now on the guard watches the group.
+            // The trampoline has stopped itself. Let the guard watch the group before the command starts.
             self.guard.watch(self.pid)?;
             self.running = true;
             self.group.signal(Signal::SIGCONT)?;
@@ -427,8 +431,8 @@ impl Watch {
                 self.terminal.take_back();
                 self.stop_with_it();
             }
-            // The command is in the background of the terminal and wants to read the keyboard. Stop this process until
-            // `fg`, as any background job does.
+            // The command is in the background of the terminal and wants to read from it. Stop this process until the
+            // user types `fg`, as a shell expects of a background job.
             Signal::SIGTTIN | Signal::SIGTTOU if terminal::has_job_control() => self.stop_with_it(),
             // Another process stopped the command. Keep the lock while the command is stopped.
             _ => {}
@@ -436,8 +440,9 @@ impl Watch {
         Ok(())
     }
 
-    /// Stops the job of this process, so that the shell gets the terminal back. The lock is not renewed while this
-    /// process is stopped. If the job is not continued soon enough, the guard ends the command before the lock expires.
+    /// Stops the whole job, to which this process belongs, so that the shell gets the terminal back. A stopped process
+    /// does not renew the lock. If the job is continued too late, the guard has ended the command before the lock
+    /// expired.
     fn stop_with_it(&mut self) {
         if terminal::has_job_control() {
             let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
@@ -460,11 +465,11 @@ impl Watch {
         }
     }
 
-    /// Kills the group and waits up to [`KILL_TIMEOUT`] until it is gone. Returns the processes that could not be
-    /// stopped. This call blocks the thread, because nothing else is more urgent.
+    /// Kills the group and waits up to [`KILL_TIMEOUT`] until all its processes have ended. Returns the processes that
+    /// could not be stopped. Blocks the thread, because nothing else is more urgent.
     fn stop(&mut self) -> Option<Members> {
         self.over = true;
-        // An error is ignored here, because the loop below checks which processes are left.
+        // Ignore errors here: the loop below finds the processes that are still running.
         let _ = self.group.signal(Signal::SIGKILL);
         let patience = Instant::now() + KILL_TIMEOUT;
         loop {

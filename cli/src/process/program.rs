@@ -1,4 +1,4 @@
-//! Checks whether a command can be started, as far as this is possible without starting it.
+//! Checks whether a command can be started, as far as that is possible without starting it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -15,18 +15,18 @@ const LOOKED_AT: u64 = 256;
 /// The search path if `PATH` is not set.
 const USUAL: &str = "/bin:/usr/bin";
 
-/// Checks that a program of this name exists and is executable. If the program is a script, checks its interpreter as
-/// well. Only `exec` can find out whether the file can really be executed.
+/// Checks that a program of this name exists and is executable. If the program is a script, checks its interpreter in
+/// the same way. Only `exec` can find out whether the file can really be executed.
 ///
 /// # Errors
 ///
-/// If the program cannot be started. Exit code and message are those of a start that failed for this reason.
+/// If the program cannot be started. The exit code and the message are the same as after an attempt to start it.
 pub(crate) fn look_for(program: &OsStr) -> Result<(), Failure> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(USUAL));
     found(program, &path).map_err(|why| not_started(program, &why))
 }
 
-/// The failure if the command cannot be started, with the reason `why`.
+/// The failure of a command that cannot be started, for the reason `why`.
 pub(super) fn not_started(program: &OsStr, why: &io::Error) -> Failure {
     let (code, what) = match why.kind() {
         io::ErrorKind::NotFound => (exit::NOT_FOUND, "command not found".to_owned()),
@@ -35,8 +35,8 @@ pub(super) fn not_started(program: &OsStr, why: &io::Error) -> Failure {
     Failure::new(code, format!("{}: {what}", program.to_string_lossy()))
 }
 
-/// Searches `path` for the program as execvp(3) does: a name with a slash is a path, and the search continues after a
-/// file that is not executable.
+/// Searches `path` for the program as execvp(3) does. A name with a slash is used as a path. A file that is not
+/// executable does not end the search.
 fn found(program: &OsStr, path: &OsStr) -> io::Result<()> {
     if program.as_bytes().contains(&b'/') {
         return executable(Path::new(program));

@@ -10,9 +10,9 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use super::children;
 use crate::exit::Failure;
 
-/// The signals to receive: SIGCHLD, and all signals that are forwarded to the command. The other signals are left out:
-/// `SIGKILL` and `SIGSTOP` cannot be received, `SIGTTIN` and `SIGTTOU` belong to the terminal, and the rest report
-/// faults of this process.
+/// The signals to receive: SIGCHLD, and all signals that are forwarded to the command. The list leaves out `SIGKILL`
+/// and `SIGSTOP`, which cannot be received, `SIGTTIN` and `SIGTTOU`, which the terminal uses, and signals that report
+/// errors of this process.
 const RECEIVED: [Signal; 11] = [
     Signal::SIGCHLD,
     Signal::SIGTERM,
@@ -33,7 +33,7 @@ pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
     /// Whether to reap children that have ended while no command runs.
     reaps: bool,
-    /// The first signal received that asked this process to end.
+    /// The first received signal that asks this process to end.
     end: Option<Signal>,
 }
 
@@ -45,8 +45,8 @@ impl Signals {
         let ignored = ignored();
         let mut streams = Vec::with_capacity(RECEIVED.len());
         for sig in RECEIVED {
-            // Receive SIGCHLD even if the parent process has set it to ignored. That is never intended, and would hide
-            // the end of children.
+            // Receive SIGCHLD even if this process has inherited that it is ignored. Otherwise this process would not
+            // notice when its children end.
             if sig == Signal::SIGCHLD || !ignores(ignored, sig) {
                 streams.push((sig, signal(SignalKind::from_raw(sig as i32))?));
             }
@@ -58,8 +58,8 @@ impl Signals {
         })
     }
 
-    /// Starts to receive signals, and reaps adopted orphans while no command runs. Use this only if all other children
-    /// of this process are started by [`supervise`](super::supervise).
+    /// Starts to receive signals, and reaps orphans while no command runs. Use this only if
+    /// [`supervise`](super::supervise) starts all other children of this process.
     pub(crate) fn receive_and_reap() -> io::Result<Self> {
         let received = Self::receive()?;
         Ok(Self {
@@ -85,14 +85,14 @@ impl Signals {
         sig
     }
 
-    /// The first signal received so far that asks `quorate lead` to end. SIGHUP does not count, because many commands
-    /// reload their configuration on it.
+    /// The first signal received so far that asks `quorate lead` to end. SIGHUP is left out, because many commands
+    /// reload their configuration when they receive it.
     pub(crate) fn asked_to_end(&self) -> Option<Signal> {
         self.end
     }
 
-    /// Waits for the next signal that asks this process to end, while no command runs. SIGTSTP stops the process, as it
-    /// does by default.
+    /// For the time in which no command runs: waits for the next signal that asks this process to end. SIGTSTP stops
+    /// the process meanwhile, as it does by default.
     pub(crate) async fn next_that_ends(&mut self) -> Signal {
         loop {
             match self.next().await {
@@ -107,7 +107,8 @@ impl Signals {
     }
 }
 
-/// Runs `work`. If a signal asks this process to end first, drops `work` and fails with the message `line`.
+/// Runs `work`. If a signal that asks this process to end arrives first, drops `work` and fails with the message
+/// `line`.
 pub(crate) async fn unless_asked_to_end<T>(
     work: impl Future<Output = Result<T, Failure>>,
     line: &str,
@@ -119,15 +120,15 @@ pub(crate) async fn unless_asked_to_end<T>(
     }
 }
 
-/// Repairs signal settings that this process has inherited, for this process and its children. Unblocks signals,
-/// because some programs leave signals blocked by mistake. Handles SIGCHLD if it is ignored, because otherwise exit
-/// codes of children would be lost.
+/// Repairs signal settings that this process has inherited, for itself and its children. Unblocks all signals, because
+/// some programs leave signals blocked by mistake. Installs a handler for SIGCHLD if it is ignored, because otherwise
+/// the exit codes of children would be lost.
 ///
 /// Must be called before anything else.
 pub(crate) fn repair_inherited() -> io::Result<()> {
     SigSet::all().thread_unblock()?;
     if ignores(ignored(), Signal::SIGCHLD) {
-        // The SIGCHLD handler stays until this process ends, and children do not inherit the handler.
+        // The handler for SIGCHLD stays until this process ends. Children do not inherit it.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .build()?;

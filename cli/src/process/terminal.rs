@@ -1,10 +1,10 @@
 //! Lends the terminal to the command.
 //!
-//! The command runs in a process group of its own, which is a background group of the terminal. The command may write,
-//! but is stopped (`SIGTTIN`, `SIGTTOU`) when it reads from the terminal or changes its settings. Only then is its
-//! group made the foreground group.
+//! The command runs in a process group of its own, which is a background group of the terminal. So the command may
+//! write to the terminal. If it reads from the terminal or changes its settings, the kernel stops the command with
+//! `SIGTTIN` or `SIGTTOU`. Only then does `quorate` make the command's group the foreground group.
 //!
-//! Before that, Ctrl-C reaches the same processes as without `quorate`: the rest of the job (a script, the other
+//! Until then, Ctrl-C reaches the same processes as without `quorate`: the rest of the job (a script, the other
 //! commands of a pipe), and `quorate` itself, which forwards the signal to the command. In `quorate run .. | less`, the
 //! pager keeps the keyboard.
 
@@ -29,13 +29,13 @@ impl Terminal {
         }
     }
 
-    /// Whether the group of the command is the foreground group because of [`lend`](Self::lend).
+    /// Whether [`lend`](Self::lend) has made the group of the command the foreground group.
     pub(super) fn is_lent(&self) -> bool {
         self.lent
     }
 
-    /// Makes `group` the foreground group, if the group of this process is in the foreground. Returns whether `group`
-    /// is now in the foreground.
+    /// Makes `group` the foreground group of the terminal, if the group of this process is in the foreground now.
+    /// Returns whether `group` is then in the foreground.
     pub(super) fn lend(&mut self, group: Pid) -> bool {
         if self.in_front(getpgrp()) {
             self.lent = self.put_in_front(group);
@@ -43,8 +43,8 @@ impl Terminal {
         self.lent
     }
 
-    /// Makes the group of this process the foreground group again, if the terminal was lent. Returns whether this
-    /// succeeded.
+    /// If the terminal was lent, makes the group of this process the foreground group again. Returns whether that was
+    /// done.
     pub(super) fn take_back(&mut self) -> bool {
         std::mem::take(&mut self.lent) && self.put_in_front(getpgrp())
     }
@@ -59,7 +59,7 @@ impl Terminal {
         let Some(tty) = &self.tty else {
             return false;
         };
-        // A background process that calls tcsetpgrp would be stopped, unless it blocks SIGTTOU.
+        // Block SIGTTOU, because it would stop a background process that calls tcsetpgrp.
         let mut ttou = SigSet::empty();
         ttou.add(Signal::SIGTTOU);
         let _ = ttou.thread_block();
@@ -75,8 +75,8 @@ impl Drop for Terminal {
     }
 }
 
-/// Whether a shell of the same session can continue this process after a stop. Without such a shell, for example if
-/// this process is the session leader in a container, a stopped process would stay stopped.
+/// Whether a shell of the same session can continue this process after it was stopped. Otherwise it would stay stopped,
+/// for example as the session leader in a container.
 pub(super) fn has_job_control() -> bool {
     getsid(Some(getppid())).is_ok_and(|theirs| getsid(None) == Ok(theirs))
 }
