@@ -28,8 +28,7 @@ use crate::waiting::own::Asked;
 /// How long an attempt that began before the acquire's deadline may continue after that deadline.
 const LAST_LOOK: Duration = Duration::from_millis(2);
 
-/// How many slots of a semaphore are tried in a row before the caller waits, or before a single attempt ends. If few
-/// clients use the semaphore, two slots would be enough.
+/// How many slots of a semaphore are tried in a row before the caller waits, or before a single attempt ends.
 const SLOTS_IN_A_ROW: u32 = 3;
 
 /// The user's callback, which is called with the state of a waiter.
@@ -56,7 +55,7 @@ pub(crate) struct AcquireLoop<'a> {
 struct Meetings(u32);
 
 impl Meetings {
-    /// The longest pause before the next attempt, if the last attempt lasted for `took`.
+    /// The longest pause before the next attempt, if the last attempt lasted for `took`. It doubles with each call.
     fn next(&mut self, took: Duration) -> Duration {
         self.0 = (self.0 + 1).min(8);
         took.saturating_mul(1 << self.0)
@@ -124,7 +123,8 @@ impl<'a> AcquireLoop<'a> {
             {
                 continue;
             }
-            // Wait until this attempt's keys are released, so that the next attempt of this waiter does not meet them.
+            // Wait until this attempt's keys are released, so that the next attempt of this waiter is not refused
+            // because of them.
             if !self.is_over() && self.undone(&missed).await {
                 if self.has_met(&missed) {
                     self.keep_away(&mut met, began).await;
@@ -189,9 +189,9 @@ impl<'a> AcquireLoop<'a> {
                         self.wait(place, line, &missed).await;
                     }
                     (_, line) => {
-                        // Leave the queue on the masters for two reasons. A waiter that reaches only a minority of the
-                        // masters would starve the waiters behind it. And if the waiter has met other holds of its
-                        // owner, its heartbeat would create another hold.
+                        // Leave the queue on the masters in two cases. A waiter that reaches only a minority of the
+                        // masters would starve the waiters behind it. A waiter that has met other holds of its owner
+                        // would create another hold with each heartbeat.
                         if let Some(line) = line {
                             self.until_over().wait(line.step_out()).await;
                         }
@@ -279,8 +279,8 @@ impl<'a> AcquireLoop<'a> {
         if self.until_over().wait(place.front()).await.is_some() {
             return Ok(Some(place));
         }
-        // One attempt is made in full, even if the wait is shorter. It is this waiter's own attempt, or the attempt of
-        // the waiter at the front, whose finding this waiter shares.
+        // One attempt is made in full, even if the wait is shorter. Either this waiter makes it, or the waiter at the
+        // front of the local queue, whose finding (what its attempt showed about the lock) this waiter shares.
         if place.shared_finding().is_none() {
             let coordinator = &self.core.coordinator;
             let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
@@ -293,8 +293,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Whether to ask for another slot of the semaphore at once, because the masters show another slot as free. At most
-    /// [`SLOTS_IN_A_ROW`] slots are tried after each wake-up, or within a single attempt. If no slot is free, later
-    /// callers may rely on the masters' recent answers.
+    /// [`SLOTS_IN_A_ROW`] slots are tried after each wake-up, or within a single attempt.
     async fn asks_for_another_slot(
         &mut self,
         missed: &FailedAttempt,
@@ -313,8 +312,8 @@ impl<'a> AcquireLoop<'a> {
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
         let permit = &asked.permit;
         let (held, others) = self.core.lines.own_slots(permit, Some(asked));
-        // The waiter that queues on the masters does so for the whole process. It takes precedence over the other local
-        // waiters, so it may ask for a slot that one of them asks for.
+        // The waiter that queues on the masters does so for the whole process, so it takes precedence over the other
+        // local waiters. It may even ask for a slot that one of them asks for.
         let taken = if queued { held } else { held | others };
         let certain = missed
             .round
@@ -359,9 +358,9 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Returns a waiter that asked for a slot without success to the local queue. Returns true if it is the first
-    /// waiter of the queue. Only the first waiter may queue on the masters, on behalf of all. Any other waiter waits
-    /// here until it is the first, and then asks for a slot again.
+    /// Puts a waiter that asked for a slot without success back into the local queue. Returns true if it is now the
+    /// first waiter. Only the first waiter may queue on the masters, for the whole process. Any other waiter waits here
+    /// until it is the first, and then asks for a slot again.
     async fn is_first(&mut self, place: &mut Place) -> bool {
         if self.asked.is_none() {
             return true;
@@ -375,8 +374,8 @@ impl<'a> AcquireLoop<'a> {
         first
     }
 
-    /// Makes one attempt. The first attempt of an acquire is made in full, even if the wait is shorter, and so is each
-    /// attempt of a `try_acquire` that tries several slots. All other attempts end when the wait ends.
+    /// Makes one attempt. The attempt ends when the wait ends, with two exceptions that are made in full: the first
+    /// attempt of an acquire, and each attempt of a `try_acquire` that tries several slots.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 || self.once {
@@ -391,7 +390,7 @@ impl<'a> AcquireLoop<'a> {
     }
 
     /// Waits until every master has released the keys of the lost attempt. Returns `false` if the acquire's wait ended
-    /// first. If a master never acknowledges the release, this stops after the ttl, when the key has expired.
+    /// first. If a master never acknowledges the release, the function returns after the ttl, when the key has expired.
     async fn undone(&self, missed: &FailedAttempt) -> bool {
         let expired = self.core.coordinator.now() + self.ttl;
         let runtime = &*self.core.coordinator.runtime;
@@ -405,8 +404,9 @@ impl<'a> AcquireLoop<'a> {
         Limit::new(&*self.core.coordinator.runtime, self.deadline)
     }
 
-    /// Waits for a wake-up, at most until the earliest of three times: when a majority of the masters may be free, when
-    /// the next heartbeat is due, and when to ask again because the holder may not wake any waiter.
+    /// Waits for a wake-up, but not longer than until a timer fires. The timer is set to the earliest of three times:
+    /// when a majority of the masters may be free, when the next heartbeat is due, and when to poll because the holder
+    /// may not wake any waiter.
     async fn wait(&self, place: &Place, line: &mut QueuePlace<'_>, missed: &FailedAttempt) {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum;
@@ -445,8 +445,8 @@ impl<'a> AcquireLoop<'a> {
             .await;
     }
 
-    /// Whether a majority granted an owner's claim, but no fencing token could be agreed on. This happens if other
-    /// holds of the same owner exist and no majority of the masters shows the same fencing counter.
+    /// Whether this attempt has met other holds of the same owner: a majority granted the claim, but no majority shows
+    /// the same fencing counter, so no fencing token could be agreed on.
     fn has_met(&self, missed: &FailedAttempt) -> bool {
         let owned = self.wanted.shape().numbering() == Numbering::OfOwner;
         let granted = missed.round.answers().free();
@@ -460,9 +460,9 @@ impl<'a> AcquireLoop<'a> {
 
     /// Pauses, so that other holds of the same owner go first: a hold that is alone can agree on a fencing token
     /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If all holds tried again at the same time,
-    /// they would block each other without end, as the simulation has found. So each hold pauses for a random time,
-    /// based on the duration of its last attempt. The pause doubles each time that the hold meets other holds again.
-    /// The maximum is the ttl, because the keys of a crashed hold have expired by then.
+    /// they would block each other without end; the simulation found such a run. So each hold pauses for a random time,
+    /// which depends on how long its last attempt took. The pause doubles each time that the hold meets other holds
+    /// again. The maximum is the ttl, because the keys of a crashed hold have expired by then.
     async fn keep_away(&self, met: &mut Meetings, began: Instant) {
         let coordinator = &self.core.coordinator;
         let now = coordinator.now();

@@ -14,15 +14,16 @@ use crate::rounds::wanted::Wanted;
 /// The additional delay for each waiter ahead in the queue, for waiters that only a timer wakes.
 const STAGGER: Duration = Duration::from_millis(10);
 
-/// How many heartbeats a waiter sends in the time after which a queue entry without a heartbeat is dropped.
+/// How many heartbeats a waiter sends within the heartbeat time, after which the masters drop a silent waiter.
 const BEATS: u32 = 3;
 
-/// If the holder may not wake any waiter, the waiter polls. The pause between two polls is at least a twentieth of the
-/// time for which the waiter has observed this holder. Long holds are therefore not polled more often than necessary.
+/// If the holder may not wake any waiter, the waiter polls. The pause between two polls is at least the time for which
+/// the waiter has observed this holder, divided by this number. So a lock that is held for a long time is polled less
+/// often.
 const PATIENCE: u32 = 20;
 
-/// The first pause of a waiter if fewer than a quorum of the masters send wake-ups. Later pauses are longer, up to
-/// `LONGEST_LOOK`.
+/// The first pause between two polls if less than a quorum of the masters sends wake-ups. Later pauses are longer, up
+/// to `LONGEST_LOOK`.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LONGEST_LOOK: Duration = Duration::from_millis(200);
 
@@ -33,17 +34,17 @@ pub(super) type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 pub(super) struct QueuePlace<'a> {
     coordinator: &'a Coordinator,
     pub(super) ticket: Ticket,
-    /// The claim that identifies the queue entry in releases. This claim never holds a lock.
+    /// The claim under which this queue entry is removed from the masters. This claim never holds a lock.
     claim: Arc<Claim>,
-    /// The holder that the masters reported, if no other waiter is ahead of this one.
+    /// The lock's holder according to the masters, if no other waiter is ahead of this one.
     pub(super) unqueued_holder: Option<UnqueuedHolder>,
     /// How often this waiter has asked the masters again without having been woken.
     looks: u32,
     kept: bool,
 }
 
-/// A holder that is not queued on the masters. It may be a client that does not use the queue, whose release wakes
-/// nobody. Or it is a client of this library that did not have to wait, or whose queue entry has expired.
+/// A holder that is not queued on the masters. It may be a client that does not use the queue; its release wakes no
+/// waiter. Or it is a client of this library that did not have to wait, or whose queue entry has expired.
 pub(super) struct UnqueuedHolder {
     value: Vec<u8>,
     since: Instant,
@@ -89,7 +90,7 @@ pub(super) fn looks_at(
 }
 
 impl<'a> QueuePlace<'a> {
-    /// The pause before asking again if too few masters send wake-ups.
+    /// The pause before asking the masters again if too few masters send wake-ups.
     pub(super) fn look_again(&mut self) -> Duration {
         self.looks += 1;
         let pause = FIRST_LOOK * 2u32.pow((self.looks / 4).min(4));

@@ -50,7 +50,7 @@ impl Election {
         Self { election, home }
     }
 
-    /// How long a leader that has crashed still counts as leader. Default: the builder's `ttl`.
+    /// How long a leader that has crashed keeps the leadership. Default: the builder's `ttl`.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         let election = self.election.ttl(ttl);
@@ -64,7 +64,7 @@ impl Election {
         Self { election, ..self }
     }
 
-    /// Calls `waits` after every failed attempt while another client leads.
+    /// Calls `waits` after every failed attempt to become the leader while another client leads.
     #[must_use]
     pub fn waiting(self, waits: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
         let election = self.election.waiting(waits);
@@ -114,11 +114,8 @@ impl Leadership {
         self.kept.get().is_valid()
     }
 
-    /// Waits at most for `within` until the leadership is lost. Returns `None` if this client still leads then.
-    ///
-    /// # Errors
-    ///
-    /// [`CannotBlock`] on a thread of a Tokio runtime.
+    /// Waits at most for `within` until the leadership is lost. Returns `None` if this client still leads at the end of
+    /// that time.
     pub fn wait_lost(&self, within: Duration) -> Result<Option<LossCause>, CannotBlock> {
         let lost = self.kept.get().lost();
         self.kept.home.wait_for(within, lost)
@@ -128,7 +125,7 @@ impl Leadership {
     ///
     /// # Errors
     ///
-    /// [`CannotBlock`] on a thread of a Tokio runtime; the leadership is given up in the background all the same.
+    /// [`CannotBlock`] on a thread of a Tokio runtime. The leadership is then given up in the background.
     pub fn resign(self) -> Result<Released, CannotBlock> {
         let (leads, home) = self.kept.take();
         home.wait(leads.resign())

@@ -38,7 +38,8 @@ impl LockGuard {
         self.kept.get().ended()
     }
 
-    /// Waits until the lock is lost, at most for `within`. Returns `None` if the lock is still held then.
+    /// Waits until the lock is lost, at most for `within`. Returns `None` if the lock is still held at the end of that
+    /// time.
     ///
     /// # Errors
     ///
@@ -98,7 +99,7 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`CannotBlock`] on a thread of a Tokio runtime; the lock is released in the background all the same.
+    /// [`CannotBlock`] on a thread of a Tokio runtime. The lock is then released in the background.
     pub fn release(self) -> Result<Released, CannotBlock> {
         let (guard, home) = self.kept.take();
         home.wait(guard.release())

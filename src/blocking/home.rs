@@ -15,15 +15,15 @@ use tokio::sync::oneshot;
 use crate::error::{BuildError, CannotBlock};
 use crate::redlock::Redlock;
 
-/// When the background thread ends, it sends the last releases. They may take this long in addition to the node
-/// timeout.
+/// How long the background thread may take to send the last releases before it ends, in addition to the node timeout.
 const PARTING: Duration = Duration::from_millis(300);
 
 /// A handle of the background thread, whose runtime runs the locks of blocking callers.
 #[derive(Clone)]
 pub(super) struct Home {
     background: Arc<Background>,
-    /// Whether callers may also wait on threads of a Tokio runtime, as threads of `spawn_blocking` need.
+    /// Whether callers may also wait on threads of a Tokio runtime. Threads of `spawn_blocking` need this, because
+    /// Tokio does not distinguish them from its other threads.
     anywhere: bool,
 }
 
@@ -35,8 +35,8 @@ struct Background {
 }
 
 thread_local! {
-    /// Whether this thread is inside `wait`. If so, nested calls from a `scope` body or from an observer may wait as
-    /// well.
+    /// Whether this thread is inside `wait`. If so, a nested call may wait as well, for example a call from a `scope`
+    /// body or from an observer.
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -45,8 +45,8 @@ impl Home {
         let no_thread = |error: std::io::Error| BuildError::NoThread(error.to_string());
         let (stop, stopped) = oneshot::channel();
         let (started, starts) = std::sync::mpsc::channel();
-        // The runtime is created and dropped on the background thread, because some callers' threads may not create or
-        // drop a runtime.
+        // The runtime is created and dropped on the background thread, because threads of a Tokio runtime may not drop
+        // another runtime.
         let run = move || {
             let runtime = match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -84,7 +84,7 @@ impl Home {
         }
     }
 
-    /// Enters the runtime of the background thread, so that this runtime sends every request that the caller makes.
+    /// Enters the runtime of the background thread, so that this runtime sends the requests that the caller makes.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
         self.background.runtime.enter()
     }
@@ -98,7 +98,8 @@ impl Home {
     pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T, CannotBlock> {
         let nested = WAITS.get();
         if !self.anywhere && !nested && Handle::try_current().is_ok() {
-            // Enter the runtime, so that guards that the future drops are released by the background thread.
+            // Enter the background runtime. If the future drops guards, the background thread then releases their
+            // locks.
             let _in = self.enter();
             drop(future);
             return Err(CannotBlock);
@@ -116,7 +117,7 @@ impl Home {
             if let Poll::Ready(done) = future.as_mut().poll(&mut context) {
                 return Ok(done);
             }
-            // Other code may have unparked this thread, so check the flag of this wait.
+            // The thread may have been woken by other code, so check the flag of this wait.
             while !parked.woken.swap(false, Ordering::Acquire) {
                 thread::park();
             }
@@ -173,8 +174,8 @@ impl Drop for Background {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        // Join the background thread, except on a thread of a Tokio runtime, where waiting is not allowed. The
-        // background thread itself is such a thread, and cannot join itself.
+        // Wait for the background thread to end, except on a thread of a Tokio runtime, where waiting is not allowed.
+        // The background thread itself is also such a thread, and cannot wait for itself.
         if let (Some(thread), Err(_)) = (self.thread.take(), Handle::try_current()) {
             let _ = thread.join();
         }

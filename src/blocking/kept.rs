@@ -1,8 +1,9 @@
-//! A held value together with a handle of the background thread.
+//! A held value (for example a guard) together with a handle of the background thread.
 
 use super::home::Home;
 
-/// A guard or another held value. Dropping this wrapper releases the value.
+/// A guard or another held value. When this wrapper is dropped, the value is dropped inside the background runtime,
+/// which sends the releases.
 pub(super) struct Kept<G> {
     /// `None` once the value has been taken or dropped.
     held: Option<G>,
@@ -31,7 +32,8 @@ impl<G> Kept<G> {
         )
     }
 
-    /// Takes out the value and the handle of the background thread. The thread runs as long as the handle exists.
+    /// Takes out the held value and the handle of the background thread. The background thread runs as long as a handle
+    /// exists.
     pub(super) fn take(mut self) -> (G, Home) {
         let held = self
             .held

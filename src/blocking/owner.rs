@@ -11,7 +11,7 @@ use crate::hold::guard;
 use crate::hold::released::Released;
 use crate::kinds::owner;
 
-/// An owner whose holds join each other, without async; see [`quorate::Owner`](crate::Owner).
+/// An owner whose holds share the lock, without async; see [`quorate::Owner`](crate::Owner).
 #[derive(Clone)]
 pub struct Owner {
     owner: owner::Owner,
@@ -62,7 +62,7 @@ impl OwnedGuard {
     ///
     /// # Errors
     ///
-    /// [`CannotBlock`] on a thread of a Tokio runtime; the hold is released in the background all the same.
+    /// [`CannotBlock`] on a thread of a Tokio runtime. The hold is then released in the background.
     pub fn release(self) -> Result<Option<Released>, CannotBlock> {
         let (guard, home) = self.kept.take();
         home.wait(guard.release())

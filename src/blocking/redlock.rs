@@ -195,7 +195,7 @@ impl Redlock {
     /// # Errors
     ///
     /// The body's own error if it failed. Otherwise the errors of [`scope`](Self::scope), converted into the body's
-    /// error type. If the body outlived the lock, its value is dropped.
+    /// error type. If the lock ended before the body did, the body's value is dropped.
     pub fn try_scope<T, E: From<ScopeError>>(
         &self,
         resource: impl AsRef<[u8]>,
@@ -243,7 +243,8 @@ impl Redlock {
         Ok(self.home.wait(self.redlock.break_permit(name, slot))??)
     }
 
-    /// Checks the configuration and rights of every master; see [`quorate::Redlock::inspect`](crate::Redlock::inspect).
+    /// Reads the configuration of every master and the rights of its user, to find problems; see
+    /// [`quorate::Redlock::inspect`](crate::Redlock::inspect).
     ///
     /// # Errors
     ///
@@ -261,8 +262,8 @@ impl Redlock {
         self.home.wait(self.redlock.list(prefix))
     }
 
-    /// Waits at most for `within` until no request to any master is pending. Returns true if no request is pending any
-    /// more. Dropping the last handle waits in the same way.
+    /// Waits until no request to any master is outstanding, at most for `within`. Returns true if none is outstanding
+    /// any more. Dropping the last handle waits in the same way.
     ///
     /// # Errors
     ///

@@ -74,8 +74,8 @@ impl<'a> LockRequest<'a> {
         self.with(|request| request.renewal(renewal))
     }
 
-    /// The text that other clients see while the lock is held, at most 1 KiB. Default: the builder's `note`. See
-    /// [`quorate::LockRequest::note`](crate::LockRequest::note).
+    /// A text that describes the holder, at most 1 KiB. Other clients can read it while the lock is held. Default: the
+    /// builder's `note`. See [`quorate::LockRequest::note`](crate::LockRequest::note).
     pub fn note(self, note: impl Into<NoteText>) -> Self {
         self.with(|request| request.note(note))
     }

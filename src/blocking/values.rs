@@ -1,4 +1,4 @@
-//! Values under a lock for callers without a runtime.
+//! Values that a lock protects (quotas and once-per-period records), for callers without a runtime.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ pub struct Once {
     home: Home,
 }
 
-/// Waits on the calling thread for an operation on a value.
+/// Waits on the calling thread until an operation on a value (quota or once-per-period record) has ended.
 fn wait<T>(
     home: &Home,
     asked: impl Future<Output = Result<T, ValueError>>,

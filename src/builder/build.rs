@@ -230,8 +230,8 @@ impl RedlockBuilder {
         Ok(Members::of(nodes))
     }
 
-    /// The nodes that the builder was given instead of servers. While masters are being replaced, the caller must give
-    /// one node for each named master, in the order in which the masters were named.
+    /// The masters that the caller gave as implementations of [`Node`]. While masters are being replaced, the caller
+    /// must give one implementation for each named master, in the order in which the masters were named.
     fn given_nodes(&mut self) -> Result<Members, BuildError> {
         let nodes = std::mem::take(&mut self.nodes);
         if self.next_masters.is_empty() {

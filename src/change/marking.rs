@@ -1,5 +1,5 @@
-//! Writes the generation marker before the masters are replaced for the first time. A server without the marker is then
-//! recognised: it has lost its data, or is another server than before (docs/protocol.md, "Generation markers").
+//! Writes the generation marker to masters that have never been replaced. A server without the marker can then be
+//! recognised: it has lost its data, or it is another server than before (docs/protocol.md, "Generation markers").
 
 use super::{ChangeError, Survey, none};
 use crate::node::change::ClientKind;
@@ -7,10 +7,11 @@ use crate::protocol::marker::Marker;
 use crate::redlock::Redlock;
 
 impl Redlock {
-    /// Writes the generation marker on all masters. From then on, a master without the marker has lost its data, or
-    /// another server has taken the master's address. Clients ignore the votes of such a master for the longest ttl.
+    /// Writes the generation marker to all masters. From then on, a missing marker means that the master has lost its
+    /// data, or that another server has taken the master's address. Clients ignore the votes of such a master for the
+    /// longest ttl.
     ///
-    /// Nothing changes for clients that are connected. This function may be called again to restore lost markers.
+    /// Connected clients are not affected. This function may be called again to restore lost markers.
     ///
     /// # Errors
     ///
@@ -21,7 +22,8 @@ impl Redlock {
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
-        // If only some masters were marked, clients would conclude that the other masters have lost their markers.
+        // If no master has a marker, every master must be reachable. If only some masters got the marker, clients would
+        // conclude that the others have lost it. If any master has a marker, a missing marker is restored.
         let restores = (before.masters.iter()).any(|master| master.marker().is_some());
         let mut missing = before.unmarkable();
         if !restores {
@@ -39,13 +41,13 @@ impl Redlock {
 }
 
 impl Survey {
-    /// Whether every master has a generation marker, written by [`mark_masters`](Redlock::mark_masters) or during a
-    /// replacement of the masters.
+    /// Whether every master has a generation marker. [`mark_masters`](Redlock::mark_masters) writes the marker, and so
+    /// does a replacement of the masters.
     pub fn is_marked(&self) -> bool {
         self.masters.iter().all(|master| master.marker().is_some())
     }
 
-    /// The reasons why these masters cannot be marked, one line each.
+    /// The reasons why the marker must not be written to these masters, one line each.
     fn unmarkable(&self) -> Vec<String> {
         if self.configuration.has_next() {
             return vec!["next_masters is set: use prepare, which also marks the masters".into()];
@@ -67,8 +69,8 @@ impl Survey {
         missing
     }
 
-    /// One line for each client that the marker would exclude, because the client is configured with other masters or
-    /// with another step of a replacement.
+    /// One line for each client that the masters would reject once they have the marker. Such a client is configured
+    /// with other masters, or with another step of a replacement.
     fn would_be_refused(&self) -> Vec<String> {
         let own = self
             .configuration

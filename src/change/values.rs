@@ -1,8 +1,8 @@
-//! Carries the values (quotas and once-per-period records) to the next masters while masters are replaced. Each value
-//! is carried under the lock that protects it, in the same way as a client that knows both sets writes it.
+//! Copies the values (quotas and once-per-period records) to the next masters while masters are replaced. Each value is
+//! copied under the lock that protects it, in the same way as a client that knows both sets of masters writes it.
 //!
-//! Copying a value without its lock would not be safe. The copy could restore an older value on a master that has just
-//! lost a later value. It could also restore a value that a client that knows both sets is removing.
+//! Without the lock, a copy would not be safe. It could restore an older value on a master that has just lost a newer
+//! value. It could also restore a value while another client removes it.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,14 +15,15 @@ use crate::redlock::Redlock;
 use crate::settings::Wait;
 use crate::values::register::{Carried, Register};
 
-/// A value (quota or once-per-period record) that a step such as [`MastersChange::open`](crate::MastersChange::open)
-/// has carried to the next masters, or removed.
+/// A value (quota or once-per-period record) that a step of a replacement has copied to the next masters, or removed
+/// from them. Such a step is [`MastersChange::open`](crate::MastersChange::open).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CarriedValue {
-    /// The name of the value's lock with the key prefix, as text.
+    /// The resource name of the lock that protects the value, with the key prefix, as text.
     pub name: String,
-    /// True if the next masters have the value now. False if it was removed from them, because no old master had it.
+    /// True if the next masters have the value now. False if the value was removed from the next masters, because no
+    /// old master had it.
     pub is_carried: bool,
 }
 
@@ -37,14 +38,14 @@ impl fmt::Display for CarriedValue {
     }
 }
 
-/// How often carrying one value is attempted. The first attempt also restores the value on masters that had lost it.
-/// Only in the next attempt do these masters count as having the value.
+/// How often copying one value is attempted. The first attempt also restores the value on masters that had lost it.
+/// Only the next attempt can rely on these masters.
 const ATTEMPTS: u32 = 3;
 
-/// How many values are carried at the same time.
+/// How many values are copied at the same time.
 const TOGETHER: usize = 32;
 
-/// The parameters for carrying values to the next masters.
+/// The parameters of copying values to the next masters.
 #[derive(Clone, Copy)]
 pub(crate) struct Carrier<'a> {
     pub(crate) redlock: &'a Redlock,
@@ -57,8 +58,9 @@ pub(crate) struct Carrier<'a> {
 }
 
 impl Carrier<'_> {
-    /// Carries the values under these lock keys. Returns the results, and one line for each value that an operator must
-    /// handle. Values whose locks are held are carried last, so that the other values need not wait for these locks.
+    /// Copies the values under these lock keys to the next masters. Returns the results, and one line for each value
+    /// that an operator must handle. If the lock of a value is held by another client, the value is tried again after
+    /// all others.
     pub(crate) async fn carry_all(self, keys: &[Vec<u8>]) -> (Vec<CarriedValue>, Vec<String>) {
         let (mut carried, mut left) = (Vec::new(), Vec::new());
         let mut pending: Vec<&Vec<u8>> = keys.iter().collect();
@@ -87,7 +89,8 @@ impl Carrier<'_> {
         (carried, left)
     }
 
-    /// Carries the values of these lock keys, each under its lock, after checking the generation markers once.
+    /// Copies the values of these lock keys, each under its lock. The generation markers are checked once for all of
+    /// them, while the locks are held.
     async fn carry(self, keys: &[&Vec<u8>], wait: Duration) -> Vec<Result<Carried, AcquireError>> {
         let guards = keys.iter().map(|key| {
             let lock = self.redlock.lock(key.as_slice()).of_kind(Kind::Key);
@@ -116,10 +119,9 @@ impl Carrier<'_> {
         Ok(carried)
     }
 
-    /// Checks that no next master is open. Another operator may have carried the values and opened the next masters
-    /// while this call waited for the locks. The old masters would then no longer have the last values. Asking a
-    /// majority of the next masters is enough: a client can write on the next masters alone only after a majority of
-    /// them has opened.
+    /// Checks that no next master is open. If a next master is open, another operator has already copied the values,
+    /// and the old masters may no longer have the latest values. It is enough to ask a majority of the next masters:
+    /// clients write only to the next masters only after a majority of these has opened.
     async fn look(self) -> Result<(), Carried> {
         match self.redlock.survey().await {
             Ok(survey) if survey.is_any_open() => Err(Carried::Nowhere),
@@ -155,8 +157,8 @@ fn note(
     }
 }
 
-/// One line for each value that was removed from the next masters. These lines are reported even if the step fails,
-/// because a repeated step would not find the removed values any more.
+/// One line for each value that was removed from the next masters. The lines are reported even if the step fails,
+/// because a repeated step would no longer find the removed values.
 pub(crate) fn removed(carried: &[CarriedValue]) -> impl Iterator<Item = String> + '_ {
     let removed = carried.iter().filter(|value| !value.is_carried);
     removed.map(ToString::to_string)

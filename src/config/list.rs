@@ -1,6 +1,6 @@
-//! The settings that can be written as text, one table row each. The row of a setting determines everything else about
-//! it: the field of [`Settings`], the environment variable, the key in a file, the option of the command `quorate`, and
-//! the row of the table on [`RedlockBuilder`](crate::RedlockBuilder).
+//! The settings that can be written as text, one table row each. The row of a setting contains everything about it: the
+//! field of [`Settings`], the environment variable, the key in a file, the option of the command `quorate`, and the row
+//! of the table on [`RedlockBuilder`](crate::RedlockBuilder).
 
 use std::ffi::OsString;
 use std::fmt;
@@ -90,13 +90,14 @@ macro_rules! settings {
         help: $help:literal,
         $(more: $more:literal,)?
     })+) => {
-        /// The settings of a [`RedlockBuilder`](crate::RedlockBuilder) as data, with the names that they have in the
-        /// file of the command `quorate`. A setting that is left out keeps the default of the builder.
+        /// The settings of a [`RedlockBuilder`](crate::RedlockBuilder) as data. The fields have the names that the
+        /// settings have in the settings file of the command `quorate`. A setting that is left out keeps the default of
+        /// the builder.
         ///
-        /// [`from_env`](Self::from_env) reads them from the environment. With the feature `serde` they are read from any
-        /// format: durations are written with a unit (`"500ms"`, `"1h 30m"`), `wait` also as `"forever"` or `"none"`,
-        /// `masters` as a list or as one text with commas. Any other key is an error, also `keep_for` and `grace`, which
-        /// only the command knows.
+        /// [`from_env`](Self::from_env) reads the settings from the environment. With the feature `serde`, the settings
+        /// can be deserialized from any format: durations are written with a unit (`"500ms"`, `"1h 30m"`), `wait` also
+        /// as `"forever"` or `"none"`, `masters` as a list or as one text with commas. An unknown key is an error. The
+        /// keys `keep_for` and `grace` are errors, too, because they are settings of the command only.
         ///
         /// ```
         /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -168,7 +169,7 @@ macro_rules! settings {
                 Self { $($name: if group == OptionGroup::$group { self.$name } else { Default::default() },)+ }
             }
 
-            /// Deserializes the value of the setting `name` into this struct.
+            /// Deserializes the value of the setting `name` into the field with this name.
             ///
             /// # Errors
             ///
@@ -331,7 +332,7 @@ settings! {
     }
 }
 
-/// The effective value of each setting. If a setting is not set, this is its default.
+/// The effective value of each setting: the value that was set, otherwise the default.
 impl Settings {
     pub(crate) fn ttl(&self) -> Duration {
         self.ttl.unwrap_or(DEFAULT_TTL.min(self.max_ttl()))

@@ -20,7 +20,7 @@ pub(super) trait Value: Sized {
     /// The accepted words and their meanings, if only certain words are accepted; otherwise empty.
     const CHOICES: &'static [Choice] = &[];
 
-    /// Parses the value. An error contains the text and the expected format.
+    /// Parses the value. The error text quotes `text` and describes the expected format.
     fn parse(text: &str) -> Result<Self, String>;
 
     /// Parses the value from the bytes of an environment variable or option, which need not be UTF-8.
@@ -37,7 +37,7 @@ pub(super) trait Value: Sized {
     }
 }
 
-/// A field of [`Settings`](super::list::Settings). The field is empty until it is set.
+/// A field of [`Settings`](super::list::Settings), which is empty until the setting is set.
 pub(super) trait Field: Sized {
     const CHOICES: &'static [Choice];
     /// Whether the field's value may contain passwords.
@@ -74,7 +74,7 @@ impl<T: Value> Field for Option<T> {
     }
 }
 
-/// The URLs of masters, given as one text with commas or as a list.
+/// A list of master URLs, given as one text with commas or as a list.
 impl Field for Vec<String> {
     const CHOICES: &'static [Choice] = &[];
     const SECRET: bool = true;
@@ -142,7 +142,7 @@ impl Value for PathBuf {
         Ok(text.into())
     }
 
-    /// A file name need not be UTF-8, so any bytes are accepted.
+    /// Accepts any bytes, because a file name need not be UTF-8.
     fn parse_os(text: OsString) -> Result<Self, String> {
         Ok(text.into())
     }

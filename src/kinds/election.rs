@@ -59,7 +59,7 @@ pub struct Election {
 }
 
 impl Election {
-    /// How long a leader that has crashed still counts as leader. Default: the builder's `ttl`.
+    /// How long a leader that has crashed keeps the leadership. Default: the builder's `ttl`.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
@@ -84,8 +84,9 @@ impl Election {
 
     /// Waits until this client leads; candidates are served first come, first served.
     ///
-    /// Observers see `note` as soon as the client leads, together with its host, pid and process name. The note is an
-    /// address or a name of at most 1 KiB. With `None` observers see the term without a note, a moment later.
+    /// Observers see `note` as soon as the client leads, together with the client's host, pid and process name. The
+    /// note is a text of at most 1 KiB, for example the client's address. With `None` observers see the leader without
+    /// a note, about 50 ms later.
     ///
     /// # Errors
     ///
@@ -217,7 +218,7 @@ pub struct Observation {
     every: Duration,
     /// When the next request to the masters is due.
     due: Instant,
-    /// The time until which the reported leader still counts as leader if no majority shows that leader again.
+    /// Until this time the observer keeps its last known leader, even if less than a majority of the masters answers.
     known_until: Instant,
     observed: Observed,
     /// The term of a leader that was seen without a note, and the time until which the observer waits for the note.
@@ -228,15 +229,14 @@ impl Observation {
     /// Waits for the next change: a leader with its term and note, or `None` if no leader is known any more. The first
     /// call returns the present state at once. Terms never decrease.
     ///
-    /// The announcement of a new leader wakes the observer. In addition the observer asks the masters three times
-    /// within a ttl. Without wake-ups ([`Order::Unordered`](crate::Order::Unordered), or a user without the right to
-    /// subscribe) the observer only asks.
+    /// The announcement of a new leader wakes the observer. In addition, the observer polls the masters three times
+    /// within a ttl. With [`Order::Unordered`](crate::Order::Unordered), or if the user may not subscribe to channels,
+    /// the observer gets no announcements and only polls.
     ///
     /// A client may hold the lock with this name without having campaigned for it. Such a client is no longer reported
     /// as a leader once its note has been read.
     ///
-    /// The result is a hint, which may be outdated when it arrives: base actions on the term, not on the leader's
-    /// identity.
+    /// The result may be outdated when it arrives. Decide by the term, not by the leader's identity.
     ///
     /// # Cancel safety
     ///
@@ -276,8 +276,8 @@ impl Observation {
         })
     }
 
-    /// Whether a new leader was seen whose note is still missing. A leader writes its note shortly after the lock was
-    /// granted, so the observer reports the leader a moment later, together with the note.
+    /// Whether to wait for the note of a new leader before reporting the leader. A leader writes its note shortly after
+    /// the lock was granted. The observer waits at most 50 ms for the note ([`NOTED_WITHIN`]).
     fn is_early(&mut self, leader: &Leader) -> bool {
         if leader.note.is_some() || !self.observed.is_new(leader.term) {
             return false;
@@ -302,7 +302,8 @@ impl Observation {
         let timer = coordinator.runtime.sleep_until(self.due);
         let called = std::pin::pin!(self.called.notified());
         futures::future::select(timer, called).await;
-        // Set the due time before anything is awaited, so that one announcement causes only one request.
+        // Set the due time before anything is awaited, so that one announcement of a new leader causes only one
+        // request.
         self.due = coordinator.now();
     }
 
@@ -350,8 +351,8 @@ impl Observation {
         Found::Leader(value, Leader { term, note })
     }
 
-    /// The leader that one master shows. The term is taken from the leader's note if the note has a term. The fencing
-    /// counter is kept for a day only, and a leader may lead for longer.
+    /// The leader that one master shows, with its term. If the leader's note has a term, that term is used. The fencing
+    /// counter is only a substitute, because masters keep the counter for a day, and a leader may lead for longer.
     fn standing(&self, state: &KeyState) -> Option<Standing> {
         let value = elected_value(state)?;
         let term = state
@@ -375,9 +376,9 @@ fn elected_value(state: &KeyState) -> Option<u128> {
     Some(u128::from_be_bytes(token.to_bytes()))
 }
 
-/// The lock value of a client that holds the lock without having been elected: its note has no term. The fencing
-/// counter is not the term of such a client. The counter may belong to another holder, if a late renewal restored a
-/// lock that was gone.
+/// The lock value of a client that holds the lock without having been elected. The note of such a client has no term.
+/// Its fencing counter must not be taken for a term: the counter may belong to another holder, if a late renewal has
+/// restored a lock that was gone.
 fn never_elected(state: &KeyState) -> Option<u128> {
     let says = state.note.is_some() && state.term.is_none();
     elected_value(state).filter(|_| says)
@@ -385,11 +386,11 @@ fn never_elected(state: &KeyState) -> Option<u128> {
 
 /// The masters' combined answer about the leader.
 enum Found {
-    /// A majority shows this leader and the value of its lock.
+    /// A majority of the masters shows this leader. The number is the leader's lock value.
     Leader(u128, Leader),
-    /// A majority answered and shows no leader.
+    /// A majority of the masters answered and shows no leader.
     Nobody,
-    /// Less than a majority answered.
+    /// Less than a majority of the masters answered.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Re-entrant locks: holds with the same owner id join each other.
+//! Re-entrant locks: holds with the same owner id share the lock.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,13 +13,14 @@ use crate::redlock::Redlock;
 use crate::redlock::request::LockRequest;
 use crate::resource::{InvalidResource, MAX_OWNER_LEN};
 
-/// An owner, whose holds on a resource can exist at the same time across tasks, processes and machines. An owner can be
-/// an order that several services work on, or a job that calls itself. Made with [`Redlock::owner`].
+/// An owner may hold the same lock several times at once, in several tasks, processes and machines. Examples of owners
+/// are an order that several services work on, and a job that calls itself. Made with [`Redlock::owner`].
 ///
 /// Holds of the same owner share the lock; all other clients are excluded. All holds have the same fencing token. Each
 /// hold has its own validity, renewal, loss and `max_hold`. The lock ends when its last hold ends. A further hold does
-/// not queue: it overtakes all waiters and joins the present holds. An owner whose holds overlap without end therefore
-/// starves other clients. To be fair between steps of the work, take a new lock for each step.
+/// not queue: it overtakes all waiters and shares the lock with the present holds. If the holds of an owner overlap
+/// without end, other clients never get the lock. To let others in between two steps of the work, release all holds
+/// after each step.
 ///
 /// **Within a process** a further hold of the same `Owner` costs no message: the guards are counted clones of one held
 /// lock, with the same state. A lost hold stays lost for all its clones; the next [`acquire`](Self::acquire) makes a
@@ -40,7 +41,7 @@ pub struct Owner {
     holds: Arc<Mutex<Holds>>,
 }
 
-/// The latest hold of this owner on each resource, within this process.
+/// For each resource, the latest hold of this owner within this process.
 type Holds = HashMap<Box<[u8]>, Weak<LockGuard>>;
 
 /// One hold of an [`Owner`]. Clones share the hold; dropping the last clone releases it.
@@ -80,8 +81,9 @@ impl Owner {
         &self.id
     }
 
-    /// Acquires a hold on `resource`. Returns at once if this handle or one of its clones has a valid hold on it.
-    /// Otherwise the masters decide; holds of this owner elsewhere do not prevent the acquire.
+    /// Acquires a hold on `resource`. Returns at once if this handle or one of its clones has a valid hold on
+    /// `resource`. Otherwise the masters are asked. Holds of this owner in other tasks, processes or machines do not
+    /// prevent the acquire.
     ///
     /// # Errors
     ///

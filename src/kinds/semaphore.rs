@@ -14,7 +14,7 @@ pub struct SemaphoreStatus {
     /// The slots that have a holder on any master, in order of their numbers. A permit is held only if a majority shows
     /// the same holder ([`Status::verdict`]).
     pub permits: Vec<Listed>,
-    /// The queue of the semaphore, as each master shows it. The state of this queue has waiters, but never a holder.
+    /// The semaphore's queue on each master. This status has waiters, but never a holder.
     pub line: Status,
 }
 
@@ -47,9 +47,9 @@ impl Redlock {
         Ok(SemaphoreStatus { permits, line })
     }
 
-    /// Deletes one permit of the semaphore `name` on every master, whoever holds it, as
-    /// [`break_lock`](Self::break_lock) does with a lock, and returns the state before. The first waiter in the queue
-    /// of the semaphore is woken.
+    /// Deletes the permit with number `slot` of the semaphore `name` on every master, no matter which client holds it.
+    /// Returns the state before. The first waiter in the semaphore's queue is woken. The warnings of
+    /// [`break_lock`](Self::break_lock) apply.
     ///
     /// # Errors
     ///

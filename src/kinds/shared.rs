@@ -19,8 +19,8 @@ pub enum DowngradeError {
     /// keys are released in the background.
     #[error("the lock is lost ({0}) and cannot be downgraded: acquire it again with shared()")]
     Lost(LossCause),
-    /// The lock is not held exclusively on a single resource. It is a reader's lock already, a permit or an owner's
-    /// hold. Or it has several resources, which cannot be converted one by one.
+    /// Only a lock that is held exclusively on a single resource can be converted. This lock is a reader's lock
+    /// already, a permit, or an owner's hold, or it has several resources.
     #[error(
         "only an exclusive lock on a single resource can be downgraded: release it, and acquire again with shared()"
     )]

@@ -84,10 +84,10 @@ impl Redlock {
     /// come, first served.
     ///
     /// Each permit is a numbered slot, and each slot is a lock with fencing tokens of its own: [`LockGuard::slot`]
-    /// returns its number. A system that checks tokens must keep the largest token **per slot**.
+    /// returns the slot's number. A system that checks tokens must keep the largest token **per slot**.
     ///
-    /// The callers decide how many permits there are. If they name different numbers, the largest number applies. After
-    /// the number was reduced, the larger bound lasts until the holders of the removed slots have released them. A
+    /// The callers decide how many permits there are. If callers name different numbers, the largest number applies.
+    /// After all callers have reduced the number, there may be more holders until the removed slots are released. A
     /// semaphore has other keys than the plain lock with the same name, even with a single permit. The rules:
     /// `docs/protocol.md`, "Several resources, readers, owners, semaphores".
     ///
@@ -157,7 +157,7 @@ impl LockRequest<'_> {
     }
 
     /// A text that describes the holder, at most 1 KiB. [`Redlock::status`] and waiters show it together with the
-    /// holder's host, pid, process name and the time of the acquire. With `None` no note is written at all. Default:
+    /// holder's host, pid, process name and the time of the acquire. With `None` the lock has no note at all. Default:
     /// the builder's `note`.
     ///
     /// ```no_run
@@ -172,7 +172,8 @@ impl LockRequest<'_> {
         self
     }
 
-    /// For an election: writes the note at once, and wakes the clients that watch for a new leader.
+    /// Makes the request a candidacy in an election: the note is written at once, and clients that observe the election
+    /// are woken.
     pub(crate) fn announced(mut self) -> Self {
         self.announce = true;
         self
@@ -283,14 +284,15 @@ impl LockRequest<'_> {
     ///
     /// A reader's [`fencing_token`](LockGuard::fencing_token) is larger than that of every earlier writer and smaller
     /// than that of every later writer; several readers may have the same token. The protected system must refuse a
-    /// **write** whose token is below the largest token it has seen, including those of reads. It must refuse a
-    /// **read** whose token is below the largest of a write. It never refuses a read because of another read with a
-    /// larger token.
+    /// **write** whose token is below the largest token it has seen, including the tokens of reads. It must refuse a
+    /// **read** whose token is below the largest token of a write. It never refuses a read because of another read with
+    /// a larger token.
     ///
-    /// A reader costs as much as a lock: two messages per master. It is meant for long reads, not for a cache that is
-    /// read every microsecond. Only a lock on a single resource has readers: with several resources, a semaphore or an
-    /// owner this is an error ([`InvalidResource::NoReaders`](crate::InvalidResource::NoReaders)). The rules:
-    /// `docs/protocol.md`, "Several resources, readers, owners, semaphores".
+    /// To acquire as a reader costs as much as a plain lock: two messages per master. Use it for long reads, not for a
+    /// cache that is read every microsecond. Only a lock on a single resource has readers. For several resources, a
+    /// semaphore or an owner, the acquire returns an error
+    /// ([`InvalidResource::NoReaders`](crate::InvalidResource::NoReaders)). The rules: `docs/protocol.md`, "Several
+    /// resources, readers, owners, semaphores".
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -380,7 +382,7 @@ impl LockRequest<'_> {
             says,
         };
         let held = Held::new(won, holding, &core.lines, place);
-        // The reservation of the slot ends only here, after `Held` has recorded the slot. Otherwise another task could
+        // Keep the slot reserved until here, after `Held` has recorded the slot as held. Otherwise another task could
         // ask for the same slot in between.
         drop(asked);
         if self.announce {

@@ -14,7 +14,7 @@ pub struct Status {
     /// How many masters make a majority. While masters are being replaced, this is the smallest number of masters that
     /// can contain a majority of each set.
     pub quorum: usize,
-    /// Decides which sets of masters are a majority.
+    /// The rule that decides which sets of masters are a majority.
     pub(super) majority: Quorum,
 }
 
@@ -34,15 +34,15 @@ pub struct NodeStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StatusVerdict {
-    /// A majority shows the same holder.
+    /// A majority of the masters shows the same holder. The bytes are the value of the lock key.
     Held(Vec<u8>),
-    /// A majority answered, and the lock is free on enough masters for a client to acquire it.
+    /// A majority of the masters answered, and the lock is free on enough masters for a client to acquire it.
     Free,
-    /// A majority answered, but no holder has a majority. Several holders have keys, or one holder has keys on a
-    /// minority only.
+    /// A majority of the masters answered, but no holder has the lock on a majority. Several holders have the lock on
+    /// some masters each, or one holder has it on a minority only.
     Split,
-    /// Less than a majority answered. A master that restarted and may have forgotten the lock counts as one that did
-    /// not answer ([`Fault::Quarantined`]).
+    /// Less than a majority of the masters answered. A master that restarted and may have forgotten the lock is treated
+    /// as a master that did not answer ([`Fault::Quarantined`]).
     Unknown,
 }
 
@@ -80,7 +80,7 @@ impl Status {
         those.map(|(node, _)| node).collect()
     }
 
-    /// Whether any master names a holder.
+    /// Whether any master shows a holder of the lock.
     pub(crate) fn is_held_anywhere(&self) -> bool {
         let mut known = self
             .nodes

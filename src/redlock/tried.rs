@@ -30,7 +30,7 @@ impl TryAcquire {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The longest remaining TTL of the holder's key on any master, if a master reported one.
+    /// The longest remaining TTL of the holder's lock key that any master reported; `None` if no master reported one.
     pub ttl_left: Option<Duration>,
     /// The reply of each master. Empty if this `Redlock` itself holds the lock, because no master was asked then.
     pub reports: Vec<NodeReport>,

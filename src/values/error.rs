@@ -19,24 +19,25 @@ pub enum ValueError {
     /// The `Redlock` was built with `fencing(false)`: without fencing tokens an earlier value cannot be distinguished
     /// from a later one. Nothing was sent.
     NoFencing,
-    /// The amount or the period is invalid. Nothing was sent.
+    /// The number of units or the period is invalid. Nothing was sent.
     Invalid(&'static str),
     /// The lock was lost before the value was written.
     LockLost(ValueTrouble),
     /// Too few masters could answer, so the value could not be read.
     NoQuorum(ValueTrouble),
-    /// No master has a value: none was created, or all masters have lost it. A missing value may have been lost, so it
-    /// is never created automatically.
+    /// No master has a value with this name: none was created, or all masters have lost it. Because the value may have
+    /// been lost, it is never created automatically.
     Missing(ValueTrouble),
-    /// Too many masters have lost the value for a majority to show the last one. This lasts until an operator removes
-    /// the value and creates it again.
+    /// Some masters have lost the value, and no majority shows the value that was written last. This lasts until an
+    /// operator removes the value and creates it again.
     Lost(ValueTrouble),
     /// The value was not created, because a master already has a value with this name.
     Exists(ValueTrouble),
-    /// Creating or removing a value needs every master, and some did not answer. A removal has been done on the others.
+    /// Creating or removing a value needs every master, and some masters did not answer. A removal was executed on the
+    /// masters that answered.
     Incomplete(ValueTrouble),
-    /// The value may or may not have been written. Do not hand out the units, or start the work, that it was written
-    /// for.
+    /// The value may or may not have been written. Do not use the requested units, and do not start the work of the
+    /// period.
     Unknown(ValueTrouble),
     /// The stored value with this name is of another kind (quota or once-per-period record).
     OtherKind {
@@ -54,7 +55,8 @@ pub enum ValueError {
         name: String,
         /// How long after the masters' time the period begins.
         ahead: Duration,
-        /// True if the period ahead is recorded as the last one done; false if it is the one that was to be done.
+        /// True if the period that is recorded as the last one done begins too late. False if the period that was to be
+        /// done now begins too late.
         recorded: bool,
     },
     /// The body was dropped because the lock was lost.
@@ -63,7 +65,7 @@ pub enum ValueError {
         name: String,
         /// Why the lock was lost.
         cause: LossCause,
-        /// Whether the period counts as done although the body was dropped.
+        /// Whether the period is recorded as done although the body was dropped.
         recorded: bool,
     },
 }
@@ -74,12 +76,12 @@ pub enum ValueError {
 pub struct ValueTrouble {
     /// The name of the value, as text.
     pub name: String,
-    /// The reply of each master in the round that failed.
+    /// The reply of each master in the round of requests that failed.
     pub reports: Vec<NodeReport>,
 }
 
 impl ValueError {
-    /// The reply of each master in the round that failed; empty if nothing was sent.
+    /// The reply of each master in the round of requests that failed; empty if nothing was sent.
     pub fn reports(&self) -> &[NodeReport] {
         match self {
             Self::NotAcquired(error) => error.reports(),
@@ -100,7 +102,7 @@ impl ValueError {
 }
 
 impl ValueError {
-    /// The masters' replies and a description of the problem; `None` if the masters were not asked about the value.
+    /// The masters' replies, and the problem in words; `None` if the masters were not asked about the value.
     fn what(&self) -> Option<(&ValueTrouble, &'static str)> {
         Some(match self {
             Self::LockLost(trouble) => (
@@ -201,8 +203,8 @@ fn write_ahead(
 }
 
 impl ValueTrouble {
-    /// Writes the masters that caused the error: with `that_have_one` those that have a value, otherwise those that did
-    /// not execute the request.
+    /// Writes which masters caused the error. If `that_have_one` is true, these are the masters that have a value.
+    /// Otherwise these are the masters that did not execute the request.
     fn write_masters(&self, f: &mut fmt::Formatter<'_>, that_have_one: bool) -> fmt::Result {
         if that_have_one {
             let has = |said: &&NodeReport| {

@@ -1,4 +1,5 @@
-//! Values that the masters keep and a lock protects: the register, and the quota and the once-per-period record built on it.
+//! Values that the masters store and a lock protects. The register is one stored value; the quota and the
+//! once-per-period record are built on it.
 
 pub(crate) mod error;
 pub(crate) mod once;

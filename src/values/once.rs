@@ -68,7 +68,7 @@ pub enum OnceOutcome<T> {
     Outlived(T, LossCause),
     /// The work of this period was already done, so the body did not run.
     AlreadyDone {
-        /// Time until the begin of the next period that is not done yet.
+        /// Time until the start of the next period that is not done yet.
         next: Duration,
     },
 }
@@ -81,12 +81,12 @@ pub enum Due<'a> {
     Now(Turn<'a>),
     /// The work of this period was already done.
     AlreadyDone {
-        /// Time until the begin of the next period that is not done yet.
+        /// Time until the start of the next period that is not done yet.
         next: Duration,
     },
 }
 
-/// The content of [`Due`], together with the record as it was read.
+/// The content of [`Due`], together with the stored record that was read.
 enum Looked<'a> {
     Due(Turn<'a>),
     Done { next: Duration, known: Known<'a> },
@@ -106,7 +106,7 @@ impl Turn<'_> {
     /// # Errors
     ///
     /// [`ValueError::Unknown`] if the period may or may not have been recorded. All other errors have changed nothing.
-    /// One lock records one period: take the lock again for the next one.
+    /// A lock can record only one period: acquire it again for the next period.
     ///
     /// # Cancel safety
     ///
@@ -162,12 +162,12 @@ impl Once {
     /// # Errors
     ///
     /// [`ValueError::Stopped`] if the body was dropped; after any other error it did not run. After
-    /// [`ValueError::Unknown`] this period may count as done.
+    /// [`ValueError::Unknown`] this period may be recorded as done.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the body and releases the lock in the background. If the body had not begun, this
-    /// period may count as done all the same.
+    /// Dropping the future drops the body and releases the lock in the background. This period may be recorded as done
+    /// even if the body had not begun.
     pub async fn at_most_once<T>(
         &self,
         body: impl AsyncFnOnce(&LockGuard) -> T,
@@ -193,8 +193,8 @@ impl Once {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the body, and releases the lock in the background. This period does not count as done
-    /// then, unless the body had ended.
+    /// Dropping the future drops the body, and releases the lock in the background. This period is then not recorded as
+    /// done, unless the body had ended.
     pub async fn at_least_once<T, E>(
         &self,
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
@@ -230,12 +230,12 @@ impl Once {
         self.value.remove().await
     }
 
-    /// Whether the work of this period must be done now, for a caller that holds the lock with this name itself, with
-    /// its own options or together with other work. The lock must be a plain, exclusive lock on a single resource,
-    /// taken by the `Redlock` that made this value or by a clone of it.
+    /// Whether the work of this period must be done now. Use this method if you hold the lock with this name yourself,
+    /// for example with your own options. The lock must be a plain, exclusive lock on a single resource, taken by the
+    /// `Redlock` that made this value or by a clone of it.
     ///
-    /// This call writes nothing. If the period is already done, a lock that is held for longer can be used again in the
-    /// next period, and can record that period.
+    /// This call writes nothing. If the period is already done, keep the lock and call `due` again in the next period,
+    /// which this lock can then record.
     ///
     /// # Errors
     ///
@@ -251,13 +251,14 @@ impl Once {
         })
     }
 
-    /// Writes the record again to masters that have lost it, so that the record survives if more masters lose it. For
-    /// callers that hold the lock themselves (see [`due`](Self::due)) and found the period done; all other methods do
-    /// this on their own. If some masters have lost the record, this call uses up the one write of the lock.
+    /// Writes the record again to masters that have lost it, so that the record survives if more masters lose it. Use
+    /// this method if you hold the lock yourself (see [`due`](Self::due)) and the period was already done. All other
+    /// methods write the record again without being asked. Each lock allows one write. This call uses it up if some
+    /// masters have lost the record.
     ///
     /// # Errors
     ///
-    /// Those of [`due`](Self::due). It is not reported whether the masters accept the record.
+    /// Those of [`due`](Self::due). The result does not show whether the masters accepted the record.
     ///
     /// # Cancel safety
     ///

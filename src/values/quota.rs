@@ -36,8 +36,8 @@ use crate::settings::Wait;
 /// # Promises and their limits
 ///
 /// - Never more units are handed out than were created. This holds even if masters lose their memory one after another,
-///   as long as a [`take`](Self::take) or [`left`](Self::left) succeeds in between. If a majority loses it before that,
-///   calls return [`Lost`](ValueError::Lost) and hand out nothing.
+///   as long as a [`take`](Self::take) or [`left`](Self::left) succeeds in between. If a majority loses its memory
+///   before that, calls return [`Lost`](ValueError::Lost) and hand out nothing.
 /// - A unit may be wasted: by a crash during a call, by a dropped future, or by an [`Unknown`](ValueError::Unknown)
 ///   write. No unit is handed out twice because of that.
 /// - The masters must not evict keys (`noeviction`). Before a majority of them may be stopped on purpose, they must be
@@ -51,8 +51,8 @@ use crate::settings::Wait;
 /// # Cost
 ///
 /// A [`take`](Self::take) costs one round trip in addition to the lock, because the release is sent together with the
-/// write. It costs two if a master has not answered the read by then. A [`left`](Self::left) costs one round trip, and
-/// another one if a lost value is written again to a master.
+/// write. It costs two round trips if a master has not yet answered the read. A [`left`](Self::left) costs one round
+/// trip, and another one if a lost value is written again to a master.
 #[derive(Clone, Debug)]
 pub struct Quota(NamedValue);
 
@@ -96,7 +96,7 @@ impl Quota {
     ///
     /// [`ValueError::Exists`] if a master has a value with this name, [`ValueError::Incomplete`] if a master does not
     /// answer, and the errors of [`take`](Self::take). After [`ValueError::Unknown`] check with [`left`](Self::left).
-    /// If that returns neither a number nor `Missing`, [drop the quota](Self::drop_quota) and create it again.
+    /// If `left` returns neither a number nor `Missing`, [drop the quota](Self::drop_quota) and create it again.
     ///
     /// # Cancel safety
     ///

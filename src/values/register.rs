@@ -19,21 +19,21 @@ use crate::protocol::quorum::MasterSet;
 use crate::protocol::register::{Carrying, Reading, Vacancy, Writing};
 use crate::rounds::register::{AskedForValue, ValueAnswers};
 
-/// The register under a held lock. It must be read before it is written.
+/// The register (one stored value) under a held lock. It must be read before it is written.
 pub(crate) struct Register<'a> {
     guard: &'a LockGuard,
     number: u64,
 }
 
-/// The result of carrying a value to the next masters, while masters are being replaced. The text shows the masters'
-/// answers, if an operator must act.
+/// The result of copying a value to the next masters, while masters are being replaced. Two results need an operator;
+/// their text shows the masters' answers.
 #[derive(Clone)]
 pub(crate) enum Carried {
-    /// The old and the next masters have the value.
+    /// The value is now stored on the old and on the next masters.
     Both,
     /// No old master had the value, so it was removed from the next masters.
     Removed,
-    /// No master had a value; or only next masters had one, and it was left alone.
+    /// Nothing was changed: no master had a value, or only next masters had one.
     Nowhere,
     /// No majority of the old masters shows the last value that was written.
     Lost(String),
@@ -46,7 +46,7 @@ pub(crate) struct Known<'a> {
     register: Register<'a>,
     bytes: Vec<u8>,
     read: ValueAnswers,
-    /// The read request. Answers of slow masters still arrive here after the read was decided.
+    /// The read request. It collects the answers of slow masters even after the read was decided.
     asked: AskedForValue,
 }
 
@@ -122,9 +122,9 @@ impl<'a> Register<'a> {
         Err(ValueError::Incomplete(self.trouble(&answers)))
     }
 
-    /// Carries the value while masters are being replaced: writes the value of the old masters to both sets. If no old
-    /// master has a value and `removes` is true, removes the value from both sets. `open` are the next masters that
-    /// already accept clients of their own.
+    /// Copies the value to the next masters while masters are being replaced: writes the value of the old masters to
+    /// both sets. If no old master has a value and `removes` is true, removes the value from both sets. `open` are the
+    /// next masters that already accept clients which know only the next masters.
     ///
     /// If the future is dropped, only some masters may have been changed; the value stays the same. Call it again.
     pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> Carried {
@@ -189,8 +189,9 @@ impl Known<'_> {
         &self.bytes
     }
 
-    /// Leaves the value as it is, but writes it again to masters that answered without a trusted copy, including slow
-    /// masters. The value then survives if more masters lose it. Whether the masters accept the value is not reported.
+    /// Keeps the value, but writes it again to masters that answered without a trusted copy, including slow masters.
+    /// The value then survives if further masters lose it. The caller does not learn whether the masters accept the
+    /// value.
     pub(crate) async fn keep(mut self) {
         let coordinator = &self.register.guard.core.coordinator;
         let complete = coordinator.answers(&self.asked, ValueAnswers::complete);
@@ -217,8 +218,8 @@ impl Known<'_> {
             asked,
             ..
         } = self;
-        // Count masters that have answered the read since then as well, because one of the faster masters may have
-        // failed meanwhile.
+        // Also use the answers to the read that have come in meanwhile, because one of the faster masters may have
+        // failed.
         let read = asked.with_later(read);
         let asked = register.send(Some(bytes), &read)?;
         let LockGuard { held, core, .. } = register.guard;
@@ -240,10 +241,10 @@ pub(crate) struct BegunWrite {
 }
 
 impl BegunWrite {
-    /// Whether the release may be sent right behind the write, without waiting for the write's result. This needs a
-    /// read answer from every master, because each answer names the server run to which the write is bound. Within that
-    /// server run the master refuses a write that comes after a later holder. A master that was not read accepts a
-    /// write only from the holder.
+    /// Whether the release may be sent directly after the write, without waiting for the write's result. This needs a
+    /// read answer from every master. Each answer names the server run (the time between two restarts) to which the
+    /// write is bound. Within this server run, the master refuses the write if a later holder came first. Without a
+    /// read answer, a master accepts the write only while the lock is still held, so a release would come too early.
     pub(crate) fn may_be_followed(&self) -> bool {
         self.read.all_read()
     }

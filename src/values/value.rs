@@ -8,7 +8,7 @@ use crate::hold::guard::LockGuard;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
 
-/// How many bytes of a value of another kind an error quotes.
+/// The number of bytes that an error message quotes from a value of another kind.
 const QUOTED: usize = 24;
 
 /// A named value of one kind, and the `Redlock` that accesses it.
@@ -55,7 +55,7 @@ impl NamedValue {
     }
 
     /// Takes the lock, reads the value, and writes the new value that `change` returns, if there is one. If possible,
-    /// the release is sent right behind the write.
+    /// the release is sent together with the write.
     pub(crate) async fn change<T>(
         &self,
         change: impl FnOnce(&[u8]) -> Result<(Option<Vec<u8>>, T), ValueError>,
