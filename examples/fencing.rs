@@ -1,6 +1,6 @@
 //! A resource that rejects stale writers, which completes fencing.
 //!
-//! A lock cannot stop a holder that was paused until its lock expired, and that then continues to write. The resource
+//! A lock cannot stop a holder that is paused until its lock has expired, and then continues to write. The resource
 //! can: it remembers the largest fencing token that it has seen, and rejects smaller tokens. In this example the
 //! resource is a file. In a database, use `UPDATE .. WHERE fence <= $token`.
 //!

@@ -30,7 +30,7 @@ async fn work(machine: &str, leads: &Leadership, rounds: u32) {
                 return;
             }
         }
-        // The timer tick and the loss of leadership may be ready at the same time, so check leadership before each
+        // The next round and the loss of leadership may be due at the same time, so check the leadership before each
         // round.
         if leads.is_valid() {
             round(machine, leads.term(), number);

@@ -32,7 +32,7 @@ impl Tally {
         }
     }
 
-    /// Waits until `enough` replies have arrived, and resets the count.
+    /// Waits until `enough` replies have been counted, and resets the count.
     async fn reaches(&self, enough: usize) {
         poll_fn(|cx| {
             if self.count.get() >= enough {
@@ -97,7 +97,7 @@ impl Process {
             });
             let subscribe = words(&["SUBSCRIBE", channel]);
             ear.try_write(&subscribe).expect("written");
-            // Each push message ends with the word that is counted here, so the count is the number of messages.
+            // Each notification of a release contains the word `free` once, so count this word.
             listen(ear, told.clone(), |came| {
                 came.windows(4).filter(|four| four == b"free").count()
             });
@@ -123,12 +123,12 @@ impl Process {
     }
 }
 
-/// Makes `turns` acquisitions as process `this` of two, in turn with the other process; process 0 begins.
+/// Makes `turns` acquisitions as process `this` (0 or 1), in turn with the other process. Process 0 begins.
 pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<Turn> {
     let channel = |of: usize| format!("least:{of}");
     let process = Process::connect(addresses, &channel(this)).await;
     let load = words(&["SCRIPT", "LOAD", RELEASE]);
-    // The reply to SCRIPT LOAD does not begin like a positive reply, so it is not counted and not awaited.
+    // The reply to SCRIPT LOAD begins with neither `+` nor `:`, so it is not counted as a positive reply.
     for master in &process.masters {
         master.try_write(&load).expect("written");
     }

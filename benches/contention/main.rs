@@ -40,8 +40,8 @@ struct Figures {
     handover_mean: f64,
     handover_p50: f64,
     handover_p99: f64,
-    /// The median of the first part of a hand-over, the time until the successful attempt begins. The second part is
-    /// the time of that attempt itself.
+    /// The median, in milliseconds, of the first part of a hand-over: from the release until the successful attempt
+    /// begins. The second part is the successful attempt itself.
     woken_p50: f64,
     granted_p50: f64,
     sent: f64,
@@ -328,7 +328,8 @@ fn worker(args: &[String]) {
     print_turns(taken);
 }
 
-/// One task of a worker process: makes acquisitions as long as some of the number common to all tasks are `left`.
+/// One task of a worker process. `left` is the number of acquisitions that all tasks together have still to make; the
+/// task makes acquisitions until it is 0.
 async fn take_turns(
     redlock: Redlock,
     task: usize,

@@ -123,7 +123,7 @@ async fn lock_lost_before_the_confirmation_of_its_token_leaves_no_key() {
     }
 }
 
-/// Tests that another client raises the fencing counters as fast as this client confirms them.
+/// Tests an acquire while another client raises the fencing counters as fast as this client confirms its numbers.
 #[tokio::test]
 async fn attempt_whose_token_is_exceeded_in_every_round_leaves_no_key() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -150,7 +150,7 @@ async fn attempt_whose_token_is_exceeded_in_every_round_leaves_no_key() {
     assert_eq!(confirmed, 18);
 }
 
-/// Tests the pause between attempts. If each of several clients got a minority of the grants and tried again without a
+/// Tests the pause between attempts. If several clients each got a minority of the grants and tried again without a
 /// pause, they would block each other forever.
 #[tokio::test]
 async fn next_attempt_waits_until_the_previous_one_is_undone() {
@@ -257,13 +257,13 @@ async fn unsuccessful_wait_ends_at_its_limit() {
         .expect_err("held");
 }
 
-/// Tests that the second hold of an owner confirms no number of its own. If its confirmation arrived after all holds
-/// had ended, it would raise the fencing counter although the owner no longer holds the lock.
+/// Tests that the second hold of an owner does not confirm a fencing number of its own. If the confirmation arrived
+/// after all holds had ended, it would raise the fencing counter although the owner no longer holds the lock.
 #[tokio::test]
 async fn further_hold_adopts_the_owners_number_instead_of_confirming_another() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
-    // The first master misses the first hold, so it grants the next hold a different fencing number.
+    // The first master does not receive the first hold, so it grants the next hold a different fencing number.
     nodes[0].change(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
     let outer = here.owner("o").expect("an id");
     let outer = outer.acquire("job").await.expect("free");

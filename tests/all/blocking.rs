@@ -100,7 +100,7 @@ fn silent_master_delays_the_last_drop_only_briefly() {
     masters[0].stop().expect("stopped");
     let started = Instant::now();
     drop((guard, redlock));
-    // The limit for the call is the node timeout of 500 ms plus 300 ms. The test allows more, for a busy machine.
+    // The call should end after the node timeout of 500 ms plus 300 ms. The test allows more, for a busy machine.
     assert!(started.elapsed() < secs(8), "{:?}", started.elapsed());
     assert!(!has_key(&masters[1], "r") && !has_key(&masters[2], "r"));
     masters[0].cont().expect("continued");

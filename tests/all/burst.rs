@@ -75,8 +75,8 @@ fn lost(guards: &[LockGuard]) -> usize {
     guards.iter().filter(|guard| !guard.is_valid()).count()
 }
 
-/// Holds 5,000 locks on three masters, which answer extensions after `takes` milliseconds. Returns the largest number
-/// of unanswered batches at one master until all locks were renewed at least twice.
+/// Holds 5,000 locks on three masters, each of which answers extensions after the given number of milliseconds, while
+/// all locks are renewed at least twice. Returns the largest number of unanswered batches at one master.
 async fn most_open(takes: [u64; 3]) -> usize {
     const LOCKS: usize = 5_000;
     let nodes: Vec<_> = takes
@@ -106,7 +106,7 @@ async fn most_open(takes: [u64; 3]) -> usize {
 
 #[tokio::test]
 async fn slow_majority_delays_renewals_but_loses_no_lock() {
-    // The masters answer slowly, but they answer. So the client may have more unanswered batches than at a master that
+    // The masters answer slowly, but they answer. So the client may have more batches unanswered than at a master that
     // never answers.
     assert!(most_open([400, 400, 400]).await > 2);
 }

@@ -1,8 +1,8 @@
 //! Tests that any future of the library can be dropped at any await point. Background releases then remove each key
 //! that the dropped future has left, on every master that answers again.
 //!
-//! Each future is polled k times and then dropped, for k = 1, 2, .. until it completes. That covers every await point
-//! at which it ever waits.
+//! Each future is polled k times and then dropped, for k = 1, 2, .. until it completes. That covers every point at
+//! which it waits.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -30,7 +30,7 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
         left -= 1;
         match future.as_mut().poll(cx) {
             Poll::Ready(_) => Poll::Ready(true),
-            // Drop the future at its await point after the last poll, without waiting for another wake-up.
+            // After the last poll, drop the future where it waits, without another wake-up.
             Poll::Pending if left == 0 => Poll::Ready(false),
             Poll::Pending => Poll::Pending,
         }
@@ -393,7 +393,8 @@ async fn master_resumed_after_a_dropped_acquire_holds_no_key() {
         // The acquire is in the socket buffer of the stopped master by now, whatever the other masters do.
         let polls = 1 + round;
         polled(near.acquire("job"), polls).await;
-        // In the three rounds of this test, wait less than the connection's timeout, about as long, and longer.
+        // The test has three rounds. They wait for less than the connection's timeout, for about that time, and for
+        // longer.
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
         real.masters[0].cont().expect("continued");
         eventually("no key is left on any master", || real.left() == 0).await;

@@ -14,8 +14,8 @@ use quorate::{
 
 const WAIT: Duration = ms(900);
 
-/// How late a result may be on a machine with other load. The bugs that these tests look for delay a result by at least
-/// one TTL.
+/// How late a result may be on a machine with other load. The bugs that these tests look for delay a result by one TTL
+/// or more.
 const LATE: Duration = secs(3);
 
 fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
@@ -158,8 +158,8 @@ async fn try_with_masters_that_never_answer_ends() {
 
 #[tokio::test]
 async fn unlimited_wait_survives_a_master_that_never_answers() {
-    // Let another client hold the lock on two masters for a while, so that requests to the silent master are often sent
-    // and undone.
+    // Another client holds the lock on two masters for a while, so requests to the silent master are often sent and
+    // undone.
     let nodes = [
         Stubborn::honest("a").holding("x"),
         Stubborn::honest("b").holding("x"),
@@ -187,8 +187,8 @@ async fn unlimited_wait_survives_a_master_that_never_answers() {
     }
 }
 
-/// Tests that a waiter reports an outage if it finds one throughout its wait. The same holds if the end of the wait
-/// cuts off the last attempt, whether the waiter is alone or behind another waiter of its process.
+/// Tests that a waiter reports an outage if it finds an outage throughout its wait, even if the end of the wait cuts
+/// off the last attempt. The waiter is tested alone and behind another waiter of its process.
 #[tokio::test]
 async fn wait_that_ends_in_an_outage_is_not_reported_as_held() {
     let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
@@ -275,7 +275,7 @@ async fn calls_to_masters_that_never_answer_again_end_in_time() {
     let status = status.expect("the call ends in time").expect("a good name");
     let silent = |state: &Result<_, Fault>| matches!(state, Err(Fault::Timeout(_)));
     assert!(status.nodes.iter().all(|node| silent(&node.state)));
-    // The extension waits for answers until the lock expires, because an answer could extend the lock until then.
+    // The extension waits for answers until the lock expires, because a late answer could still extend the lock.
     let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
     let error = extended
         .expect("the call ends in time")

@@ -205,7 +205,7 @@ async fn resumed_former_leader_is_not_reported_once_another_leads() {
     let mut observer = observe(&redlock(&masters));
     let paused = campaign(&old, "paused").await;
     assert_eq!(text(&led(&mut observer).await), Some("paused"));
-    // The keys of the first leader expire while its process is paused. Its notes may remain on the masters.
+    // While the first leader's process is paused, its keys expire. Its notes may remain on the masters.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
@@ -372,7 +372,7 @@ fn observer_with_a_zero_ttl_does_not_block_its_thread() {
 }
 
 /// Tests clocks that jump. The clock of one master was 30 days ahead while another master was away. Then the clock is
-/// corrected, a day passes without a leader, and the master whose clock was ahead is away.
+/// corrected and a day passes without a leader. After that, the master whose clock was ahead is away.
 #[tokio::test]
 async fn terms_rise_after_a_day_without_use_when_a_clock_was_ahead() {
     let shim = match ClockShim::build() {

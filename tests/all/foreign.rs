@@ -21,7 +21,7 @@ fn fair(masters: &Masters) -> Redlock {
         .expect("good settings")
 }
 
-/// The time that a waiter needs to get the lock after a foreign client has deleted its lock key. The foreign client
+/// Returns how long a waiter needs to get the lock after a foreign client has deleted its lock key. The foreign client
 /// holds the lock for `hold`.
 async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Duration) -> Duration {
     for master in masters {
@@ -49,8 +49,9 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
     got.saturating_duration_since(released)
 }
 
-/// Tests how soon a waiter notices the release by a foreign client. At the default TTL, a third of a heartbeat is 1.7
-/// s. The fallback timer alone would notice the release 0.83 s late on average. Retries notice it at most 250 ms late.
+/// Tests how soon a waiter notices that a foreign client has released the lock. At the default TTL, a third of a
+/// heartbeat is 1.7 s. With the fallback timer alone, the waiter would notice the release 0.83 s late on average. With
+/// retries, it notices the release at most 250 ms late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_notices_the_release_of_a_foreign_client_soon() {
     let masters = masters(3);
@@ -93,8 +94,7 @@ async fn polling_a_holder_sends_a_bounded_number_of_messages() {
     // renewal.
     assert!((5..=40).contains(&looked(before)), "{}", looked(before));
     guard.release().await;
-    // The holder was queued before it got the lock. Its ticket shows the waiter that its release will wake the next
-    // waiter.
+    // The holder was queued before it got the lock. Its ticket shows the waiter that the holder's release will wake it.
     let guard = holding.await.expect("no panic");
     let before = scripts(&masters);
     let waiting = tokio::spawn(async move { waiter.acquire("x").await.map(drop) });

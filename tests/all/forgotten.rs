@@ -1,5 +1,5 @@
-//! Tests of the reported state of a lock that a majority of the masters may have lost. These masters restarted without
-//! data, and the restart guard does not count their votes yet.
+//! Tests of the reported state of a lock that a majority of the masters may have lost. These masters have restarted
+//! without data, and the restart guard does not accept their votes yet.
 
 use crate::support::{PATIENCE, masters, ms, secs, settings};
 use quorate::{Fault, Redlock, RestartGuard, StatusVerdict};

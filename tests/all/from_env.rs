@@ -8,7 +8,7 @@ use quorate::RedlockBuilder;
 /// If this variable is set, this test program is the child process.
 const CHILD: &str = "QUORATE_TEST_CHILD";
 
-/// Not a test of its own: it prints what the child process that [`with`] starts has read from its environment.
+/// Not a test of its own: [`with`] runs it in a child process. It prints what it has read from its environment.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
@@ -48,7 +48,7 @@ fn settings_are_read_from_the_process_environment() {
         said.contains("refused: QUORATE_TTL 'ten' is no duration"),
         "{said}"
     );
-    // Settings that contradict each other are found when the client is built. The error names the setting.
+    // The builder finds settings that contradict each other. The error names the setting.
     let said = with(&[masters, ("QUORATE_TTL", "10m")]);
     assert!(
         said.contains("refused: ttl of 10m is above max_ttl"),

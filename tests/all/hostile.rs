@@ -22,7 +22,7 @@ const NODE_TIMEOUT: Duration = ms(200);
 const WAIT: Duration = secs(1);
 
 /// How much later a call may end than the same call without a fault. The goal is a tenth of this limit; the rest is for
-/// a busy machine. The bugs that these tests look for delayed calls by 4 to 15 s, or forever.
+/// a busy machine. The bugs that these tests look for delay calls by 4 to 15 s, or forever.
 const MARGIN: Duration = secs(1);
 
 /// The number of tasks that acquire locks during the injected fault.
@@ -92,7 +92,7 @@ struct Tally {
     told_of_a_holder: Option<String>,
 }
 
-/// One kind of hostile master together with one set of other masters.
+/// A scene: one kind of hostile master together with one set of other masters.
 struct Scene {
     redlock: Redlock,
     hostile: Hostile,
@@ -241,7 +241,7 @@ impl Scene {
         println!("{line} | {} connections", self.hostile.accepted());
     }
 
-    /// Returns the complaints about this scene, compared with a scene that does the same work without a fault.
+    /// Returns everything that was wrong in this scene, compared with a scene that does the same work without a fault.
     fn verdict(&self, company: Company, control: &Tally) -> Vec<String> {
         let tally = self.tally();
         let mut wrong = Vec::new();
@@ -284,7 +284,7 @@ impl Tally {
 }
 
 /// Injects one kind of fault with every set of other masters, ordered and unordered, at the same time. A scene without
-/// a fault runs alongside and shows how much the machine delays calls. Returns all complaints.
+/// a fault runs alongside and shows how much the machine delays calls. Returns everything that was wrong.
 async fn survive(kind: &'static str, trouble: impl Fn(&[Server]) -> Script) -> Vec<String> {
     let good = masters(3);
     let play = |scene: Arc<Scene>, script: Script| async move {

@@ -71,7 +71,7 @@ async fn inspection_does_not_disturb_the_connection_of_locks() {
         ours.and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
-    // The first acquire contacts only a majority, but this test needs connections to all masters. `status` contacts
+    // The first acquire contacts only a majority, but this test needs connections to all masters, and `status` contacts
     // all. The connections with which the servers were started close after a while.
     redlock.status("job").await.expect("a good name");
     let alone = || masters.iter().all(|master| connections(master) == 1);

@@ -39,7 +39,8 @@ const REPLACED: [(&str, &str); 29] = [
     ("so long", "name the time"),
 ];
 
-/// Words with which a sentence must not begin, because its subject would be a clause. A question may begin with them.
+/// Words with which a sentence must not begin, because they begin a clause as its subject. A question may begin with
+/// them.
 const CLAUSES: [&str; 4] = ["Who", "Whoever", "What", "Whatever"];
 
 /// One text in a file: the line where it begins, and its words.
@@ -157,7 +158,7 @@ fn without_braces(text: &str) -> String {
         .collect()
 }
 
-/// The complaints about a text: replaced words, and sentences with a clause as their subject.
+/// The faults of a text: replaced words, and sentences with a clause as their subject.
 fn faults(text: &str) -> Vec<String> {
     // Every second part between backticks is code.
     let prose: String = text.split('`').step_by(2).collect::<Vec<_>>().join("`");

@@ -31,7 +31,7 @@ async fn end(guard: &LockGuard) -> LossCause {
     cause
 }
 
-/// Checks that the present time is `due` or a little later, by less than [`MARGIN`].
+/// Checks that it is now `due`, or later by less than [`MARGIN`].
 #[track_caller]
 fn assert_at(due: Instant) {
     let now = Instant::now();
@@ -262,7 +262,7 @@ async fn no_key_comes_back_after_a_release() {
     let locks = (0..60u64).map(|n| {
         let redlock = &redlock;
         async move {
-            // Renewals follow every 100 ms. The test releases the locks at every point of that interval.
+            // Renewals follow every 100 ms. The test releases locks at many different points of that interval.
             let lock = redlock.lock(format!("job {n}")).ttl(ms(300));
             let Ok(guard) = lock.acquire().await else {
                 return;
@@ -514,8 +514,8 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
     let first = guarded(&masters, RestartGuard::AfterFirstContact);
     let (first, second) = (first.clone().build(), first.build());
     let (first, second) = (first.expect("good"), second.expect("good"));
-    // Let both clients contact all masters, not only a majority, because a client trusts a running server from its
-    // first contact on.
+    // Let both clients contact all masters, not only a majority. A client trusts a running server from its first
+    // contact on.
     for redlock in [&first, &second] {
         let met = async || {
             let status = redlock.status("job").await.expect("a good name");
@@ -532,8 +532,8 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
     let restarted = Instant::now();
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
-    // Two masters have lost the lock. Without the restart guard these two would be a majority that grants the lock to a
-    // second holder.
+    // Two masters have lost the lock. Without the restart guard, these two masters could grant the lock to a second
+    // holder.
     loop {
         match second.acquire("job").await {
             Ok(thief) => {
@@ -570,8 +570,8 @@ async fn master_restarted_empty_does_not_vote_until_every_lease_is_over() {
 async fn guarded_master_that_just_started_does_not_vote() {
     let masters = masters(3);
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
-    // Two refusals decide the error, so the error may lack the third master's refusal. On a busy machine there are also
-    // other errors, so repeat the attempt.
+    // Two refusals decide the error, so the refusal of the third master may be missing in it. On a busy machine there
+    // are also other errors, so repeat the attempt.
     while quarantined(
         &redlock
             .acquire("job")
@@ -585,7 +585,7 @@ async fn guarded_master_that_just_started_does_not_vote() {
         .expect("the masters vote once they are old enough")
         .release()
         .await;
-    // Newly started masters are trusted if the guard is off, or if it acts only after first contact.
+    // Newly started masters are trusted if the guard is off, or if it applies only after the first contact.
     for guard in [RestartGuard::AfterFirstContact, RestartGuard::Off] {
         let masters = support::masters(3);
         let redlock = guarded(&masters, guard).build().expect("good");

@@ -1,5 +1,5 @@
-//! Tests of the queue within one process. If the caller at the front leaves it in any way, the next caller gets the
-//! turn, and no caller overtakes another.
+//! Tests of the queue within one process. If the caller at the front leaves the queue in any way, the next caller gets
+//! the turn, and no caller overtakes another.
 //!
 //! All timers are far in the future in these tests, so a forgotten waiter would never be served.
 
@@ -208,8 +208,8 @@ async fn local_waiters_are_served_in_order() {
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
 }
 
-/// Tests an attempt that comes between the end of the lock and the next waiter. The test has one thread, and its
-/// masters answer at once. So the turn was given to the next waiter, but that waiter has not run yet.
+/// Tests an attempt that is made after the lock has ended, and before the next waiter of this process has run. The test
+/// has one thread and its masters answer at once, so the local turn has already been given to that waiter.
 #[tokio::test]
 async fn try_does_not_overtake_the_next_waiter() {
     for released in [true, false] {
@@ -269,7 +269,7 @@ async fn wake_up_goes_to_the_current_front_waiter() {
     gets_it(second).await.release().await;
 }
 
-/// Tests that each wake-up causes only one look at the lock. Otherwise a waiter would look forever.
+/// Tests that each wake-up causes only one look at the lock. Otherwise a woken waiter could look again and again.
 #[tokio::test]
 async fn spurious_wake_up_makes_a_waiter_check_the_lock_once() {
     let world = World::new();

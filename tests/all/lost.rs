@@ -60,7 +60,7 @@ async fn extension_of_a_lost_lock_releases_the_remaining_keys() {
         !has_key(&masters[2], "job")
     })
     .await;
-    // The loss also gave the local turn to the next caller, and only once, although the guard still exists.
+    // The loss also gave the local turn to the next caller. It did so only once, although the guard still exists.
     for master in masters.iter().take(2) {
         ask_server(master, &["DEL", "job"]);
     }
@@ -190,7 +190,7 @@ async fn successful_renewal_clears_the_report_of_earlier_failures() {
     guard.release().await;
 }
 
-/// Tests an extension that waits until the lock expires. A renewal moves the expiry while the extension waits.
+/// Tests an extension that waits until the lock expires. While it waits, a renewal moves the expiry.
 #[tokio::test]
 async fn extension_overtaken_by_a_renewal_does_not_report_a_loss() {
     let (nodes, redlock) = three(secs(3));
@@ -211,7 +211,8 @@ async fn extension_overtaken_by_a_renewal_does_not_report_a_loss() {
 }
 
 /// Tests a holder whose network links are down, so that it does not notice that its lock was force-released. It sends a
-/// renewal when the links are restored. The operator's `max_ttl` is far below the holder's remaining time.
+/// renewal when the links are restored. The operator's `max_ttl` is far shorter than the time that remains of the
+/// holder's lock.
 #[tokio::test]
 async fn force_released_holder_behind_restored_links_does_not_return_after_the_next_holder() {
     let masters = masters(3);
@@ -237,7 +238,7 @@ async fn force_released_holder_behind_restored_links_does_not_return_after_the_n
     let later = next.fencing_token();
     assert!(later > guard.fencing_token());
     next.release().await;
-    // Wait longer than any lock can last that is acquired with the operator's settings.
+    // Wait longer than the TTL of any lock that uses the operator's settings.
     tokio::time::sleep(ms(1_500)).await;
     assert!(
         guard.is_valid(),

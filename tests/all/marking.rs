@@ -1,5 +1,5 @@
-//! Tests of writing generation markers before the first change of the masters: the operator's step, and its effect on
-//! clients (docs/operations.md, "Generation markers").
+//! Tests of writing generation markers before the first change of the masters: this step of the operator, and its
+//! effect on clients (docs/operations.md, "Generation markers").
 
 use std::time::{Duration, Instant};
 
@@ -75,8 +75,8 @@ async fn generation_marker_is_permanent_and_a_restored_marker_has_a_lifetime() {
     assert_eq!(lifetime(&servers[0]), Some(-1));
 }
 
-/// Tests that all masters must be reachable for writing markers. Reason: a master that gets its marker later would be
-/// mistaken for a master that lost its marker.
+/// Tests that markers are written only while all masters are reachable. Otherwise a master that gets its marker later
+/// would be mistaken for a master that lost its marker.
 #[tokio::test]
 async fn no_master_is_marked_while_one_is_away() {
     let servers = masters(3);
@@ -163,7 +163,7 @@ async fn masters_with_another_marker_are_not_marked() {
     let later = later.build().expect("good settings");
     let said = missing(later.mark_masters().await);
     assert!(said.contains("another generation"), "{said}");
-    // The next masters get their markers in the step `prepare` of a change.
+    // The masters that will replace the present ones get their markers in the step `prepare` of a change.
     let next = named(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
     let next = next.build().expect("good settings");
     let said = missing(next.mark_masters().await);

@@ -12,7 +12,7 @@ const MAX_TTL: Duration = secs(5);
 
 const MARK: &str = "quorate:masters";
 
-/// Three masters, each behind a proxy address. The address of the second master can be redirected to a fourth server.
+/// Three masters, each behind a proxy. The proxy of the second master can be redirected to a fourth server.
 struct Scene {
     servers: Masters,
     addresses: Vec<Proxy>,
@@ -91,7 +91,7 @@ async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
     guard
 }
 
-/// Whether the second client gets the lock in one attempt although the first holder's lease has not expired.
+/// Whether the second client gets the lock in one attempt, although the first holder's lease has not expired.
 async fn is_granted_beside(client: &Redlock, first: &LockGuard) -> bool {
     let second = client.try_acquire("job").await;
     assert!(first.is_valid(), "the machine is too slow for this test");
@@ -118,7 +118,7 @@ async fn running_server_behind_a_masters_address_does_not_vote_with_markers() {
     }
 }
 
-/// Tests a second client that reaches only one marked master, so it does not see the marker on a majority.
+/// Tests a second client that reaches only one master with a marker. So it does not see the marker on a majority.
 #[tokio::test]
 async fn running_server_does_not_vote_while_one_marked_master_is_away() {
     let scene = Scene::start().await;
@@ -131,7 +131,7 @@ async fn running_server_does_not_vote_while_one_marked_master_is_away() {
     }
 }
 
-/// Tests the first client that notices the new server: it writes the marker to that server at once, so that the server
+/// Tests that the first client that notices the new server writes the marker to that server at once. Then the server
 /// refuses clients of other generations. A client that connects later must ignore the server's votes as well.
 #[tokio::test]
 async fn newly_marked_server_votes_only_after_the_longest_lease() {

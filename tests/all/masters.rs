@@ -1,5 +1,5 @@
-//! Tests of replacing masters while they are in use, on real servers. Clients of the old masters, of both sets and of
-//! the next masters run at the same time (docs/protocol.md, "Replacing masters").
+//! Tests of replacing masters while they are in use, on real servers. Clients of the old masters, of both sets of
+//! masters, and of the masters that replace the old ones run at the same time (docs/protocol.md, "Replacing masters").
 
 mod values;
 
@@ -16,12 +16,12 @@ use quorate::{
 };
 use quorate_testbed::Masters;
 
-/// The longest lease of these tests. A change of the masters has to wait for this time.
+/// The longest lease of these tests. Each change of the masters has to wait for this time.
 const MAX_TTL: Duration = secs(1);
 
 const MARK: &str = "quorate:masters";
 
-/// Five servers: the first three are the old masters, the last three are the next masters.
+/// Five servers: the first three are the old masters, the last three are the masters that replace them.
 struct Scene {
     servers: Masters,
 }
@@ -75,7 +75,7 @@ impl Scene {
     }
 }
 
-/// Prepares the change of the masters, once the next masters have been up for long enough.
+/// Prepares the change of the masters, as soon as the masters that replace the old ones have been up for long enough.
 async fn prepare(change: &MastersChange<'_>) {
     let started = Instant::now();
     while let Err(error) = change.prepare().await {
@@ -92,8 +92,8 @@ async fn closed_and_waited(change: &MastersChange<'_>) {
     assert_eq!(open.stage(), ChangeStage::Open);
 }
 
-/// Whether the masters refuse this client. An attempt does not count if it fails because the client's connection was
-/// just closed.
+/// Whether the masters refuse this client because of its generation. An attempt that fails because the client's
+/// connection was just closed is repeated.
 async fn is_refused(redlock: &Redlock) -> bool {
     let started = Instant::now();
     loop {
@@ -202,7 +202,7 @@ async fn holder_on_closed_masters_is_not_extended_and_releases_everywhere() {
     let lost = tokio::time::timeout(PATIENCE, lasts.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
     assert!(is_refused(&old).await);
-    // The report of the holder's guard shows the answers that the guard received.
+    // The report of the holder's guard contains the answers that the masters gave to the guard.
     let said = format!("{:?}", lasts.report());
     assert!(said.contains("OtherMasters"), "{said}");
 }
@@ -251,8 +251,8 @@ async fn open_fails_unless_the_old_masters_stayed_closed() {
         "{missing:?}"
     );
     tokio::time::sleep(change.wait()).await;
-    // Restart two of the three old masters. Closing them again is not enough, because the state `closed` was recorded
-    // before the restart.
+    // Restart two of the three old masters. After that, closing them again is not enough, because they recorded the
+    // state `closed` before the restart.
     for server in scene.servers.iter().take(2) {
         server.restart_empty().expect("restarted");
     }
@@ -445,7 +445,7 @@ async fn user_without_the_right_to_read_the_marker_can_lock_but_stops_a_change()
         assert!(started.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
-    // The connection of the unnamed client still exists, because it has no name by which it could be found and closed.
+    // The unnamed client still has its connection: without a name, the connection could be neither found nor closed.
     assert!(is_refused(&unnamed).await);
     while let Err(error) = change.closed().await {
         assert!(started.elapsed() < PATIENCE, "{error}");
@@ -526,7 +526,7 @@ impl Book {
     }
 }
 
-/// Tests two changes of the masters in a row, from three masters to five and then to three others. Clients of all five
+/// Tests two changes of the masters in a row: from three masters to five, and then to three others. Clients of all five
 /// configurations run throughout, and one old master is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_every_step_can_run_throughout_a_change() {
@@ -602,8 +602,8 @@ fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
     }
 }
 
-/// Tests a client with a mistyped next master. The client must not write a marker to that server, because the server
-/// would then refuse its own clients for good.
+/// Tests a client whose list of next masters contains a mistyped address. The client must not write a marker to that
+/// server, because the server would then refuse its own clients for good.
 #[tokio::test]
 async fn client_with_a_wrong_next_master_does_not_mark_it() {
     let servers = masters(6);
@@ -657,7 +657,8 @@ async fn client_in_another_database_stops_the_change() {
         assert!(started.elapsed() < PATIENCE, "{missing:?}");
         tokio::time::sleep(ms(100)).await;
     }
-    // The next masters are in another database. So a server that is in both sets has a different name in each set.
+    // The masters that replace the old ones are in another database. So a server that is in both sets has a different
+    // name in each set.
     let next = scene.urls(2..5).into_iter().map(|url| format!("{url}/1"));
     let mixed = scene.settings(0..3).next_masters(next).build();
     assert!(
@@ -718,7 +719,7 @@ async fn open_fails_before_its_time_and_reading_the_state_never_opens() {
     change.open(&closed).await.expect("open");
 }
 
-/// Tests two operators who replace the masters at the same time by different masters. The second operator gets an
+/// Tests two operators who replace the masters at the same time, each by different masters. The second operator gets an
 /// error.
 #[tokio::test]
 async fn masters_closed_for_another_change_are_not_reported_as_closed() {
@@ -743,7 +744,7 @@ async fn change_does_not_begin_from_masters_opened_by_another_change() {
     prepare(&change).await;
     closed_and_waited(&change).await;
     drop(both);
-    // The operator mistyped the command: its last master differs from the opened ones.
+    // The operator mistyped the last master, which differs from the master that was opened.
     let wrong = scene.settings(1..4).masters_generation(1);
     let wrong = wrong
         .next_masters(scene.urls(0..3))

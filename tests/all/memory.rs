@@ -34,8 +34,7 @@ fn requests_to_a_stopped_master_are_all_answered_without_growing_memory() {
 /// If this variable is set, this test program is the child process.
 const CHILD: &str = "QUORATE_TEST_MEMORY";
 
-/// Not a test of its own: the test above runs it in a child process, because the memory of other tests must
-/// not be counted.
+/// Not a test of its own: the test above runs it in a child process, so that the memory of other tests is not counted.
 #[tokio::test]
 async fn measured_alone() {
     if std::env::var_os(CHILD).is_none() {

@@ -70,8 +70,8 @@ fn samples(seen: &Seen, name: &str) -> Vec<f64> {
     }
 }
 
-/// A TTL that is short enough for tests which wait for renewals and for the end of a lock. It is long enough for a
-/// machine that delays a renewal by more than a second.
+/// A TTL that is short enough for tests which wait for renewals and for the end of a lock. It is long enough if the
+/// machine delays a renewal by more than a second.
 const TTL: Duration = Duration::from_secs(2);
 
 fn redlock(nodes: &[MemoryNode]) -> Redlock {
@@ -307,7 +307,7 @@ fn a_reply_that_is_dropped_unanswered_is_counted_as_disconnected() {
     assert_eq!((count("disconnected"), count("ok")), (1, 0));
 }
 
-/// Tests that the labels in alert rules exist. An alert rule with a label that no time series has would never fire.
+/// Tests that the labels in alert rules exist. An alert rule with an unknown label would never fire.
 #[test]
 fn labels_used_by_alert_rules_and_dashboard_exist() {
     let seen = recorded(async || drop(redlock(&masters())));

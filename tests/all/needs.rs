@@ -48,7 +48,7 @@ fn three(program: Option<PathBuf>) -> Masters {
     Masters::start_with(3, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs the documented `ACL SETUSER` command on every master. If `without` is given, leaves out that right.
+/// Runs the documented `ACL SETUSER` command on every master, if `without` is given without that right.
 fn grant(masters: &Masters, without: Option<&str>) {
     let mut words = documented();
     words.retain(|word| Some(word.as_str()) != without);
@@ -76,7 +76,8 @@ fn settings(masters: &Masters, path: &str) -> RedlockBuilder {
     Redlock::builder()
         .masters(masters.iter().map(url))
         .prefix(PREFIX)
-        // This kind of guard reads what it needs to detect restarts, but trusts servers that the test has just started.
+        // This setting of the restart guard reads all that is needed to detect restarts, but trusts servers that the
+        // test has just started.
         .restart_guard(RestartGuard::AfterFirstContact)
         // A generous timeout for a busy machine.
         .node_timeout(secs(5))
@@ -140,7 +141,7 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
             return;
         }
-        // The next waiter may have been faster. In that case its attempt holds the lock until the attempt is undone.
+        // The next waiter may have been faster. Then its attempt holds the lock until it is undone.
         assert!(
             began.elapsed() < PATIENCE,
             "the key was not restored in time"
@@ -150,7 +151,7 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
 
 /// Closes all connections on all masters, and waits until the client has connected to all of them again.
 async fn reached_again(masters: &Masters, redlock: &Redlock) {
-    // Each new connection of the client closes the client's previous connection at the server.
+    // When the client connects again, the new connection closes the client's previous connection at the server.
     for master in masters {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -451,9 +452,9 @@ fn told(right: &str) -> Option<String> {
         | "+unsubscribe"
         | "+scan"
         | "+getex"
-        // These rights are needed only by readers, owners, permits and locks on several resources.
+        // Only readers, owners, permits and locks on several resources need these rights.
         | "~quorate:holds:lock:*"
-        // These rights are needed only to replace masters. `tests/all/masters.rs` tests them.
+        // Only a change of masters needs these rights. `tests/all/masters.rs` tests them.
         | "~quorate:masters"
         | "+client|setname"
         | "~quorate:slot:*:lock:*"
@@ -525,7 +526,7 @@ async fn inspection_names_rights_of_features_in_use() {
             let user = &documented()[2];
             ask_server(master, &["ACL", "SETUSER", user, "+select", "+config|get"]);
         }
-        // Use another database, so that the client must make new connections.
+        // Use another database, so that the client makes new connections.
         let database = settings(&masters, "/1").build().expect("good settings");
         assert_well(&database.inspect().await);
         assert_well(&unguarded.inspect().await);
@@ -604,8 +605,8 @@ fn deletes_by_command(server: &Server) -> bool {
     major.is_some_and(|major| major >= 9)
 }
 
-/// Acquires and releases some locks, with or without fencing tokens. Returns for each master how often it received the
-/// server's own command for releases.
+/// Acquires and releases some locks, with or without fencing tokens. Returns for each master how often the client sent
+/// it the server's own command for releases.
 async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
     let before = by_command(masters);
     let unordered = settings(masters, "")

@@ -13,7 +13,7 @@ use quorate::runtime::BoxFuture;
 use quorate::{AcquireError, MAX_NOTE_LEN, NodeName, Note, Redlock, TryAcquire, Wait};
 use quorate_testbed::{Masters, Reply, Server};
 
-/// Waits until the lock has a note, and returns the note.
+/// Waits until the lock has a note, and returns that note.
 async fn noted(redlock: &Redlock, resource: &str) -> Note {
     let began = std::time::Instant::now();
     loop {
@@ -111,7 +111,7 @@ async fn short_hold_sends_no_note() {
     for n in 0..100 {
         let began = Instant::now();
         take(&redlock, &format!("job {n}")).await.release().await;
-        // If the machine was halted, the lock was held for longer than 90 ms, and may have a note. Count only shorter
+        // If the machine was halted, the lock was held for longer than 90 ms and may have a note. Count only shorter
         // holds.
         quick += usize::from(began.elapsed() < ms(90));
     }
@@ -196,7 +196,7 @@ async fn note_of_a_dead_holder_is_not_shown() {
     let status = other.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");
     assert_eq!(watches.next().await, None);
-    // The next holder writes no note. The note of the former holder must not be shown for it.
+    // The next holder writes no note. The former holder's note must not be shown for the next holder.
     let new = other.lock("job").note(None).acquire().await.expect("free");
     let status = other.status("job").await.expect("a good name");
     assert_eq!(status.note(), None, "{status:?}");

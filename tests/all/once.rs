@@ -68,7 +68,7 @@ async fn next_period_is_due_when_the_present_one_has_ended() {
         Ok(OnceOutcome::Done(1))
     );
     assert!(is_done(&long.at_most_once(async |_| 2).await));
-    // With hourly periods, a new period has begun since the job last ran in the ten-year period.
+    // With hourly periods instead of ten-year periods, a new period has begun since the job last ran.
     let short = redlock.once("nightly", secs(3600));
     assert_eq!(
         short.at_most_once(async |_| 3).await,
@@ -243,8 +243,8 @@ async fn holder_of_the_lock_can_check_and_record_a_period() {
         .await
         .expect("all masters are reachable");
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
-    // A guard can write the value only once per fencing number, because a late copy of its first write would undo a
-    // second write.
+    // A guard can write the value only once per fencing number. Otherwise a late copy of its first write could undo the
+    // second one.
     let hourly = redlock.once("nightly", secs(3600));
     let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
         panic!("an hourly period must be due");
@@ -266,7 +266,7 @@ async fn guard_that_finds_its_period_done_can_record_the_next_period() {
     let last = |command| ask_server(&masters[2], &[command, "quorate:value:nightly"]).int();
     eventually("all masters have the value", || last("EXISTS") == Some(1)).await;
     assert_eq!(last("DEL"), Some(1));
-    // With hourly periods, a new period has begun since the job last ran in the ten-year period.
+    // With hourly periods instead of ten-year periods, a new period has begun since the job last ran.
     let short = redlock.once("nightly", secs(3600));
     for refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");

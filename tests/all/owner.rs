@@ -172,7 +172,7 @@ async fn owner_that_cannot_join_now_is_not_reported_as_held_by_another() {
         matches!(waits, Err(AcquireError::NotJoinable(_))),
         "{waits:?}"
     );
-    // Another owner is refused as it would be by any other holder.
+    // Another owner is refused, as any other client would be.
     let other = redlock.owner("p").expect("an id");
     let other = other.lock("stock").try_acquire().await.expect("an answer");
     assert!(matches!(other, TryAcquire::Held(_)));

@@ -53,7 +53,8 @@ async fn advancing_the_paused_clock_acts_like_a_process_pause() {
     );
 }
 
-/// Advances the clock beyond the lease and then continues before any other task runs, like a process that was paused.
+/// Advances the clock beyond the end of the lease, and continues before any other task runs, like a process that was
+/// paused.
 async fn stand_still() {
     let (wake, woken) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {

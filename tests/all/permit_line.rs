@@ -1,5 +1,5 @@
 //! Tests of tasks of one process that want permits of the same semaphore. They request different slots at the same
-//! time, are served in the order of their arrival, and leave no record of requests that were cancelled.
+//! time, are served in the order of their arrival, and leave no record of cancelled requests in the process.
 
 use std::future::Future;
 use std::pin::pin;
@@ -330,8 +330,8 @@ async fn polled<F: Future>(future: F, polls: usize) -> bool {
     .await
 }
 
-/// Checks that this process records no slot as requested any more. For each of two slots in turn, another process holds
-/// this slot, and an attempt of this process must get the other slot.
+/// Checks that this process no longer records any slot as requested. For each of two slots in turn, another process
+/// holds this slot, and an attempt of this process must get the other slot.
 async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     redlock.flush().await;
     for slot in 0..2 {

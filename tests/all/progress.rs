@@ -177,7 +177,7 @@ async fn error_says_that_this_process_holds_the_lock() {
             panic!("the lock must be reported as held");
         };
         assert!(refusal.held_here);
-        // Another resource is not affected, nor is this resource after its lock is released.
+        // Another resource is not affected. This resource is not affected either once its lock is released.
         redlock.acquire("y").await.expect("free").release().await;
         guard.release().await;
         redlock

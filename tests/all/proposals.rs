@@ -1,5 +1,5 @@
-//! Tests of the fencing numbers that a process proposes to the masters. If they are not close to the masters' clocks,
-//! each lock of the process needs a second round of requests.
+//! Tests of the fencing numbers that a process proposes to the masters. If the proposals are not close to the masters'
+//! clocks, each lock of the process needs a second round of requests.
 
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,8 +15,8 @@ fn wall_micros() -> u64 {
     since.expect("after 1970").as_micros() as u64
 }
 
-/// Tests counters that a client has set whose clock is ahead, by less than the limit at which masters reject it. All
-/// masters then agree on a number at once, or in a second round of requests.
+/// Tests fencing counters that were set by a client whose clock is ahead, but by less than the limit at which masters
+/// reject a number. The masters agree on a number at once, or in a second round of requests.
 #[tokio::test]
 async fn process_adopts_granted_numbers_ahead_of_its_proposals() {
     const AHEAD: u64 = 400_000;
@@ -47,14 +47,13 @@ async fn process_adopts_granted_numbers_ahead_of_its_proposals() {
         let proposed = proposed.lock().expect("no panic").clone();
         let (before, after) = proposed.split_at(3);
         assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
-        // The clock has caught up with part of the difference since then, so only a quarter of it is
-        // required.
+        // Since then the clock has caught up with part of the difference, so only a quarter of it is required.
         assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
     }
 }
 
-/// Tests a second client that is granted a number while the first client confirms its own. The token must exceed the
-/// second client's number.
+/// A second client is granted a fencing number while the first client confirms its own number. The first client's token
+/// must exceed the second client's number.
 #[tokio::test]
 async fn fencing_number_exceeded_by_another_client_is_raised_before_it_becomes_a_token() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -86,8 +85,8 @@ async fn fencing_number_exceeded_by_another_client_is_raised_before_it_becomes_a
     guard.release().await;
 }
 
-/// Tests a hold that joins other holds of an owner. It gets a number that was granted earlier, which shows nothing
-/// about the masters' clocks.
+/// Tests a hold that joins other holds of the same lock. It gets a fencing number that was granted earlier. That number
+/// shows nothing about the masters' clocks.
 #[tokio::test]
 async fn client_that_joins_an_owner_continues_to_propose_its_own_time() {
     let behind = Arc::<Mutex<Vec<u64>>>::default();
@@ -121,7 +120,7 @@ async fn client_that_joins_an_owner_continues_to_propose_its_own_time() {
     behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
     let behind = behind.lock().expect("no panic").clone();
-    // If the process adopted the joined number, its proposals would be a second behind. Sending a request takes less
-    // time than that.
+    // If the process took the joined number as the time, its proposals would be a second behind. Sending a request
+    // takes less time than that.
     assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
 }

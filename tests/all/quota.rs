@@ -187,7 +187,7 @@ async fn quota_write_that_too_few_masters_confirm_is_unknown_and_hands_out_nothi
         for node in &nodes[..2] {
             node.change(writes(treatment.clone()));
         }
-        // The third master may or may not have stored the value. Its vote is not needed for the next `take`.
+        // The third master may or may not have stored the value. The next `take` succeeds without this master.
         nodes[2].change(writes(cut()));
         let error = quota.take(1).await.expect_err("unknown");
         assert!(matches!(error, ValueError::Unknown(_)), "{error}");
@@ -224,7 +224,8 @@ async fn quota_write_counts_only_in_the_server_run_that_was_read() {
         let master = node.master.clone();
         node.change(move |request| {
             if matches!(request, Request::Write { .. }) {
-                // The master restarts between read and write: the first without its data, the second with all its data.
+                // The master restarts between read and write. The first master loses its data, the second keeps all its
+                // data.
                 if n == 0 {
                     master.forget();
                 } else {
@@ -423,7 +424,7 @@ async fn quota_of_an_earlier_server_run_does_not_vote() {
     }
     let error = quota.take(1).await.expect_err("two values may be outdated");
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
-    // A client that declares the masters durable takes the value with the largest number.
+    // A client that declares the masters durable takes the value with the largest fencing number.
     let unguarded = settings(masters.urls()).restart_guard(RestartGuard::Off);
     let unguarded = unguarded.build().expect("good settings").quota("prizes");
     let left = unguarded.left().await.expect("three masters have a value");

@@ -16,8 +16,8 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const NODE_TIMEOUT: Duration = ms(50);
 const TTL: Duration = secs(1);
-/// The longest TTL. Masters accept proposed fencing numbers that are wrong by up to a limit. The TTL is more than twice
-/// this limit, so that numbers increase even if all data is lost.
+/// The longest TTL. Masters accept proposed fencing numbers that are wrong by up to a limit. This TTL is more than
+/// twice that limit, so that fencing numbers increase even if all data is lost.
 const MAX_TTL: Duration = secs(4);
 
 /// A simple random generator. One seed determines everything that is random in a test run.
@@ -90,7 +90,7 @@ impl Runtime for World {
     }
 }
 
-/// A simulated server: its data, the id of its server run, and the time until which it does not vote.
+/// A simulated server: its data, the id of its run, and the time until which it does not vote.
 struct Server {
     master: Master,
     run: u64,
@@ -168,7 +168,7 @@ async fn deliver(
 ) {
     let dice = &world.dice;
     let cut = || Err(Fault::Disconnected("cut".into()));
-    // A real driver checks before sending whether the request is withdrawn or void.
+    // Like a real driver, check just before sending whether the request is withdrawn or void.
     let run = {
         let server = server.lock().expect("no panic");
         let now = world.elapsed();
@@ -309,7 +309,7 @@ async fn one_run(seed: u64) -> Seen {
             ))
         })
         .collect();
-    // The time between two injected faults. It may be too short for a write between them.
+    // The longest time between two injected faults. It may be too short for a write between them.
     let pace = secs(1 + dice.below(8));
     let mut restarts = 0;
     while !callers.iter().all(tokio::task::JoinHandle::is_finished) {

@@ -171,7 +171,7 @@ async fn a_waiting_writer_stops_later_readers_and_neighbouring_readers_enter_tog
         let guard = tokio::time::timeout(secs(5), one).await.expect("soon");
         guards.push(guard.expect("no panic"));
     }
-    // All four readers get the lock at once. If they relied on their timers, that would take seconds.
+    // All four readers get the lock at once. With their timers alone, that would take seconds.
     assert!(released.elapsed() < secs(1), "{:?}", released.elapsed());
     assert!(guards.iter().all(quorate::LockGuard::is_valid));
 }

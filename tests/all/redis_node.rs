@@ -406,7 +406,7 @@ async fn a_stopped_master_costs_its_callers_one_timeout() {
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
 /// The replies of a master to a handshake: HELLO, three optional commands, INFO, the generation marker, eight scripts,
-/// CLIENT ID.
+/// and CLIENT ID.
 const GREETING: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
     "+OK\r\n",
@@ -434,8 +434,8 @@ fn slow_master() -> node::Dial {
         let mut handshakes = 0;
         let mut last = 0;
         while let Ok(count @ 1..) = stream.read(&mut input).await {
-            // Count commands by a star followed by a digit, with which each command begins. No argument in these tests
-            // contains both.
+            // Count commands by a star followed by a digit. Each command begins with these two characters, and no
+            // argument in these tests contains them.
             for &byte in &input[..count] {
                 asked += usize::from(last == b'*' && byte.is_ascii_digit());
                 last = byte;
@@ -736,7 +736,7 @@ fn redlock_continues_to_work_in_another_runtime() {
 }
 
 /// Tests that a master itself refuses a TTL above `max_ttl`, although the builder refuses such a TTL as well. A
-/// restarted master relies on the longest TTL that each client reported to it, so no client may exceed that TTL.
+/// restarted master relies on the longest TTL that each client reported to it before. So no client may exceed that TTL.
 #[tokio::test]
 async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     let masters = masters(1);
@@ -760,9 +760,9 @@ async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     }
 }
 
-/// Tests requests on a connection that the client has abandoned. A master executes them when it reads them, unless the
-/// next connection has closed the old connection. In this test the master reads them long after the releases were
-/// answered.
+/// Tests requests on a connection that the client has abandoned. Unless the client's next connection closes the old
+/// one, a master executes these requests when it reads them. In this test, the master reads them long after the
+/// releases were answered.
 #[tokio::test]
 async fn acquire_on_an_abandoned_connection_is_never_executed_after_its_release() {
     let masters = masters(1);

@@ -10,7 +10,7 @@ const ENDS: [&str; 9] = [
     ".rs", ".lua", ".md", ".toml", ".yml", ".yaml", ".json", ".svg", ".txt",
 ];
 
-/// A name in backticks with at least this many underscores is the name of a test, unless it is in [`NO_TESTS`].
+/// A name in backticks with this many underscores or more is the name of a test, unless it is in [`NO_TESTS`].
 const TEST_UNDERSCORES: usize = 4;
 
 /// Names of settings and metrics that are long enough to be mistaken for names of tests.
@@ -131,7 +131,7 @@ impl Checked {
     }
 
     /// Fails if a reference has no target. Also fails if fewer than `least` references were read, because then the
-    /// search for references does not work.
+    /// search itself does not work.
     fn finish(self, kind: &str, least: usize) {
         let (read, broken) = (self.read, self.broken.join("\n"));
         println!("{read} {kind}");

@@ -1,5 +1,5 @@
-//! Tests of the renewal of held locks, as the masters see it: that renewals are sent, when the validity of a renewed
-//! lock begins, and how soon a loss is reported.
+//! Tests of the renewal of held locks, as the masters see it: that renewals are sent, from when the validity of a
+//! renewed lock is counted, and how soon a loss is reported.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -101,7 +101,7 @@ impl World {
     }
 }
 
-/// When the validity ends of a lease with this TTL that was requested at `asked`.
+/// The time at which the validity of a lease ends that was requested at `asked` with this TTL.
 fn valid_from(asked: Instant, ttl: Duration) -> Instant {
     asked + ttl.saturating_sub(Drift::default().of(ttl))
 }
@@ -209,8 +209,8 @@ async fn validity_of_a_lock_counts_from_before_it_was_requested() {
     assert!(guard.valid_until() <= valid_from(asked, TTL));
 }
 
-/// Tests that a loss is reported once a majority has denied the lock. The report must not wait for the third master's
-/// answer, for another renewal, or for the end of the lease.
+/// Tests that a loss is reported once a majority has denied the lock. The report must wait neither for the third
+/// master's answer, nor for another renewal, nor for the end of the lease.
 #[tokio::test]
 async fn loss_is_reported_when_a_majority_has_answered() {
     let world = World::new();
@@ -271,7 +271,7 @@ async fn max_hold_below_the_ttl_limits_the_first_validity() {
     assert!(guard.valid_until() <= Instant::now() + most);
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::MaxHold));
-    // The lock is released at `max_hold`, although the guard still exists. The key does not wait for its expiry.
+    // The lock is released at `max_hold`, although the guard still exists. The keys are deleted before they expire.
     eventually("the keys are gone", || {
         world.nodes.iter().all(|node| {
             let free = |master: &mut quorate::node::memory::Master, now| {

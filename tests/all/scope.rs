@@ -10,8 +10,8 @@ use quorate::{LockGuard, Redlock, ScopeError};
 use crate::support::{ms, secs};
 
 #[expect(clippy::manual_async_fn, reason = "that it is `Send` is the point")]
-/// A helper function as a service would write it: runs a body under the lock of a tenant, and returns a future that can
-/// be spawned. The return type of a generic async closure cannot be named, so the body returns a boxed future.
+/// A helper function as a service would write it. It runs a body under the lock of a tenant, and returns a future that
+/// can be spawned. The return type of a generic async closure cannot be named, so the body returns a boxed future.
 fn for_tenant<'a, T: Send + 'a>(
     redlock: &'a Redlock,
     tenant: &'a str,

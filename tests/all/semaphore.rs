@@ -202,7 +202,7 @@ async fn process_requests_no_slot_that_it_holds() {
     for _ in 0..8 {
         held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
     }
-    // In each round of the loop one slot is free, each time a different slot.
+    // In each pass of the loop one slot is free, each time a different slot.
     for at in 0..8 {
         held.remove(at % 3).release().await;
         held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
@@ -268,7 +268,7 @@ async fn permit_cannot_be_shared() {
     );
 }
 
-/// Tests that an attempt requests the second slot at once, without the pause between two attempts.
+/// Tests that an attempt requests the second slot at once. It must not make the pause that is between two attempts.
 #[tokio::test]
 async fn unordered_waiter_requests_another_slot_at_once() {
     let masters = masters(3);

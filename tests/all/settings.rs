@@ -220,7 +220,7 @@ async fn invalid_resource_name_is_refused_with_the_limit() {
     assert_eq!(why, InvalidResource::Reserved);
     assert_says(&why, &["quorate:", "reserved"]);
     assert!(redlock.break_lock("").await.is_err());
-    // The prefix and the name of a lock may together form a reserved key, although neither of them is reserved.
+    // The prefix and the name of a lock may form a reserved key together, although neither is reserved alone.
     let split = good().prefix("quor").build().expect("good settings");
     assert_eq!(invalid(&split, b"ate:x").await, InvalidResource::Reserved);
     let longest = vec![b'x'; MAX_RESOURCE_LEN];

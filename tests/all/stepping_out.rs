@@ -51,8 +51,8 @@ async fn waiter_that_left_the_queue_returns_to_its_place() {
             }
         }
     };
-    // The first waiter gets the first ticket and gives up. So the queue is empty when the next waiter leaves it for a
-    // while.
+    // The first waiter gets the first ticket and gives up. So when the next waiter leaves the queue for a while, the
+    // queue is empty.
     let first = waiting("first", secs(2));
     queued(1).await;
     let old = waiting("old", secs(60));
@@ -81,8 +81,8 @@ async fn waiter_that_left_the_queue_returns_to_its_place() {
     assert_eq!(*order.lock().expect("no panic"), ["old", "young"]);
 }
 
-/// A master to which certain requests are sent late, one after the other. A request is not sent if its claim has been
-/// withdrawn by then.
+/// A master to which certain requests are sent late, one after the other. If the claim of such a request is withdrawn
+/// in the meantime, the request is not sent.
 struct LeavesLate {
     node: MemoryNode,
     waits: fn(&Request) -> bool,
@@ -126,9 +126,9 @@ impl Node for LeavesLate {
     }
 }
 
-/// Tests two masters, of which one refusal decides an attempt. The waiter must not count the other master as failed
-/// because the attempt did not wait for that master. Otherwise the waiter would leave the queue, and a later waiter
-/// would be served first. The same is tested with two sets of masters.
+/// With two masters, a single refusal decides an attempt, which then does not wait for the other master. The waiter
+/// must not treat that other master as failed. Otherwise it would leave the queue, and a later waiter would be served
+/// first. The same is tested with two sets of masters.
 #[tokio::test]
 async fn waiter_refused_before_it_asked_all_masters_keeps_its_place() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
@@ -167,7 +167,7 @@ async fn waiter_refused_before_it_asked_all_masters_keeps_its_place() {
 }
 
 /// Tests an acquire that one of two masters refuses. The other master receives the acquire only after the release of
-/// this attempt, and grants it. That grant must be undone, even if no caller waits for the outcome.
+/// this attempt, and grants it. This grant must be undone, even if no caller waits for the outcome.
 #[tokio::test]
 async fn grant_that_follows_its_own_release_is_undone() {
     for cut_short in [false, true] {

@@ -50,8 +50,8 @@ async fn lock_over_stores_excludes_has_tokens_and_is_released() {
     }
 }
 
-/// Tests a reader that joins and thereby extends the readers' key. A client that saw the key before must not treat the
-/// key as expired while that reader depends on it.
+/// Tests a reader that joins other readers, and so extends the expiry of their key. A client that saw the key before
+/// must not treat the key as expired while the joined reader needs it.
 #[tokio::test]
 async fn writer_waits_for_a_reader_that_joined_just_before_another_reader_expired() {
     for clocked in [true, false] {
@@ -198,8 +198,9 @@ async fn woken_waiter_reads_before_it_writes() {
                 .await
                 .expect("no panic")
                 .expect("the waiter gets its turn");
-            // The holder does not know that another waiter has been queued since, so its commit may fail because the
-            // record changed. The woken waiter knows that its knowledge is outdated, and reads first.
+            // The holder does not know that another waiter has been queued since. So its commit may fail because the
+            // record has changed. The woken waiter knows that its copy of the record is outdated, and reads the record
+            // first.
             let late = counted.stale.load(Ordering::Relaxed) - before;
             assert!(
                 late <= 1,

@@ -30,13 +30,13 @@ struct State {
     records: BTreeMap<Vec<u8>, Record>,
     last: u64,
     run: u64,
-    /// The number of commits that are still applied. At the commit after them the server closes the connection.
+    /// The number of commits that the server still applies before it closes the connection. `None` if it stays open.
     closes_after: Option<usize>,
     /// Whether the server has been up for only one second.
     young: bool,
     /// Whether the store cannot list its records.
     pageless: bool,
-    /// The time that a connection takes, in milliseconds.
+    /// The time that it takes to connect, in milliseconds.
     connects_in: u64,
 }
 
@@ -233,12 +233,12 @@ async fn records_are_read_again_after_a_restart_of_the_store() {
     seize(&one, "nightly").await.release().await;
     let disk = books.state().clone();
     seize(&one, "nightly").await.release().await;
-    // The last two changes of the store were not on the disk.
+    // The crash loses the last two changes of the store, which were not on the disk.
     books.restart_with(disk);
     seize(&one, "of this run").await.release().await;
     let guard = seize(&other, "nightly").await;
     guard.extend(secs(4)).await.expect("the lock is still held");
-    // The store has made as many changes since its restart as it lost, so its versions are those that the client
+    // Since its restart, the store has made as many changes as it lost. So its versions equal those that the client
     // remembers.
     let tried = one.try_acquire("nightly").await.expect("no fault");
     assert!(
@@ -307,7 +307,7 @@ async fn lock_whose_record_was_overwritten_ends_no_other_renewal() {
     let (version, state) = (books.state().last + 1, junk);
     let record = Record { version, state };
     books.state().records.insert(b"bad".to_vec(), record);
-    // The second renewal has been done by now. Without it, only 1.2 s of the lease would be left.
+    // The second renewal has been made by now. Without it, only 1.2 s of the lease would be left.
     tokio::time::sleep(ms(2_800)).await;
     assert!(good.remaining() > ms(1_800), "{:?}", good.report());
     let said = format!("{:?}", bad.report());

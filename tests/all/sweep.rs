@@ -80,7 +80,7 @@ async fn records(table: &Table) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn active_clients_remove_unneeded_records_only() {
     let world = Arc::new(World::new());
-    // If the store has no clock, a client may remove a record only after it has seen the record unchanged for as long
+    // A client may remove a record from a store without a clock only after it has seen the record unchanged for as long
     // as records are kept.
     let table = Table::new("table", false);
     let redlock = || {
@@ -143,8 +143,8 @@ async fn observer_is_notified_at_once_after_minutes_without_a_leader() {
     let mut seen = observer.election("boss").observe().expect("a good name");
     assert_eq!(seen.next().await, None);
     let seen = tokio::spawn(async move { seen.next().await.map(|leader| leader.term) });
-    // The store forgets an observer after a minute, and the observer polls every 400 s. So the observer must renew its
-    // request for announcements.
+    // The store forgets an observer after a minute, and the observer polls only every 400 s. So the observer must
+    // repeat its request for announcements before that.
     tokio::time::sleep(secs(150)).await;
     let began = tokio::time::Instant::now();
     let leads = candidate.election("boss").campaign("here").await;
@@ -158,7 +158,7 @@ async fn observer_is_notified_at_once_after_minutes_without_a_leader() {
 struct Reachable {
     table: Table,
     away: Arc<AtomicBool>,
-    /// How far the dates are ahead that the store gives to its changes, in microseconds.
+    /// The store gives each change a date. This is how far these dates are ahead of the clock, in microseconds.
     ahead: Arc<AtomicI64>,
 }
 
@@ -341,8 +341,8 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     number
 }
 
-/// Tests an idle session in which nothing was changed. The store's date was behind when the session began, and has been
-/// corrected since.
+/// Tests an idle session in which nothing was changed. When the session began, the dates of the store were behind. They
+/// have been corrected since.
 #[tokio::test(start_paused = true)]
 async fn idle_session_draws_no_fencing_number_from_an_outdated_date() {
     let world = Arc::new(World::new());
@@ -363,8 +363,8 @@ async fn idle_session_draws_no_fencing_number_from_an_outdated_date() {
     held.release().await;
 }
 
-/// Tests a ZooKeeper ensemble whose leading server has a clock that is ahead. The clock of the next leading server is
-/// correct.
+/// Tests a ZooKeeper ensemble whose leading server has a clock that is ahead. Then another server with a correct clock
+/// leads.
 #[tokio::test(start_paused = true)]
 async fn number_drawn_by_a_wrong_date_of_the_store_is_kept_until_a_day_after_that_date() {
     let world = Arc::new(World::new());

@@ -165,7 +165,7 @@ fn arrows(package: &str) -> Arrows {
         for path in paths.filter(|path| path.contains("::") && !path.ends_with("::")) {
             if folders || path.starts_with("crate::") {
                 let at = target(&from, path, &modules, folders);
-                // Re-exports of the root lead to no file.
+                // A path to a re-export of the root names no file, so it is left out.
                 to.extend(at.filter(|at| (folders || !at.is_empty()) && *at != from));
             }
         }

@@ -31,8 +31,8 @@ fn grouped(number: u64) -> String {
     }
 }
 
-/// Checks that the row shows the number for the short run of the tests and the number for the nightly run. CI does the
-/// short run.
+/// Checks that the row shows the number for the short run of the tests (`scripts/test` and `.ci/run`) and the number
+/// for the nightly run.
 fn shows(name: &str, short: u64, all: u64) {
     let (short, all) = (grouped(short), grouped(all));
     assert_eq!(row(name), [short.clone(), short, all], "{name}");
@@ -88,8 +88,8 @@ fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
         let code = text(&format!("chaos/tests/all/{file}.rs"));
         let nightly = code.matches(NIGHTLY).count() as u64;
         let tests = code.matches("#[test]").count() + code.matches("#[tokio::test").count();
-        // Of the other two files, count only the nightly tests. Their other tests read handmade histories, and start no
-        // chaos run.
+        // Of the other two files, count only the nightly tests. The rest of their tests read handmade histories, and
+        // start no chaos run.
         if file == "runs" {
             short = tests as u64 - nightly;
         }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait};
 use quorate_testbed::Masters;
 
-/// The heartbeat time of waiters. All keys of a dead waiter are gone after this time. Keys that must be gone earlier
-/// are expected to be gone within half of it.
+/// The heartbeat time of waiters. All keys of a dead waiter are gone after this time. Keys that must disappear earlier
+/// must be gone within half of this time.
 const HEARTBEAT: Duration = Duration::from_secs(8);
 
 /// The time limit for everything that must happen in a test, on a machine with other load.
@@ -190,7 +190,7 @@ async fn try_does_not_overtake_and_a_dropped_waiter_leaves_the_queue_at_once() {
     drop(guard);
 }
 
-/// Regression test: the task that ends leases processed the same lease again and again, forever.
+/// Regression test: the task that ends expired leases once processed the same lease again and again.
 #[tokio::test]
 async fn a_lock_whose_fixed_lease_has_ended_can_be_taken_by_the_same_process() {
     let redlock = Redlock::in_memory(3);

@@ -139,8 +139,8 @@ async fn waiter_killed_at_the_front_delays_the_others_by_its_heartbeat() {
     let began = Instant::now();
     guard.release().await;
     assert_eq!(others.await.expect("no panic"), 5);
-    // The ticket of a dead waiter is kept for half a TTL without a heartbeat. If no client removed the dead waiter
-    // after that, it would stay queued until the heartbeats of the other waiters expire as well.
+    // A dead waiter keeps its ticket for half a TTL without a heartbeat. If no client removed the dead waiter after
+    // that, it would stay queued until the heartbeats of the other waiters expire as well.
     let took = began.elapsed();
     assert!(took < STALLED / 3, "{took:?}");
 }

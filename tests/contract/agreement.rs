@@ -1,5 +1,5 @@
-//! The memory master must answer exactly like a real master: random sequences of requests are sent to both, and their
-//! replies are compared one by one.
+//! Tests that the memory master answers exactly like a real master. Random sequences of requests are sent to both
+//! masters, and their replies are compared one by one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,13 +27,13 @@ pub(crate) struct Times {
     heartbeats: [Duration; TICKETS.len()],
 }
 
-/// Durations that differ so much that a slow machine cannot confuse them. None of them ends during a test.
+/// Durations that are so different that a slow machine cannot confuse them. None of them ends during a test.
 pub(crate) const LASTING: Times = Times {
     ttls: [secs(60), secs(240), LONG],
     heartbeats: [secs(240); TICKETS.len()],
 };
 
-/// Some durations end during a test and some do not. So locks expire, and waiters die while others stay in the queue.
+/// Durations of which some end during a test. So locks expire, and some waiters die while others stay in the queue.
 pub(crate) const FLEETING: Times = Times {
     ttls: [BLINK, BLINK, LONG],
     heartbeats: [BLINK, BLINK, secs(240), secs(240)],
@@ -43,8 +43,8 @@ const BLINK: Duration = ms(60);
 
 const MONTH: Duration = secs(30 * 86_400);
 
-/// The largest difference between the times at which two masters consider the same duration as ended. Masters count in
-/// whole milliseconds, and their milliseconds do not begin at the same moment.
+/// Two masters may differ by this much in the time at which the same duration has ended. Masters count in whole
+/// milliseconds, and their milliseconds do not begin at the same moment.
 const GRAIN: Duration = ms(2);
 
 /// The largest allowed difference between remaining times reported by the two masters, which are asked one after the
@@ -61,7 +61,7 @@ const TICKETS: [u64; 4] = [3, 1, 3, 7];
 #[derive(Clone, Debug)]
 pub(crate) enum Deed {
     Acquire(Who, usize, i64),
-    /// Confirms a fencing token. The number is added to the current fencing counter.
+    /// Confirms a fencing token: the current fencing counter plus this number.
     Confirm(Who, i64),
     Value(ValueDeed),
     Release(Who, bool),
@@ -84,7 +84,7 @@ pub(crate) enum Deed {
     Nap,
     /// Waits until everything short-lived has expired.
     Rest,
-    /// Writes notes for the claims of several holders. Some of these claims are withdrawn.
+    /// Writes notes for the claims of several holders. Some of these claims may be withdrawn.
     Note(Vec<Who>),
     /// Puts a key of another data type (`true`), or a text of another client (`false`), in place of a note.
     StrangeNote(usize, bool),
@@ -93,10 +93,10 @@ pub(crate) enum Deed {
 /// One operation on the value that is stored under a lock.
 #[derive(Clone, Debug)]
 pub(crate) enum ValueDeed {
-    /// Reads the stored value. The number is added to the current fencing counter.
+    /// Reads the stored value, with a fencing number: the current fencing counter plus this number.
     Read(Who, i64),
-    /// Writes a digit as the stored value, or removes the value if there is no digit. The number is added to the
-    /// current fencing counter.
+    /// Writes a digit as the stored value, or removes the value if the digit is `None`. The fencing number of the write
+    /// is the current fencing counter plus the given number.
     Write(Who, i64, Option<u8>),
     Foreign(usize),
     /// Puts a string that is not a valid stored value under the key of the stored value.
@@ -123,9 +123,10 @@ pub(crate) enum Stand {
     Try,
     /// The claim is queued in order of arrival. The index selects one of a few waiters, each with a fixed ticket.
     Waiter(usize),
-    /// Locks the keys of one of [`SHAPES`]; with the index of a waiter, the claim has that waiter's ticket.
+    /// Locks the keys of the entry with this index in [`SHAPES`]. If the index of a waiter is given, the claim has that
+    /// waiter's ticket.
     Group(usize, Option<usize>),
-    /// Requests one of three semaphore slots; with the index of a waiter, the claim has that waiter's ticket.
+    /// Requests one of three semaphore slots. If the index of a waiter is given, the claim has that waiter's ticket.
     Permit(u8, Option<usize>),
 }
 
@@ -242,7 +243,8 @@ pub(crate) fn deed() -> impl Strategy<Value = Deed> {
             },
         )
     };
-    // The proposed numbers stay within the limit that a master's clock allows. Contract cases test the limit itself.
+    // The proposed fencing numbers stay within the limit that a master's clock allows. Contract cases test the limit
+    // itself.
     let shift = || -400_000..400_000i64;
     prop_oneof![
         8 => (who(), ttl(), shift()).prop_map(|(who, ttl, shift)| Deed::Acquire(who, ttl, shift)),
@@ -356,7 +358,7 @@ enum Act {
     Pass(Option<Duration>),
 }
 
-/// Turns an operation into a request. Both masters then get this same request.
+/// Turns an operation into a request, which is then sent to both masters.
 fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
     let ttls = times.ttls;
     let text = |number: u64| number.to_string().into_bytes();
@@ -432,7 +434,8 @@ fn extend_act(items: &[(Who, usize)], model: &Arm, times: &Times) -> Act {
     let claims: Vec<_> = items.iter().map(|(who, _)| who.claim(times)).collect();
     for claim in &claims {
         if let Some(group) = claim.group() {
-            // Choose an agreed number that is one below, at, or one above the current fencing counter.
+            // As the agreed fencing number, choose one below the current fencing counter, the counter itself, or one
+            // above it.
             let stands = counter(model, claim.key());
             let by = i64::from(claim.token().to_hex()[31] % 3) - 1;
             group.agreed(stands.saturating_add_signed(by));
@@ -568,8 +571,8 @@ impl Heard {
     }
 }
 
-/// Delays comparisons while something may have expired on one master and not yet on the other. Assumes that every
-/// operation has created something that expires after [`BLINK`].
+/// Delays comparisons while something may have expired on only one of the two masters. Every operation is assumed to
+/// have created something that expires after [`BLINK`].
 #[derive(Default)]
 struct Dusk {
     ends: Vec<(Instant, Instant)>,
@@ -577,7 +580,7 @@ struct Dusk {
 }
 
 impl Dusk {
-    /// Waits for as long as the operation `act` asks for, and then until nothing is about to expire.
+    /// If the operation `act` is a wait, waits for that time. Then waits until nothing is about to expire.
     async fn before(&mut self, act: &Act) {
         match act {
             Act::Pass(Some(nap)) => tokio::time::sleep(*nap).await,
@@ -604,7 +607,7 @@ impl Dusk {
         is_clear
     }
 
-    /// Waits while something is expiring, or would expire during the next operation.
+    /// Waits while something may be expiring now, or may expire during the next operation.
     async fn pass(&self) {
         let soon = self.longest + GRAIN;
         while let Some(to) = self.ends.iter().find_map(|(from, to)| {
@@ -692,7 +695,7 @@ impl Pair {
                 return Ok(());
             }
             if !is_fleeting && began.elapsed() > ms(300) {
-                // The machine was so slow that remaining times cannot be compared.
+                // The machine was too slow for a comparison of remaining times.
                 return Err(TestCaseError::reject("too slow to compare"));
             }
             let blur = if is_fleeting { dusk.blur() } else { BLUR };
@@ -752,7 +755,7 @@ impl Pair {
         }
         match request {
             _ if !answered => Err(Fault::Withdrawn),
-            // Notes are not compared for locks that readers or owners may share.
+            // The notes of locks that readers or owners may share are not compared.
             Request::Extend { items } if items.iter().any(|i| i.claim.group().is_some()) => {
                 let mut said = Ok(Answer::Extended(extended));
                 forget_note(&mut said);
@@ -766,8 +769,8 @@ impl Pair {
     fn compare_wake_ups(&self, place: usize) -> Result<(), TestCaseError> {
         let [a, b] = self.heard.each_ref().map(Heard::take);
         if let Master::Store(_) = self.server.master {
-            // A store's client that begins to listen gets a wake-up for every lock that it waits for. So the store may
-            // send more wake-ups than the memory master, but not fewer.
+            // When a store's client begins to listen, it gets a wake-up for every lock that it waits for. So the store
+            // may send more wake-ups than the memory master, but not fewer.
             let missed = a.iter().find(|key| !b.contains(key));
             prop_assert_eq!(missed, None, "wake-ups of deed {}", place);
         } else {
@@ -821,7 +824,7 @@ fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
 #[derive(Debug)]
 struct Seen(Said, Vec<(Option<Vec<u8>>, Option<Duration>)>);
 
-/// The index of the note in the list of [`Seen`]. The allowed time difference of a note is four times that of other
+/// The index of the note in the list of [`Seen`]. For a note, the allowed time difference is four times that of other
 /// keys.
 const NOTE: usize = 2;
 

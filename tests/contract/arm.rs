@@ -59,13 +59,13 @@ impl Arm {
         }
     }
 
-    /// A master under test that is a store in memory, with or without a clock of its own.
+    /// A master under test: a store in memory, with or without a clock of its own.
     pub(crate) fn table(clocked: bool) -> Self {
         let table = Table::new("table", clocked);
         Self::store(table.clone(), table)
     }
 
-    /// A master under test that is the store `store`. `other` is a second handle of the same store, for direct access.
+    /// A master under test: the store `store`. `other` is a second handle of the same store, for direct access.
     pub(crate) fn store<S: Store>(store: S, other: S) -> Self {
         let node = StoreNode::new(store);
         // The store is declared durable, like the servers of this suite, so no restart guard delays its votes.
@@ -78,7 +78,7 @@ impl Arm {
         }
     }
 
-    /// A master under test that is a started server of `program`. `None` means the machine's default program.
+    /// A master under test: a newly started server of `program`. `None` means the machine's default program.
     pub(crate) fn server(program: Option<PathBuf>) -> Self {
         let mut options = ServerOptions::new();
         if let Some(program) = program {
@@ -285,8 +285,8 @@ pub(crate) fn each(said: &[Extended]) -> Answer {
     Answer::Extended(said.to_vec())
 }
 
-/// Checks that `left` is the remaining time of the TTL `ttl`, which was just set. If a store has no clock, a client
-/// sees the lease end a little later.
+/// Checks that `left` is the remaining time of a TTL `ttl` that was just set. A lease in a store without a clock may
+/// seem to end a little later.
 #[track_caller]
 pub(crate) fn assert_about(left: Option<Duration>, ttl: Duration) {
     let left = left.unwrap_or_else(|| panic!("no expiry, expected {ttl:?}"));

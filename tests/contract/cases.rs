@@ -1,6 +1,6 @@
 //! The list of all contract cases, by module. Packages with other kinds of masters use this list as well.
 
-/// Passes the list of all cases to a macro.
+/// Calls a macro with the list of all cases.
 macro_rules! all_cases {
     ($with:ident) => {
         $with! {

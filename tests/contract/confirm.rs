@@ -39,8 +39,8 @@ pub(crate) async fn only_the_holder_can_confirm_its_fencing_token(arm: &Arm) {
     let said = arm.ask(confirm(&claim(KEY, 2), counter + 1)).await;
     assert_eq!(said, Ok(Answer::NotOurs));
     assert_eq!(arm.counter(KEY), Some(counter));
-    // A client that does not hold the lock cannot even confirm the present fencing number, and no client can confirm a
-    // number for a free lock.
+    // A client that does not hold the lock cannot even confirm the present fencing number. For a free lock, no client
+    // can confirm any number.
     let said = arm.ask(confirm(&claim(KEY, 2), counter)).await;
     assert_eq!(said, Ok(Answer::NotOurs));
     let said = arm.ask(confirm(&claim(b"free", 1), 7)).await;

@@ -13,7 +13,7 @@ use crate::support::secs;
 
 const KEY: &[u8] = b"job";
 const DAY: Duration = secs(86_400);
-/// How far ahead a wrong clock is that sets a fencing counter.
+/// A wrong clock that sets a fencing counter is ahead by this much.
 const AHEAD: Duration = secs(30 * 86_400);
 
 /// A claim on several keys for an ordered lock. The claim has no ticket.
@@ -48,8 +48,8 @@ fn assert_kept(arm: &Arm, key: &[u8], way: &str) {
     assert_about(arm.ttl(&fence(key)), DAY + ahead);
 }
 
-/// Tests a counter that was set while a clock was a month ahead. A day later, the counter is still above the masters'
-/// clocks.
+/// Tests a fencing counter that was set by a clock a month ahead. A day later, the counter must still be above the
+/// masters' clocks.
 pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number(
     arm: &Arm,
 ) {
@@ -70,7 +70,7 @@ pub(crate) async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_i
         assert_eq!(counter, ahead + 1, "{way}");
         assert_kept(arm, key, way);
     }
-    // With these requests the holder sets the fencing counter to a number that is ahead of the clocks.
+    // Each of these requests makes the master set the fencing counter to a number that is ahead of the clocks.
     let owner = group(&[KEY], &owner(), ahead);
     let asked: [(&str, Arc<Claim>, Request); 5] = [
         ("confirm", claim(KEY, 1), confirm(&claim(KEY, 1), ahead)),
@@ -100,7 +100,7 @@ pub(crate) async fn counter_raised_ahead_of_the_clock_expires_a_day_after_the_ti
     let said = arm.ask(read(&holder, number)).await;
     assert_eq!(said, Ok(Answer::CounterAbove(ahead)));
     assert_kept(arm, KEY, "the number of a value");
-    // If the key of a reader is restored while others hold the lock, the reader gets the next number.
+    // A reader whose key is restored by a renewal gets the next fencing number.
     arm.clear();
     arm.put(&fence(KEY), ahead.to_string().as_bytes(), Some(LONG));
     let reader = group(&[KEY], &Mode::Class(Class::Shared), number);

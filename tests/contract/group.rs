@@ -30,7 +30,7 @@ fn reader(key: &[u8], n: u8) -> Arc<Claim> {
     of_class(key, n, Class::Shared, 0)
 }
 
-/// The claim of a shared hold that was acquired with the fencing number `number`.
+/// The claim of a shared hold that already has the fencing number `number`.
 fn taken(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
     of_class(key, n, Class::Shared, number)
 }
@@ -54,8 +54,8 @@ pub(crate) async fn hold_that_joins_without_a_counter_gets_no_number_and_no_tick
         };
         assert!(why.contains("is gone"), "{why}");
         assert_eq!(state(arm, KEY).await.holds.len(), 1);
-        // The next renewal by the present holder restores the fencing counter. After that, further holds that join get
-        // a number again.
+        // The next renewal by the present holder restores the fencing counter. After that, further holds can join and
+        // get its fencing number again.
         let renewed = arm.ask(extend(&[(&hold(1, number), LONG)])).await;
         assert_eq!(renewed, Ok(each(&[Extended::Kept])));
         let joined = arm.granted(acquire(&hold(2, 0), LONG, now())).await;
@@ -130,8 +130,8 @@ pub(crate) async fn force_released_hold_does_not_join_a_later_class(arm: &Arm) {
     assert_eq!(values, [hex(3)]);
 }
 
-/// Tests readers and holds of one owner after a forced release. The break marker lasts for two days. During that time,
-/// holds that were acquired after the forced release must still be restored on the master.
+/// Tests readers and holds of one owner after a forced release, which leaves a break marker for two days. During that
+/// time, holds that were acquired after the forced release must still be restored on the master.
 pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restored(arm: &Arm) {
     for class in [Class::Shared, Class::Owner("job 7".into())] {
         arm.clear();
@@ -142,7 +142,7 @@ pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restore
         arm.ask(smash(KEY))
             .await
             .expect("the lock is force-released");
-        // The second hold agreed on a fencing number that this master did not receive.
+        // The hold with number + 7 has agreed on a fencing number that this master did not receive.
         for broken in [hold(1, number), hold(2, number + 7), hold(3, number)] {
             let kept = arm.ask(extend(&[(&broken, LONG)])).await;
             assert_eq!(kept, Ok(each(&[Extended::NotOurs])));
@@ -151,7 +151,8 @@ pub(crate) async fn hold_acquired_after_a_forced_release_of_its_class_is_restore
         let later = hold(4, number + 8);
         let kept = arm.ask(extend(&[(&later, LONG)])).await;
         assert_eq!(kept, Ok(each(&[Extended::Restored])));
-        // The hold with number + 8 is force-released as well. After that, none of the earlier holds can return either.
+        // The hold with number + 8 is force-released as well. After that, neither this hold nor an earlier one can
+        // return.
         arm.ask(smash(KEY))
             .await
             .expect("the lock is force-released");

@@ -82,7 +82,7 @@ pub(crate) async fn heartbeat_restores_a_missing_ticket_key(arm: &Arm) {
     }
 }
 
-/// Tests a waiter that drew a smaller ticket than the waiters that are queued now, but whose request arrives late.
+/// Tests a waiter whose request arrives late. It drew a smaller ticket than the waiters that are queued now.
 pub(crate) async fn missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_waiter_with_a_smaller_one(
     arm: &Arm,
 ) {

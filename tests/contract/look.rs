@@ -104,7 +104,7 @@ pub(crate) async fn break_marker_outlives_the_longest_ttl_of_any_client(arm: &Ar
         .await
         .expect("the lock is force-released");
     assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
-    // If a lock of readers or of an owner is force-released later, the marker's lifetime is extended.
+    // If a lock of readers or of an owner is force-released again, the marker's lifetime is extended.
     arm.put(&mark(KEY), b"\nanother\n", Some(secs(1)));
     let part = Part {
         key: KEY.into(),
@@ -125,7 +125,7 @@ pub(crate) async fn break_marker_outlives_the_longest_ttl_of_any_client(arm: &Ar
     );
 }
 
-/// Tests 480 forced releases, which is one every three minutes for a day.
+/// Tests 480 forced releases: one every three minutes for a day.
 pub(crate) async fn first_of_hundreds_of_force_released_holders_cannot_return(arm: &Arm) {
     for n in 1..=96 {
         let mut bytes = [n; 16];
@@ -184,7 +184,7 @@ pub(crate) async fn forced_release_does_not_delete_a_lock_key_of_another_data_ty
     arm.put_foreign(KEY);
     assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
-    // If only the counter key has another data type, the forced release changes nothing at all.
+    // If only the fencing counter has another data type, the forced release changes nothing at all.
     arm.put(b"second", b"holder", None);
     arm.put_foreign(&fence(b"second"));
     assert_eq!(arm.ask(smash(b"second")).await, Err(Fault::WrongType));

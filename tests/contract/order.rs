@@ -40,7 +40,8 @@ pub(crate) async fn every_request_is_answered_once(arm: &Arm) {
     arm.ask(look(KEY)).await.expect("the master answers");
     let mut wanted = Vec::new();
     for n in 0..MANY {
-        // Most requests are withdrawn, in long sequences after which nothing is left to send.
+        // Most requests are withdrawn, up to 1,200 in a row. So at times the node has nothing to send although requests
+        // are queued.
         let withdrawn = n % 1_500 < 1_200;
         let claim = claim(format!("job {n}").as_bytes(), 1);
         if withdrawn {

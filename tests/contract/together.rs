@@ -1,5 +1,5 @@
-//! Requests that are sent to a master as one call must be answered, and must change its state, as if each was sent by
-//! itself. Random bursts are sent to two real servers, and compared reply by reply.
+//! Requests that are sent to a master as one call must be answered, and must change its state, as if each request was
+//! sent alone. Random bursts of requests are sent to two real servers, and compared reply by reply.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::support::asking::{self, Ears, Said};
 use crate::support::seed::seed;
 use crate::support::{ms, secs};
 
-/// The number of locks. It is smaller than a burst, so some requests of a burst use the same lock.
+/// The number of locks. A burst has more requests than this, so some of its requests use the same lock.
 const LOCKS: usize = 24;
 
 /// The largest allowed difference between the remaining times of two keys that were set at the same time.
@@ -32,7 +32,8 @@ const PROCESS: &str = "0000000000000007";
 enum Step {
     /// A burst that is sent one request after the other to one master, and all at once to the other.
     Burst(Vec<Ask>),
-    /// Adds waiters to a lock's queue. Those marked `false` die at once and stay in the queue.
+    /// Adds waiters to a lock's queue, one per entry. A waiter whose entry is `false` dies at once and stays in the
+    /// queue.
     Line(usize, Vec<bool>),
     /// Puts a key of another data type: the prefix of the key's name, and the index of the lock.
     Foreign(&'static str, usize),
@@ -57,7 +58,7 @@ struct Ask {
 
 #[derive(Clone, Copy, Debug)]
 enum Verb {
-    /// Acquires a lock: the index of its TTL, and the distance of the proposed fencing number from now in milliseconds.
+    /// Acquires a lock: the index of its TTL, and the proposed fencing number as a distance from now in milliseconds.
     Acquire(usize, i64),
     Withdrawn,
     Release(bool),
@@ -126,7 +127,7 @@ impl Ask {
     }
 }
 
-/// Random requests. If `lines` is true, most of them are for locks with queues, otherwise most are for locks without.
+/// Random requests. If `lines` is true, most requests are for locks with queues, otherwise most are for locks without.
 /// If `cut` is true, some proposed fencing numbers are so high that the masters' clocks limit them.
 fn ask(cut: bool, lines: bool) -> impl Strategy<Value = Ask> {
     let shift = move || {

@@ -1,5 +1,5 @@
-//! Contract cases: the stored value under a lock on one master. The holder reads the value, and the client with the
-//! largest fencing number writes it.
+//! Contract cases: the stored value under a lock on one master. Only the holder can read the value. A write is decided
+//! by its fencing number.
 
 use quorate::node::{Answer, Claim, Fault, NewValue, Request, ServerRun, StoredValue};
 use quorate::{Instant, Token};
@@ -22,7 +22,8 @@ async fn held(arm: &Arm, n: u8) -> (Arc<Claim>, u64) {
     (claim, number)
 }
 
-/// Reads the stored value; the read must succeed. Returns the id of the server run, and the value.
+/// Reads the stored value, which must succeed. Returns the id of the server run (the run of the server process), and
+/// the value.
 async fn found(arm: &Arm, claim: &Arc<Claim>, number: u64) -> (ServerRun, Option<StoredValue>) {
     match arm.ask(read(claim, number)).await {
         Ok(Answer::Value { run, stored }) => (run, stored),
@@ -81,7 +82,7 @@ pub(crate) async fn read_of_a_stored_value_sets_the_counter_to_the_number_of_its
     found(arm, &claim, number + 7).await;
     assert_eq!(arm.counter(KEY), Some(number + 7));
     assert_about(arm.ttl(&fence(KEY)), secs(86_400));
-    // The write also sets the fencing counter if the counter key is missing.
+    // The read also sets the fencing counter if the counter key is missing.
     arm.delete(&fence(KEY));
     found(arm, &claim, number + 7).await;
     assert_eq!(arm.counter(KEY), Some(number + 7));
@@ -109,7 +110,7 @@ pub(crate) async fn stored_value_with_a_larger_number_is_readable_by_a_later_hol
     arm: &Arm,
 ) {
     let (first, number) = held(arm, 1).await;
-    // The value was written with a fencing number from a clock that was a day ahead.
+    // The stored value was written with a fencing number from a clock that was a day ahead.
     let ahead = number + 86_400_000_000;
     written(arm, write(&first, ahead, b"3")).await;
     arm.put(&fence(KEY), number.to_string().as_bytes(), Some(secs(600)));
@@ -149,7 +150,7 @@ pub(crate) async fn write_with_a_number_below_the_counter_is_refused(arm: &Arm) 
 pub(crate) async fn write_with_a_number_below_that_of_the_stored_value_is_refused(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     written(arm, write(&claim, number, b"3")).await;
-    // After a day without use of the lock, its counter has expired and the stored value remains.
+    // If the lock is not used for a day, its fencing counter expires, and the stored value remains.
     arm.delete(&fence(KEY));
     let said = arm.ask(write(&claim, number - 1, b"9")).await;
     assert_eq!(said, Ok(Answer::CounterAbove(number)));
@@ -159,7 +160,7 @@ pub(crate) async fn write_with_a_number_below_that_of_the_stored_value_is_refuse
 pub(crate) async fn write_with_a_number_below_that_of_a_removal_is_refused(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     written(arm, write(&claim, number, b"3")).await;
-    // A later holder, whose acquire this master has not received, removes the value.
+    // A later holder removes the value. This master has not received the acquire of that holder.
     written(arm, remove(&claim, number + 1)).await;
     assert_eq!(arm.counter(KEY), Some(number + 1));
     let late = arm.ask(write(&claim, number, b"3")).await;
@@ -195,8 +196,8 @@ pub(crate) async fn stored_value_of_another_server_run_is_trusted_on_durable_ser
     let text = format!("{number} {} 3 of 4", "0".repeat(40));
     arm.put(&value(KEY), text.as_bytes(), None);
     let (run, there) = found(arm, &claim, number).await;
-    // The servers and stores of this suite are declared durable, so the values that they stored before a restart count.
-    // The memory master is not durable.
+    // The servers and stores of this suite are declared durable, so the values that they stored before a restart are
+    // trusted. The memory master is not durable.
     let lasts = !matches!(arm.master, Master::Memory(_));
     assert_eq!(there, Some(stored(number, b"3 of 4", lasts)));
     assert_ne!(run.as_str(), "0".repeat(40));
@@ -288,8 +289,8 @@ pub(crate) async fn write_after_its_deadline_is_not_sent(arm: &Arm) {
 pub(crate) async fn write_applies_only_to_the_server_run_that_was_read(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     let (here, _) = found(arm, &claim, number).await;
-    // The lock has been released. The master still accepts or refuses a late write by its fencing number, if the write
-    // names the server run that was read.
+    // The lock has been released. The master still decides on a late write by its fencing number, if the write names
+    // the server run that was read.
     claim.withdraw();
     let to = |run: ServerRun| Request::Write {
         claim: claim.clone(),

@@ -1,6 +1,8 @@
-//! Other Redlock clients use the same lock key: their locks exclude ours, and ours exclude theirs.
+//! Tests with other Redlock clients that use the same lock key: while one of two clients holds the lock, the other is
+//! refused.
 //!
-//! `scripts/interop` installs these clients and runs the tests. Without them, each test reports that it was skipped.
+//! `scripts/interop` installs these clients and runs the tests. Without the clients, each test reports that it was
+//! skipped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -73,8 +75,8 @@ fn pottery() -> Option<Command> {
     Some(command)
 }
 
-/// Checks that while one of the two clients holds the lock, the other is refused. `prefix` is the text that the other
-/// client puts before the resource name.
+/// Checks that while one of two clients holds the lock, the other client is refused. One client is this library.
+/// `prefix` is the text that the other client puts before the resource name.
 async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &str) {
     let Some(command) = peer() else {
         eprintln!("SKIPPED: the peer is not installed; scripts/interop installs and runs this");

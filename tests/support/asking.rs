@@ -58,7 +58,7 @@ impl Ears {
         said
     }
 
-    /// Whether no answer has arrived that was not read yet.
+    /// Whether every answer that has arrived was read.
     pub(crate) fn is_silent(&mut self) -> bool {
         self.receiver.try_recv().is_err()
     }
@@ -109,7 +109,7 @@ pub(crate) fn classic(key: &[u8], n: u8) -> Arc<Claim> {
     Arc::new(Claim::new("", key, token(n), false))
 }
 
-/// A claim with a fencing counter, the token `n` and the ticket `number`.
+/// A claim with a fencing counter, the token `n` (see [`token`]) and the ticket `number`.
 pub(crate) fn queued(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
     let place = Ticket {
         waiter: format!("{n:016x}:1").into(),

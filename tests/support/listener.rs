@@ -37,7 +37,8 @@ impl Listener {
 ///
 /// While a process has a single subscriber, `tracing` asks only the first thread that reaches a callsite whether
 /// anybody wants its events, and remembers the answer. If that thread belongs to another test and has no subscriber,
-/// the callsite stays off for this test too. So there is always a second subscriber, which ignores everything.
+/// the callsite stays off for this test too. To avoid this, there is always a second subscriber, which ignores
+/// everything.
 pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
     static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
     LazyLock::force(&SECOND);

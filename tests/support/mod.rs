@@ -33,9 +33,9 @@ pub(crate) fn masters(n: usize) -> Masters {
     Masters::start(n).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Settings for `urls` of masters that the test has just started. The TTL is longer than any test waits. So if a key is
-/// gone before its TTL ends, a client has deleted it. The node timeout is ten times the default, because on a busy
-/// machine a good master sometimes needs more than 50 ms.
+/// Settings for `urls` of masters that the test has just started. The TTL is longer than any test waits. So if a key
+/// disappears, a client has deleted it. The node timeout is ten times the default, because on a busy machine a healthy
+/// master sometimes needs more than 50 ms.
 pub(crate) fn settings<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBuilder {
     Redlock::builder()
         .masters(urls)

@@ -115,7 +115,7 @@ fn core(c: &mut Criterion) {
     group.finish();
 }
 
-/// Reads commands and answers each of them like a master. The answer depends on the command's name alone.
+/// Reads commands and answers each of them like a master. The answer depends only on the name of the command.
 async fn serve(mut stream: DuplexStream) {
     let mut input = Vec::with_capacity(1 << 16);
     let mut out = Vec::with_capacity(1 << 16);

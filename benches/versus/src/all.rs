@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) {
     let limit = Duration::from_secs(60 * args.minutes);
     let parts = parts(args);
     let mut page = heading();
-    // Write the file already now, so that a bad path fails at once and not after half an hour.
+    // Write the file already now, so that a path that cannot be written fails at once and not after half an hour.
     std::fs::write(&args.out, &page).expect("a file that can be written");
     for (n, part) in parts.iter().enumerate() {
         let left: u64 = parts[n..].iter().map(|part| part.seconds).sum();
@@ -184,7 +184,7 @@ fn heading() -> String {
     )
 }
 
-/// Runs one part. Returns its output, and a text about how it ended if it failed.
+/// Runs one part. Returns its output, and a text that says how the part failed, if it did.
 fn one(part: &Part, limit: Duration) -> (String, String) {
     if limit < Duration::from_secs(5) {
         return (String::new(), ", left out: the time was up".to_owned());

@@ -35,9 +35,7 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    /// The prefix of the resources that the implementation locks. Each implementation needs its own prefix, because a
-    /// release of the baseline returns at the answer that completes a majority: its last releases may arrive after
-    /// requests on another connection.
+    /// All implementations, in the order in which the tables list them.
     pub(crate) const ALL: [Self; 8] = [
         Self::Floor,
         Self::FloorAll,
@@ -63,9 +61,9 @@ impl Name {
         }
     }
 
-    /// The prefix of the resources that the implementation locks. Implementations need different prefixes because a
-    /// release of the baseline returns at the q-th answer: its last releases may arrive after requests on another
-    /// connection.
+    /// The prefix of the resources that the implementation locks. Each implementation has its own prefix, because a
+    /// release of the baseline returns when a majority has answered. Its remaining releases may arrive after requests
+    /// on another connection.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Floor => "floor",

@@ -32,12 +32,13 @@ pub(crate) struct Args {
 const MASTERS: usize = 5;
 const SLOW: Duration = Duration::from_millis(20);
 
-/// The fault of the last one or two of the five masters. The field is the number of these masters.
+/// The fault of one or two of the five masters: of the last ones, or for `Slow` of the first ones. The field is the
+/// number of these masters.
 #[derive(Clone, Copy, PartialEq)]
 enum Trouble {
     Stopped(usize),
     Dead(usize),
-    /// The masters are behind proxies that add 20 ms of latency.
+    /// The proxies in front of the masters add 20 ms of latency.
     Slow(usize),
 }
 
@@ -322,7 +323,7 @@ async fn until_served(masters: &Arc<Masters>) -> Duration {
     served.saturating_duration_since(returned)
 }
 
-/// The longest time between two acquisitions around `event`.
+/// The longest time between two acquisitions of this client, from shortly before `event` until 900 ms after it.
 async fn longest_pause(
     client: &quorate::Redlock,
     masters: &Arc<Masters>,

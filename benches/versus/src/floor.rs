@@ -3,9 +3,9 @@
 //! The baseline has one multiplexed connection per master, sends `SET NX PX` to all masters at once, and continues at
 //! the answer that completes a majority. A release sends a compare-and-delete script to all masters at once, and
 //! continues at the answer that completes a majority as well. A separate task awaits the remaining answers of a
-//! release. Without it, the driver would never send a queued request whose future was dropped, and then some masters
-//! would keep the key. The baseline deliberately has no timeouts, reconnects or renewals: it is only for comparison,
-//! not for use.
+//! release. Without this task, the futures of these answers would be dropped. Then redis-rs would never send the
+//! requests that are still queued, and some masters would keep the key. The baseline deliberately has no timeouts,
+//! reconnects or renewals: it is only for comparison, not for use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,7 +55,8 @@ impl Floor {
     pub(crate) async fn connect(urls: &[String], released: Released) -> Self {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
-            // The buffer is larger than any load here, so that requests never wait for a place in the driver's queue.
+            // This buffer is larger than the load of any measurement here, so requests never wait for a place in the
+            // driver's queue.
             .set_pipeline_buffer_size(16_384);
         let mut connections = Vec::new();
         let (mut release, mut extend) = (String::new(), String::new());
@@ -163,7 +164,7 @@ async fn count<F: Future<Output = Option<Value>>>(
             match answers.poll_next_unpin(cx) {
                 Poll::Ready(Some(answer)) => count += usize::from(answer.is_some_and(|v| yes(&v))),
                 Poll::Ready(None) => return Poll::Ready(()),
-                // Check the count only when every future was polled, because only then every request has been queued.
+                // Look at the count only after every future was polled. Only then has every request been queued.
                 Poll::Pending if count >= enough => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }

@@ -38,8 +38,8 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The largest increase in a series of costs, as a ratio to the smallest cost before it. So a fall that is followed by
-/// a rise counts as a rise.
+/// The largest increase in a series of costs, as a ratio to the smallest cost before the increase. So if the costs fall
+/// first and then rise, the rise is still found.
 pub(crate) fn climb(costs: impl IntoIterator<Item = f64>) -> f64 {
     let (mut least, mut climb) = (f64::NAN, f64::NAN);
     for cost in costs {

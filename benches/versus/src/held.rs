@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// The implementations that are measured
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Name::Classic, Name::Default])]
     only: Vec<Name>,
-    /// The number of rounds
+    /// The number of rounds of measurements
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// The time in seconds for which the steady state is measured; it should cover at least two renewals
@@ -141,7 +141,7 @@ pub(crate) fn run(args: &Args) {
         let memory = of(|row| row.seen.memory_per_lock);
         let cpu = of(|row| row.seen.cpu_percent).median;
         let lost: usize = rounds.iter().map(|row| row.seen.lost).sum();
-        // The baseline does not notice when a lock is lost, so its number of losses is not shown.
+        // The baseline does not notice that a lock is lost, so no number of losses is shown for it.
         let unless = |text: String| match name {
             Name::Floor => "-".to_owned(),
             _ => text,
@@ -222,7 +222,7 @@ pub(crate) struct Hold {
     pub(crate) node_timeout_ms: Option<u64>,
     /// Whether the holders write notes to the masters.
     pub(crate) notes: bool,
-    /// Whether the remaining leases and the cost of a further cycle are not measured.
+    /// Whether to skip the measurement of the remaining leases and of the cost of a further cycle.
     pub(crate) brief: bool,
 }
 
@@ -338,8 +338,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     println!("over");
     // Every lock was renewed by now, so the memory that renewals need is included.
     let memory = own_memory().saturating_sub(before);
-    // Reading the leases of all guards takes processor time itself, so it is done after the measurement of processor
-    // time.
+    // Reading the leases of all guards takes processor time. So it is done only after the processor time was measured.
     let looking = if args.brief { 0 } else { args.seconds };
     let margin = least_margin(&guards, Duration::from_secs(looking)).await;
     let causes = losses(&guards);
@@ -411,11 +410,11 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
         .await
 }
 
-/// The client's processor time for one cycle of acquire and release, measured with 16 tasks. The processor time of the
-/// renewals is subtracted.
+/// The client's processor time for one cycle of acquire and release, measured with 16 tasks. `renewals` is the
+/// processor time of the renewals, which is subtracted.
 async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
-    // This process only needs its own processor time; the parent process reads the masters' counters. So an empty set
-    // of masters is enough here.
+    // The parent process reads the masters' counters, and this process needs only its own processor time. So an empty
+    // set of masters is enough here.
     let none = Masters::start(0).expect("nothing to start");
     let time = Duration::from_millis(300);
     burst(&client, name, &none, 16, time).await;

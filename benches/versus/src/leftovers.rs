@@ -122,7 +122,7 @@ fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
 async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
     let mut left = keys(masters);
-    // A queue key is kept for one heartbeat interval after its last waiter has left, so wait until it is gone.
+    // The key of a queue lives for one heartbeat time after the last waiter has left, so wait until it is gone.
     for _ in 0..50 {
         if left == 0 {
             break;
@@ -169,8 +169,8 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
         };
         let acquire = redlock.acquire(resource);
         let outcome = if dice.roll(4) == 0 {
-            // Drop the future after a number of polls, not after a time: timers are exact only to a millisecond, while
-            // a number of polls can drop the future at any point.
+            // Drop the future after a number of polls, not after a time. Timers are exact only to a millisecond, so
+            // they cannot drop the future at every point.
             let polls = dice.roll(12);
             let mut acquire = std::pin::pin!(acquire);
             let mut polled = 0;

@@ -221,7 +221,8 @@ async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) 
         } else {
             (100, time / 5)
         };
-        // The order rotates, so that every implementation is measured first, second, and so on, equally often.
+        // In each round a different implementation begins, so that each one is measured at every position equally
+        // often.
         let turns = |n: usize| (round + n) % clients.len();
         for n in 0..clients.len() {
             let (name, client) = &clients[turns(n)];
@@ -288,7 +289,7 @@ fn with(count: usize, args: &Args) {
     }
 }
 
-/// The spread of the ratios between this implementation's value and the baseline's value, with one ratio per round.
+/// The ratios of this implementation's value to the baseline's value, one ratio per round, as a spread.
 fn over_floor(seen: &[Rounds], n: usize, value: impl Fn(&Rounds, usize) -> f64) -> Spread {
     let rounds = seen[n].alone.len();
     Spread::of((0..rounds).map(|round| value(&seen[n], round) / value(&seen[0], round)))
@@ -432,7 +433,7 @@ fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
     }
 }
 
-/// A quantile over the samples of all rounds together. A single round has too few samples for high quantiles.
+/// A quantile of the samples of all rounds together, because a single round has too few samples for high quantiles.
 fn pooled(rounds: &[Samples], pick: fn(&Samples) -> &Vec<u64>, share: f64) -> f64 {
     let mut all: Vec<u64> = rounds
         .iter()

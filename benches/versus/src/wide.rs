@@ -1,5 +1,5 @@
-//! Measures masters that are far apart. An acquisition should take as long as the master that completes a majority
-//! needs, and no longer.
+//! Measures masters that are far apart. An acquisition should take only as long as the answer that completes a
+//! majority.
 
 use std::sync::Arc;
 use std::time::Duration;

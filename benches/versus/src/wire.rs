@@ -1,8 +1,8 @@
 //! The hand-written baseline: a client with the protocol of the redis-rs baseline, but with hand-written RESP over
 //! plain TCP.
 //!
-//! One task per connection drains a queue and sends all queued requests in one write. The figures show the cost that
-//! remains when the client library costs next to nothing. Only the replies to acquire and release are supported.
+//! One task per connection empties a queue and sends all queued requests in one write. So the figures show the cost
+//! that remains when the client library costs next to nothing. Only the replies to acquire and release are supported.
 //!
 //! With the scripts of `quorate` in place of the two commands, the figures show the least that the default settings can
 //! cost on these servers. Any cost above that is the cost of the library.
@@ -105,7 +105,8 @@ struct Queue {
     rounds: Vec<Arc<Round>>,
 }
 
-/// One request to all masters. The lower half of the counter counts all answers, the upper half the positive ones.
+/// One request to all masters. The lower half of the counter counts all answers, the upper half only the positive
+/// answers.
 struct Round {
     votes: AtomicUsize,
     quorum: usize,

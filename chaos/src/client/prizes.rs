@@ -19,9 +19,9 @@ use crate::workload::{Locker, Workload};
 
 /// The number of prizes in each quota.
 const PRIZES: u64 = 10;
-/// Every n-th quota is not a quota of prizes but the record of a job that runs once. This is n.
+/// One quota in this many is the record of a job that runs once. The other quotas hand out prizes.
 const RECORDS: usize = 3;
-/// The period of a job that runs once per period. It is so long that no chaos run lasts until the next period.
+/// The period of a job that runs once per period. No chaos run lasts until the next period.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The number of quotas with units left that the operator tries to keep available.
 const OPEN: usize = 3;

@@ -334,7 +334,7 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
             .0
     };
     // With a TTL of one second, a leftover key is excused for the TTL and one further second, because a fault may have
-    // delayed a request for so long.
+    // delayed a request by this time.
     assert_eq!(
         left("file", 97_900, kind("late-requests")),
         Verdict::Invalid

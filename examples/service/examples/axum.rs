@@ -45,8 +45,8 @@ impl From<ScopeError> for Failure {
     }
 }
 
-/// Writes an invoice. If the lock is lost, the body of the scope is dropped. If this process is paused and the lock
-/// expires, the fencing token protects the resource that the body writes to.
+/// Writes an invoice. If the lock is lost, the body of the scope is dropped. If this process is paused until the lock
+/// has expired, the fencing token protects the resource that the body writes to.
 async fn invoice(
     State(service): State<Service>,
     Path(customer): Path<u32>,

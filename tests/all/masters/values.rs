@@ -1,5 +1,5 @@
-//! Tests that `open` copies stored values to the next masters, as a holder of the lock would write them
-//! (docs/protocol.md, "Values while masters are replaced").
+//! Tests that `open` copies stored values to the masters that replace the old ones, as a holder of the lock would write
+//! them (docs/protocol.md, "Values while masters are replaced").
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Scene {
     }
 }
 
-/// Closes the old masters, waits, and opens the next masters. Returns the result of `open`.
+/// Closes the old masters, waits, and opens the masters that replace them. Returns the result of `open`.
 async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
     let change = both.change().expect("a change");
     change.close().await.expect("closed");
@@ -101,7 +101,7 @@ async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
         missing.iter().any(|line| line.contains("\"job\"")),
         "{missing:?}"
     );
-    // The master with the latest value can be reached again.
+    // The master with the latest value is reachable again.
     let both = scene.both_without(&[]);
     let open = opened(&both).await.expect("open");
     assert_eq!(carried(&open), ["\"job\": carried"]);
@@ -214,7 +214,7 @@ async fn stored_values_of_an_abandoned_change_do_not_count_again() {
     assert_eq!(scene.next().quota("beans").left().await, Ok(3));
 }
 
-/// Runs an at-least-once job. The masters are closed while the job runs. Returns whether the job's record was written.
+/// Runs an at-least-once job, and closes the masters while the job runs. Returns whether the job's record was written.
 async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
     let both = scene.settings(0..3).next_masters(scene.urls(2..5));
     let both = both.max_ttl(secs(20)).ttl(secs(20)).build().expect("both");
@@ -320,7 +320,7 @@ async fn counter_is_not_copied_while_an_owner_holds_the_lock() {
     assert!(u128::from(super::number(&next).await) > hour);
 }
 
-/// Tests stored values that are left over on the next masters from earlier. `open` removes them, because no old master
+/// Tests stored values that are left on the next masters from earlier use. `open` removes them, because no old master
 /// has them.
 #[tokio::test]
 async fn next_master_with_outdated_values_is_named_and_they_are_removed() {
@@ -350,9 +350,9 @@ async fn next_master_with_outdated_values_is_named_and_they_are_removed() {
         .expect("created");
 }
 
-/// Tests a change in which some masters stay, so that a majority of the next masters has values, but not all the latest
-/// one. A client of both sets wrote an earlier value to a new master, and an old client wrote a later value to a
-/// majority of the old masters.
+/// Tests a change in which some masters stay. Every next master has a value, but not the same one: a client of both
+/// sets wrote an earlier value to the new master, and then an old client wrote a later value to a majority of the old
+/// masters.
 #[tokio::test]
 async fn quota_units_taken_before_the_change_are_not_returned() {
     let scene = Scene::start();
@@ -375,8 +375,8 @@ async fn quota_units_taken_before_the_change_are_not_returned() {
     assert_eq!(next.quota("beans").left().await, Ok(4));
 }
 
-/// Tests that `open` waits for the holder of the lock of a stored value, because the holder may be about to write the
-/// value.
+/// Tests that `open` waits until the holder of a lock with a stored value has released it, because the holder may be
+/// about to write the value.
 #[tokio::test]
 async fn open_names_and_waits_for_the_holder_of_a_values_lock() {
     let scene = Scene::start();
@@ -431,7 +431,8 @@ async fn stored_values_of_every_key_prefix_are_copied() {
     }
 }
 
-/// Tests two next masters, out of three, that never received the values which old clients have created.
+/// Two of the three next masters have never received the values that old clients have created. Clients of both sets of
+/// masters must find these values nevertheless.
 #[tokio::test]
 async fn prepare_and_close_give_clients_of_both_sets_the_old_values() {
     let scene = Scene::start();
@@ -448,8 +449,8 @@ async fn prepare_and_close_give_clients_of_both_sets_the_old_values() {
     assert_eq!(both.quota("beans").left().await, Ok(7));
 }
 
-/// Tests a lock whose state cannot be read. An owner may hold it. If `open` raised its counter, a further hold of this
-/// owner would get a larger number than its first hold.
+/// Tests a lock whose state cannot be read. An owner may hold it. If `open` raised its fencing counter, a further hold
+/// of this owner would get a larger number than its first hold.
 #[tokio::test]
 async fn counter_is_not_copied_if_the_operator_may_not_read_its_lock() {
     let scene = Scene::start();

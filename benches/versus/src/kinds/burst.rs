@@ -146,7 +146,7 @@ impl Bursts {
         seen.read_ms.push(readers.hold.as_secs_f64() * 1e3);
         seen.write_ms.push(writers.hold.as_secs_f64() * 1e3);
 
-        // Take short turns, so that both operations are measured under the same load.
+        // Take short turns, so that both operations are measured under similar other load.
         let turns = 4;
         let (mut permits, mut locks) = (Vec::new(), Vec::new());
         for _ in 0..turns {
@@ -166,8 +166,8 @@ impl Bursts {
         let takers = burst(64, short, &self.takers).await;
         let lock = burst(1, short / 2, &self.own_locks).await.p50();
         let take = burst(1, short / 2, &self.takers).await.p50();
-        // Under contention each take of a unit waits for a hand-over of the quota's lock, and then works while it holds
-        // the lock.
+        // With many tasks, each task that takes a unit waits for the quota's lock, and then works while it holds the
+        // lock. `beyond` is the time of that work, in seconds.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);

@@ -14,8 +14,8 @@ use crate::goal::Bound;
 /// The number of cycles per turn.
 const CYCLES: usize = 60;
 
-/// The number of further holds per turn, by an owner that holds the lock in this client already. Each hold takes far
-/// less than a microsecond.
+/// The number of further holds per turn, by an owner that already holds the lock in this client. Each such hold takes
+/// far less than a microsecond.
 const LOCAL: usize = 2_000;
 
 /// The operations that are measured in turn.
@@ -86,8 +86,8 @@ impl Bench {
     }
 
     /// Runs one turn of an operation. With `counted`, it waits before each release until all masters have answered.
-    /// Otherwise a request that is still queued for the slowest master would never be sent, and the commands could not
-    /// be counted exactly.
+    /// Otherwise a request that is still queued for the slowest master would never be sent, and the count of commands
+    /// would be too low.
     async fn turn(&self, work: Work, counted: bool) -> Samples {
         let settled = async || {
             if counted {
@@ -176,8 +176,8 @@ pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) ->
     // All scripts are loaded now, so the commands per cycle can be counted.
     for (work, seen) in ALL.into_iter().zip(&mut seen) {
         bench.turn(work, false).await;
-        // Take the minimum of several turns, because renewals of the locks that are held all the time add commands in
-        // some turns.
+        // Take the minimum of several turns. In some turns, renewals of the locks that are held all the time add
+        // commands.
         let mut least = u64::MAX;
         for _ in 0..4 {
             bench.redlock.flush().await;

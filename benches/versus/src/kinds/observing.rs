@@ -10,8 +10,8 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// The number of new leaders in one round: first for followers with wake-ups, then for followers without. Without
-/// wake-ups, each notification waits for the follower's next poll, so fewer leaders are measured.
+/// The number of new leaders in one round, first for followers with wake-ups and then for followers without. A follower
+/// without wake-ups notices each leader only at its next poll, so fewer leaders are measured.
 const LEADERS: [usize; 2] = [200, 8];
 
 const TTL: Duration = Duration::from_secs(1);
@@ -93,8 +93,8 @@ impl Watched {
         }
     }
 
-    /// The 99th percentile of the time until the follower is notified, over this number of new leaders, in
-    /// milliseconds.
+    /// Makes this many new leaders. Returns the 99th percentile of the time until the follower is notified of a new
+    /// leader, in milliseconds.
     async fn p99(&mut self, leaders: usize) -> f64 {
         let mut delays = Vec::with_capacity(leaders);
         for _ in 0..leaders {
