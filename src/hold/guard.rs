@@ -101,7 +101,7 @@ impl LockGuard {
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
-    /// // As `GET nightly` shows it on a master, and `quorate status` to people.
+    /// // `GET nightly` on a master and `quorate status` show the same text.
     /// println!("{}", guard.token());
     /// # }
     /// ```
@@ -115,7 +115,7 @@ impl LockGuard {
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
     /// let fence = guard.fencing_token().unwrap_or_default();
-    /// // The system that is written to rejects numbers smaller than the largest it has seen.
+    /// // The database rejects every write whose token is smaller than the largest token that it has seen.
     /// let statement = format!("UPDATE report SET text = $1, fence = {fence} WHERE fence <= {fence}");
     /// # drop(statement);
     /// # }
@@ -226,15 +226,15 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// - [`ExtendError::Lost`] if the lock has ended, or ends before a majority has answered. It has then been released
-    ///   on all masters, and [`report`](Self::report) shows each master's reply.
+    /// - [`ExtendError::Lost`] if the lock has ended, or ends before a majority has answered. The lock has then been
+    ///   released on all masters, and [`report`](Self::report) shows each master's reply.
     /// - [`ExtendError::NoQuorum`] if too few masters answered. The lock is still held until its previous validity
     ///   ends, and the call may be repeated.
     /// - [`ExtendError::InvalidTtl`] if `ttl` is above `max_ttl`, or so short that no validity would be left.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, masters may keep the key longer than the guard knows. The guard's validity stays
+    /// If the future is dropped, masters may keep the key for longer than the guard's validity. The validity stays
     /// correct, and release works as usual.
     ///
     /// ```no_run
@@ -307,8 +307,8 @@ impl LockGuard {
     /// The reply of each master to the acquire, with its latency. Replies that arrive after the result was decided are
     /// added later.
     ///
-    /// If a renewal or an extension fails, the report shows the replies to it or to the following one instead, and
-    /// [`NodeReport::phase`] is `Extend`. So after a loss the report shows the reason.
+    /// Once a renewal or an extension has failed, the report shows the replies to the latest renewal or extension
+    /// instead, and [`NodeReport::phase`] is `Extend`. So after a loss the report shows the reason.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {

@@ -29,8 +29,8 @@ pub(crate) struct Holding {
 /// How long a lock must be held before its note is written, so that short holds cost nothing.
 const NOTED_AFTER: Duration = Duration::from_millis(100);
 
-/// Every sixth renewal of a lock also renews its note. Six renewals take two ttls, which is half of the note's
-/// lifetime.
+/// Every sixth renewal of a lock also renews its note. A lock is renewed every third of its ttl, so six renewals take
+/// two ttls: half of the note's lifetime.
 const KEPT_EVERY: u8 = 6;
 
 /// One held lock. A process may hold very many locks, so this struct is kept small
@@ -39,7 +39,7 @@ pub(crate) struct Held {
     pub(crate) claim: Arc<Claim>,
     /// The fencing token; `None` in the classic protocol. It is never 0, because masters count from one.
     pub(crate) fencing: Option<NonZero<u64>>,
-    /// When the hold began.
+    /// When the hold began: when the winning attempt's first request was sent.
     since: Instant,
     /// The text of the lock's note; `None` if the lock has no note.
     says: Option<Arc<str>>,
@@ -56,15 +56,16 @@ struct State {
     valid_until: Instant,
     /// The TTL of the lock, in nanoseconds.
     ttl: u64,
-    /// The local queues. They count this lock as held until it ends.
+    /// The queues of waiters in this process. They record this lock as held until it ends.
     lines: Option<Arc<LocalLines>>,
-    /// Whether the lock is the holder in its local queue. If so, the next waiter becomes the front when the lock ends.
+    /// Whether the lock was acquired through the queue of waiters in this process. If so, the end of the lock lets the
+    /// next waiter of that queue ask the masters.
     queued: bool,
-    /// The masters' replies to the acquire, including late replies. After a failed renewal or extension: the replies to
-    /// that renewal or extension.
+    /// The masters' replies to the acquire, including late replies. Once a renewal or an extension has failed: the
+    /// masters' replies to the latest renewal or extension.
     replies: Replies,
     phase: Phase,
-    /// Whether the note has been written.
+    /// Whether the lock's note has been written, or is being written now.
     noted: bool,
     /// The number of renewals since the note was last renewed.
     unkept: u8,
@@ -95,8 +96,8 @@ impl Held {
             renews,
             says,
         } = holding;
-        // Start at a random count. Otherwise locks that were taken together would all renew their notes with the same
-        // renewal.
+        // Start at a random count, so that locks that were taken together do not all renew their notes at the same
+        // time.
         let unkept = won.claim.token().to_bytes()[0] % KEPT_EVERY;
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
         let held = Arc::new(Self {
@@ -128,7 +129,7 @@ impl Held {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the replies to a failed renewal or extension for the holder's report.
+    /// Replaces the stored replies by the replies to a renewal or an extension. The holder's report shows them.
     pub(crate) fn record_replies(&self, replies: Replies) {
         let mut state = self.state();
         state.replies = replies;
@@ -140,8 +141,8 @@ impl Held {
         self.state().phase == Phase::Extend
     }
 
-    /// The reply of each master to the acquire. If a renewal or an extension has failed since, the replies to that
-    /// renewal or extension.
+    /// The masters' replies to the acquire. Once a renewal or an extension has failed: the masters' replies to the
+    /// latest renewal or extension.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         let state = self.state();
         state.replies.reports(names, state.phase)
@@ -164,7 +165,7 @@ impl Held {
         self.state().noted = true;
     }
 
-    /// The note to send now; `None` if the lock has no note.
+    /// The note to send to the masters now; `None` if the lock has no note.
     pub(crate) fn note(&self, announce: bool, now: Instant, wall_micros: u64) -> Option<NoteItem> {
         let says = self.says.clone()?;
         self.will_be_noted();
@@ -199,13 +200,13 @@ impl Held {
         state.unkept == 0
     }
 
-    /// Whether a master that sent this reply has lost a note that had been sent to it.
+    /// Whether the master that sent this reply has lost the lock's note, although the note had been sent to it.
     pub(crate) fn lacks_note(&self, said: &[Extended]) -> bool {
         let lacks = |said: &Extended| matches!(said, Extended::Restored | Extended::Unnoted);
         self.is_noted() && said.iter().any(lacks)
     }
 
-    /// When the hold began.
+    /// When the hold began: when the winning attempt's first request was sent.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }
@@ -215,8 +216,9 @@ impl Held {
         self.state().renews
     }
 
-    /// Records that this process no longer holds the lock. If the lock was the holder in its local queue, the next
-    /// waiter becomes the front. Must be called once per lock, and never while the mutex of the lock's state is held.
+    /// Records that this process no longer holds the lock. If the lock was acquired through the queue of waiters in
+    /// this process, the next waiter of that queue may now ask the masters. Must be called once per lock, and never
+    /// while the mutex of the lock's state is held.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
         match ended {
             Some((lines, true)) => self.claim.keys().for_each(|key| lines.pass_on(key)),
@@ -243,7 +245,7 @@ impl Held {
         Duration::from_nanos(self.state().ttl)
     }
 
-    /// Why the lock ended; `None` while it is held. If the validity is over at `now`, this call ends the lock.
+    /// Why the lock ended; `None` while it is held. If the validity has expired at `now`, this call ends the lock.
     pub(crate) fn ended(&self, now: Instant) -> Option<LossCause> {
         let (end, lines) = {
             let mut state = self.state();
@@ -271,8 +273,8 @@ impl Held {
         }
     }
 
-    /// Ends the lock unless it has ended already, and lets the next local waiter ask the masters. The caller must have
-    /// queued the releases before, because the next waiter's requests must follow them.
+    /// Ends the lock unless it has ended already, and lets the next local waiter ask the masters. Queue the lock's
+    /// releases before this call, because the next waiter's requests must be sent after them.
     pub(crate) fn end(&self, cause: LossCause) {
         let (first, lines) = {
             let mut state = self.state();
@@ -354,9 +356,8 @@ mod tests {
 
     #[test]
     fn held_lock_fits_its_memory_budget() {
-        // A process that holds ten thousand locks has ten thousand of each of these structs, and as many sets of
-        // replies and local queues. Together they may take at most 600 bytes per lock, including the overhead of the
-        // allocator.
+        // For each held lock, a process keeps one of each of these structs, one set of replies and one local queue.
+        // Together they may take at most 600 bytes, including the overhead of the allocator.
         assert_eq!(size_of::<Held>(), 144);
         assert_eq!(size_of::<Claim>(), 64);
         assert_eq!(size_of::<crate::LockGuard>(), 32);

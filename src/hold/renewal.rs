@@ -137,7 +137,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
     coordinator.note(notes);
 }
 
-/// Locks that are renewed with one message per master.
+/// Locks that are renewed together, with one message to each master.
 #[derive(Default)]
 struct Batch {
     renewing: Vec<Renewing>,
@@ -194,11 +194,11 @@ struct RenewAnswers {
     coordinator: Weak<Coordinator>,
     /// The replies of the masters, each with one entry per key of the batch, in the order in which the replies arrived.
     received: Vec<(From, KeysSaid)>,
-    /// Counts the batch as open. `None` once a majority or all masters have answered.
+    /// Counts this batch as open, which may delay the next batch. `None` once a majority or all masters have answered.
     open: Option<Open>,
 }
 
-/// While this value exists, one batch of renewals counts as open: it waits for the replies of a majority.
+/// While this value exists, one batch of renewals counts as open: the batch still waits for the replies of a majority.
 struct Open(Weak<Renewal>);
 
 impl Open {
@@ -307,7 +307,8 @@ impl Collect for RenewAnswers {
     }
 }
 
-/// Acts on the result of the votes on renewing one lock.
+/// Carries out the result of renewing one lock: sets a later end of its validity, ends the lock, or schedules another
+/// renewal soon.
 fn conclude(
     renewal: &Renewal,
     coordinator: &Coordinator,

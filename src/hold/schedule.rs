@@ -22,14 +22,15 @@ const NOTES: usize = 64;
 /// While at least this many batches of renewals lack the replies of a majority, the next batch is delayed.
 pub(super) const OPEN: usize = 2;
 
-/// The delay of a batch of renewals while `OPEN` other batches lack replies. The delay allows 50,000 renewals per
-/// second even if no replies come. Once renewals are late, the delay is `SOON`, which allows five times as many.
+/// While `OPEN` batches of renewals lack replies, the next batch is sent this long after the last one. So 50,000 locks
+/// per second are renewed even if no replies come. Once renewals are late, the time is `SOON`, which allows five times
+/// as many.
 const PACE: Duration = Duration::from_millis(5);
 
 /// A renewal is late if it is overdue by more than a thirtieth of the lock's ttl.
 const LATE: u32 = 30;
 
-/// The largest number of expired locks that are ended in one pass.
+/// The largest number of expired locks that one call of `take_due` ends.
 const ENDS: usize = 8 * BATCH;
 
 /// The shortest time between two due times of the same lock.
@@ -54,7 +55,7 @@ impl ScheduleId {
 }
 
 impl Default for ScheduleId {
-    /// The id that stands for "not scheduled". It is not 0, because 0 is the id of a scheduled lock
+    /// The id that means "not scheduled". It is not 0, because 0 is the id of a scheduled lock
     /// (`a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock`).
     fn default() -> Self {
         Self(AtomicU64::new(u64::MAX))
@@ -135,11 +136,10 @@ pub(super) struct Schedule {
     entries: Entries,
     /// The times at which locks are due for a renewal.
     renewals: Times,
-    /// The times at which locks end. They are kept apart from the renewals, so that no end waits behind a burst of
-    /// renewals.
+    /// The times at which locks end. They have a heap of their own, so that no end waits behind a burst of renewals.
     ends: Times,
-    /// The times at which notes must be written for the first time. They are kept apart, because renewals take
-    /// precedence.
+    /// The times at which notes must be written for the first time. They have a heap of their own, because renewals
+    /// take precedence.
     notes: Times,
     /// When the last batch of first notes was sent.
     noted_at: Instant,
@@ -285,7 +285,7 @@ impl Schedule {
         at < self.wakes_at
     }
 
-    /// When the task must take due locks again. Not later than `now` if some locks are due already.
+    /// When the renewal task must call `take_due` again; not later than `now` if some locks are due already.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         let end = self.entries.first(&mut self.ends).map(|(due, ..)| due);
         let renewal = self.next_batch(now);
@@ -309,8 +309,9 @@ impl Schedule {
         Some(leaves)
     }
 
-    /// Takes the locks whose end is due. If they may be sent now, also takes one batch of renewals and one batch of
-    /// first notes. Each lock gets its next due time at once, so that its renewals go on even if an answer never comes.
+    /// Takes the locks whose end is due. Also takes one batch of renewals and one batch of first notes, each only if
+    /// the pause after the last such batch is over. Each taken lock gets its next due time at once, so that its
+    /// renewals go on even if an answer never comes.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let mut taken = Vec::new();
         while taken.len() < ENDS

@@ -49,8 +49,8 @@ impl Observed {
         }
     }
 
-    /// Whether a leader with another lock value had this term. If so, the present holder of the lock has no term of its
-    /// own, because it was not elected.
+    /// Whether a leader with another lock value had this term. If so, the present holder of the lock was not elected,
+    /// and has no term of its own.
     pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
         term == self.term && value != self.value
     }

@@ -12,9 +12,9 @@ pub(crate) enum Agreement {
     WriteBack(u64),
 }
 
-/// Looks for a number that a majority of each set of masters granted; `granted` are pairs of master and number. If
-/// there is no such number, the largest granted number must be confirmed first. Without a confirming majority, two
-/// holders could get the same token.
+/// Compares the fencing numbers that the masters granted; `granted` are pairs of master and number. If a majority of
+/// each set granted the same number, that number is the token. Otherwise the largest number must be confirmed first,
+/// because without a confirming majority two holders could get the same token.
 pub(crate) fn agree(
     quorum: Quorum,
     granted: impl Iterator<Item = (usize, u64)> + Clone,
@@ -32,10 +32,11 @@ pub(crate) fn agree(
     }
 }
 
-/// The estimated difference between the masters' clocks and this client's wall clock, learned from granted numbers. It
-/// corrects the next proposal of a fencing token, so that all masters accept the proposal unchanged.
+/// The estimated difference between the masters' clocks and this client's wall clock, learned from the fencing numbers
+/// that masters granted. It corrects the next proposal of a fencing token, so that all masters accept the proposal
+/// unchanged.
 ///
-/// A wrong estimate costs only a second round: tokens depend on votes, not on clocks.
+/// A wrong estimate costs only a second round of requests: tokens depend on votes, not on clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClockOffset(i64);
 
@@ -43,7 +44,8 @@ pub(crate) struct ClockOffset(i64);
 /// proposal is further away, the master moves it to this limit.
 pub(crate) const PROPOSAL_SLACK_US: u64 = 1_000_000;
 
-/// How far inside the limit the next proposal is placed after a master raised a proposal to its limit, in microseconds.
+/// In microseconds: how far inside the limit the next proposal is placed, after a master raised a proposal to its
+/// limit.
 const EDGE_US: i64 = 5_000;
 
 /// Differences up to this many microseconds are attributed to network delay, not to clocks.
@@ -62,8 +64,8 @@ impl ClockOffset {
         wall_us.saturating_add_signed(self.0)
     }
 
-    /// Updates the estimate after a round. `wall_us` is the wall-clock time of the proposal, and `granted` is the
-    /// largest number that a master granted.
+    /// Updates the estimate after a round of requests. `wall_us` is the wall-clock time of the proposal, and `granted`
+    /// is the largest fencing number that a master granted.
     pub(crate) fn learn(self, wall_us: u64, granted: u64) -> Self {
         let proposed = self.proposal(wall_us);
         let wall = i64::try_from(wall_us).unwrap_or(i64::MAX);

@@ -1,8 +1,8 @@
-//! The finding of a round: the reason why a waiter does not get the lock, as far as it follows with certainty from the
-//! masters' answers.
+//! The finding of a round of requests: the reason why a waiter does not get the lock, as far as it follows with
+//! certainty from the masters' answers.
 //!
-//! Each round is judged separately ([`Finding::of`]). Of all rounds of a wait, the last conclusive round counts
-//! ([`Finding::replaces`]). If the end of the wait interrupts a round, only the answers received by then count.
+//! Each round is judged separately ([`Finding::of`]). Of all rounds of a wait, the last round with a conclusion counts
+//! ([`Finding::replaces`]). If the wait ends in the middle of a round, only the answers received by then count.
 
 use super::quorum::Tally;
 
@@ -12,7 +12,8 @@ pub(crate) enum Finding {
     /// The refusals alone made a majority impossible, even if all other masters had granted. Another client holds the
     /// lock or is ahead in its queue.
     Held,
-    /// A majority granted an owner's claim, but no majority shows one fencing token that the new hold could share.
+    /// A majority granted an owner's claim, but no majority shows one fencing token that the new hold could share with
+    /// the owner's other holds.
     NotJoinable,
     /// The failures alone made a majority impossible, no matter which client holds the lock.
     Outage,
@@ -37,7 +38,7 @@ impl Finding {
     }
 
     /// Whether this finding replaces `before`, the finding of an earlier round of the same wait. It does, with two
-    /// exceptions. `Split` does not replace a clear finding, because its refusals may come from leftover keys without a
+    /// exceptions. `Split` does not replace another finding, because its refusals may come from leftover keys without a
     /// holder. `Late` does not replace `NotJoinable`, because the time was spent on looking for a common fencing token
     /// again.
     pub(crate) fn replaces(self, before: Option<Self>) -> bool {

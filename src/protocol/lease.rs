@@ -60,8 +60,8 @@ impl Ballot {
         }
     }
 
-    /// Decides the extension as lost. Called if a majority denied the lock in a way that these votes do not count.
-    /// Returns `Lost` only the first time.
+    /// Decides the extension as lost, because a majority denied one of the lock's keys, which these votes do not count.
+    /// Returns `Lost` if the extension was not decided yet, and otherwise `Pending`.
     pub(crate) fn lose(&mut self) -> Extension {
         if std::mem::replace(&mut self.settled, true) {
             Extension::Pending
@@ -70,8 +70,9 @@ impl Ballot {
         }
     }
 
-    /// Counts the vote of `node` that arrived at `now`. `terms` are the terms of the extension, and `old_end` is the
-    /// end of the previous validity. Any result other than `Pending` is returned only once.
+    /// Counts the vote of `node` that arrived at `now`. `terms` are the start, the ttl and the drift allowance of the
+    /// extension, and `old_end` is the end of the previous validity. Any result other than `Pending` is returned only
+    /// once.
     pub(crate) fn record(
         &mut self,
         node: usize,

@@ -1,15 +1,15 @@
 //! Which masters a client uses, and whether a master accepts that client (docs/protocol.md, "Replacing masters").
 //!
-//! Configurations are numbered by **steps**. Step 0 is the first set of masters, step 1 that set together with the next
-//! one, step 2 the next set alone, step 3 that set together with its successor, and so on. Clients that never replace
-//! masters stay at step 0. A client is configured with the **generation** of its masters: how often they have been
-//! replaced. Its step is twice the generation, plus one if it knows the next masters. Only the generation has to be
-//! raised by hand. Masters reject a client whose generation was not raised.
+//! Configurations are numbered by **steps**. Step 0 is the first set of masters, step 1 is that set together with the
+//! next one, step 2 is the next set alone, step 3 is that set together with its successor, and so on. Clients that
+//! never replace masters stay at step 0. A client is configured with the **generation** of its masters: how often they
+//! have been replaced. The client's step is twice the generation, plus one if the client knows the next masters. Only
+//! the generation has to be raised by hand. Masters reject a client whose generation was not raised.
 //!
 //! Every master stores a **generation marker**: a number that only rises, and the fingerprint of the masters that the
 //! number refers to. A client at step `s` gets votes if the number is from `2s - 2` to `2s`. So no master votes for two
-//! clients whose majorities need not intersect. In the first replacement, number 1 closes the old masters, number 2
-//! opens the next ones, and number 4 also rejects clients that know both sets.
+//! clients whose majorities need not intersect. In the first replacement, number 1 closes the old masters, and number 2
+//! opens the next masters. Number 4 also rejects clients that know both sets.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,14 +18,15 @@ use std::time::Duration;
 /// practice. The remaining expiry shows when the marker was restored (`restart::guarded_for`).
 pub(crate) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// The generation marker of a master: the step that a replacement has reached, and the masters it concerns.
+/// The generation marker of a master: a number that shows how far a replacement of the masters has come, and the
+/// fingerprint of the masters that the number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marker {
     pub(crate) number: u64,
     pub(crate) print: Fingerprint,
 }
 
-/// Identifies a set of masters by their names, in any order.
+/// Identifies a set of masters by their names. The order of the names does not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint(u64);
 
@@ -60,7 +61,7 @@ impl fmt::Display for Marker {
 }
 
 impl Marker {
-    /// Parses the stored text of the marker's key; `None` if it is not a generation marker.
+    /// Parses the stored text of the marker's key; `None` if the text is not a generation marker.
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         let (number, print) = std::str::from_utf8(text).ok()?.split_once(' ')?;
         let number = number.parse().ok()?;
@@ -110,8 +111,8 @@ impl Configuration {
         self.next.is_some()
     }
 
-    /// The marker number under which only clients that know just the present masters get votes: four times the
-    /// generation.
+    /// The marker number that ends the replacement by this client's present masters: four times the generation. From
+    /// this number on, masters reject every client that still knows the masters before them.
     pub(crate) fn first_marker(self) -> u64 {
         4 * self.generation
     }
@@ -168,7 +169,8 @@ impl Configuration {
         format!("{}/{print}", self.step())
     }
 
-    /// The fingerprint that clients at this step have in their connection names, if this configuration knows it.
+    /// The fingerprint that clients at this step have in their connection names; `None` if this configuration does not
+    /// know it.
     pub(crate) fn tagged(self, step: u64) -> Option<Fingerprint> {
         match step.checked_sub(2 * self.generation)? {
             0 => Some(self.masters),

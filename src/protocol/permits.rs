@@ -5,7 +5,7 @@ use super::quorum::{MasterSet, Quorum};
 /// The answers of the masters to a claim on one slot of a semaphore.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotsSeen<'a> {
-    /// The free slots that each refusing master showed, as a bit mask per master.
+    /// For each refusing master: its index, and its free slots as a bit mask.
     pub(crate) free: &'a [(usize, u64)],
     /// The masters that granted the slot that was asked for.
     pub(crate) granted: MasterSet,
@@ -25,13 +25,13 @@ pub(crate) enum NextSlot {
     Open,
 }
 
-/// Returns the first slot from `start` on that a majority shows as free. If there is none, returns a slot that may be
-/// free on a majority: masters that granted the requested slot did not report whether the others are free. Without this
-/// second rule, a client could ask forever for a slot that one of two masters refuses, while a third master is down and
-/// another slot is free on both.
+/// Returns the first slot from `start` on that a majority shows as free. If there is none, returns the first slot that
+/// may be free on a majority. A master that granted the requested slot did not report its other slots, so any of them
+/// may be free there. Without this second rule, a client could ask for the same slot forever: one of two masters
+/// refuses that slot, a third master is down, and another slot is free on both.
 ///
-/// The client chooses the slot, the same on every master. If each master chose a slot, the votes would be split as long
-/// as a minority is down.
+/// The client chooses the slot, and asks every master for the same slot. If each master chose a slot, the votes would
+/// be split as long as a minority is down.
 pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start: u8) -> NextSlot {
     let free = |slot: u8| -> MasterSet {
         let free = seen.free.iter().filter(|(_, bits)| bits >> slot & 1 == 1);

@@ -118,8 +118,8 @@ impl Quorum {
         self.sets.iter().all(|set| in_majority(*set, said))
     }
 
-    /// Whether these masters include a majority of at least one set. That is enough for a refusal, and for a holder
-    /// that knows only one set.
+    /// Whether these masters include a majority of at least one set. Refusals by that many masters are final. A client
+    /// that knows only one set can hold a lock with the grants of that many masters.
     pub(crate) fn is_met_somewhere(self, said: MasterSet) -> bool {
         self.sets.iter().any(|set| in_majority(*set, said))
     }
@@ -129,8 +129,8 @@ impl Quorum {
         self.is_met_by(MasterSet(!out.0))
     }
 
-    /// The smallest value for which the masters with this value or a smaller one are a quorum. `None` if all masters in
-    /// `said` together are no quorum.
+    /// The smallest value `v` for which the masters with values up to `v` are a quorum; `said` are pairs of value and
+    /// master. `None` if all masters in `said` together are no quorum.
     pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
         said.sort_unstable();
         let mut so_far = MasterSet::default();
@@ -233,7 +233,8 @@ impl Tally {
         self.quorum.possible_without(self.no)
     }
 
-    /// Whether a majority of at least one set refused. This is final, and stronger than "no majority granted".
+    /// Whether a majority of at least one set refused. Faults alone cannot cause this, unlike a missing majority of
+    /// grants.
     pub(crate) fn majority_said_no(&self) -> bool {
         self.quorum.is_met_somewhere(self.no)
     }
@@ -328,7 +329,7 @@ mod tests {
         })
     }
 
-    /// How many masters of one set gave one of the answers in `what`, counted in the most direct way.
+    /// How many masters of one set gave one of the answers in `what`, counted one by one.
     fn of_set(set: MasterSet, said: &[char], what: &str) -> usize {
         let counts =
             |(node, said): &(usize, &char)| set.0 >> node & 1 == 1 && what.contains(**said);
@@ -386,7 +387,7 @@ mod tests {
         }
     }
 
-    /// Whether some masters can say yes to one client while all others say yes to another client.
+    /// Whether two clients can win at once: some masters vote for the first client, and all others for the second.
     fn two_can_win(one: impl Fn(MasterSet) -> bool, other: impl Fn(MasterSet) -> bool) -> bool {
         (0..1u64 << 10).any(|yes| one(MasterSet(yes)) && other(MasterSet(!yes)))
     }

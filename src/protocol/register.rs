@@ -1,19 +1,20 @@
 //! The value under a lock (quota or once-per-period record): how the masters' answers to a read and to a write are
 //! counted.
 //!
-//! A master's answer counts only if its value was written in the current server run. A master that lost the value, or
-//! has a copy from before a restart, may have had a later value.
+//! A value counts only on a master that wrote it in the current run of its server process. A master that has lost its
+//! value, or shows a copy from before a restart, may once have had a later value.
 
 use super::quorum::{MasterSet, Quorum};
 
-/// How one master's answer to a read counts.
+/// How the reader counts one master's answer to a read of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadVote {
-    /// A value written in this server run, with the fencing token of its writer.
+    /// The master has a value that was written in the current run of its server process. The number is the fencing
+    /// token of the value's writer.
     Value(u64),
     /// The master has no value: it never had one, or has lost it.
     Nothing,
-    /// How the reader counts one master's answer to a read of the value.
+    /// The master has a value that was not written in the current run of its server process.
     Old,
     /// The master refused the read: the reader does not hold the lock there, or the master has seen a larger fencing
     /// token.
@@ -27,9 +28,10 @@ pub(crate) enum ReadVote {
 pub(crate) enum Reading {
     /// The value on the master with this index is the current one.
     Found(usize),
-    /// No master shows a value, and too many masters have none for a value to be on a majority.
+    /// There is no value: so many masters report none that no majority can have one.
     Missing,
-    /// Some masters have a value, but too many have lost theirs to decide which value was the last.
+    /// Some masters have a value. But so many have none, or have a copy from before a restart, that nobody can tell
+    /// which value was the last.
     Lost,
     /// A majority reports that the reader does not hold the lock any more.
     NotOurs,
@@ -37,11 +39,11 @@ pub(crate) enum Reading {
     Outage,
 }
 
-/// Finds the current value: among a majority of masters that have a value, the one with the largest fencing token.
-/// `None` while more answers are needed.
+/// Finds the current value: if a majority of masters shows a value, the value with the largest fencing token. `None`
+/// while more answers are needed.
 ///
-/// A single copy is not enough, and neither is the first answer. An acknowledged write is on some majority. The largest
-/// token of any other majority therefore belongs to that write or to a later one.
+/// A single answer is not enough. An acknowledged write is on some majority, and any two majorities share a master. So
+/// the largest token on any majority belongs to the last acknowledged write or to a later write.
 pub(crate) fn read(quorum: Quorum, votes: &[Option<ReadVote>]) -> Option<Reading> {
     let values = votes
         .iter()
@@ -80,14 +82,14 @@ fn who_said<T: PartialEq>(votes: &[Option<T>], what: T) -> MasterSet {
         .collect()
 }
 
-/// Whether a first value may be created.
+/// The result of asking all masters whether a first value may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vacancy {
-    /// Every master reports that it has no value, so one may be created.
+    /// Every master reports that it has no value, so the first value may be created.
     Vacant,
     /// Some master has a value.
     Occupied,
-    /// Not every master could answer, so no value may be created.
+    /// Some master gave no usable answer, so no value may be created.
     Untold,
 }
 
@@ -108,10 +110,10 @@ pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
 /// How the writer counts one master's answer to a write of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteVote {
-    /// The master wrote the value, in the same server run that answered the read.
+    /// The master wrote the value, in the same run of its server process in which it had answered the read.
     Counted,
-    /// The master wrote the value, but the write does not count: the master was not read before, or was read in another
-    /// server run.
+    /// The master wrote the value, but the write does not count: the master did not answer the read, or answered it in
+    /// another run of its server process.
     Refilled,
     /// The master certainly did not write the value.
     NotWritten,
@@ -130,8 +132,8 @@ pub(crate) enum Writing {
     Unknown,
 }
 
-/// The result of a write. It counts only on masters that were read before, because another master may have a later
-/// value that was not seen. `None` while answers are missing.
+/// The result of a write; `None` while answers are missing. Only masters that answered the read before count, because
+/// any other master may have a later value that the writer did not see.
 pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Writing> {
     if quorum.is_met_by(who_said(votes, WriteVote::Counted)) {
         return Some(Writing::Written);
@@ -158,8 +160,8 @@ pub(crate) enum Carrying {
     Removed,
     /// No master shows a value.
     Nowhere,
-    /// Some old master shows a value, but no majority of the old masters does. The value is lost, or was created or
-    /// removed on some masters only.
+    /// Some old master shows a value, but no majority of the old masters does. The value is lost, or has been created
+    /// or removed on some masters only.
     Lost,
     /// Too few masters answered, or the reader does not hold the lock any more.
     Undecided,
@@ -206,12 +208,13 @@ fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSe
     such.map(|(node, _)| node).collect()
 }
 
-/// Whether a carried value has arrived on a majority of the next masters and on a majority of the old masters. Of the
-/// old masters, only those that showed the value before count. `written` are the masters that stored it in the server
-/// run that was read; `open` are the next masters that are open already.
+/// Whether a value that is copied to the next masters has arrived on a majority of the next masters and on a majority
+/// of the old masters. `written` are the masters that stored the value in the same run of their server process in which
+/// they answered the read. `open` are the next masters that are open to clients already.
 ///
-/// A next master that is neither an old one nor open, and that had no value, counts as if it had shown the token 0.
-/// Only clients that know both sets write there, and never without a majority of the old masters.
+/// A master counts if it showed the value in the read and is in `written`. A master that had no value also counts as a
+/// next master, if it is in `written` but neither an old master nor open. Only clients that know both sets write there,
+/// and never without a majority of the old masters.
 pub(crate) fn carried(
     quorum: Quorum,
     read: &[ReadVote],
@@ -228,7 +231,8 @@ pub(crate) fn carried(
     quorum.old_only().is_met_by(those(read, shown)) && quorum.next_only().is_met_by(next)
 }
 
-/// Whether a removed value is gone: a majority of each set has removed it, and so has every master that showed it.
+/// Whether a removed value is gone: a majority of each set has executed the removal, and so has every master that
+/// showed the value.
 pub(crate) fn removed(quorum: Quorum, read: &[ReadVote], written: MasterSet) -> bool {
     let left = |node: usize, vote: ReadVote| {
         !written.has(node) && matches!(vote, ReadVote::Value(_) | ReadVote::Old)

@@ -57,13 +57,13 @@ impl Round {
         self.tally.reason()
     }
 
-    /// Whether the round is lost while the reason is still open, because the missing answers decide whether a majority
-    /// answers at all.
+    /// Whether the round is certainly lost, but the missing answers still decide whether the reason is contention or an
+    /// outage.
     pub(crate) fn is_lost_early(&self) -> bool {
         self.verdict() == Verdict::Lost && self.reason().is_none()
     }
 
-    /// The finding that follows with certainty from the votes of a lost round.
+    /// The finding of a lost round: why it was lost, as far as the votes show this for certain.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let mut votes = Tally::new(self.quorum);
         for (node, vote) in self.votes.iter().enumerate() {

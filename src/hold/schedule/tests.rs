@@ -118,13 +118,13 @@ fn ids(due: &[Due]) -> Vec<u64> {
 fn renewal_due_soon_shares_the_message_of_one_that_is_due() {
     let mut schedule = Schedule::default();
     let first = schedule.insert(held(None, true), at(3_000));
-    // This lock is due 150 ms later, which is within a sixtieth of the ttl, so it shares the batch.
+    // This lock is due 150 ms later, which is within a sixtieth of the ttl, so it is renewed in the same batch.
     let soon = schedule.insert(held(None, true), at(3_150));
     let later = schedule.insert(held(None, true), at(3_151));
     let fixed = schedule.insert(held(None, false), at(3_001));
     assert_eq!(ids(&schedule.take_due(at(2_999))), []);
     assert_eq!(ids(&schedule.take_due(at(3_000))), [first, soon]);
-    // A lock is never ended early, and renewals are not sent early together with an end.
+    // If only the end of a lock is due, no lock is ended early, and no renewal is sent early.
     assert_eq!(ids(&schedule.take_due(at(3_001))), [fixed]);
     assert_eq!(ids(&schedule.take_due(at(3_151))), [later]);
     // Each renewed lock already has its next due time.
@@ -141,7 +141,7 @@ fn lock_is_taken_from_the_schedule_once_for_each_due_time() {
     assert_eq!(schedule.next(at(9_000)), Some(at(9_000) + SOON));
     schedule.remove(fixed);
     assert_eq!(schedule.next(at(9_000)), None);
-    // If `max_hold` ends the lock before its next renewal, the lock is next due at that time, to be ended.
+    // `max_hold` expires before the next renewal, so the lock is next due at that time, to be ended.
     let bounded = held(Some(Duration::from_secs(4)), true);
     let bounded = schedule.insert(bounded, at(3_000));
     assert_eq!(ids(&schedule.take_due(at(3_000))), [bounded]);
@@ -230,7 +230,7 @@ fn renewal_is_late_after_a_thirtieth_of_its_ttl() {
     assert!(schedule.held_back);
     let late = at(3_300) + Duration::from_nanos(1);
     assert_eq!(schedule.next_batch(late), Some(at(3_300) + SOON));
-    // A batch of renewals is not held back any more once `PACE` has passed since the last batch.
+    // A batch of renewals is not delayed any more once `PACE` has passed since the last batch.
     schedule.sent_at = BEGAN;
     assert_eq!(schedule.next_batch(at(3_000)), Some(at(3_000)));
     assert!(!schedule.held_back);
@@ -246,7 +246,7 @@ fn outdated_due_times_of_renewals_are_dropped() {
     assert!(schedule.renewals.len() < 2_000);
     assert_eq!(schedule.entries.states.len(), 1);
     assert_eq!(schedule.next(BEGAN), None);
-    // The sweep keeps the due times of renewals and of ends that are not outdated.
+    // The sweep keeps all due times that are not outdated, both of renewals and of ends.
     let renewed = schedule.insert(held(None, true), at(3_000));
     let fixed = schedule.insert(held(None, false), at(3_000));
     for _ in 0..10_000 {
