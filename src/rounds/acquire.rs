@@ -22,12 +22,12 @@ pub(crate) struct AcquireAnswers {
     pub(crate) round: Round,
     quorum: Quorum,
     replies: Replies,
-    /// The held lock that was won in this round; `None` until then. It has taken over the replies, and receives later
-    /// replies.
+    /// The lock that was won in this round; `None` until then. From then on this lock stores the masters' replies,
+    /// including later ones.
     holder: Option<Weak<dyn LateAnswers>>,
     started: Instant,
     decided: bool,
-    /// Whether a future waits until all masters have returned their fencing counters.
+    /// Whether a future waits for [`settled`](Self::settled).
     settling: bool,
     /// The details that refusing masters reported; `None` in most rounds.
     refusals: Option<Box<Refusals>>,
@@ -43,9 +43,9 @@ pub(crate) struct Refusals {
     pub(crate) holder: Option<Vec<u8>>,
     /// For each refusing master: its index, and its free slots of the semaphore as a bit mask.
     free_slots: Vec<(usize, u64)>,
-    /// The note of the client in `holder`.
+    /// The note of the lock's holder; `holder` is the value of that lock.
     note: Option<Note>,
-    /// For each refusing master, the time until the lock may be free there.
+    /// For each refusing master: the time until the lock may be free there (`None` if unknown), and the master's index.
     free_in: Vec<(Option<Duration>, usize)>,
 }
 
@@ -125,8 +125,8 @@ impl AcquireAnswers {
         self.round.granted().collect()
     }
 
-    /// The time until a majority may be free: the time after which the lock may be free on enough of the masters that
-    /// answered. `None` if too few masters answered.
+    /// How long until the lock may be free on a majority of the masters. A master that granted the lock counts as free
+    /// now. `None` if too few masters reported a time.
     pub(crate) fn free_in(&self) -> Option<Duration> {
         let granted = self.round.granted().map(|node| (Duration::ZERO, node));
         let refused = self
@@ -153,8 +153,8 @@ impl AcquireAnswers {
         }
     }
 
-    /// Ends the round at its deadline. A silent master counts as failed if it had at least `patience` to answer.
-    /// Otherwise its silence means nothing.
+    /// Ends the round at its deadline. Silent masters count as failed if they had at least the time `patience` to
+    /// answer. If they had less, this call changes nothing.
     pub(super) fn give_up(&mut self, now: Instant, patience: Duration) {
         let waited = now.saturating_since(self.started);
         if waited < patience {
@@ -169,7 +169,8 @@ impl AcquireAnswers {
         }
     }
 
-    /// Replaces the grant of the master `node` by a quarantine fault that lasts for `left`.
+    /// Replaces the grant of the master `node` by a fault: the master is quarantined, so its votes do not count for
+    /// `left`.
     pub(super) fn doubt(&mut self, node: usize, now: Instant, left: Duration) {
         let fault = Err(Fault::Quarantined(left));
         self.note(From { node, now }, &fault, false);
@@ -190,13 +191,14 @@ impl AcquireAnswers {
         self.replies.reports(names, Phase::Acquire)
     }
 
-    /// Whether waiting cannot help: no majority is possible without the masters whose faults do not pass by themselves.
+    /// Whether waiting cannot help: so many masters have a fault that does not go away by itself that no majority is
+    /// possible.
     pub(crate) fn is_hopeless(&self) -> bool {
         !self.quorum.possible_without(self.replies.lasting_faults())
     }
 
-    /// Hands the replies, including later ones, over to the lock that was won, so that a held lock does not keep its
-    /// round alive. Lock order: the mutex of the answers is always taken before the mutex of the lock.
+    /// Hands the masters' replies over to the lock that was won, also replies that come later. So a held lock does not
+    /// keep its round in memory. Lock order: the mutex of the answers is always taken before the mutex of the lock.
     pub(crate) fn hand_over(&mut self, holder: &Arc<impl LateAnswers>) {
         holder.take_over(std::mem::take(&mut self.replies));
         let holder: Weak<_> = Arc::downgrade(holder);

@@ -33,7 +33,7 @@ pub(crate) struct Won {
 pub(crate) struct FailedAttempt {
     /// Why the attempt was lost; `None` if the deadline came before the reason was certain.
     pub(crate) failure: Option<Failure>,
-    /// The finding that follows with certainty from the attempt, for the waiter.
+    /// The finding of the attempt: why it was lost, as far as the answers show this for certain.
     pub(crate) finding: Option<Finding>,
     pub(crate) round: Arc<AcquireRound>,
     pub(crate) undo: Undoing,
@@ -88,8 +88,8 @@ impl Coordinator {
                 .wait(self.agree(&round, &claim, offset, wall, ttl))
                 .await;
             match agreed.unwrap_or(Err(Failure::Late)) {
-                // Check this after the last round, because a master may have been found meanwhile to have lost its
-                // generation marker.
+                // Check this after the last round of requests, because only then it may have turned out that a master
+                // has lost its generation marker.
                 Ok(_) if self.doubts(&round) => Some(Failure::Outage),
                 // Read the clock after the last round, so that the time of the round is deducted from the validity.
                 Ok(fencing) if self.now() < most => {
@@ -215,8 +215,7 @@ impl Cleanup<'_> {
         for node in undo {
             let reply = Reply::new(fan_out.clone(), node, Phase::Release);
             coordinator.nodes[node].send(
-                // The release leaves the queue entry in place, because only this attempt was lost and the waiter goes
-                // on waiting.
+                // Leave the waiter in its queue, because only this attempt was lost and the waiter goes on waiting.
                 Request::Release {
                     claim: self.claim.clone(),
                     leave: false,

@@ -78,12 +78,12 @@ impl Coordinator {
     }
 
     /// The fencing token of an owner's other holds, which the masters return when they are asked again
-    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If no majority returns one token, the hold
-    /// cannot join.
+    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If no majority returns the same token, the
+    /// new hold cannot join the others, and the attempt fails.
     ///
-    /// A token below `confirmed` cannot be joined either. The confirmation of `confirmed` may be executed late, after
-    /// the other holds have ended. It would raise the counter while our hold has the smaller token, and a further hold
-    /// would get the larger one.
+    /// A token below `confirmed`, the number that the masters were asked to confirm, is not accepted either. A master
+    /// may execute that request late, after the other holds have ended. This would raise the counter while our hold has
+    /// the smaller token, and a further hold would get the larger one.
     async fn number_of_owner(
         &self,
         round: &AcquireRound,
@@ -134,8 +134,8 @@ impl Coordinator {
     }
 
     /// Updates the estimate of the masters' clocks. A hold that joins other holds of its owner gets their older token,
-    /// which says nothing about clocks, so that token is left out. It would look like a proposal that the masters had
-    /// lowered, and would move all later proposals back by a second.
+    /// which shows nothing about clocks, so this token is ignored. The estimate would take it for a proposal that the
+    /// masters had lowered, and would move all later proposals back by a second.
     fn learn(&self, numbering: Numbering, offset: ClockOffset, wall: u64, granted: u64) {
         if numbering != Numbering::Raised && granted < offset.proposal(wall) {
             return;

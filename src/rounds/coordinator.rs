@@ -13,9 +13,9 @@ use crate::protocol::validity::Drift;
 use crate::retry::Retry;
 use crate::runtime::Runtime;
 
-/// How long after a node's timeout a caller still waits, in case the node breaks its contract. A node that keeps the
-/// contract answers within its timeout, and reads pending input before it reports a timeout. Without this margin, a
-/// process that gets too little CPU time would stop waiting although the answers have arrived.
+/// How much longer than the node timeout a caller waits. A node that keeps its contract answers within the node
+/// timeout, and reads pending input before it reports a timeout. But in a process that gets too little CPU time, the
+/// caller could stop waiting although the answers have arrived.
 const BACKSTOP: Duration = Duration::from_secs(1);
 
 /// All masters, and the settings that every round of requests needs.
@@ -143,7 +143,7 @@ impl Coordinator {
         self.answered_by() + BACKSTOP
     }
 
-    /// Sends the same request to every node, without awaiting in between.
+    /// Sends the same request to every node. All sends happen before the first await.
     pub(crate) fn ask_all<B: Collect>(
         &self,
         sink: &Arc<FanOut<B>>,
@@ -153,7 +153,7 @@ impl Coordinator {
         self.ask_each(sink, phase, |_| request());
     }
 
-    /// Sends each node a request of its own, without awaiting in between.
+    /// Sends each node a request of its own. All sends happen before the first await.
     pub(super) fn ask_each<B: Collect>(
         &self,
         sink: &Arc<FanOut<B>>,

@@ -58,7 +58,7 @@ pub(crate) struct Votes {
 }
 
 impl Votes {
-    /// No votes yet, for a lock with this number of keys.
+    /// An empty count of votes, for a lock with this number of keys.
     pub(crate) fn new(quorum: Quorum, keys: usize) -> Self {
         let denied = if keys > 1 {
             vec![MasterSet::default(); keys]

@@ -29,8 +29,8 @@ impl Coordinator {
         };
         let asked = self.ask_for_value(read);
         let answers = self.answers(&asked, decided).await;
-        // Yield a few times, because the other masters usually answer at the same moment. If every master has named its
-        // server run, the release can be sent right behind the write.
+        // Yield a few times, because the other masters usually answer at the same moment. If all masters have answered
+        // the read, the lock's release can be sent right behind the write.
         for _ in 0..STRAGGLE {
             if asked.0.answers().complete() {
                 break;
@@ -42,8 +42,8 @@ impl Coordinator {
     }
 
     /// Writes or removes the value on every master. The requests are queued when this function returns. A master whose
-    /// answer is in `read` accepts the write only in the server run that gave this answer. Nothing is sent after
-    /// `until`.
+    /// answer is in `read` accepts the write only if its server process has not restarted since that answer. Nothing is
+    /// sent after `until`.
     pub(crate) fn write_value(
         &self,
         claim: &Arc<Claim>,
@@ -91,7 +91,7 @@ impl Coordinator {
 pub(crate) struct AskedForValue(Arc<FanOut<ValueAnswers>>, Instant);
 
 impl AskedForValue {
-    /// The answers in `before`, completed by those that have arrived since.
+    /// The answers in `before`, completed by answers that have arrived since.
     pub(crate) fn with_later(&self, before: ValueAnswers) -> ValueAnswers {
         self.0.answers().later_than(before)
     }
@@ -145,7 +145,7 @@ impl ValueAnswers {
         before
     }
 
-    /// Whether every master has answered the read, so that its server run is known.
+    /// Whether every master has answered the read, and thereby named the current run of its server process.
     pub(crate) fn all_read(&self) -> bool {
         (0..self.said.len()).all(|node| self.run(node).is_some())
     }
@@ -184,7 +184,7 @@ impl ValueAnswers {
         register::vacancy(&self.read_votes())
     }
 
-    /// The bytes of the value on this master, whether it is trusted or not.
+    /// The bytes of the value on this master, even if the value is a copy from before a restart.
     pub(crate) fn bytes(&self, node: usize) -> Option<&[u8]> {
         match self.said.get(node)? {
             Some((Ok(Answer::Value { stored, .. }), _)) => {
@@ -199,7 +199,8 @@ impl ValueAnswers {
         (0..self.said.len()).filter_map(|node| self.bytes(node))
     }
 
-    /// The server run of this master that answered the read, with or without a value.
+    /// The run of this master's server process that answered the read, whether the master has a value or not. `None` if
+    /// the master did not answer.
     fn run(&self, node: usize) -> Option<&ServerRun> {
         match self.said.get(node)?.as_ref()? {
             (Ok(Answer::Value { run, .. }), _) => Some(run),
@@ -207,16 +208,16 @@ impl ValueAnswers {
         }
     }
 
-    /// Whether some master that answered the read needs the value again, because it has none or one from before its
-    /// restart.
+    /// Whether the value should be written to some master again: the master answered the read, but has no value, or has
+    /// a copy from before a restart.
     pub(crate) fn has_gaps(&self) -> bool {
         let gap = |vote: &Option<ReadVote>| matches!(vote, Some(ReadVote::Nothing | ReadVote::Old));
         self.read_votes().iter().any(gap)
     }
 
-    /// The result of a write that followed this `read`; `None` while answers are missing. The write counts on masters
-    /// that showed a trusted value, in the same server run. If no master had a value, it counts on the masters that
-    /// reported so.
+    /// The result of a write that followed this `read`; `None` while answers are missing. The write counts on a master
+    /// that showed a current value in the read, if the master's server process has not restarted since. If no master
+    /// had a value, the write counts on the masters that reported so.
     pub(crate) fn writing(&self, read: &Self) -> Option<Writing> {
         let vacant = read.vacancy() == Some(Vacancy::Vacant);
         let votes = read.read_votes();
@@ -246,12 +247,12 @@ impl ValueAnswers {
         votes.map(|vote| vote.unwrap_or(ReadVote::Fault)).collect()
     }
 
-    /// The action for the value while the masters are replaced.
+    /// What to do with the value while the masters are replaced.
     pub(crate) fn carrying(&self) -> Carrying {
         register::carry(self.quorum, &self.all_votes())
     }
 
-    /// The masters that executed the write in the same server run that answered this `read`.
+    /// The masters that executed the write in the same run of their server process in which they answered this `read`.
     fn written_as_read(&self, read: &Self) -> MasterSet {
         let answers = self.answers().enumerate();
         let written = answers.filter(|(node, answer)| {
@@ -260,14 +261,15 @@ impl ValueAnswers {
         written.map(|(node, _)| node).collect()
     }
 
-    /// Whether a write that followed this `read` has carried the value to both sets of masters; `open` are the next
-    /// masters that are open already.
+    /// Whether a write that followed this `read` has copied the value to enough masters of both sets: see
+    /// `register::carried`. `open` are the next masters that are open to clients already.
     pub(crate) fn has_carried(&self, read: &Self, open: MasterSet) -> bool {
         let written = self.written_as_read(read);
         register::carried(self.quorum, &read.all_votes(), written, open)
     }
 
-    /// Whether a removal that followed this `read` has removed the value from all masters that count.
+    /// Whether a removal that followed this `read` has removed the value from enough masters of both sets: see
+    /// `register::removed`.
     pub(crate) fn has_removed(&self, read: &Self) -> bool {
         let written = self.written_as_read(read);
         register::removed(self.quorum, &read.all_votes(), written)

@@ -53,8 +53,8 @@ impl Coordinator {
 pub(crate) struct Undoing(pub(super) Arc<FanOut<ReleaseAnswers>>);
 
 impl Undoing {
-    /// Waits until every node has acknowledged the release or failed. Otherwise the next attempt of the same waiter
-    /// could meet its own keys, and three waiters could block each other forever.
+    /// Waits until every node has acknowledged the release or failed. Without this wait, the next attempt of the same
+    /// waiter could be refused because of its own keys, and three waiters could block each other forever.
     pub(crate) fn done(&self) -> impl Future<Output = ()> + Send + use<> {
         let fan_out = self.0.clone();
         async move {

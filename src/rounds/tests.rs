@@ -75,7 +75,7 @@ fn waiting_future_is_woken_by_the_verdict_and_by_its_reason() {
         !won.count(from(3, 1), granted()),
         "the waiter is woken once"
     );
-    // With two refusals and a fault the round is lost, but the reason depends on another answer.
+    // With two refusals and a fault the round is lost, but the reason depends on a missing answer.
     let mut lost = opened(5);
     assert!(!lost.count(from(0, 1), plainly_refused()));
     assert!(!lost.count(from(1, 1), plainly_refused()));
@@ -145,7 +145,7 @@ fn abandoned_round_counts_masters_that_stayed_silent_for_the_timeout_as_failed()
     let reports = late.reports(names.iter());
     assert!(reports[1].to_string().contains("50ms"), "{}", reports[1]);
     assert!(!reports[1].late && !reports[2].late);
-    // An answer from now on is reported as late.
+    // An answer that arrives from now on is reported as late.
     late.count(from(1, 60), granted());
     let reports = late.reports(names.iter());
     assert!(reports[1].late && !reports[2].late);

@@ -8,8 +8,8 @@ use crate::node::{Claim, Class, Group, Mode, Part, Permit, Shape, Token};
 /// The keys that an acquire asks for, and their modes.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// The key for which waiters queue in this process: the lock key, or the first of several; for a semaphore, the
-    /// name of its queue.
+    /// The key for which waiters queue in this process: the lock key (for several resources: the first), or the name of
+    /// the queue of a semaphore.
     key: Arc<[u8]>,
     /// The kind of claim: the keys with their modes if there are several, or the slot of a semaphore.
     shape: Shape,
@@ -75,8 +75,8 @@ impl Wanted {
         Some(Self { key, shape })
     }
 
-    /// The key for which waiters queue in this process: the lock key, or the first of several; for a semaphore, the
-    /// name of its queue.
+    /// The key for which waiters queue in this process: the lock key (for several resources: the first), or the name of
+    /// the queue of a semaphore.
     pub(crate) fn key(&self) -> &Arc<[u8]> {
         &self.key
     }

@@ -7,14 +7,14 @@ use crate::protocol::finding::Finding;
 use crate::rounds::acquire::AcquireRound;
 use crate::rounds::wanted::Wanted;
 
-/// Why a lock is not available, according to the last conclusive round.
+/// Why a lock is not available, according to the last round of requests with a certain conclusion.
 #[derive(Clone)]
 pub(crate) struct LastFinding {
     pub(crate) finding: Finding,
-    /// The conclusive round; `None` if the lock is held in this process.
+    /// The round of requests that led to the finding; `None` if the lock is held in this process.
     pub(crate) round: Option<Arc<AcquireRound>>,
-    /// Whether the holder that the round names also blocks the waiter that uses this finding. False if the round was
-    /// for several resources, because the resource of the waiter that uses the finding may be free.
+    /// Whether the holder that the masters named in `round` also blocks the waiter that uses this finding. False if the
+    /// round was for several resources, because the resource that this waiter wants may be free.
     pub(crate) names_holder: bool,
 }
 
@@ -35,7 +35,7 @@ impl LastFinding {
         }
     }
 
-    /// Replaces the finding by that of a later round, if the later finding counts.
+    /// Replaces the last finding by the finding of a later round, as [`Finding::replaces`] decides.
     pub(crate) fn add(
         last_finding: &mut Option<Self>,
         finding: Option<Finding>,

@@ -1,8 +1,8 @@
 //! The local queue of each resource, and the wake-ups from the masters.
 //!
 //! Within one process the waiters for one resource queue here, and only the first waiter, the front, asks the masters:
-//! a thousand waiters cost no more messages than one. The front keeps its turn while it holds the lock. The next
-//! waiter's requests therefore follow its releases on the same connections, without waiting for a reply in between.
+//! a thousand waiters cost no more messages than one. The front keeps its turn while it holds the lock. So the requests
+//! of the next waiter follow the front's releases on the same connections, without waiting for a reply in between.
 //!
 //! The local queue only decides which waiter may ask the masters. The masters grant the locks.
 
@@ -28,8 +28,8 @@ pub(crate) struct LocalLines {
     aside: Mutex<Aside>,
     /// The number of waiters that have arrived so far.
     came: AtomicU64,
-    /// The waiters that ask for a key although they are not in its queue: readers, whose neighbours may ask at the same
-    /// time, and owners, which need not queue.
+    /// The waiters that ask for a key although they are not in its queue: readers, which may ask together with other
+    /// readers, and owners, which need not queue.
     beside: Mutex<Beside>,
     /// The tasks that watch for new leaders.
     pub(crate) watchers: Watchers,
@@ -73,7 +73,7 @@ impl LocalLines {
     }
 
     /// Records that a lock recorded by [`hold`](Self::hold) has ended. Must be called once for each lock. If the lock
-    /// was a slot, the front of the semaphore's queue is woken, because it may take the slot at once.
+    /// was a slot of a semaphore, the front of the semaphore's queue is woken, because it may take the slot at once.
     pub(crate) fn let_go(&self, key: &[u8], permit: Option<&Permit>) {
         self.own.let_go(key);
         let Some(permit) = permit else {

@@ -52,8 +52,8 @@ impl OwnLocks {
         count_off(&mut self.counts().held, key);
     }
 
-    /// Chooses the slot of a semaphore to ask for, and reserves it: the slot that is most likely free. Of equally
-    /// likely slots it is the first, beginning with the slot of `permit`. `elsewhere` is a bit mask of the slots that
+    /// Chooses the slot of a semaphore to ask for, and reserves it: the slot that is most likely free. Among equally
+    /// likely slots it takes the first, counting from the slot of `permit`. `elsewhere` is a bit mask of the slots that
     /// other processes are known to hold. If `passes` is true, slots that other tasks of this process ask for are not
     /// avoided.
     pub(super) fn ask(self: &Arc<Self>, permit: &Permit, elsewhere: u64, passes: bool) -> Asked {
@@ -115,7 +115,7 @@ impl OwnLocks {
 /// How likely a slot is to be granted, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hope {
-    /// This process holds the slot, and all other slots of the semaphore.
+    /// This process holds all slots of the semaphore.
     Held,
     /// Another task of this process asks for the slot.
     Asked,
@@ -124,8 +124,8 @@ enum Hope {
     Free,
 }
 
-/// The reservation of a slot that a task of this process asks for. Dropping this value ends the reservation, when the
-/// slot is held or given up.
+/// The reservation of a slot that a task of this process asks for. Dropping this value ends the reservation, once the
+/// task holds the slot or has given up.
 pub(crate) struct Asked {
     own: Arc<OwnLocks>,
     key: Arc<[u8]>,

@@ -33,8 +33,8 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stands {
     InLine,
-    /// The waiter has left the queues. It asks the masters together with other readers, or as an owner that need not
-    /// queue.
+    /// The waiter has left the queues, but asks the masters: together with other readers, or as an owner, which need
+    /// not queue.
     Beside,
     /// The waiter has left the queue while it asks for a slot of a semaphore.
     Aside,
@@ -127,7 +127,7 @@ impl LocalLines {
             }
         }
         // Another waiter may have entered since the check above. Then this place is not the front, and a single attempt
-        // does not wait.
+        // must not wait.
         let place = self.enter(wanted);
         if place.is_front() {
             Ok(Some(place))
@@ -198,8 +198,8 @@ impl Place {
         }
     }
 
-    /// Whether no earlier waiter is still waiting or asking for a slot. If so, this waiter may queue on the masters on
-    /// behalf of the others.
+    /// Whether this waiter is the first: no earlier waiter is in the queue or asks for a slot. The first waiter may
+    /// queue on the masters on behalf of the others.
     pub(crate) fn is_first(&self) -> bool {
         let map = self.lines.map();
         let aside = self.lines.aside();
@@ -267,8 +267,8 @@ impl Place {
         }
     }
 
-    /// Makes the front the holder of the lock. It keeps its place until [`LocalLines::pass_on`], and is not woken any
-    /// more.
+    /// Makes the front the holder of the lock. The holder keeps its place until [`LocalLines::pass_on`], and is not
+    /// woken any more.
     pub(crate) fn hold(self) -> Arc<LocalLines> {
         let mut map = self.lines.map();
         for key in self.keys.all() {
@@ -297,15 +297,15 @@ impl Place {
         }
     }
 
-    /// Forgets the wake-ups so far. Must be called right before an attempt is sent, because the attempt sees every
-    /// change that they announced.
+    /// Forgets the wake-ups so far. Must be called right before an attempt is sent, because the attempt itself notices
+    /// every release that these wake-ups announced.
     pub(crate) fn forget_wakes(&self) {
         self.turn.woken.store(0, Ordering::Release);
     }
 
-    /// Waits until a majority of `quorum` may be free, counting the masters that woke the waiter and those that were
-    /// `free` at the last attempt. With fewer wake-ups it returns [`GRACE`] after the first wake-up. It returns at `at`
-    /// at the latest.
+    /// Waits until the lock may be free on a majority of `quorum`. A master counts if it has woken the waiter since
+    /// [`forget_wakes`](Self::forget_wakes), or if it is in `free`: the masters that were free at the last attempt. If
+    /// further wake-ups are missing, the wait ends [`GRACE`] after the first. The wait ends at `at` at the latest.
     pub(crate) async fn woken(
         &self,
         runtime: &dyn Runtime,
@@ -371,7 +371,7 @@ impl Drop for Place {
             Stands::Beside => self.is_not_beside(),
             Stands::Aside => {
                 self.is_not_aside();
-                // By this waiter's leaving, another waiter may have become the first.
+                // When this waiter leaves, another waiter may become the first.
                 let fronts = self
                     .keys
                     .all()
