@@ -17,7 +17,7 @@ const WOKEN: usize = 64;
 /// The largest number of waiters that are examined to find the processes to wake.
 const LOOKED_AT: usize = 256;
 
-/// The largest number of holds that the reply to a look contains.
+/// The largest number of holds that one reply about the state of a lock lists.
 const SHOWN: usize = 100;
 
 /// Why a claim cannot be granted: how long the obstacle lasts, and the value of the lock key that is in the way.
@@ -32,8 +32,8 @@ fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     instead.is_some_and(|instead| held == Some(&instead[..]))
 }
 
-/// Whether a lock key with the value `held` is held by readers or by an owner with whom this part of a claim can share
-/// it.
+/// Whether this part of a claim can share a lock key with the value `held`: readers hold the key and the part is for a
+/// reader, or the same owner holds the key.
 fn joins(part: &Part, held: Option<&[u8]>) -> bool {
     let class = part.class();
     class.is_some_and(|class| held == Some(&class.marker()[..]))

@@ -47,9 +47,9 @@ impl Item {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// Whether this item is a fencing counter that must be kept. A counter is kept until a clock that shows `date`
-    /// (microseconds since 1970) is a day beyond the counter's number. Without the counter, the next number comes from
-    /// that clock and could be smaller.
+    /// Whether this item is a fencing counter that must be kept. `date` is the present time, in microseconds since
+    /// 1970. A counter is kept until `date` is a day beyond the counter's number. Without the counter, the next number
+    /// would be derived from `date` and could be smaller.
     pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {
         let is_counter = self.id.kind == Kind::Text
             && self.id.key.starts_with(Family::Fence.before().as_bytes());
@@ -60,8 +60,8 @@ impl Item {
 }
 
 impl Master {
-    /// All items that have not expired. Also the expired places of queues that have not expired: a waiter that asks
-    /// again gets its expired place back if the place has not been removed.
+    /// All items that have not expired, and the expired places of queues that have not expired. A waiter that asks
+    /// again gets its expired place back, unless the place has been removed.
     pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
         let keys = self.all().map(|(key, text, until)| {
             let kind = text.map_or(Kind::Foreign, |_| Kind::Text);
@@ -118,8 +118,7 @@ impl Master {
     }
 }
 
-/// One day in microseconds. A client may ask for an expired hold for this long, and a counter is kept for this long
-/// beyond its number.
+/// One day in microseconds. For this long an expired hold is listed, and a counter is kept beyond its number.
 pub(in crate::node) const DAY_US: u64 = 86_400_000_000;
 
 fn number(bytes: &[u8]) -> u64 {

@@ -1,4 +1,4 @@
-//! What the scripts do, reproduced exactly without a server: a state machine that works on keys and a given time.
+//! Does exactly what the scripts do, without a server: a state machine that works on keys and a given time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -26,8 +26,8 @@ const BROKEN_TTL_US: u64 = 2 * FENCE_TTL_US;
 /// How many bytes of a lock value are shown to other clients. No value of this library is longer.
 const VALUE_SHOWN: usize = 96;
 
-/// 2^53: counters from here on are refused. The scripts calculate with doubles, which cannot represent every larger
-/// integer.
+/// 2^53: a master refuses to grant if the counter is this large, because the scripts calculate with doubles, which
+/// cannot represent every larger integer.
 const LARGEST_COUNTER: u64 = 1 << 53;
 
 /// The keys of one master. Applies requests to them as a server would.
@@ -43,8 +43,7 @@ pub struct Master {
     dates: Dates,
 }
 
-/// The clock for fencing numbers. Only in databases and other stores does it differ from the clock by which keys
-/// expire.
+/// The clock for fencing numbers. It is the clock by which keys expire, except in databases and other stores.
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(not(any(test, feature = "node")), allow(dead_code))]
 pub(in crate::node) enum Dates {
@@ -68,8 +67,8 @@ impl Default for Run {
     }
 }
 
-/// A fast hash without a random seed. A simulated master gets millions of requests a second, has no attackers, and its
-/// runs must be repeatable.
+/// A fast hash without a random seed. A simulated master gets millions of requests a second and has no attackers, and
+/// simulation runs must be repeatable.
 pub(super) type Quick = BuildHasherDefault<PlainHasher>;
 
 #[derive(Clone, Debug, Default)]
@@ -219,7 +218,7 @@ impl Master {
         self.holds.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// The number of keys that have not expired; a queue counts as one.
+    /// The number of keys that have not expired. A queue counts as one key.
     pub fn len(&mut self, now: u64) -> usize {
         self.keys.retain(|_, entry| entry.lives(now));
         self.lines.retain(|_, line| now / 1000 < line.expires);
@@ -349,7 +348,8 @@ impl Master {
         let ahead = line.ahead(me);
         let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
         let counter = self.counter(now, claim.key())?;
-        // Check for a value of another type before reading it: it prevents the grant, as with the script's `SET NX`.
+        // Check for a value of another type before reading it: such a value prevents the grant, as with the script's
+        // `SET NX`.
         let free = matches!(self.text(now, claim.key()), Ok(None));
         self.sweep(claim.key());
         if free && head.as_ref().is_none_or(|head| Some(head) == me) {

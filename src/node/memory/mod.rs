@@ -45,8 +45,8 @@ pub enum Condition {
 ///
 /// let node = MemoryNode::new("memory-1");
 /// node.set_condition(Condition::Down);   // a dead master
-/// node.set_condition(Condition::Up);     // it is back, with all it had
-/// node.forget();               // it restarted empty
+/// node.set_condition(Condition::Up);     // it works again, with all its keys
+/// node.forget();               // it has lost all its keys
 /// ```
 #[derive(Clone, Debug)]
 pub struct MemoryNode {

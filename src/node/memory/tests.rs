@@ -1,4 +1,5 @@
-//! Tests when a master in memory expires keys, to the microsecond. Tests with a real clock are not exact enough.
+//! Tests of when exactly, to the microsecond, keys of a master in memory expire. Tests with a real clock are not that
+//! exact.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,7 +171,8 @@ fn stored_items_restore_the_same_master_with_the_same_expiries() {
     let mut copy = Master::default();
     before.iter().cloned().for_each(|item| copy.put(item));
     assert_eq!(items(&copy, NOW), before);
-    // The place has expired but is listed, because its queue has not expired. The expired hold is listed for a day.
+    // The waiter's place has expired but is still listed, because its queue has not expired. The expired hold is listed
+    // for a day.
     let later = items(&copy, NOW + 15 * SECOND);
     assert!(
         later

@@ -20,7 +20,7 @@ pub(super) struct RecordCache {
     /// Records with an unanswered change, which may still take effect. Such a record is changed again before any answer
     /// is based on it.
     dirty: HashMap<Name, u64>,
-    /// The number of the present batch. Records that were read or written in this batch are fresh.
+    /// The number of the present batch of requests. Records that were read or written in this batch are fresh.
     round: u64,
 }
 
@@ -68,7 +68,7 @@ impl RecordCache {
         self.round
     }
 
-    /// Whether the cache has room for records for which there was no request.
+    /// Whether the cache has room for records that no request has asked for.
     pub(super) fn has_room(&self) -> bool {
         self.records.len() < MOST / 2
     }

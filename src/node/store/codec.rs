@@ -23,7 +23,8 @@ pub(super) struct StoredItem {
     pub(super) item: Item,
     when: When,
     /// Whether every other observer considers the item unexpired at least as long as this client does. False if this
-    /// client read the item's stamp, because other observers may have read it earlier.
+    /// client has read the item's stamp: another observer may have read the stamp earlier, and then considers the item
+    /// expired earlier.
     sure: bool,
 }
 
@@ -190,8 +191,7 @@ impl StoredItem {
     fn promised(&self, now: u64, last: &Promised, clock: Clock) -> Self {
         let until = last.until;
         let until = match (self.when, clock) {
-            // The stored expiry is late enough if the clock is at the beginning of its range of uncertainty, but
-            // perhaps too early if it is at the end.
+            // The true time may be later than `now` by up to `slack`. The stored expiry would then come too early.
             (When::Until(stored), Clock::Server { slack }) if stored < until + slack => until,
             // Other observers may have read the stamp before this client, and count from then.
             (When::For { life, .. }, _) if !self.sure => until.max(now + life),

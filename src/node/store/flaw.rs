@@ -5,7 +5,8 @@ use std::cell::Cell;
 /// A seeded bug in the driver of stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFlaw {
-    /// When a session is lost, its unanswered requests are not made harmless.
+    /// When a session is lost, the records of its unanswered changes are read again but not changed again. So such a
+    /// change can still take effect late.
     Unsoiled,
     /// The uncertainty about the server's clock is ignored, even when leases are written.
     NoSlack,

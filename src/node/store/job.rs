@@ -89,7 +89,8 @@ pub(super) struct Setting<'a> {
     /// For a store without a clock: the stamp of all items that are written now.
     pub(super) stamp: u64,
     pub(super) run: &'a ServerRun,
-    /// The process whose wake-ups this node delivers by itself.
+    /// The process of this node's subscriber, to which the node delivers wake-ups directly; `None` without a
+    /// subscriber.
     pub(super) process: Option<&'a Arc<str>>,
     /// Whether the waiters behind a woken waiter are notified that they are near the front.
     pub(super) nudges: bool,
@@ -221,9 +222,9 @@ impl Job {
         }
     }
 
-    /// Whether at least one request of the job is refused. If a waiter asks again, it has usually been woken, so the
-    /// cached state is probably outdated. A heartbeat that is written based on an outdated state fails as stale, and
-    /// costs the store as much as a change.
+    /// Whether at least one request of the job is refused. A waiter usually asks again because it was woken, so a
+    /// refusal shows that the cached state is probably outdated. A heartbeat that is written based on an outdated state
+    /// fails as stale, and costs the store as much as a change.
     fn refuses(&self) -> bool {
         let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
         self.asked.iter().any(refused)

@@ -35,7 +35,8 @@ pub(super) struct State {
 struct Wanted {
     /// The time until which this process listens for the record.
     until: Instant,
-    /// The last known number of waiters before ours; `None` after our waiter has stopped waiting.
+    /// The last known number of waiters before the waiter of this process; `None` after that waiter has stopped
+    /// waiting.
     ahead: Option<u64>,
 }
 
@@ -74,7 +75,7 @@ impl Listening {
         self.over.notify_one();
     }
 
-    /// Stores the number of waiters before ours; `None` if our waiter has stopped waiting.
+    /// Stores the number of waiters before the waiter of this process; `None` if that waiter has stopped waiting.
     pub(super) fn note_ahead(&self, names: &[Name], ahead: Option<u64>) {
         let mut state = self.state();
         for name in names {
@@ -85,7 +86,7 @@ impl Listening {
         self.pacer.set(state.pace());
     }
 
-    /// Notes that our waiter is near the front of the queue in this record.
+    /// Notes that the waiter of this process is near the front of the queue in this record.
     pub(super) fn draw_near(&self, name: &Name) {
         let mut state = self.state();
         if let Some(wanted) = state.wanted.get_mut(name) {

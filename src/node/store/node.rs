@@ -14,7 +14,8 @@ use crate::node::inspection::Inspection;
 use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};
 use crate::runtime::BoxFuture;
 
-/// A master made of a [`Store`]: one record per resource, decided by this client and changed by compare-and-set.
+/// A master made of a [`Store`]. Each resource has one record, which this client reads, decides on, and changes by
+/// compare-and-set.
 ///
 /// All kinds of lock work as they do on Redis. Dropping the node closes its queues; pending releases are delivered
 /// first, for at most a second.

@@ -259,8 +259,8 @@ impl<S: Store> SessionTask<S> {
             (None, fault) | (_, fault @ (Fault::Stalled | Fault::Down(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // A restart takes only a moment, so requests wait for it. They do not wait if the server has stopped answering,
-        // or if the last such wait began shortly before.
+        // A restart of the server takes only a moment, so requests wait until it is over. They do not wait if the
+        // server has stopped answering, or if the last such wait began shortly before.
         let again = now.saturating_since(self.patient_at) < STEADY;
         if lived.is_some() {
             self.patience = None;
@@ -359,7 +359,7 @@ impl<S: Store> SessionTask<S> {
             }
             online.session.remove(&obsolete).await?;
         }
-        // Only one session reads pages of other records.
+        // Only one session of this process reads pages of records that no request has asked for.
         if *self.shared.pager.get_or_init(|| self.number) != self.number || !self.cache.has_room() {
             return Ok(());
         }
@@ -477,8 +477,8 @@ impl<S: Store> SessionTask<S> {
         self.list(online).await
     }
 
-    /// Ends the jobs whose every try failed because other sessions changed the records first. The store works, and
-    /// these jobs have left nothing behind. They end before their timeout, because a timeout would end the session.
+    /// Ends jobs that failed in every try, because other sessions changed the records first. The store works, and these
+    /// jobs have changed nothing. They end before their timeout, because a timeout would also end the session.
     fn step_back(&mut self) {
         for asked in std::mem::take(&mut self.jobs)
             .into_iter()
@@ -547,7 +547,8 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Commits the decided jobs. A job whose commit was stale is decided once more.
+    /// Commits the decided jobs. A job whose commit had no effect, because a record had changed since, is decided once
+    /// more.
     async fn change(
         &mut self,
         online: &mut Online<S::Session>,

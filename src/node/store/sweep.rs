@@ -2,8 +2,8 @@
 //!
 //! A client removes a record that it has used once all items in the record have expired and the client has not used it
 //! for a while. Now and then it also checks a page of records that it has not used. A removal names the record's
-//! version, and the record contains nothing that its next change would keep. So it does not matter which client removes
-//! the record, when, how often, or how late.
+//! version, so it never removes a record that has changed since. Nothing in an obsolete record is needed by a later
+//! change. So it does not matter which client removes the record, when, how often, or how late.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const EVERY: Duration = Duration::from_secs(30);
 /// The largest number of records that are removed at a time.
 const MOST: usize = 16;
 
-/// The number of records in a page that is checked, most of which this client has not used.
+/// The number of records that are checked at a time, most of which this client has not used.
 pub(super) const PAGE: u32 = 64;
 
 /// When a session next removes obsolete records, and the position of its search for further obsolete records.
@@ -44,7 +44,7 @@ impl Sweep {
     }
 
     /// The obsolete records to remove now. `at` contains a time that the store's clock has certainly reached, and the
-    /// date by which fencing counters are removed.
+    /// date that decides which fencing counters are still needed.
     pub(super) fn obsolete(
         &mut self,
         now: Instant,

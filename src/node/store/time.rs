@@ -9,7 +9,8 @@ use crate::node::memory::Dates;
 const RATE: u64 = 10;
 
 /// How long a date from the store is used: 12 hours, in microseconds. That is half of the time for which a fencing
-/// counter is kept. So even a client whose date is from before a correction finds every counter that was written since.
+/// counter is kept. The store's clock may be corrected meanwhile. Even a client that still uses a date from before the
+/// correction finds every counter that was written since.
 const DATED: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
@@ -90,7 +91,7 @@ impl StoreTime {
             .is_some_and(|(_, answered)| micros(now, answered) > DATED)
     }
 
-    /// The date by which obsolete fencing counters are removed, for a store that dates its changes. It is the earlier
+    /// The date that decides which fencing counters are obsolete, for a store that dates its changes. It is the earlier
     /// of the store's date and this process's clock, because either of them may be ahead.
     pub(super) fn removal_date(&self, now: Instant) -> Option<u64> {
         match self.dates(now) {
