@@ -148,8 +148,7 @@ impl Seed {
         self.conn.query_drop(delete).await
     }
 
-    /// Tries until the lock is acquired, runs `inside`, and releases the lock. Returns the number of deadlocks on the
-    /// way.
+    /// Tries until the lock is acquired, runs `inside`, and releases the lock. Returns how many deadlocks occurred.
     async fn cycle(&mut self, name: &str, holder: u64, inside: impl FnOnce()) -> u64 {
         let mut deadlocks = 0;
         loop {

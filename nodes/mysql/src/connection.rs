@@ -1,4 +1,4 @@
-//! One connection to a MySQL or MariaDB server, which carries one packet at a time.
+//! One connection to a MySQL or MariaDB server. It sends one packet, and reads the whole result before the next packet.
 //!
 //! `mysql_async` has two properties that a lock cannot accept:
 //!

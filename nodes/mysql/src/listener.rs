@@ -2,7 +2,7 @@
 //! a fraction of a second per statement.
 //!
 //! No other session can end that statement early. (`KILL QUERY` could, but it blocks its caller for seconds if it
-//! arrives at the wrong moment.) MariaDB accepts a block of statements directly, so a connection is all that is needed.
+//! arrives at the wrong moment.) MariaDB accepts a block of statements directly; MySQL needs a stored procedure.
 //! Received wake-ups are removed by the next statement, so no wake-up is lost together with a result.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::schema::suits;
 use crate::session::{bytes, number, word};
 use crate::sql::{CLOCK, SETTINGS, hex, listening, settings};
 
-/// If the server sends no result for this time, it counts as stopped.
+/// If the server sends no result for this time, the listener takes it for stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Wake-ups that no client has read are removed at this age, in microseconds.
 const OLD: u64 = 60_000_000;

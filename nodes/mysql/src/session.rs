@@ -26,9 +26,10 @@ enum Proof {
     /// The commit was applied if the statement with this number changed a row. The second number is the record's new
     /// version.
     ByChange(usize, u64),
-    /// The commit was applied if the first column in the row of the statement with this number says so.
+    /// The commit was applied if the first column of the row that the statement with this number returned is true. The
+    /// list has the new versions of the records.
     ByRow(usize, Vec<u64>),
-    /// The commit of several records was applied if the first column of this row says so, and if the statement that
+    /// The commit of several records was applied if the first column of this row is true, and if the statement that
     /// changes the records has changed the expected number of rows.
     Jointly {
         update: Option<(usize, u64)>,

@@ -199,7 +199,7 @@ fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
 }
 
 /// Changes all of these records if `@fit` equals their number. The row locks keep the versions stable. Each version is
-/// nevertheless compared again, so that a table without row locks never overwrites a version that was not read.
+/// nevertheless compared again. So even in a table without row locks, a version that was not read is never overwritten.
 pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mut String) {
     let _ = write!(
         out,

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use quorate::{Redlock, RestartGuard, Wait};
 use quorate_testbed::ZooKeeper;
 
-/// The number of cycles of one client per round. The same number of cycles runs first, to warm up.
+/// The number of cycles (lock and unlock) that one client makes per round of the comparison. As many cycles run first,
+/// to warm up.
 const CYCLES: usize = 400;
 /// `CLIENTS` clients acquire the same lock, each of them `TURNS` times.
 const CLIENTS: usize = 10;
@@ -65,7 +66,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Formats the median of the rounds, followed by the values of all rounds.
+/// Formats the median of all rounds of the comparison, followed by the value of each round.
 fn shown(rounds: &mut [u64]) -> String {
     rounds.sort_unstable();
     format!("{} us, of rounds {rounds:?}", rounds[rounds.len() / 2])

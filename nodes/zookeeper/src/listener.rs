@@ -2,7 +2,7 @@
 //!
 //! Each process has one ephemeral znode, and watches only this znode. A client that wakes the process writes the words
 //! of the wake-up into the znode, which fires the watch. If the znode is written twice before the process reads it, the
-//! first words are lost. The version of the znode shows this, and the listener then reports an unspecified wake-up.
+//! first words are lost. The version of the znode shows this, and the listener then reports a wake-up without words.
 
 use std::sync::Arc;
 

@@ -17,7 +17,7 @@ const PATIENCE: u32 = 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Prepared {
-    /// The path under which everything is stored.
+    /// The path under which all znodes are stored.
     pub path: String,
     /// The random name of the ensemble.
     pub identity: String,

@@ -45,7 +45,8 @@ pub struct ZooKeeperSession {
     date: AtomicU64,
 }
 
-/// The record that is returned if a foreign znode is found in place of a record. Its version never matches a change.
+/// The record that is returned if a foreign znode is found in place of a record. No znode has its version, so every
+/// change of this record fails.
 fn strange() -> Record {
     Record {
         version: u64::MAX,
@@ -467,8 +468,8 @@ fn made(steps: &[Step]) -> Option<u64> {
     })
 }
 
-/// Combines the outcomes of a batch of commits. A fault of one commit is the fault of the batch. A fault may promise
-/// that nothing was applied; that is returned only if it is true of the whole batch.
+/// Combines the outcomes of a batch of commits. A fault of one commit is the fault of the batch. Some faults mean that
+/// nothing was applied: such a fault is returned only if no commit of the batch was applied.
 fn together(all: Vec<Result<Committed, Fault>>) -> Result<Vec<Committed>, Fault> {
     let some_done = all.iter().any(|one| matches!(one, Ok(Committed::Done(_))));
     let all: Result<Vec<_>, Fault> = all.into_iter().collect();

@@ -63,8 +63,8 @@ impl Store for ZooKeeper {
         let (identity, date) =
             futures::try_join!(greet(client, &self.address), date(client, &self.address))?;
         let session = ZooKeeperSession::new(dialled, self.address.clone(), date);
-        // A restart of the ensemble loses nothing, so it does not count as a new server run. Only another ensemble
-        // does.
+        // A restart of the ensemble loses nothing, so it does not begin a new run of the server. Only another ensemble
+        // has another run.
         let run = ServerRun::new(format!("zk-{identity}"));
         Ok((session, Greeting::new(run).server(identity)))
     }
