@@ -28,10 +28,10 @@ pub(crate) enum ReadVote {
 pub(crate) enum Reading {
     /// The value on the master with this index is the current one.
     Found(usize),
-    /// There is no value: so many masters report none that no majority can have one.
+    /// There is no value: the masters that may still have one are no majority.
     Missing,
-    /// Some masters have a value. But so many have none, or have a copy from before a restart, that nobody can tell
-    /// which value was the last.
+    /// Some masters have a value. But too many have none, or have a copy from before a restart, to decide which value was
+    /// the last.
     Lost,
     /// A majority reports that the reader does not hold the lock any more.
     NotOurs,

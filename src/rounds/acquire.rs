@@ -191,7 +191,7 @@ impl AcquireAnswers {
         self.replies.reports(names, Phase::Acquire)
     }
 
-    /// Whether waiting cannot help: so many masters have a fault that does not go away by itself that no majority is
+    /// Whether waiting cannot help: too many masters have a fault that does not go away by itself, so no majority is
     /// possible.
     pub(crate) fn is_hopeless(&self) -> bool {
         !self.quorum.possible_without(self.replies.lasting_faults())

@@ -247,7 +247,7 @@ impl ValueAnswers {
         votes.map(|vote| vote.unwrap_or(ReadVote::Fault)).collect()
     }
 
-    /// What to do with the value while the masters are replaced.
+    /// The action for the value while the masters are replaced: for example, copy it to both sets of masters.
     pub(crate) fn carrying(&self) -> Carrying {
         register::carry(self.quorum, &self.all_votes())
     }

@@ -4,8 +4,8 @@
 -- us.
 -- Reply, for each lock: -1 (granted, the counter is the proposal), the counter (granted), the refusal or error that a
 -- single request would get, or 0 (nothing was done: the client must send this request by itself).
--- One difference from single requests: a full server lets a script go on writing once it has removed something, for
--- example a dead waiter of another lock.
+-- On a full server the result may differ from that of single requests: once the script has removed something, for
+-- example a dead waiter of another lock, the server lets it go on writing.
 -- A free lock whose counter takes the proposal unchanged costs two calls. Counters of 16 digits (dates from 2001 to
 -- 2286) are compared as text, and all counters are read with one MGET. All other locks are handled one by one.
 if tonumber(ARGV[1]) > MAX_TTL then
@@ -26,8 +26,8 @@ local highest = string.format('%.0f', time[1] * 1000000 + time[2] + 1000000)
 local usual, find = #lowest == 16 and #highest == 16, string.find
 
 -- Handles one lock as a single request would. `taken` is the last lock that this function took. If an error follows
--- after a lock was taken, the error is reported instead of 0, because the client must not repeat a request that took
--- its lock.
+-- after a lock was taken, the script returns the error and not 0 for it, because the client must not repeat a request
+-- that took its lock.
 local taken
 local function attempt(key, ARGV)
   local queue, alive, waiter = '{queue}' .. key, '{alive}' .. key, nil

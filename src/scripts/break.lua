@@ -1,7 +1,7 @@
--- BREAK: an operator's last resort. Deletes the lock whichever client holds it, deletes its note, and wakes the first
--- waiter. The fencing counter stays. The script writes a break marker, because the holder's next renewal would
--- otherwise restore the key. The marker stays for longer than the holder can still renew, and markers of earlier breaks
--- are kept. A lock key of another type is never touched, because GET fails first.
+-- BREAK (force-release), an operator's last resort. Deletes the lock whichever client holds it, deletes its note, and
+-- wakes the first waiter. The fencing counter stays. The script writes a break marker, because the holder's next
+-- renewal would otherwise restore the key. The marker stays for longer than the holder can still renew, and keeps its
+-- older entries. A lock key of another type is never touched, because GET fails first.
 -- KEYS: lock. ARGV: the name of its queue, as for LOOK.
 -- Reply: the state before the break, as LOOK returns it but without the queue.
 local held = redis.call('GET', KEYS[1])
@@ -29,15 +29,15 @@ if held then
     end
     if left > 0 then
       -- This PEXPIRE changes no expiry and takes no memory. A full server refuses a script's writes only until the
-      -- script's first write, so after it the marker can be written.
+      -- script's first write. So after this PEXPIRE the marker can be written.
       redis.pcall('PEXPIRE', KEYS[1], left)
     end
     -- The marker has room for 480 values, newest first. That is enough for one force-release every three minutes during
     -- the longest TTL.
     local all = string.sub(table.concat(lines, '\n'), 1, 16384)
-    -- Keep the marker for two days: twice the longest TTL that any client can configure. A time derived from the key's
-    -- remaining TTL or from this client's MAX_TTL would be too short: the renewal of another client, or this
-    -- force-release on another master, can arrive later.
+    -- Keep the marker for two days: twice the longest TTL that any client can configure. The key's remaining TTL and
+    -- this client's MAX_TTL are too short, because the renewal of another client, or this force-release on another
+    -- master, can arrive later.
     redis.call('SET', '{broken}' .. KEYS[1], all, 'PX', 2 * FENCE_TTL)
   end
   redis.call('DEL', KEYS[1])

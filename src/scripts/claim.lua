@@ -1,5 +1,5 @@
 -- CLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): takes several locks, or a hold that
--- shares its lock with others of its class. The script takes all keys or none.
+-- readers or an owner share with their other holds. The script takes all keys or none.
 -- KEYS: lock keys. ARGV: value, ttl ms, proposal us, the value of the lock that this claim replaces or '', the waiter's
 -- id or '', its ticket, its heartbeat ms, and for each key 'x' (exclusive) or the marker of a class.
 -- Reply: the fencing number (granted), or
@@ -68,8 +68,8 @@ for i, key in ipairs(KEYS) do
     ahead = math.max(ahead, rank)
     if (mode ~= 'x' and mode ~= '{shared}' and held[i] == mode)
       or (instead ~= '' and held[i] == instead) then
-      -- Waiters do not block this claim: an owner overtakes them to share a lock that it already holds, and a holder
-      -- may replace its own lock.
+      -- Waiters do not block this claim: an owner overtakes them to share a lock that the owner already holds, and a
+      -- holder may replace its own lock.
     elseif mode == '{shared}' then
       -- Readers wait only for a writer that is queued before them, not for other readers.
       for _, other in ipairs(rank > 0 and call('ZRANGE', queue, 0, rank - 1) or {}) do
@@ -130,8 +130,7 @@ for i, key in ipairs(KEYS) do
   else
     local lives = ttl
     if held[i] ~= mode then
-      -- The lock key does not show that these readers or this owner hold the lock, so all holds that are still listed
-      -- have expired.
+      -- The lock key does not name these readers or this owner. So all holds that are still listed have expired.
       call('DEL', holds)
       call('SET', key, mode, 'PX', ARGV[2])
     else

@@ -1,5 +1,5 @@
--- CONFIRM of several locks, or of a hold of a class (docs/protocol.md, "Several resources, readers, owners,
--- semaphores"): sets the counter of every lock to exactly the number, if all locks are ours.
+-- CONFIRM of several locks, or of a hold of readers or an owner (docs/protocol.md, "Several resources, readers, owners,
+-- semaphores"): sets the fencing counter of every lock to exactly the number, if all locks are ours.
 -- KEYS: lock keys. ARGV: value, number, and for each key 'x' (exclusive) or the marker of a class.
 -- Reply: 1 (confirmed), 0 (one of the keys is not ours), -1 (the same owner has other holds here), or the largest
 -- counter if one is above the number.

@@ -1,7 +1,7 @@
 -- EXTEND (docs/protocol.md, "Renewal"), for many locks at once. Never shortens a lock. Restores a missing lock, unless
 -- an operator has force-released it.
--- KEYS: locks. ARGV: value and ttl ms of each. A ttl of 0 means that the lock was withdrawn: leave it alone. A minus
--- before the ttl means that the lock has a note: keep the note alive as well.
+-- KEYS: locks. ARGV: value and ttl ms of each. A ttl of 0 means that the request was withdrawn: do not change this
+-- lock. A minus before the ttl means that the lock has a note: keep the note alive as well.
 -- Reply: one digit per lock: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 4 (ours, but its note is gone), 5
 -- (unknown, a related key has another type), 0 (another client's). If a lock failed, the reply is an array with the
 -- error in place of the digit of that lock. An error of one lock (no permission, or a full server that cannot restore

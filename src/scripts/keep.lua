@@ -1,12 +1,12 @@
 -- KEEP (docs/protocol.md, "Several resources, readers, owners, semaphores"): EXTEND for several locks, some of which
--- are shared by a class. Never shortens a hold. Restores a missing hold with its number, unless an operator has
--- force-released it.
--- KEYS: lock keys. ARGV: for each its value, ttl ms (0 means withdrawn: leave it alone), 'x' (exclusive) or the marker
--- of its class, and its number.
+-- readers or an owner share. Never shortens a hold. Restores a missing hold with its fencing number, unless an operator
+-- has force-released it.
+-- KEYS: lock keys. ARGV: for each key the value of the hold, ttl ms (0 means that the request was withdrawn: change
+-- nothing), 'x' (exclusive) or the marker of the readers or the owner, and the fencing number.
 -- Reply: one digit per key: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 5 (unknown), 0 (not ours). If a key
 -- failed, an array with errors as in EXTEND.
--- A full server refuses writes that take memory only until the script has written once. So it refuses either the first
--- write to a key or none, and no hold is written in part.
+-- A full server refuses writes that take memory, but only until the script has written once. So it refuses either the
+-- first write for a key or none, and no hold is written in part.
 local said = {}
 --+ mark/has.lua
 --+ mark/class.lua
@@ -50,8 +50,8 @@ local function keep(key, value, ttl, mode, number)
   --+ fence/read.lua
   local owned, v, text = mode ~= '{shared}', tonumber(number), number
   if owned and counter > v then
-    -- All holds of an owner share one number. A counter above that number means that another client has held the lock
-    -- since.
+    -- All holds of an owner share one fencing number. A counter above that number means that another client has held
+    -- the lock since.
     return '0'
   end
   if held then
@@ -61,8 +61,8 @@ local function keep(key, value, ttl, mode, number)
     call('PEXPIRE', key, math.max(left, tonumber(ttl)))
   end
   if not known and counter > v and not held then
-    -- Later holders have had larger numbers. A reader whose hold is restored must not keep its old number, so it gets a
-    -- new one.
+    -- Later holders have had larger fencing numbers. So the restored hold of a reader must not keep its old number, and
+    -- gets a new one.
     v, text = counter + 1, nil
   end
   if counter < v then

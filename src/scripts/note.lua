@@ -1,7 +1,8 @@
 -- NOTE: writes the notes of the holders of many locks. Only the holder writes, while its lock lives, and the note
 -- begins with the holder's value. The note may outlive the lock, but is shown only while the lock key holds that value.
--- Each hold of a class has its own note. A key of another type is never touched.
--- KEYS: locks. ARGV: for each its value, its note ('' means withdrawn), and 1 to announce a new leader.
+-- If readers or an owner share the lock, each hold has its own note. A key of another type is never touched.
+-- KEYS: locks. ARGV: for each lock its value, its note ('' means that the request was withdrawn), and 1 to announce a
+-- new leader.
 -- Reply: one digit per lock: 1 (written), 0 (not written).
 local call, said = redis.call, {}
 for i, key in ipairs(KEYS) do

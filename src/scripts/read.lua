@@ -1,5 +1,5 @@
 -- READ (docs/protocol.md, "Values under a lock"): returns the stored value, and sets the fencing counter as CONFIRM
--- does. Afterwards writes with a smaller number are refused.
+-- does. From then on, this master refuses writes with a smaller fencing number.
 -- KEYS: lock. ARGV: value of the attempt, token.
 -- Reply: {stored value or nil} (the counter equals the token now), 0 (the lock is not ours), or the largest number here
 -- if it is above the token (the counter equals that number now).
@@ -14,8 +14,8 @@ local above = v > tonumber(ARGV[2])
 if above and number <= counter then
   return v
 end
--- Set the counter to the token. If the stored value was written while a clock was ahead, its number is larger: raise
--- the counter to that number instead, so that the next holder's number is above it.
+-- Set the counter to the token. If the stored value was written while a clock was ahead, its fencing number is larger
+-- than the token. Then raise the counter to that number, so that the next holder's number is above it.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 --+ fence/lives.lua

@@ -2,8 +2,8 @@
 -- a claim that is not queued; otherwise as in release.lua. None of the locks has a note.
 -- KEYS: locks, all different. ARGV: the value of each, and 1 if clients use queues.
 -- Reply: one character per lock: 1 (deleted), 0 (not ours), - (nothing was done: the client must send this release by
--- itself). If a queue key has another type, an array with an error in place of that lock's character; the lock was
--- released.
+-- itself). If a queue key has another type, the reply is an array, with an error in place of that lock's character; the
+-- lock itself was released.
 local call, keys, count = redis.call, KEYS, #KEYS
 local lines, names = ARGV[count + 1], {unpack(keys)}
 --+ many/lines.lua

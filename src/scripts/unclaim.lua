@@ -1,5 +1,5 @@
 -- UNCLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): deletes the locks or holds that are
--- ours, leaves the queues, and wakes the first waiter of each.
+-- ours, leaves the queues, and wakes the first waiter of each queue.
 -- KEYS: lock keys. ARGV: value, the waiter's id or '', a sum of 1 (leave the queues) and 2 (notes were written), and
 -- for each key 'x' (exclusive) or the marker of a class. Reply: how many of the keys were ours.
 local call, value, waiter = redis.call, ARGV[1], ARGV[2]
@@ -33,7 +33,7 @@ for i, key in ipairs(KEYS) do
     end
     local last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')
     if last[1] then
-      -- The lock has other holds of the same readers or owner in its list: remove the expired ones.
+      -- Other holds of the same readers or owner are listed under the lock: remove the expired holds.
       look_at_clock()
       if call('ZREMRANGEBYSCORE', holds, '-inf', clock) > 0 then
         last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')

@@ -1,5 +1,5 @@
--- Calls like redis.call, for scripts that go on with the other locks after an error of one lock. The error contains the
--- line of the call, as it does when the server adds the line to an error that ends a script.
+-- Like redis.call, for scripts that go on with the other locks after an error of one lock. The error contains the line
+-- of the call, in the form in which the server adds the line to an error that ends a script.
 local function call(...)
   local said = redis.pcall(...)
   local why = type(said) == 'table' and said.err

@@ -1,5 +1,5 @@
--- Returns `of(..)` for one lock. An error becomes the result of this lock, so that the other locks are still handled.
--- The result is 5 if a key that belongs to this lock holds data that quorate did not write.
+-- Calls `of(..)` for one lock and returns its result. An error becomes the result for this lock, so that the other
+-- locks are still handled. The result is 5 if a key that belongs to this lock holds data that quorate did not write.
 local odd = false
 local function each(of, ...)
   local _, one = pcall(of, ...)

@@ -1,7 +1,8 @@
--- Whether a force-release ended the hold `value` of the class `mode` (readers, or an owner) with the number `number`.
--- `mark` is the text of the marker of force-releases. The hold was ended if the marker names its value, or if its
--- number is not above the counter at the last force-release of this class. Later holds have larger numbers. A hold that
--- this master did not grant may have a smaller one: it then counts as ended, and is not restored here.
+-- Whether a force-release ended the hold with the value `value` and the fencing number `number`. `mode` is the marker
+-- of the readers or of the owner that share the lock. `mark` is the text of the break marker. The hold was ended if the
+-- text names its value, or if its number is not above the counter at the last force-release of these readers or this
+-- owner. Later holds have larger numbers. A hold that this master did not grant may have a smaller number: the master
+-- then treats it as ended, and does not restore it.
 local function has_hold(mark, mode, value, number)
   if not mark or has(mark, value) then
     return mark

@@ -1,5 +1,6 @@
--- Whether `mark`, the text of the break marker, names `ours`. The text has a line for each force-released value. For a
--- class it has one line with the class marker and the counter, separated by a tab, and then one line for each hold.
+-- Whether `mark`, the text of the break marker, names `ours`. The text has one line for each force-released value. For
+-- a lock that readers or an owner shared, it has one line with their marker, a tab and the counter, and then one line
+-- for each hold.
 local function has(mark, ours)
   return mark and string.find(mark, '\n' .. ours .. '\n', 1, true)
 end

@@ -13,8 +13,8 @@ if not mark then
   return raised
 end
 if mark == raised and ARGV[3] == '0' then
-  -- A client restored this marker with an expiry, because it found other masters marked already. The masters get their
-  -- first marker now, so remove the expiry.
+  -- A client has restored this marker with an expiry, because it found markers on other masters already. But the
+  -- masters are only now getting their first marker, so remove the expiry.
   redis.call('SET', KEYS[1], raised)
   return raised
 end

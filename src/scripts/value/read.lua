@@ -1,5 +1,6 @@
--- Reads the value under the lock `key`, stored as `NUMBER RUN BYTES`. Sets `text` to the stored text and `number` to
--- its fencing number (0 if there is no value). A key with any other content or type is left alone.
+-- Reads the value under the lock `key`, stored as `NUMBER RUN BYTES`: the writer's fencing number, the id of the server
+-- run, and the bytes. Sets `text` to the stored text and `number` to the fencing number (0 if there is no value). A key
+-- with any other content or type is not changed.
 local value = '{value}' .. key
 local text, number = call('GET', value), 0
 if text then
