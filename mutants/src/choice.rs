@@ -1,8 +1,8 @@
-//! Which test programs and sweeps judge the mutants, and in which order.
+//! The test programs and sweeps that judge the mutants, and their order.
 
 use std::collections::BTreeSet;
 
-/// The test programs that judge mutants, the cheapest first, and which of their tests run.
+/// The test programs that judge mutants, the cheapest first, each with the part of its tests that runs.
 const TESTS: &[(&str, Part)] = &[
     ("lib", Part::Only(&["protocol::"])),
     ("lib", Part::Only(&["rounds::"])),
@@ -75,7 +75,7 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["metrics::"])),
 ];
 
-/// Which tests of a program run: all, or those whose names contain one of these texts.
+/// The part of a program's tests that runs: all tests, or those whose names contain one of these texts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     All,
@@ -104,7 +104,7 @@ impl Choice {
         self.only.is_empty() || self.only.iter().any(named)
     }
 
-    /// Returns the chosen test programs, the cheapest first, and which of their tests run.
+    /// Returns the chosen test programs, the cheapest first, each with the part of its tests that runs.
     pub(crate) fn tests(&self) -> impl Iterator<Item = &'static (&'static str, Part)> {
         let most = if self.quick { QUICK } else { TESTS.len() };
         TESTS[..most]
@@ -129,7 +129,7 @@ mod tests {
     use crate::targets;
 
     /// Test files that are not used as judges, because they do not test the code that decides about locks. They test
-    /// pages, the package, its settings, and calls that other tests cover.
+    /// pages, the package, its settings, and calls that other tests cover as well.
     const NO_JUDGES: [&str; 11] = [
         "blocking",
         "crates",

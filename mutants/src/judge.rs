@@ -1,8 +1,8 @@
 //! Judges of mutants: test programs and sweeps of the simulation, the fastest first.
 //!
-//! A judge runs only against mutants that it reaches, i.e. whose code it executes. One traced run of each judge has
-//! shown which mutants it reaches. A judge stops at its first failure. Tests of timers may fail on a busy machine. So a
-//! failure counts only if the test fails again when it runs alone, and passes without the mutant.
+//! A judge runs only against mutants that it reaches, i.e. whose code it executes. One traced run of each judge shows
+//! which mutants it reaches. A judge stops at its first failure. Tests of timers may fail on a busy machine. A failure
+//! therefore counts only if the test fails again when it runs alone, and passes without the mutant.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -47,7 +47,7 @@ pub(crate) struct Judge {
     program: PathBuf,
     args: Vec<String>,
     kind: Kind,
-    /// The time limit for one run of the judge. A run that takes longer is killed, and the mutant counts as hung.
+    /// The time limit for one run of the judge. A run that takes longer is killed, and the mutant is recorded as hung.
     limit: Duration,
     /// How long a run of the judge takes without a mutant.
     usual: Duration,
@@ -147,7 +147,7 @@ impl Judge {
         self.trace(copy).with_extension("calibrated")
     }
 
-    /// Reads the results of an earlier calibration of this judge. Returns false if there are none.
+    /// Reads the results of an earlier calibration of this judge. Returns false if there is no earlier calibration.
     fn recall(&mut self, copy: &Path) -> bool {
         let Ok(notes) = fs::read_to_string(self.notes(copy)) else {
             return false;
@@ -213,7 +213,7 @@ impl Judge {
         self.reaches.contains(&mutant)
     }
 
-    /// Returns the judge's verdict on a mutant; `None` if the judge passes.
+    /// Runs the judge against a mutant. Returns its verdict; `None` if the judge passes.
     pub(crate) fn judge(&self, copy: &Path, mutant: usize) -> Result<Option<Fate>> {
         let name = &self.name;
         match self.run(copy, mutant, &[], None, self.limit)? {
@@ -234,8 +234,8 @@ impl Judge {
         }
     }
 
-    /// Whether the judge passes within its time limit now if no mutant is on. If not, the machine is too busy, and the
-    /// mutant must not be called hung.
+    /// Whether the judge passes within its time limit now, without a mutant. If not, the machine is too busy, and the
+    /// mutant must not be recorded as hung.
     fn keeps_time(&self, copy: &Path) -> Result<bool> {
         Ok(self.run(copy, 0, &[], None, self.limit)? == Ran::Passed)
     }
@@ -322,8 +322,8 @@ impl Judge {
     }
 }
 
-/// Calibrates several judges at a time. Returns the tests that fail without a mutant and are skipped from now on. With
-/// `keep`, skips judges that have been calibrated before.
+/// Calibrates several judges at a time. Returns the tests that fail without a mutant; they are skipped from now on.
+/// With `keep`, skips judges that have been calibrated before.
 pub(crate) fn calibrate(
     judges: &mut [Judge],
     copy: &Path,
@@ -359,7 +359,7 @@ pub(crate) fn calibrate(
     Ok(all?.concat())
 }
 
-/// For each file and judge: the number of killed mutants, and the seconds that the judge has used. The judge with the
+/// For each file and judge: the number of killed mutants, and the seconds that the judge has run. The judge with the
 /// most kills per second runs first. This order changes how soon a mutant is judged, but never the verdict.
 #[derive(Default)]
 pub(crate) struct Experience(Mutex<HashMap<(String, String), (f64, f64)>>);

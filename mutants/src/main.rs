@@ -242,7 +242,7 @@ fn judge_all(
                 let mut table = table
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
-                // If only some judges were chosen, another judge may still kill a surviving mutant. So this verdict is
+                // If only some judges were chosen, another judge may still kill a surviving mutant, so this verdict is
                 // not recorded.
                 let lives = matches!(fate, Fate::Alive | Fate::Unreached);
                 if !lives || options.choice.only.is_empty() {

@@ -24,7 +24,7 @@ pub(crate) struct Found {
     /// The mutants of the file, in no particular order.
     pub(crate) mutants: Vec<Mutant>,
     /// The `const fn` functions of the file. The compiler may evaluate them at compile time, when no mutant can be
-    /// switched on. So the word `const` is removed from every such function that has mutants.
+    /// switched on. The word `const` is therefore removed from every such function that has mutants.
     pub(crate) constant: Vec<Constant>,
 }
 
@@ -127,7 +127,7 @@ fn only_tells(branch: &syn::ExprIf) -> bool {
     traces(&branch.then_branch) && otherwise
 }
 
-/// Returns the first and the last word of a called path, e.g. `Duration` and `from_secs`.
+/// Returns the first and the last word of the path of a called function, e.g. `Duration` and `from_secs`.
 fn called(expr: &Expr) -> Option<(String, String)> {
     match expr {
         Expr::Call(call) => match &*call.func {

@@ -12,7 +12,7 @@ use crate::judge::Fate;
 use crate::mutant::Mutant;
 use crate::survivors::Survivor;
 
-/// The table in `target/mutants/table.txt`.
+/// The table of verdicts, in `target/mutants/table.txt`.
 #[derive(Debug)]
 pub(crate) struct Table {
     path: PathBuf,

@@ -57,7 +57,7 @@ const DECIDING: &[&str] = &[
 ];
 
 /// Files that match [`DECIDING`], but that only tests and simulations use. They are not mutated, because a fault there
-/// would be a fault of a check, not of the library.
+/// would be a fault of a check and not of the library.
 const FOR_TESTS: &[&str] = &[
     "src/node/store/record_access.rs",
     "src/node/store/flaw.rs",

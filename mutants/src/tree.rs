@@ -106,7 +106,7 @@ pub(crate) struct Built {
     pub(crate) simulation: Option<PathBuf>,
 }
 
-/// A compiler error: the positions in the code that it names, its error code, and its text.
+/// A compiler error: the places in the code that the error names, its error code, and its text.
 struct Complaint {
     places: Vec<(String, Range<usize>)>,
     code: String,
@@ -148,7 +148,7 @@ impl Tree {
         self.code.mutants.len() - self.mutants().count()
     }
 
-    /// Returns the copy and its programs from the last build. `code` must be exactly the code of that build.
+    /// Returns the copy and its programs from the last build. `code` must be exactly the code that was built.
     pub(crate) fn built(root: &Path, code: Code) -> Result<(Self, Built)> {
         let work = root.join("target/mutants");
         let known = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
@@ -325,7 +325,7 @@ impl Tree {
             // If several mutants surround the position of the error, the innermost mutant has caused the error.
             if let Some(placed) = around.min_by_key(|placed| placed.whole.len()) {
                 blamed.insert(placed.id);
-                // The compiler names the main position first, so the other positions are not needed.
+                // The compiler names the main place of an error first, so the other places are not needed.
                 break;
             }
         }
@@ -340,9 +340,9 @@ impl Tree {
         if !blamed.is_empty() {
             return;
         }
-        // No mutant surrounds the error, so a mutant at another position causes it. Often this mutant omits a `return`
-        // or a `break`, so that the code continues. Drops such mutants between the first and the last position of the
-        // error; if there are none, drops all mutants there.
+        // No mutant surrounds the error, so a mutant elsewhere causes it. Often that mutant omits a `return` or a
+        // `break`, so that the code continues. Drops such mutants between the first and the last place of the error; if
+        // there are none, drops all mutants there.
         let Some((file, _)) = complaint.places.first() else {
             return;
         };

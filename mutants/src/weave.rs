@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Two texts that are woven in before and after a range of the original text.
 #[derive(Clone, Debug)]
 pub(crate) struct Wrap {
-    /// The number of the mutant; `None` for a change that is no mutant.
+    /// The number of the mutant; `None` for a change that is not a mutant.
     pub(crate) id: Option<usize>,
     /// The range of the original text, in bytes.
     pub(crate) range: Range<usize>,
@@ -25,7 +25,8 @@ pub(crate) struct Placed {
     pub(crate) whole: Range<usize>,
 }
 
-/// Weaves all wraps into the text. If two wraps have the same range, the first wrap in the list encloses the second.
+/// Weaves all wraps (texts before and after a range) into the text. If two wraps have the same range, the first one in
+/// the list encloses the second.
 pub(crate) fn weave(text: &str, mut wraps: Vec<Wrap>) -> (String, Vec<Placed>) {
     wraps.sort_by_key(|wrap| (wrap.range.start, Reverse(wrap.range.end)));
     let mut woven = Woven {

@@ -10,7 +10,7 @@ pub struct LossNotice {
 }
 
 impl LossNotice {
-    /// Creates the checker. `slack` is the longest allowed delay from the end of the validity until the holder is
+    /// Creates the checker. `slack` is the longest allowed time from the end of the validity until the holder is
     /// notified.
     pub fn new(slack: u64) -> Self {
         Self {
@@ -21,8 +21,8 @@ impl LossNotice {
     }
 
     /// Checks the holder of a lock that was valid until `until`. `now` is the time of the notification, or the present
-    /// time if the holder was not notified yet. `kept` is how long the holder's process could not run since `until`;
-    /// this time does not count. Returns the delay if it is too long.
+    /// time if the holder has not been notified. `kept` is the time since `until` in which the holder's process could
+    /// not run; it does not count. Returns the delay if it is too long.
     pub fn judge(&mut self, until: u64, now: u64, kept: u64) -> Option<u64> {
         self.judged += 1;
         let late = now.saturating_sub(until).saturating_sub(kept);

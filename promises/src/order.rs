@@ -34,7 +34,7 @@ impl<I: Ord + Clone> Line<I> {
     }
 
     /// Among the clients for which `is` returns true: returns the client that has been queued for the longest time, and
-    /// the time from which it was certainly queued.
+    /// the time from which that client was certainly queued.
     pub fn first_of(&self, is: impl Fn(&I) -> bool) -> Option<(u64, &I)> {
         let first = self.waiting.iter().find(|(_, one)| is(one));
         first.map(|(since, one)| (*since, one))

@@ -12,16 +12,16 @@ use quorate::RedlockBuilder;
 pub struct ChangePlan {
     /// The sets of masters (bit n is master n), in order. Each change replaces one set by the next set in the list.
     pub sets: Vec<u16>,
-    /// The generation marker on the masters at the beginning of the run; `None` if the masters have no markers. Only
-    /// the masters of the change number `begins / 4` have the marker.
+    /// The number in the masters' generation markers at the beginning of the run; `None` if the masters have no
+    /// markers. Only the masters of the change number `begins / 4` have markers.
     pub begins: Option<u64>,
-    /// The generation marker at which the operators have reached their goal.
+    /// The number in the generation markers at which the operators have reached their goal.
     pub goal: u64,
     /// The number of operators. They are the clients with the lowest numbers, and take no locks.
     pub operators: u8,
     /// The longest pause of an operator between two steps of a change, in nanoseconds.
     pub pause: u64,
-    /// For each client: its first and its last step in the replacement of masters.
+    /// For each client: the first and the last step that it has in the replacement of masters.
     pub steps: Vec<(u8, u8)>,
     /// How far the fencing counters of the masters are ahead of their clocks at the beginning, in microseconds; `None`
     /// for no counters. New masters have counters only once they are open.
@@ -44,7 +44,7 @@ fn listed(set: u16) -> impl Iterator<Item = usize> {
     (0..16).filter(move |master| set >> master & 1 == 1)
 }
 
-/// Whether a master with the generation marker `mark` votes for clients at this step.
+/// Whether a master whose generation marker has the number `mark` votes for clients at this step.
 pub(crate) fn admits(mark: u64, step: u8) -> bool {
     let step = u64::from(step);
     (2 * step).saturating_sub(2) <= mark && mark <= 2 * step

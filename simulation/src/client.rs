@@ -73,7 +73,7 @@ impl Client {
         self.process.shared.world().say(|| line(client));
     }
 
-    /// Takes the last lock after the faults have ended, when every live waiter must get its lock.
+    /// Takes the last lock. The faults have ended then, so every live waiter must get its lock.
     async fn last_one(&self) {
         while !self.process.shared.world().may_lock(self.process.client) {
             // The operators are still replacing masters, or this client will be reconfigured and restarted.
@@ -138,7 +138,7 @@ impl Client {
 
     async fn lock(&self, step: &Step) {
         let (wait, renew) = match step.kind {
-            // A counted hold of an owner has no options: the call waits for the default time and renews the lock.
+            // The acquire of a counted hold has no options. It waits for the default time and renews the lock.
             Kind::Counted(_) => (COUNTED_WAIT, true),
             Kind::Lead(_) => (step.wait, true),
             _ => (step.wait, step.renew),
@@ -202,7 +202,7 @@ impl Client {
         call.over();
     }
 
-    /// Reports to the checkers the note of the holder whose lock has this value.
+    /// Reports to the checkers the note that the holder with this lock value leaves.
     fn says(&self, step: &Step, value: Token) {
         if let Some(note) = step.kind.note() {
             let resource = step.resource.into();
@@ -237,7 +237,7 @@ impl Client {
         world.watch.fact(now, &fact(task));
     }
 
-    /// Does the work of a step. Returns true if the lock is lost before the work is done.
+    /// Does the work of a step while the lock is held. Returns true if the lock is lost before the work is done.
     async fn is_lost(&self, hold: &Arc<dyn Hold>, work: impl Future<Output = ()>) -> bool {
         let lost = hold.lost();
         let work = std::pin::pin!(work);
@@ -303,7 +303,7 @@ impl Client {
         reader
     }
 
-    /// For a seeded bug: a client that downgrades still believes that it is a writer until the downgrade is confirmed.
+    /// For a seeded bug: lets a client that downgrades believe that it is a writer until the downgrade is confirmed.
     fn believe_on(&self, id: u64, hold: &Arc<dyn Hold>) {
         let as_it_stands = Arc::new(AsItStands::of(&**hold));
         let mut world = self.process.shared.world();
@@ -384,7 +384,7 @@ impl UnderWay<'_> {
     }
 }
 
-/// A future that is dropped after a given number of polls, unless it is ready before.
+/// A future that is ready after at most `polls` polls. If the inner future is not ready by then, it is dropped.
 struct Cut<F> {
     future: Option<Pin<Box<F>>>,
     polls: u8,

@@ -1,15 +1,15 @@
-//! Counts what happened in a run. A run in which nothing happens would test nothing.
+//! Counts what happened in a run, because a run in which nothing happens would test nothing.
 
 use std::fmt;
 
-/// The group of counted things that happen only if some masters are stores (databases or ZooKeeper). `CHANGES` is the
-/// group of things that happen only if masters are replaced.
+/// The group of counted events that happen only if some masters are stores (databases or ZooKeeper). `CHANGES`: the
+/// group of counted events that happen only if masters are replaced.
 const STORES: &str = "stores";
 const CHANGES: &str = "changes of masters";
 
 macro_rules! counted {
     ($($group:literal { $($name:ident: $text:literal,)* })*) => {
-        /// How often each thing happened.
+        /// How often each event happened.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Coverage {
             $($(#[doc = $text] pub $name: u64,)*)*
@@ -21,7 +21,7 @@ macro_rules! counted {
                 $($(self.$name += other.$name;)*)*
             }
 
-            /// Whether the things of this group could happen in the counted runs.
+            /// Whether the events of this group could happen in the counted runs.
             fn may(&self, group: &str) -> bool {
                 match group {
                     STORES => self.sessions > 0,
@@ -30,7 +30,7 @@ macro_rules! counted {
                 }
             }
 
-            /// Returns the names of all things that could happen but never did.
+            /// Returns the names of all events that could have happened but never did.
             pub fn missing(&self) -> Vec<&'static str> {
                 let mut missing = Vec::new();
                 $($(if self.$name == 0 && self.may($group) { missing.push($text); })*)*

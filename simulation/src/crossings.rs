@@ -1,5 +1,5 @@
-//! Counts which kinds of locks and values have met which happenings (events that may interfere) while a rule was
-//! checked. Bugs that are found late are mostly in code where two features meet.
+//! Counts how often kinds of locks and values met happenings (events that may interfere) while a rule was checked. Bugs
+//! that are found late are mostly in code where two features meet.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -53,7 +53,7 @@ impl Masters {
     }
 }
 
-/// How often each row (a kind of lock or value) has met each column (a happening).
+/// How often each row (a kind of lock or value) has met each column (a happening, i.e. an event that may interfere).
 type Table = [[u64; Happening::ALL.len()]; HELD.len()];
 
 /// How often each kind of lock and value has met each happening, with one table for each kind of masters.
@@ -117,8 +117,8 @@ type Columns = u16;
 pub(crate) struct Watched {
     masters: Masters,
     pub(crate) crossings: Crossings,
-    /// For each resource: the happenings since a lock on it was last taken. `since_used`: the happenings since its
-    /// value was last used, by row of values.
+    /// For each resource: the happenings since a lock on it was last taken. `since_used`: the happenings since the
+    /// value under its lock was last used, for each row of values in the table.
     since_held: [Columns; PLACES],
     since_used: [[Columns; HELD.len() - VALUES]; PLACES],
     /// For each task: the row of the table for the value that the task is using.

@@ -1,7 +1,7 @@
 //! Draws a scenario from a seed.
 //!
-//! Each seed first draws which kinds of faults occur at all, and how often (swarm testing). So rare combinations of
-//! faults occur as well.
+//! Each seed first draws which kinds of faults occur at all, and how often (swarm testing). This way rare combinations
+//! of faults occur as well.
 
 mod changes;
 mod days;
@@ -35,8 +35,8 @@ impl Scenario {
         scenario
     }
 
-    /// Draws what every scenario has: masters, clients with plain locks, a network and faults. `asked` is the number of
-    /// masters; `None` draws this number as well. Also returns the number of resources.
+    /// Draws the parts that every scenario has: masters, clients with plain locks, a network and faults. `asked` is the
+    /// number of masters; `None` draws this number as well. Also returns the number of resources.
     fn drawn(seed: u64, asked: Option<u8>) -> (Self, u8) {
         let mut rng = Rng::stream(seed, 1);
         let rng = &mut rng;

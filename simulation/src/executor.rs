@@ -44,7 +44,7 @@ struct Task {
     dozed: bool,
 }
 
-/// The number of polls without progress of the simulated time at which the tasks are taken for an endless loop.
+/// The number of polls after which the tasks are considered an endless loop, if the simulated time has not moved since.
 const BUSY: usize = 100_000;
 
 /// The executor for the tasks of all processes.
@@ -84,7 +84,7 @@ impl Executor {
     }
 
     /// Polls tasks until no task is ready. Returns false if a rule was broken, or if tasks wake each other endlessly
-    /// without progress of the simulated time.
+    /// while the simulated time stands still.
     pub(crate) fn settle(&mut self) -> bool {
         for _ in 0..BUSY {
             let next = self.next_ready();

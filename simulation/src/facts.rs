@@ -23,7 +23,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Returns the state at the later time `now_us`, provided that no message has changed it since.
+    /// Returns the state at the later time `now_us` on the master's clock, provided that no message has changed the
+    /// state since.
     pub(crate) fn at(self, now_us: u64) -> Self {
         if self.holder.is_some() && now_us < self.expires {
             return self;
@@ -99,7 +100,7 @@ pub(crate) enum Fact<'a> {
         call: Call,
         began: u64,
     },
-    /// The holder whose lock has this value leaves this note.
+    /// The holder with this lock value leaves this note.
     Says {
         resource: usize,
         value: Token,
@@ -114,7 +115,7 @@ pub(crate) enum Fact<'a> {
     },
     /// A task begins to observe an election.
     Observes { task: usize },
-    /// An observer received the term and the note of the leader, or `None` if there is no leader.
+    /// An observer received the leader's term (fencing token) and note, or `None` if there is no leader.
     Observed {
         task: usize,
         resource: usize,
@@ -178,7 +179,7 @@ pub(crate) enum Fact<'a> {
     },
     /// A store has reported to a client that the client's lock is released.
     Released,
-    /// A store keeps a lock value again although it had reported this value to a client as released.
+    /// A lock value is in a store's records again, although the store had reported to a client that it is released.
     WrittenAgain { master: usize, value: &'a [u8; 32] },
     /// A foreign client looks for the value that it has stored under the key of a lock.
     ForeignKey {
@@ -292,8 +293,8 @@ pub(crate) struct Believer {
     pub(crate) kind: Kind,
     /// The sets of masters; the client needs a majority of each set.
     pub(crate) sets: Sets,
-    /// The resource of the client's step, or the slot of the semaphore. For a lock on several resources: one of these
-    /// resources.
+    /// The place of the client's step: a resource, or a slot of a semaphore. For a lock on several resources: one of
+    /// these resources.
     pub(crate) resource: usize,
     /// All resources of the hold, and its class (readers, or one owner). Holds of the same class may share a resource.
     pub(crate) scope: Scope,

@@ -15,7 +15,7 @@ pub enum Kind {
     Shared,
     /// A lock of the owner with this number, shared with other holds of the same owner.
     Owner(u8),
-    /// Like `Owner`. If the process already has a hold for this owner, the step joins this hold.
+    /// Like `Owner`, but if the process already has a hold for this owner, the step joins that hold.
     Counted(u8),
     /// An exclusive lock that is downgraded to a reader's lock after half of the hold.
     Downgraded,
@@ -109,7 +109,7 @@ impl Kind {
         }
     }
 
-    /// The number of the place at which a client waits for this kind of lock: the resource, or the first slot of the
+    /// The number of the place whose queue a client joins for this kind of lock: the resource, or the first slot of the
     /// resource's semaphore.
     pub(crate) fn place(self, resource: u8) -> u8 {
         match self {

@@ -16,7 +16,7 @@ use crate::seeded_bugs::{CountedHolds, Flaw, WrongRegister};
 pub(crate) struct Library {
     redlock: Redlock,
     owners: Vec<Owner>,
-    /// For a seeded bug: the holds of owners that the process counts by itself. It does not notice if the masters have
+    /// For a seeded bug: the holds of owners that the process counts by itself, without noticing that the masters have
     /// lost them.
     counted: Option<CountedHolds>,
     register: Option<WrongRegister>,

@@ -65,7 +65,7 @@ pub(crate) trait Hold: Send + Sync {
     fn slot(&self) -> Option<usize> {
         None
     }
-    /// The end of the validity; `None` once the library reports the lock as no longer held. Reading the end changes
+    /// The end of the validity; `None` once the library reports that the lock is no longer held. The call changes
     /// nothing.
     fn look(&self) -> Option<Instant>;
     /// Resolves when the holder is notified that the lock is lost.

@@ -96,11 +96,11 @@ struct Operator {
     flaw: Option<Flaw>,
 }
 
-/// For a seeded bug: the masters that the operator takes for closed although they are not. For each master, the
-/// generation marker that the operator believes to be there.
+/// For a seeded bug: the masters that the operator considers closed although they are open, with the generation marker
+/// that the operator believes each of them to have.
 type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
 
-/// The clock of an operator's process. For a seeded bug this clock can skip a wait.
+/// The clock of an operator's process. A seeded bug makes this clock skip a wait.
 struct Hasty {
     process: Arc<Process>,
     ahead: AtomicU64,
@@ -193,7 +193,7 @@ impl Operator {
             }
             let later = change + 1 < self.plan.changes() && self.plan.goal > 4;
             if later && misses(&error, "of other masters") {
-                // A restarted master has a marker of the next change. So the operator continues with the next change.
+                // A restarted master has a marker of the next change, so the operator continues with the next change.
                 return true;
             }
         }
@@ -324,7 +324,7 @@ impl Operator {
 }
 
 impl Operator {
-    /// Whether the operator waits before it opens the new masters. It always waits, except for two seeded bugs.
+    /// Whether the operator waits before it opens the new masters. It always waits, except with two seeded bugs.
     fn waits(&self, closed: &Survey) -> bool {
         let clients = |survey: &Survey| {
             let masters = survey.masters.iter().filter(|master| master.is_old);
@@ -456,7 +456,7 @@ impl Talk {
 
     /// Ends the connections of clients at steps below `step`, and returns the number of ended connections.
     async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
-        // The operator reads the list of clients only after it has raised the generation marker, as on real servers.
+        // The operator reads the list of clients only after it has raised the generation marker, as with real servers.
         let Heard::Clients(list) = self.say(Word::Clients).await? else {
             return Err(odd());
         };
@@ -485,8 +485,8 @@ impl Talk {
         Ok(())
     }
 
-    /// For a seeded bug: closes only the first master, and pretends that the other masters are closed. Returns true for
-    /// such a master.
+    /// For a seeded bug: the operator closes only the first master, and reports the other masters as closed. Returns
+    /// true for these other masters.
     fn only_claims(&self, number: u64, print: &str) -> bool {
         let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
         if claims {

@@ -1,8 +1,8 @@
-//! How a scenario is played.
+//! The options for playing a scenario.
 
 use crate::seeded_bugs::Flaw;
 
-/// How a scenario is played: with which seeded bug, which rules, and whether with a trace.
+/// The options for playing a scenario: a seeded bug, the rules to check, and whether to write a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Play {
     /// The seeded bug that replaces a part of the library or of the masters.

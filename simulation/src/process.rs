@@ -21,7 +21,7 @@ use crate::store_node::WatchedStore;
 use crate::store_plan::StorePlan;
 use crate::world::{Event, Link, Shared};
 
-/// One life of a client process, from its start until it ends or is killed.
+/// One life of a client process: from its start until it ends or is killed.
 pub(crate) struct Process {
     pub(crate) shared: Arc<Shared>,
     pub(crate) client: usize,
@@ -138,8 +138,8 @@ impl Runtime for Process {
         let drawn = drawn.wrapping_mul(LCG.0).wrapping_add(LCG.1);
         self.steps.store(drawn, Ordering::Relaxed);
         let (ppm, lasts) = self.preempt;
-        // The low bits of these random numbers repeat after a short period. So the durations use the highest bits, and
-        // this decision uses the bits in the middle.
+        // The low bits of these random numbers repeat after a short period. The duration therefore uses the highest
+        // bits, and this decision uses the middle bits.
         if ppm > 0 && (drawn >> 20) % 1_000_000 < u64::from(ppm) {
             self.shared.preempt(lasts / 1_000 * (drawn >> 54));
         }
@@ -251,7 +251,7 @@ impl Node for SimNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        // If the world is gone, the run has ended and nobody waits for the answer. Dropping the reply answers it.
+        // If the world is gone, the run has ended, and the reply is dropped. Dropping it answers the request.
         if let Some(shared) = self.shared.upgrade() {
             shared.send(self.link, request, reply);
         }

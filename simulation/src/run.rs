@@ -20,13 +20,13 @@ use crate::world::{Event, Shared};
 pub struct Outcome {
     /// The first rule that was broken; `None` if the run kept all rules.
     pub violation: Option<Violation>,
-    /// How often each counted thing happened in the run.
+    /// How often each counted event happened in the run.
     pub coverage: Coverage,
     /// How many cases each rule has judged in the run. The order is that of [`RULES`](crate::RULES).
     pub judged: Judged,
-    /// Which kinds of locks and values met which happenings (events that may interfere) while a rule was checked.
+    /// How often kinds of locks and values met happenings (events that may interfere) while a rule was checked.
     pub crossings: Crossings,
-    /// The call that came closest to the bound of the rule `calls`.
+    /// The call that came closest to its time limit under the rule `calls`.
     pub worst: Option<Lateness>,
     /// The trace, line by line. Empty unless [`Play::trace`] is set.
     pub trace: Vec<String>,
@@ -59,8 +59,8 @@ impl Run {
             Some(flaw) if flaw.is_locker() => scenario.plain(),
             _ => scenario.clone(),
         });
-        // The store driver reads the seeded bug from a thread-local variable, so one thread must play a run from
-        // beginning to end.
+        // The library's driver for stores reads the seeded bug from a thread-local variable, so one thread must play
+        // the whole run.
         quorate::node::store::set_flaw(play.flaw.and_then(Flaw::of_driver));
         let shared = Shared::new(scenario.clone(), play);
         let executor = Executor::new(shared.clone());
@@ -201,7 +201,7 @@ impl Run {
         }
     }
 
-    /// Handles the part of an event that concerns tasks and processes.
+    /// Does what an event requires of tasks and processes.
     fn follow_up(&mut self, event: Event) {
         match event {
             Event::Wake(task) => self.executor.wake([task as usize]),

@@ -84,7 +84,7 @@ pub struct Step {
     pub resource: u8,
     /// The longest wait for the lock, in nanoseconds; zero for a single attempt.
     pub wait: u64,
-    /// How long the client holds the lock after it got the lock, in nanoseconds.
+    /// How long the client holds the lock, in nanoseconds.
     pub hold: u64,
     /// Whether the lock is renewed in the background.
     pub renew: bool,
@@ -116,7 +116,7 @@ pub struct Net {
     pub duplicate_ppm: u32,
     /// The longest delay of a message's second execution, in nanoseconds.
     pub duplicate_late: u64,
-    /// The number of messages per million during which the connection breaks.
+    /// The number of messages per million during whose transfer the connection breaks.
     pub reset_ppm: u32,
     /// The number of wake-ups per million after which the woken task is delayed.
     pub doze_ppm: u32,
@@ -150,7 +150,7 @@ pub enum FaultKind {
     /// A master crashes, and restarts after `down`. A stale disk restores the state that the master had `age` before
     /// the crash.
     Crash { master: u8, down: u64, age: u64 },
-    /// A master stalls for `lasts`.
+    /// A master executes nothing for `lasts`, and then continues.
     Stall { master: u8, lasts: u64 },
     /// The clock of a master jumps by this many microseconds; backwards if negative.
     Jump { master: u8, by_us: i64 },
@@ -188,7 +188,7 @@ pub enum FaultKind {
     Pause { client: u8, lasts: u64 },
     /// A client process is killed and restarts after `down`.
     Kill { client: u8, down: u64 },
-    /// Nobody uses the masters for the time `by`: all processes end, all clocks move on by this time, and the processes
+    /// Nobody uses the masters for the time `by`: all processes end, all clocks advance by this time, and the processes
     /// restart after `down`.
     Skip { by: u64, down: u64 },
     /// A client is reconfigured with the masters of this step of the replacement. Its process is stopped, and restarts
@@ -242,7 +242,7 @@ impl Refusal {
 pub struct Settings {
     /// The TTL of locks, in nanoseconds.
     pub ttl: u64,
-    /// The longest TTL that any client may use, in nanoseconds.
+    /// The longest TTL that a client may use, in nanoseconds (the setting `max_ttl`).
     pub max_ttl: u64,
     /// How long a client waits for the reply of one master, in nanoseconds.
     pub node_timeout: u64,
@@ -264,8 +264,8 @@ pub struct Promises {
     /// guard.
     pub exclusion: bool,
     /// Fencing tokens are unique and rise. Requires masters that forget nothing, or a restart guard. With a restart
-    /// guard, `max_ttl` must be above twice the largest difference between a proposal and a master's clock, plus the
-    /// largest difference of clocks. Clocks do not matter otherwise.
+    /// guard, `max_ttl` must be above twice the largest difference between a proposed counter and a master's clock,
+    /// plus the largest difference of clocks. Clocks do not matter otherwise.
     pub tokens: bool,
     /// No unit of a quota is handed out twice, and the work of no period is done twice. Requires only that fencing
     /// tokens are unique and rise.
@@ -297,8 +297,8 @@ pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 /// library allows for 1 %.
 pub(crate) const WORST_PPM: i64 = 4_000;
 
-/// Twice the largest difference between a proposal and a master's clock, in microseconds: 2 s (docs/protocol.md,
-/// "Fencing tokens").
+/// Twice the largest difference between a proposed counter and a master's clock, in microseconds: 2 s
+/// (docs/protocol.md, "Fencing tokens").
 const TWICE_SLACK_US: i64 = 2_000_000;
 
 impl Scenario {
@@ -390,7 +390,8 @@ impl Scenario {
             masters.chain(walls.iter().copied())
         };
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
-        // Clocks also drift apart. Each clock gains or loses at most 0.4 % of half a minute; in microseconds.
+        // Clocks also drift apart. Each clock gains or loses at most 0.4 % of half a minute. The sum is in
+        // microseconds.
         let rates: i64 = self
             .masters
             .iter()
@@ -457,7 +458,8 @@ impl Scenario {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
         });
-        // The acquire of a counted hold waits for its full timeout, even if its masters have been stopped for good.
+        // The acquire of a counted hold waits for its full timeout, even if the masters that it needs are stopped for
+        // good.
         let counted = self.takes(|kind| matches!(kind, Kind::Counted(_)));
         let waits = if counted { COUNTED_WAIT } else { 0 };
         changes * (4 * self.settings.max_ttl + 6_000 * MS + waits)
@@ -557,8 +559,8 @@ impl Scenario {
         let turns = self.clients.len() as u64 * u64::from(self.tasks);
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let longest = steps.map(|step| step.hold).max().unwrap_or(0);
-        // A client of a store without a clock waits once more, until records that were left behind have certainly
-        // expired.
+        // With stores, the wait may be longer: a client of a store without a clock waits until records that were left
+        // behind have certainly expired.
         let seen_anew = if self.stores() == 0 {
             0
         } else {

@@ -71,7 +71,7 @@ impl Check for Backing {
                     });
                     equal.fold(0u16, |all, (.., masters)| all | masters)
                 };
-                // A master counts only if it has granted every resource of a lock on several resources.
+                // A master's vote counts only if the master has granted every resource of the lock.
                 let all = believer.scope.resources().map(of);
                 let masters = all.fold(u16::MAX, |all, one| all & one) | self.stores;
                 if is_majority(masters, believer.sets) {

@@ -10,9 +10,9 @@ use crate::scenario::Scenario;
 /// The time, in nanoseconds, until a process has its first connections and can send its first request.
 const CONNECT: u64 = 500 * MS;
 
-/// The largest number of rounds (requests to all masters) in one attempt. They are: the attempt of the first local
-/// waiter or of the caller, at most three confirmations, and the request that finds out why the attempt failed. An
-/// attempt is completed even if the caller's wait ends before.
+/// The time limit of one attempt, in rounds (one request to all masters each). An attempt may need an acquire, three
+/// confirmations, and a request for the reason of its failure, so one round is spare. An attempt is completed even if
+/// the caller's wait ends before.
 const ROUNDS: u64 = 6;
 
 /// The number of rounds (requests to all masters) that a call about a value makes once it has the lock: a read, a write
@@ -38,7 +38,7 @@ pub struct Lateness {
     pub call: &'static str,
     /// By how much the call exceeded its timeout, in nanoseconds.
     pub late: u64,
-    /// The largest allowed value of `late`, in nanoseconds.
+    /// The longest time by which the call may exceed its timeout, in nanoseconds.
     pub bound: u64,
 }
 
@@ -100,7 +100,7 @@ impl Check for Calls {
             Call::Value { wait } => *wait + VALUE_ROUNDS * self.round,
             Call::Extend | Call::Downgrade | Call::Release => 0,
         };
-        // If the client's process was paused during the call, the pause has made the call late.
+        // If the client's process was paused during the call, the pause may have made the call late.
         if !at.promises.punctual || at.awake_since[*client] > *began {
             return Ok(());
         }

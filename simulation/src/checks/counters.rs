@@ -1,6 +1,6 @@
 //! Rule 4: on every master the fencing counter rises with every grant, and never falls between restarts. A master keeps
-//! the key of a counter for a day after the grant, by the master's clock. A missing counter is allowed only if that
-//! clock has reached the key's expiry at some time, even if the clock has gone back since then.
+//! the counter for a day after the grant, by the master's clock. The counter may be missing only if that clock has once
+//! reached the expiry of the counter's key, even if the clock has gone back since then.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};

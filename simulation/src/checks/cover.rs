@@ -27,7 +27,7 @@ struct Kept {
     keys: [Key; PLACES],
     /// The holds that share a lock, e.g. those of readers, each with its resource.
     members: Vec<(usize, Member)>,
-    /// The true time until which the master does not vote, because it has restarted and the restart guard is on.
+    /// The true time until which the master does not vote after a restart, because the restart guard is on.
     silent_until: u64,
 }
 

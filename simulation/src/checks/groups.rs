@@ -76,8 +76,8 @@ fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
     ))
 }
 
-/// Checks what must not happen after another client has held the lock: a master keeps the hold of an owner, or restores
-/// the hold of a reader. Also checks that no owner is refused a lock that it already holds.
+/// Checks two rules for a lock that another client has held since: no master keeps the hold of an owner, and no master
+/// restores the hold of a reader. Also checks that no owner is refused a lock that it already holds.
 fn passed(fact: &Fact<'_>) -> Result<(), String> {
     let Fact::Applied {
         master,

@@ -30,7 +30,7 @@ impl Check for Guard {
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            // After the days without use, every master has been running for days by its own clock, so it may vote.
+            // After days without use, every master has been running for days by its own clock, so it may vote.
             Fact::Happened {
                 what: Happening::Unused,
                 ..

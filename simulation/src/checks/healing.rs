@@ -19,7 +19,7 @@ impl Healing {
         }
     }
 
-    /// Returns a violation if a client is still waiting at the deadline.
+    /// Returns a violation if any client is still waiting at the deadline.
     pub(crate) fn overdue(&self, waiting: &[usize], bound: u64) -> Option<Violation> {
         (!waiting.is_empty()).then(|| Violation {
             rule: Self::RULE,

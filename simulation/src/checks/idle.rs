@@ -10,12 +10,12 @@ use crate::kind::Kind;
 use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
-/// The longest time that a lock may be idle, in one-way network delays. This time includes a release, a wake-up, an
-/// attempt that other clients disturb, the withdrawal of this attempt, another attempt and a confirmation. The longest
-/// time in 8,000 cases was ten delays.
+/// The longest time that a lock may be idle, in one-way network delays. It covers a release, a wake-up, an attempt that
+/// other clients disturb, the withdrawal of this attempt, another attempt and a confirmation. The longest time in 8,000
+/// cases was ten delays.
 const WAYS: u64 = 12;
 
-/// The time, in nanoseconds, that waiters wait on purpose: until other wake-ups have arrived, and between two wake-ups.
+/// The time that waiters wait on purpose, in nanoseconds: until other wake-ups have arrived, and between two wake-ups.
 const SLACK: u64 = 15 * MS;
 
 /// The factor by which the bound is larger if masters are stores. Stores need several requests for each step, and
@@ -25,9 +25,9 @@ fn at_stores(scenario: &Scenario) -> u64 {
 }
 
 pub(crate) struct Idle {
-    /// Whether the rule applies to the scenario. It does not apply to locks on several resources, because one resource
-    /// may be idle while a client waits for the others. It does not apply to owners either: if two first holds of an
-    /// owner arrive together, they may need several rounds to agree on a fencing token.
+    /// Whether the rule applies to the scenario. It does not apply to locks on several resources: one resource may be
+    /// idle while a client waits for the others. It does not apply to owners either: two first holds of an owner that
+    /// are acquired at the same time may need several requests to agree on a fencing token.
     on: bool,
     bound: u64,
     locks: [Lock; RESOURCES],

@@ -8,12 +8,12 @@ use crate::facts::{Call, Fact};
 use crate::locker::{SEMAPHORES, semaphore_of};
 use crate::scenario::Scenario;
 
-/// The longest time that a permit may be idle, in one-way network delays. This time includes a release, a wake-up,
-/// attempts on three slots one after the other, the withdrawal of attempts that other clients disturbed, a
-/// confirmation, and the departure of earlier waiters.
+/// The longest time that a permit may be idle, in one-way network delays. It covers a release, a wake-up, attempts on
+/// three slots one after the other, the withdrawal of attempts that other clients disturbed, a confirmation, and the
+/// departure of earlier waiters.
 const WAYS: u64 = 20;
 
-/// The time, in nanoseconds, that waiters wait on purpose: until other wake-ups have arrived, and between two wake-ups.
+/// The time that waiters wait on purpose, in nanoseconds: until other wake-ups have arrived, and between two wake-ups.
 const SLACK: u64 = 25 * MS;
 
 /// The factor by which the bound is larger if masters are stores. Stores need several requests for each step, and

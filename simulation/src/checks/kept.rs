@@ -28,7 +28,7 @@ impl Check for Kept {
         if !at.promises.calm || !believer.renewed {
             return Ok(());
         }
-        // A lock that is older than its TTL still exists only because it was renewed, so it counts as a judged case.
+        // A lock that is held for longer than its TTL must have been renewed, so it counts as a judged case.
         self.judged += u64::from(at.now > believer.obtained + self.ttl);
         if *why == Why::Lost {
             return Err(format!(

@@ -15,11 +15,11 @@ type Value = [u8; 32];
 
 pub(crate) struct LeakedKeys {
     on: bool,
-    /// The time, in nanoseconds, until a master has executed a release. The client sends a release after its earlier
-    /// requests, and may first wait for a reply to one of them. If the scenario has several kinds of locks, the release
-    /// and each earlier request may have to load a script first.
+    /// The longest time until a master has executed a release, in nanoseconds. The client sends a release after its
+    /// earlier requests, and may first wait for a reply to one of them. If the scenario has several kinds of locks, the
+    /// release and each earlier request may have to load a script first.
     bound: u64,
-    /// The lock value with which each task is trying to get a lock.
+    /// The lock value of each task's present attempt.
     tries: HashMap<usize, Value>,
     /// The lock values that clients are done with, each with the true time by which its keys must be deleted.
     done: VecDeque<(u64, Value)>,
@@ -81,8 +81,8 @@ impl Check for LeakedKeys {
         self.sweep(at.now)?;
         let over = match fact {
             Fact::Started { task, claim, .. } => {
-                // A further hold of an owner sends a second request with the same lock value. Only a request with
-                // another value means that the previous attempt has ended.
+                // For a further hold of an owner, the client sends a second request with the same lock value. Only a
+                // request with another value means that the previous attempt has ended.
                 let value = claim.token().to_hex();
                 let last = self.tries.insert(*task, value);
                 last.filter(|last| *last != value)

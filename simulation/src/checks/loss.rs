@@ -8,8 +8,8 @@ use crate::clock::MS;
 use crate::facts::Fact;
 use crate::scenario::Scenario;
 
-/// The longest time, in nanoseconds, from the end of the validity until the holder is notified. Pauses of its process
-/// do not count.
+/// The longest time from the end of the validity until the holder is notified, in nanoseconds. Pauses of the holder's
+/// process do not count.
 const SLACK: u64 = MS;
 
 pub(crate) struct Loss {

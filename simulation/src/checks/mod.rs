@@ -46,7 +46,7 @@ use crate::scenario::{Promises, Scenario};
 pub struct Violation {
     /// The name of the broken rule.
     pub rule: &'static str,
-    /// The state or event that broke the rule.
+    /// The state or event that broke the rule, as a text.
     pub what: String,
     /// When the rule was broken, in nanoseconds of simulated time.
     pub at: u64,
@@ -64,7 +64,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The rules that protect users directly: breaking one does harm. The other rules are early warnings for these rules.
+/// The rules that protect users directly: breaking one of them harms users. The other rules are early warnings.
 pub const HARM: [&str; 9] = [
     "exclusion",
     "permits",
@@ -87,8 +87,8 @@ pub(crate) struct Moment<'a> {
     /// The number of the current event.
     pub(crate) event: u64,
     pub(crate) believers: &'a [Believer],
-    /// For each client, the true time since when its process has been running without a pause. If the process is paused
-    /// now, this time is in the future.
+    /// For each client, the true time at which its process last resumed from a pause. If the process is paused now, the
+    /// time at which it will resume.
     pub(crate) awake_since: &'a [u64],
     pub(crate) promises: Promises,
 }
@@ -108,7 +108,7 @@ pub(crate) trait Check {
         Ok(())
     }
 
-    /// The number of cases in which the rule could have been broken.
+    /// The number of cases that the checker has judged, i.e. in which the rule could have been broken.
     fn judged(&self) -> u64;
 }
 
@@ -181,18 +181,18 @@ checkers! {
 }
 
 impl Checkers {
-    /// The call that came closest to the bound of the rule `calls`.
+    /// The call that came closest to its time limit under the rule `calls`.
     pub(crate) fn worst(&self) -> Option<Lateness> {
         self.calls.worst()
     }
 
-    /// Records a violation: tasks have been polled `polls` times although the simulated time has not moved.
+    /// Records a violation: tasks have been polled `polls` times while the simulated time stood still.
     pub(crate) fn busy(&mut self, now: u64, polls: usize) {
         let what = format!("tasks were polled {polls} times while the time did not move");
         self.note("time goes on", now, Err(what));
     }
 
-    /// If a rule has returned an error, records it as the violation. Only the first violation is kept.
+    /// If `said` is an error, records it as the violation of this rule. Only the first violation is kept.
     fn note(&mut self, rule: &'static str, now: u64, said: Result<(), String>) {
         if let (Err(what), None) = (said, &self.violation) {
             if self.harm && !HARM.contains(&rule) {

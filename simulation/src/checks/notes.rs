@@ -14,15 +14,15 @@ type Value = [u8; 32];
 
 pub(crate) struct Notes {
     on: bool,
-    /// The largest term that each task has received in its current observation.
+    /// The largest term (the leader's fencing token) that each task has received in its current observation.
     terms: HashMap<usize, u64>,
-    /// The largest term that any observer has received, by resource. `floor` is a copy of this map, made when the
+    /// The largest term that any observer has received, by resource. `floor`: a copy of this map from the time when the
     /// masters were last unused for days.
     largest: HashMap<usize, u64>,
     floor: HashMap<usize, u64>,
     /// The leader's note that observers received for each term, by resource and term.
     received: HashMap<(usize, u64), String>,
-    /// The note that the leader of each term has left, by resource and term. The inner `None` is a leader without a
+    /// The note that the leader of each term leaves, by resource and term. The inner `None` means a leader without a
     /// note.
     says: HashMap<(usize, u64), Option<String>>,
     /// The note that each holder leaves, by the lock value of the holder.
@@ -35,7 +35,7 @@ pub(crate) struct Notes {
     /// In calm scenarios: the lock values whose notes must be gone, each with the true time by which they must be gone.
     done: VecDeque<(u64, Value)>,
     bound: Option<u64>,
-    /// The longest time, in microseconds, for which a note may outlive its lock. Unlimited if clocks jump, because a
+    /// The longest time for which a note may outlive its lock, in microseconds. Unlimited if clocks jump, because a
     /// lock may then outlive the largest TTL.
     longer: u64,
     judged: u64,

@@ -2,7 +2,7 @@
 //!
 //! On every master, no lock is granted while a live waiter is ahead in the master's queue. Over all masters, in true
 //! time: once a waiter is queued on a majority, no task whose first attempt began later gets the lock before that
-//! waiter. The rule over all masters is promised only while nothing keeps waiters from sending heartbeats.
+//! waiter. The rule over all masters is checked only while nothing keeps waiters from sending heartbeats.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub(crate) struct Order {
     lines: [Line<Arc<str>>; RESOURCES],
     /// The readers that are queued on a majority, by resource. Other readers may overtake these readers.
     readers: [Line<Arc<str>>; RESOURCES],
-    /// The shared holds that a master has granted (master, resource, lock value). If the master grants such a hold
-    /// again, the grant is only a repetition.
+    /// The shared holds that a master has granted, by master, resource and lock value. Another grant of such a hold is
+    /// only a repetition.
     granted: HashSet<(usize, usize, [u8; 32])>,
     /// The current acquire call of each task.
     tasks: HashMap<usize, Attempts>,
@@ -45,7 +45,7 @@ struct Attempts {
     /// The number of the event with which the first attempt began.
     first: u64,
     waiter: Option<Arc<str>>,
-    /// Whether the call replaces a lock that its task already holds. Such a call waits for no other client.
+    /// Whether the call replaces a lock that its task already holds. Such a call does not wait for other clients.
     instead: bool,
 }
 
@@ -123,7 +123,8 @@ impl Order {
                 self.leave(resource, waiter);
             }
         }
-        // An owner may overtake every waiter for a lock that it already holds, and so may a claim that replaces a lock.
+        // An owner may overtake every waiter for a lock that it already holds, and a claim that replaces a lock may
+        // overtake as well.
         let passes = matches!(believer.scope.class, Some(Class::Owner(_))) || attempts.instead;
         if !at.promises.order || passes {
             return Ok(());
@@ -177,8 +178,8 @@ impl Order {
             return Ok(());
         }
         let value = claim.token().to_hex();
-        // If a group already has the lock, another grant only repeats the first grant, and does not count as a
-        // heartbeat.
+        // If a claim on several keys already has the lock, another grant only repeats the first one. It does not count
+        // as a heartbeat.
         let again = granted
             && match class {
                 None => claim.group().is_some() && before.holder == Some(value),

@@ -88,7 +88,7 @@ impl Check for Permits {
                 return Ok(());
             }
         };
-        // All holders in `others` believe at this same moment that they hold a permit.
+        // At this moment, all holders in `others` believe that they hold a permit.
         if others.len() < self.most[semaphore] {
             return Ok(());
         }

@@ -10,8 +10,8 @@ use crate::scenario::Scenario;
 use quorate::node::Extended;
 
 pub(crate) struct Prompt {
-    /// The longest time, in nanoseconds, from the reply that completes the majority until the holder is notified. It
-    /// includes the travel time of this reply, the same time again for late replies to the same request, and the
+    /// The longest time from the reply that completes the majority until the holder is notified, in nanoseconds. It
+    /// covers the travel time of this reply, the same time again for late replies to the same request, and the
     /// notification.
     bound: u64,
     taken: ByValue<Taken>,
@@ -28,7 +28,7 @@ struct Taken {
 impl Prompt {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            // A round needs several requests to each store, so the bound is longer.
+            // A request to all masters takes several requests to each store, so the bound is longer.
             bound: if scenario.stores() == 0 { 2 } else { 10 }
                 * (scenario.net.delay + scenario.net.jitter)
                 + MS,
@@ -43,7 +43,8 @@ impl Prompt {
         let held = believers.find(|one| one.value.to_hex() == value);
         let taken = self.taken.entry(value).or_default();
         taken.masters |= 1 << master;
-        // A client with two sets of masters has lost its lock once a majority of one set, old or new, has denied it.
+        // A client that uses two sets of masters has lost its lock once a majority of one set, old or new, has denied
+        // the lock.
         let denied = |believer: &Believer| {
             let mut sets = believer.sets.into_iter();
             sets.any(|set| is_majority(taken.masters, [set, set]))

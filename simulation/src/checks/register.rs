@@ -1,6 +1,6 @@
 //! Checks values under locks as masters store them (docs/protocol.md, "Values under a lock"). A read leaves the
-//! reader's fencing token on the master. The master refuses a write if it has a larger token. Tokens do not fall while
-//! a server runs, and a value that is written under one token is the same on every master.
+//! reader's fencing token on the master. The master refuses a write with a smaller token. Tokens do not fall while a
+//! server runs, and a value that is written under one token is the same on every master.
 
 use std::collections::HashMap;
 

@@ -17,15 +17,15 @@ use quorate::node::{Answer, Request};
 pub(crate) struct Stock {
     /// The quotas that were created, by resource.
     quotas: HashMap<usize, Quota>,
-    /// The client that took each unit, by resource and unit. The number of a unit is the number of units below it.
+    /// The client that took each unit of a quota, by resource and unit. Units are numbered from zero.
     taken: HashMap<(usize, u64), usize>,
-    /// The client that did the work of each period, by resource and the bytes that were written to record this period.
+    /// The client that did the work of each period, by resource and the bytes that record this period.
     done: HashMap<(usize, Vec<u8>), usize>,
     /// The bytes written on some master, by resource and fencing token.
     written: HashMap<(usize, u64), Vec<u8>>,
     /// The values that were reported as lost after their creation, by resource: the event of the report, and the
-    /// smallest step in the replacement of masters of a client that received the report. For clients at this step or a
-    /// later step, the value stays lost.
+    /// smallest step in the replacement of masters at which a client received the report. For clients at this step or a
+    /// later one, the value stays lost.
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
@@ -70,7 +70,7 @@ impl Removals {
     }
 
     /// Records that a creation writes its value under this fencing token. If the last removal has a smaller token, the
-    /// removal was first, so the new value exists.
+    /// removal came first, so the new value exists.
     fn created_under(&mut self, resource: usize, number: u64) {
         let last = self.creations.entry(resource).or_default();
         *last = number.max(*last);
@@ -92,7 +92,7 @@ struct Ask {
     began: u64,
     /// The client's step in the replacement of masters when its call began.
     step: u8,
-    /// The number of units of the quota that were certainly taken when the call began.
+    /// The number of units of the quota that had certainly been taken when the call began.
     taken: u64,
     /// For a creation: the number of units of the quota before the call.
     before: u64,
@@ -133,7 +133,7 @@ impl Stock {
             ValueStep::Take(units) => quota.asked += u64::from(units),
             ValueStep::Remove { .. } => {
                 *self.removals.open.entry(resource).or_default() += 1;
-                // From now on, this removal may be the reason why a call finds no value.
+                // From now on, this removal may be the reason that a call finds no value.
                 self.lost.remove(&resource);
                 self.created.remove(&resource);
             }
@@ -162,8 +162,8 @@ impl Stock {
         }
     }
 
-    /// Records that a removal has returned, so the old value is gone from every master, and a later value is a new one.
-    /// The removal may return after a later creation. So the fencing tokens of both writes decide which write was
+    /// Records that a removal has returned: the old value is gone from every master, and a later value is a new one.
+    /// The removal may return after a later creation. The fencing tokens of both writes then decide which write came
     /// first.
     fn removed(&mut self, now: u64, resource: usize, removal: Ask) {
         self.judged += 1;

@@ -14,7 +14,7 @@ pub(crate) struct Tokens {
     started: ByValue<u64>,
     /// The fencing tokens that clients received. Their times are event numbers.
     given: Given<usize, usize>,
-    /// The token checks for locks that may be shared; `None` if the scenario has only plain locks.
+    /// The checks of fencing tokens for locks that may be shared; `None` if the scenario has only plain locks.
     mixed: Option<Numbers>,
 }
 

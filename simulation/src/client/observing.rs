@@ -13,7 +13,7 @@ use crate::scenario::Step;
 use crate::seeded_bugs::Flaw;
 
 impl Client {
-    /// Observes the election for `step.hold` nanoseconds, and reports each result to the checkers.
+    /// Observes the election for `step.hold` nanoseconds, and reports each observed leader to the checkers.
     pub(super) async fn observe(&self, step: &Step) {
         let Some(redlock) = self.locker.redlock() else {
             return;
@@ -47,8 +47,8 @@ impl Client {
         }
     }
 
-    /// For a seeded bug: at each read, reports the leader that one single master shows, and asks another master each
-    /// time.
+    /// For a seeded bug: observes an election by reading a single master each time, and another master at the next
+    /// read.
     async fn believe_each(&self, redlock: &Redlock, resource: usize, end: Instant) {
         let every = Duration::from_nanos(self.process.shared.world().scenario.settings.ttl) / 10;
         for look in 0.. {

@@ -156,7 +156,7 @@ impl Client {
         result.unwrap_or_else(|error| failed(&error))
     }
 
-    /// Does the same as `right_turn`, but uses the code of a seeded bug to read and write the record.
+    /// Like `right_turn`, but a seeded bug's code reads and writes the record.
     async fn wrong_turn(
         &self,
         step: &Step,

@@ -85,7 +85,7 @@ impl Scenario {
         scenario
     }
 
-    /// Removes jumps of clocks, because an operator refuses to prepare a change if the masters' clocks differ.
+    /// Removes jumps of clocks, because an operator does not prepare a change if the masters' clocks differ.
     fn steady(&mut self) {
         let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
         self.faults.retain(|fault| !jumps(fault));
@@ -135,7 +135,7 @@ impl Scenario {
         }
     }
 
-    /// Replaces crashes and stalls, so that at most one master is away at a time. This master stalls, or restarts with
+    /// Replaces crashes and stalls, so that at most one master is away at a time. That master stalls, or restarts with
     /// the data on its disk. The next master goes away only after a restarted master votes again.
     fn away_by_turns(&mut self, rng: &mut Rng) {
         let crashes = |fault: &Fault| {

@@ -11,10 +11,10 @@ const RARE_PPM: u32 = 200_000;
 
 const HOUR: u64 = 3_600_000 * MS;
 
-/// For how many hours nobody uses the masters. Masters keep fencing counters for 24 hours.
+/// The time for which nobody uses the masters, in hours. Masters keep fencing counters for 24 hours.
 const HOURS: [u64; 6] = [20, 25, 25, 30, 100, 1_000];
 
-/// By how many hours a wrong date differs from the true date.
+/// The difference of a wrong date from the true date, in hours.
 const WRONG: [i64; 4] = [30, 720, 720, 9_600];
 
 impl Scenario {
@@ -30,8 +30,8 @@ impl Scenario {
         let left = (self.heal_at - at) / MS;
         let (by, down) = (rng.pick(&HOURS) * HOUR, rng.range(1, 50) * MS);
         let mut faults = vec![(at, FaultKind::Skip { by, down })];
-        // After the clock of a master has gone back to the true date, a lock that was left on this master does not
-        // expire for a long time. So the other masters must be a majority.
+        // After the clock of a master has gone back to the true date, locks that remain on this master expire only
+        // after a long time. The other masters must therefore be a majority.
         if dates && self.masters.len() > 2 && rng.chance(700_000) {
             for master in &mut self.masters {
                 // A wrong date is a jump of a clock. Fencing tokens are then promised only if masters forget nothing.
@@ -54,7 +54,7 @@ impl Scenario {
             };
             faults.extend([jump(from, by_us), jump(to, -by_us)]);
             if rng.chance(600_000) {
-                // The other masters that are still up are no majority. So clients need the master with the wrong date.
+                // The other masters that are still up are no majority, so clients need the master with the wrong date.
                 faults.extend((1..=others).map(|other| away(wrong + other, from, to)));
             }
             if rng.chance(700_000) {

@@ -32,8 +32,8 @@ impl Scenario {
                 }
                 _ => continue,
             }
-            // The library writes no note for a short hold, and leaders lead for a while. So half of these holds become
-            // longer.
+            // The library writes no note for a short hold, and leaders lead for a while. Half of these holds therefore
+            // become longer.
             if rng.chance(500_000) {
                 step.hold = rng.below(2 * ttl);
             }

@@ -5,13 +5,15 @@ use super::{MS, Rng, Scenario};
 use crate::scenario::Disk;
 use crate::store_plan::StorePlan;
 
-/// Which stores and which faults of stores occur in a scenario.
+/// Which stores and which of their faults occur in a scenario.
 #[derive(Clone, Copy)]
 struct Family {
-    /// The percentage of masters that are stores. `clocked` is the percentage of these stores that report their clocks.
+    /// The share of masters that are stores, in percent. `clocked`: the share of these stores that report their clocks,
+    /// in percent.
     stores: u64,
     clocked: u64,
-    /// Whether followers of stores lag. `deaf`: whether wake-ups are lost. `stuck`: whether commits get stuck.
+    /// Whether followers of stores lag. `deaf`: whether wake-ups are lost. `stuck`: whether commits wait at the server,
+    /// as if for a row lock.
     lagging: bool,
     deaf: bool,
     stuck: bool,
