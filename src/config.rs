@@ -121,11 +121,15 @@ impl Settings {
 }
 
 impl RedlockBuilder {
-    /// A builder with settings from the environment; the [table above](RedlockBuilder) lists the variables.
-    /// `QUORATE_MASTERS` must be set: URLs separated by commas. Durations are written with a unit (`500ms`, `1h 30m`);
-    /// `QUORATE_WAIT` is a duration, `forever` or `none`; `QUORATE_FENCING` is `on` or `off`; `QUORATE_ORDER` is `fair`
-    /// or `unordered`; `QUORATE_RESTART_GUARD` is `on`, `after-first-contact` or `off`. A variable that is missing or
-    /// empty leaves the builder's default. The command `quorate` reads the same variables.
+    /// A builder with settings from the environment; the [table above](RedlockBuilder) lists the variables. The command
+    /// `quorate` reads the same variables. A variable that is missing or empty leaves the builder's default.
+    ///
+    /// - `QUORATE_MASTERS` must be set: URLs separated by commas.
+    /// - Durations are written with a unit (`500ms`, `1h 30m`).
+    /// - `QUORATE_WAIT` is a duration, `forever` or `none`.
+    /// - `QUORATE_FENCING` is `on` or `off`.
+    /// - `QUORATE_ORDER` is `fair` or `unordered`.
+    /// - `QUORATE_RESTART_GUARD` is `on`, `after-first-contact` or `off`.
     ///
     /// No settings file is read: use [`Settings`] for that. Masters of other kinds than Redis are added with
     /// `RedlockBuilder::node` (feature `node`): take their URLs out of [`Settings::masters`] first.

@@ -1,9 +1,9 @@
 //! Acquires one lock: the loop that makes all attempts of one acquire.
 //!
 //! In fair order (the default) the loop waits until it is first in the local queue, and makes an attempt. If another
-//! client holds the lock or is ahead in the queue on the masters, the loop draws a ticket and queues on every master.
-//! It makes another attempt when it is woken, or when its timer fires. In unordered mode the loop makes further
-//! attempts after jittered pauses, and the masters store no queue.
+//! client holds the lock or is ahead in the queue on the masters, the loop draws a ticket (its rank in the queue) and
+//! queues on every master. It makes another attempt when it is woken, or when its timer fires. In unordered mode the
+//! loop makes further attempts after jittered pauses, and the masters store no queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,8 @@ pub(crate) struct AcquireLoop<'a> {
 struct Meetings(u32);
 
 impl Meetings {
-    /// The longest pause before the next attempt, if the last attempt lasted for `took`. It doubles with each call.
+    /// The longest pause before the next attempt, if the last attempt lasted for `took`: twice this time at the first
+    /// call, and twice as much at each further call, up to 256 times `took`.
     fn next(&mut self, took: Duration) -> Duration {
         self.0 = (self.0 + 1).min(8);
         took.saturating_mul(1 << self.0)
@@ -235,7 +236,7 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Queues on the masters, behind all waiters that the masters reported in the lost attempt.
+    /// Queues on the masters, behind all waiters that the masters reported in the failed attempt.
     fn behind_all(&self, missed: &FailedAttempt) -> QueuePlace<'a> {
         let answers = missed.round.answers();
         let drawn = answers.refusals().map_or(0, |refusals| refusals.ticket);
@@ -389,8 +390,9 @@ impl<'a> AcquireLoop<'a> {
             .await
     }
 
-    /// Waits until every master has released the keys of the lost attempt. Returns `false` if the acquire's wait ended
-    /// first. If a master never acknowledges the release, the function returns after the ttl, when the key has expired.
+    /// Waits until every master has released the keys of the failed attempt. Returns `false` if the acquire's wait
+    /// ended first. If a master never acknowledges the release, the function returns after the ttl, when the key has
+    /// expired.
     async fn undone(&self, missed: &FailedAttempt) -> bool {
         let expired = self.core.coordinator.now() + self.ttl;
         let runtime = &*self.core.coordinator.runtime;

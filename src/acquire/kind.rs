@@ -31,9 +31,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns this kind of lock for a reader, or an invalid request if this kind has no readers. A lock on several
-    /// resources has no readers: a reader that joins others on all resources gets the largest of their counters and
-    /// raises no counter. A later writer of one of the other resources could then get a smaller fencing token.
+    /// Returns this kind of lock for a reader, or an invalid request if this kind has no readers.
+    ///
+    /// A lock on several resources has no readers, because fencing tokens could fall. A reader that joins other readers
+    /// on all resources gets the largest of their counters as its token, and raises no counter. A later writer of a
+    /// resource with a smaller counter could then get a smaller token.
     pub(crate) fn shared(self) -> Self {
         match self {
             Self::Exclusive | Self::Shared => Self::Shared,

@@ -73,9 +73,9 @@ impl UnqueuedHolder {
     }
 }
 
-/// When a waiter that is not woken asks the masters again. This is when a majority may be free, according to the
-/// masters' answers at `now`, plus a delay for each waiter ahead. The result is never later than the waiter's next
-/// heartbeat.
+/// When a waiter asks the masters again if nothing wakes it. This is when a majority may be free, according to the
+/// masters' answers at `now`, plus a delay for each waiter ahead. The waiter asks at the latest when its next heartbeat
+/// is due.
 pub(super) fn looks_at(
     now: Instant,
     free_in: Option<Duration>,

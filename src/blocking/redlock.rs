@@ -83,8 +83,8 @@ impl Redlock {
     }
 
     /// A handle for threads of `tokio::task::spawn_blocking`. Calls through this handle do not check whether the
-    /// current thread may wait. On any other thread of a Tokio runtime, such a call blocks the tasks of that thread. It
-    /// waits forever if it needs one of these tasks.
+    /// current thread may wait, so use it on no other thread of a Tokio runtime. There a call blocks the tasks of the
+    /// thread, and waits forever if it needs one of these tasks.
     ///
     /// ```
     /// # #[cfg(feature = "testing")]

@@ -55,8 +55,8 @@ pub enum ValueError {
         name: String,
         /// How long after the masters' time the period begins.
         ahead: Duration,
-        /// True if the period that is recorded as the last one done begins too late. False if the period that was to be
-        /// done now begins too late.
+        /// True if the last recorded period begins more than a minute after the masters' time. False if this is the
+        /// period that was to be done now.
         recorded: bool,
     },
     /// The body was dropped because the lock was lost.

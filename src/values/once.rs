@@ -11,7 +11,7 @@ use crate::outcome::LossCause;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
 
-/// The stored text of a record under which no period has been done yet.
+/// The stored text of a record that shows no period as done.
 const NEVER: &str = "never";
 
 /// Work that runs once per period over all machines, for example a nightly report or a monthly invoice.
@@ -368,8 +368,8 @@ impl Once {
 /// How many milliseconds after the masters' time a period may begin, because clocks differ.
 const SLACK: u64 = 60_000;
 
-/// The masters' time in milliseconds since 1970: the fencing token, which contains a time in microseconds, plus the
-/// time since the acquire. When the token was granted, it was at least the master's time minus one second.
+/// An estimate of the masters' time in milliseconds since 1970: the fencing token (a time in microseconds) plus the
+/// time since the acquire. A granted token is at least the time of the granting master minus one second.
 fn masters_millis(guard: &LockGuard) -> u64 {
     let held_for = guard.core.coordinator.now();
     let held_for = held_for.saturating_since(guard.held.since()).as_millis();
