@@ -5,7 +5,7 @@ use super::schedule::Renewal;
 use crate::outcome::LossCause;
 use crate::rounds::coordinator::Coordinator;
 
-/// Ends a lost lock and releases the keys that are left of it, so that no other client has to wait until they expire.
+/// Ends a lost lock, and releases its remaining keys, so that no other client has to wait until they expire.
 pub(crate) fn end(
     renewal: &Renewal,
     coordinator: &Coordinator,

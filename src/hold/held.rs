@@ -22,11 +22,11 @@ pub(crate) struct Holding {
     pub(crate) max_hold: Option<Duration>,
     /// Whether the lock is renewed in the background.
     pub(crate) renews: bool,
-    /// The text of the lock's note; `None` if the lock has no note.
+    /// The text of the lock's note, which other clients can read; `None` if the lock has no note.
     pub(crate) says: Option<Arc<str>>,
 }
 
-/// How long a lock must be held before its note is written, so that short holds cost nothing.
+/// How long a lock must be held before its note is written, so that short holds cost no additional message.
 const NOTED_AFTER: Duration = Duration::from_millis(100);
 
 /// Every sixth renewal of a lock also renews its note. A lock is renewed every third of its ttl, so six renewals take
@@ -37,11 +37,11 @@ const KEPT_EVERY: u8 = 6;
 /// (`held_lock_fits_its_memory_budget`).
 pub(crate) struct Held {
     pub(crate) claim: Arc<Claim>,
-    /// The fencing token; `None` in the classic protocol. It is never 0, because masters count from one.
+    /// The fencing token; `None` in the classic protocol. Never 0, because fencing counters start at 1.
     pub(crate) fencing: Option<NonZero<u64>>,
     /// When the hold began: when the winning attempt's first request was sent.
     since: Instant,
-    /// The text of the lock's note; `None` if the lock has no note.
+    /// The text of the lock's note, which other clients can read; `None` if the lock has no note.
     says: Option<Arc<str>>,
     /// When `max_hold` ends the lock; `NEVER` without a limit.
     pub(crate) hold_end: Instant,
@@ -136,7 +136,8 @@ impl Held {
         state.phase = Phase::Extend;
     }
 
-    /// Whether a renewal or an extension has failed, so that the holder's report shows the replies to it.
+    /// Whether a renewal or an extension has failed. If so, the holder's report shows the replies to the latest renewal
+    /// or extension.
     pub(crate) fn is_troubled(&self) -> bool {
         self.state().phase == Phase::Extend
     }

@@ -16,7 +16,8 @@ use crate::protocol::lease::renew_at;
 /// The largest number of locks in one message, so that one script call does not block a master for long.
 const BATCH: usize = 256;
 
-/// The largest number of first notes in one message. First notes are not urgent, and each is larger than a renewal.
+/// The largest number of first notes in one message: notes that are written for the first time. They are not urgent,
+/// and each of them is larger than a renewal.
 const NOTES: usize = 64;
 
 /// While at least this many batches of renewals lack the replies of a majority, the next batch is delayed.
@@ -141,7 +142,7 @@ pub(super) struct Schedule {
     /// The times at which notes must be written for the first time. They have a heap of their own, because renewals
     /// take precedence.
     notes: Times,
-    /// When the last batch of first notes was sent.
+    /// When a batch of first notes (notes that are written for the first time) was last sent.
     noted_at: Instant,
     pub(super) running: bool,
     pub(super) wakes_at: Instant,
@@ -345,7 +346,8 @@ impl Schedule {
         }
     }
 
-    /// Takes one batch of first notes. Such batches are sent `PACE` apart, because first notes are not urgent.
+    /// Takes one batch of first notes: notes that are written for the first time. Such batches are sent `PACE` apart,
+    /// because these notes are not urgent.
     fn take_notes(&mut self, taken: &mut Vec<Due>, now: Instant) {
         let full = taken.len() + NOTES;
         while taken.len() < full

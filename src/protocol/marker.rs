@@ -106,7 +106,7 @@ impl Configuration {
         2 * self.generation + u64::from(self.next.is_some())
     }
 
-    /// Whether the client knows the next masters.
+    /// Whether the client knows the next masters: the masters that replace the present ones.
     pub(crate) fn has_next(self) -> bool {
         self.next.is_some()
     }

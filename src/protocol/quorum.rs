@@ -69,7 +69,7 @@ impl Quorum {
         Self::joint(MasterSet::first(nodes), MasterSet::first(nodes))
     }
 
-    /// The quorum of two sets: the old and the next masters.
+    /// The quorum of two sets: the old masters, and the next masters, which replace them.
     pub(crate) const fn joint(old: MasterSet, next: MasterSet) -> Self {
         Self { sets: [old, next] }
     }
@@ -84,7 +84,7 @@ impl Quorum {
         Self::joint(self.sets[0], self.sets[0])
     }
 
-    /// The quorum of the next masters alone.
+    /// The quorum of the next masters alone, which replace the old masters.
     pub(crate) const fn next_only(self) -> Self {
         Self::joint(self.sets[1], self.sets[1])
     }
@@ -94,7 +94,7 @@ impl Quorum {
         self.sets[0].has(node)
     }
 
-    /// Whether this master is in the next set.
+    /// Whether this master is in the next set, which replaces the old set.
     pub(crate) fn is_next(self, node: usize) -> bool {
         self.sets[1].has(node)
     }
@@ -104,8 +104,8 @@ impl Quorum {
         self.sets[0].or(self.sets[1]).len()
     }
 
-    /// The smallest number of masters that can be a quorum: `floor(N / 2) + 1` for one set. For two sets, masters that
-    /// count in both are used first.
+    /// The smallest number of masters that can be a quorum: `floor(N / 2) + 1` for one set. For two sets, the smallest
+    /// number that can include a majority of each set.
     pub(crate) fn size(self) -> usize {
         let [old, next] = self.sets;
         let both = if old == next { old } else { old.and(next) };

@@ -150,10 +150,10 @@ pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Wri
     )
 }
 
-/// The action for a value while masters are replaced, decided from the answers of both sets to a read.
+/// What happens to a value while masters are replaced, decided from the answers of all old and next masters to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrying {
-    /// The value of the master with this index must be written to both sets.
+    /// The value of the master with this index must be written to the old and the next masters.
     Value(usize),
     /// A majority of the old masters has no value, and no old master shows one, but a next master does. The value was
     /// removed, so it must be removed from the next masters as well.

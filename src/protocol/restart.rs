@@ -51,7 +51,7 @@ mod tests {
             (lifetime - 10_001, 20_000),
             (lifetime - 30_001, 0),
             (5, 0),
-            // The server's clock was set back, so the remaining expiry is larger than it can be.
+            // The server's clock was set back, so the remaining expiry is impossibly large.
             (i64::MAX, 30_000),
         ] {
             let guarded = Duration::from_millis(guarded);

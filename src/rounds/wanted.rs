@@ -1,11 +1,11 @@
-//! The keys that an acquire asks for, and the mode in which it asks for each key.
+//! The keys that an acquire asks for, and the mode of each key: exclusive or shared.
 
 use std::sync::Arc;
 
 use super::coordinator::Coordinator;
 use crate::node::{Claim, Class, Group, Mode, Part, Permit, Shape, Token};
 
-/// The keys that an acquire asks for, and their modes.
+/// The keys that an acquire asks for, and the mode of each key: exclusive or shared.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     /// The key for which waiters queue in this process: the lock key (for several resources: the first), or the name of
@@ -25,13 +25,13 @@ impl Wanted {
     /// A request for one slot of a semaphore.
     pub(crate) fn slot(permit: Permit) -> Self {
         Self {
-            // Waiters queue for the semaphore as a whole, in this process and on the masters, not for a slot.
+            // Waiters queue for the whole semaphore, in this process and on the masters, and not for one slot.
             key: permit.line(),
             shape: Shape::Permit(permit),
         }
     }
 
-    /// A request for several keys, each held exclusively, all or nothing.
+    /// A request for several keys, each held exclusively. A master grants all of them or none.
     pub(crate) fn several(keys: Vec<Arc<[u8]>>) -> Self {
         let mode = Mode::Exclusive;
         let part = |key| Part {
@@ -41,13 +41,13 @@ impl Wanted {
         Self::group(keys.into_iter().map(part).collect())
     }
 
-    /// A request for one key, shared with other holds of this class (readers or an owner).
+    /// A request for one key that several holds share: the holds of readers, or those of one owner.
     pub(crate) fn of_class(key: Arc<[u8]>, class: Class) -> Self {
         let mode = Mode::Class(class);
         Self::group(vec![Part { key, mode }])
     }
 
-    /// A request for these keys in these modes, all or nothing.
+    /// A request for these keys, each in its mode. A master grants all of them or none.
     pub(crate) fn group(parts: Vec<Part>) -> Self {
         let first = parts.first().map(|part| part.key.clone());
         let key = first.unwrap_or_default();

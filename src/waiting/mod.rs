@@ -1,4 +1,4 @@
-//! Waiting: the state that a waiter's observer sees, and the local queue of each resource.
+//! Waiting for a lock: the state of a waiter that is reported to its caller, and the local queue of each resource.
 
 pub(crate) mod last_finding;
 pub(crate) mod local_line;

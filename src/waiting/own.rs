@@ -15,7 +15,7 @@ pub(crate) struct OwnLocks(Mutex<Counts>);
 
 #[derive(Default)]
 struct Counts {
-    /// For each key, the number of locks that are held outside of its queue, for example by unordered clients.
+    /// For each key, the number of locks that are held outside of its queue, for example by clients that do not queue.
     held: HashMap<Arc<[u8]>, u32>,
     /// For each slot, by its key, the number of tasks that ask for it.
     asked: HashMap<Arc<[u8]>, u32>,

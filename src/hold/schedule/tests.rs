@@ -69,7 +69,7 @@ fn burst_of_renewals_is_sent_batch_by_batch_at_the_pace_of_the_replies() {
     // When a majority has replied to one batch, the next batch may be sent at once.
     schedule.open -= 1;
     assert_eq!(take(&mut schedule, at(3_001)), BATCH);
-    // Without replies, the next batch is sent after `PACE`. Once its renewals are late, it is sent after `SOON`.
+    // Without replies, the next batch waits for `PACE`, and only for `SOON` once its renewals are late.
     assert_eq!(take(&mut schedule, at(3_001) + PACE / 2), 0);
     assert_eq!(take(&mut schedule, at(3_001) + PACE), BATCH);
     assert_eq!(take(&mut schedule, at(3_400)), BATCH);

@@ -83,7 +83,8 @@ impl MemoryNode {
         self.restart();
     }
 
-    /// Restarts the master with all its keys. Another run of the server begins.
+    /// Restarts the master with all its keys. A new run of the server begins, so values from before the restart are not
+    /// trusted.
     pub fn restart(&self) {
         let mut state = self.state();
         state.restarts += 1;

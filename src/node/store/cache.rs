@@ -218,8 +218,7 @@ mod tests {
         let knows = |cache: &RecordCache, name: &Name| cache.records.contains_key(name);
         cache.start_batch();
         assert!(knows(&cache, &old), "the cache is not over its limit");
-        // This record is one more than the cache remembers; the recent record was seen 64 batches before the next
-        // record.
+        // This record is one more than the cache remembers. `recent` was used lately enough to stay; `old` was not.
         cache.note_written(&name(MOST + 1), 1, lease(1));
         cache.records.get_mut(&recent).expect("known").seen += 1;
         cache.start_batch();

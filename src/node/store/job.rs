@@ -82,7 +82,7 @@ pub(super) enum Outcome {
     Unsure,
 }
 
-/// The facts, apart from its records, on which the decision of a job is based.
+/// The facts on which the decision of a job is based, apart from the job's records.
 pub(super) struct Setting<'a> {
     pub(super) time: &'a StoreTime,
     pub(super) now: Instant,

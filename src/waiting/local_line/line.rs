@@ -85,7 +85,7 @@ pub(super) struct Turn {
     pub(super) elsewhere: AtomicU64,
 }
 
-/// The value of `woken` after a lock of this process itself has ended. It counts as a wake-up from all masters.
+/// The value of `woken` after a lock of this process has ended. It means that all masters have woken the waiter.
 pub(super) const EVERYWHERE: u64 = u64::MAX;
 
 impl Turn {
@@ -97,7 +97,7 @@ impl Turn {
         self.elsewhere.store(elsewhere, Ordering::Release);
     }
 
-    /// Lock order: the mutex of the finding is taken after the mutex of the map, never before.
+    /// Lock order: the mutex of the finding is taken after the mutex of the map of queues, never before.
     pub(super) fn last_finding(&self) -> MutexGuard<'_, Option<LastFinding>> {
         self.last_finding
             .lock()

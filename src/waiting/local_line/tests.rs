@@ -1,4 +1,4 @@
-//! Tests of the local queues, stepped by hand: no task runs, and the clock moves only when the test sets it.
+//! Tests of the local queues without tasks: each test polls the futures itself and sets the clock.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
