@@ -9,138 +9,142 @@ use super::value::{ServerRun, StoredValue};
 /// The state of a lock on one master.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyState {
-    /// The value of the lock key, if the key exists.
+    /// The value of the lock key; `None` if there is no such key.
     pub holder: Option<Vec<u8>>,
     /// The remaining TTL of the lock key on this master; `None` for a key without expiry, or if there is no key.
     pub ttl_left: Option<Duration>,
     /// The fencing counter of the lock, if the master has one.
     pub counter: Option<u64>,
-    /// The queue, first waiter first; at most 100 waiters.
+    /// The waiters in the queue, the first waiter first; at most 100.
     pub queue: Vec<Waiter>,
     /// The holder's note, if the holder wrote one.
     pub note: Option<Note>,
-    /// The term that an elected holder wrote into its note.
+    /// The leader's term in the holder's note, if the holder was elected.
     pub term: Option<u64>,
-    /// If readers or an owner share the lock: each of their holds. At most the 100 holds that expire last.
+    /// The holds that share the lock, if readers or one owner share it. At most 100: those with the longest remaining
+    /// TTL.
     pub holds: Vec<Hold>,
 }
 
-/// One of the holds of readers or of an owner that share a lock key, as one master keeps it.
+/// One of the holds that share a lock key (of readers, or of one owner), as one master stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hold {
-    /// The value of the hold, which is the same on every master.
+    /// The random value of the hold, which is the same on every master.
     pub value: Vec<u8>,
-    /// How long the master keeps the hold if it is not renewed.
+    /// The remaining time until the master removes the hold, unless it is renewed.
     pub lives: Duration,
     /// The note of this hold, if its holder wrote one.
     pub note: Option<Note>,
 }
 
 impl Hold {
-    /// Creates a hold as a node reports it; `lives` is the remaining time without a renewal.
+    /// Creates a hold as a master reports it. `lives` is the remaining time until the master removes it without a
+    /// renewal.
     pub fn new(value: Vec<u8>, lives: Duration, note: Option<Note>) -> Self {
         Self { value, lives, note }
     }
 }
 
-/// One waiter in the queue, as one master keeps it.
+/// One waiter in the queue, as one master stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
     /// The waiter's id, which is the same on every master.
     pub id: String,
-    /// How long the master keeps the waiter in the queue if it sends no further heartbeat.
+    /// The remaining time until the master removes the waiter, unless the waiter sends another heartbeat.
     pub lives: Duration,
 }
 
 impl Waiter {
-    /// Creates a waiter as a node reports it; `lives` is the remaining time without another heartbeat.
+    /// Creates a waiter as a master reports it. `lives` is the remaining time until the master removes it without
+    /// another heartbeat.
     pub fn new(id: String, lives: Duration) -> Self {
         Self { id, lives }
     }
 }
 
-/// The state of the queue when the master refuses a fair claim. Other refusals do not report it.
+/// The state of the queue, which a master reports when it refuses a claim that waits in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueInfo {
-    /// How many waiters are ahead of the refused waiter.
+    /// The number of waiters ahead of the refused waiter.
     pub ahead: u64,
     /// The largest ticket in the queue.
     pub ticket: u64,
-    /// The value of the lock key, if the key exists.
+    /// The value of the lock key; `None` if there is no such key.
     pub holder: Option<Vec<u8>>,
-    /// The free slots of a semaphore as a bit set, in which the lowest bit is the first slot. 0 for other locks.
+    /// The free slots of a semaphore as a bit set; the lowest bit is the first slot. 0 for other locks.
     pub free: u64,
     /// The holder's note, if the holder wrote one.
     pub note: Option<Note>,
 }
 
-/// The result for one of the locks in a request that extends locks.
+/// The result for one lock of a request that extends several locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extended {
-    /// The lock was ours, and its remaining TTL is now at least the requested one.
+    /// The lock was held by this claim, and its remaining TTL is now at least the requested TTL.
     Kept,
     /// The lock was missing on this master, and the extension restored it.
     Restored,
-    /// Another client holds the lock.
+    /// The lock is held by another client.
     NotOurs,
-    /// The claim was withdrawn before the request was sent, so the master left its lock alone.
+    /// The claim was withdrawn before the request was sent, so the request did not touch its lock.
     Withdrawn,
-    /// The lock was ours and its TTL was extended, but the holder's note is gone.
+    /// The lock was held by this claim and its TTL was extended, but the holder's note is gone.
     Unnoted,
-    /// The master could not extend this lock, for the given reason: the master is full, the user lacks a right, or a
-    /// key that belongs to the lock holds foreign data. Such a result is not a vote.
+    /// The master could not extend this lock, for the given reason: the master is out of memory, the user lacks a
+    /// right, or a key that belongs to the lock contains foreign data. This result is not a vote.
     Unknown(Fault),
 }
 
-/// The text of the fault that is reported if a key that belongs to the lock holds foreign data.
+/// The message for a lock that is not extended because one of its related keys contains foreign data.
 const STRANGE: &str =
     "a related key of the lock was not written by quorate: the lock is not renewed";
 
 impl Extended {
-    /// The result for a lock if a key that belongs to it holds foreign data.
+    /// The result for a lock of which a related key contains foreign data.
     pub(crate) fn strange() -> Self {
         Self::Unknown(Fault::Server(STRANGE.into()))
     }
 
-    /// Whether the lock is ours on this master, and its remaining TTL is now at least the requested one.
+    /// Whether the claim holds the lock on this master with at least the requested remaining TTL.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self, Self::Kept | Self::Restored | Self::Unnoted)
     }
 }
 
-/// The answer of one master to one request: one variant for each possible result.
+/// The answer of one master to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// The lock is ours on this master.
+    /// The lock is held by this claim on this master.
     Granted {
-        /// The fencing counter, if the claim is fenced.
+        /// The value of the fencing counter, if the claim is fenced.
         counter: Option<u64>,
     },
     /// Another client holds the lock, or another waiter is ahead of this one in the queue.
     Refused {
-        /// The remaining TTL of the holder's key, or how long the first waiter keeps its place; `None` if the master
-        /// does not report it.
+        /// The remaining TTL of the holder's key, or the remaining time for which the first waiter keeps its place;
+        /// `None` if the master does not report it.
         ttl_left: Option<Duration>,
         /// The state of the queue; `None` if the master does not report it.
         line: Option<Box<QueueInfo>>,
     },
     /// The fencing counter of the lock now equals the requested number.
     Confirmed,
-    /// The fencing counter of the lock is larger than the requested number. This is the value of the counter.
+    /// The fencing counter of the lock is larger than the requested number. The value is that of the counter.
     CounterAbove(u64),
-    /// The lock is not ours on this master.
+    /// The lock is not held by this claim on this master.
     NotOurs,
-    /// The same owner has other holds on this master. Their fencing number applies to this hold too, but this hold does
-    /// not know it.
+    /// The same owner has other holds on this master. The number to be confirmed is not the fencing number of these
+    /// holds, which this hold must use too.
     NotAlone,
-    /// Released; `true` if the key existed and was ours.
+    /// The lock was released; `true` if the key existed and was held by this claim.
     Released(bool),
     /// The result for each lock, in the order of the request.
     Extended(Vec<Extended>),
-    /// The state of the lock, as the answer to a look or a force-release. After a force-release it is the state before.
+    /// The state of the lock, as the answer to a look or a force-release. After a force-release this is the state
+    /// before the force-release.
     State(KeyState),
     /// The value under the lock was read, and the fencing counter now equals the requested number.
     Value {
@@ -154,13 +158,13 @@ pub enum Answer {
         /// The id of the server run that answered.
         run: ServerRun,
     },
-    /// Whether each note was written, in the order of the request.
+    /// Whether each note was written, in the order of the notes in the request.
     Noted(Vec<bool>),
     /// One page of a list of lock keys.
     Keys {
         /// The cursor for the next page; 0 after the last page.
         cursor: u64,
-        /// The keys of this page. A key can appear on two pages.
+        /// The keys of this page. The same key can be on two pages.
         keys: Vec<Vec<u8>>,
     },
     /// The subscription to new leaders has begun or ended, as requested.

@@ -1,4 +1,4 @@
-//! The operations on one master while the masters are replaced, and the state that the master then shows.
+//! Operations on one master that an operator uses to replace masters, and the state of the master after each operation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,36 +6,37 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::name::NodeName;
 
-/// A fencing counter: its full key and its value.
+/// The full key of a fencing counter, and the value of the counter.
 pub(crate) type Counter = (Vec<u8>, u64);
 
-/// An operation of an operator on one master. The master's state is read after the operation.
+/// An operation of an operator on one master. Afterwards the state of the master is read.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum ChangeOrder {
     /// Changes nothing: only reads the master's state.
     #[default]
     Look,
-    /// Raises the generation marker to `number`, for the set of masters with the fingerprint `print`; never lowers it.
-    /// Then ends the connections of clients whose step of the replacement is below `step`. Requests that these clients
-    /// sent earlier are answered first. Afterwards the master refuses these clients when they connect again.
+    /// Raises the number in the generation marker to `number`, for the set of masters with the fingerprint `print`. The
+    /// number is never lowered. Then ends the connections of the clients whose step of the replacement is below `step`.
+    /// Requests that these clients sent earlier are answered first. When these clients connect again, the master
+    /// rejects them.
     Raise {
-        /// The generation that the marker is raised to.
+        /// The new number in the generation marker. It rises from 4 * g to 4 * (g + 1) while generation g is replaced.
         number: u64,
-        /// The fingerprint of the set of masters that the marker belongs to.
+        /// The fingerprint of the set of masters that is written into the marker.
         print: Arc<str>,
-        /// The lowest step of the replacement at which a client keeps its connections.
+        /// The first step of the replacement at which a client keeps its connections.
         step: u64,
-        /// True if the master is known to have lost its marker: clients that connect within the longest TTL then ignore
-        /// the master's votes. False if the masters get their first marker.
+        /// True if the master is known to have lost its marker: for the longest TTL after that, clients that connect
+        /// ignore the master's votes. False if the masters get their first marker.
         restores: bool,
     },
     /// Reads the fencing counters that are ahead of the master's clock, or behind it by at most this duration.
     Counters(Duration),
-    /// Reads the keys of the locks that have stored values.
+    /// Reads the keys of the locks under which values are stored.
     Values,
-    /// Raises these fencing counters to these numbers. A counter is never lowered, and it is not raised while an owner
-    /// holds the lock of the counter.
+    /// Raises each of these fencing counters to the value given with it. A counter is never lowered. If an owner holds
+    /// the counter's lock, the counter is not raised.
     Carry(Arc<[Counter]>),
 }
 
@@ -43,30 +44,30 @@ pub enum ChangeOrder {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ChangeSeen {
-    /// Why the master did not answer, or reported only a part of its state. `None` if the state is complete.
+    /// Why the state is missing or incomplete; `None` if it is complete.
     pub fault: Option<Fault>,
-    /// The generation marker as text: a generation number and a fingerprint of the masters.
+    /// The generation marker as text: its number, and the fingerprint of the set of masters that the number refers to.
     pub mark: Option<String>,
-    /// The run id of the server.
+    /// The run id of the server. It changes at a restart.
     pub run_id: Option<String>,
-    /// How long the server has been up.
+    /// The time since the server was started.
     pub uptime: Option<Duration>,
     /// The eviction policy (`maxmemory-policy`), if the server has a memory limit.
     pub eviction: Option<String>,
     /// The server's clock minus this machine's clock, in milliseconds.
     pub clock_offset_ms: Option<i64>,
-    /// The connected clients that may take locks.
+    /// The clients connected to the master that may take locks.
     pub clients: Vec<ClientSeen>,
-    /// How many client connections the operation ended.
+    /// The number of client connections that the operation ended.
     pub ended: usize,
-    /// The fencing counters, if the operation reads them.
+    /// The fencing counters that the operation read.
     pub counters: Vec<Counter>,
-    /// The counters that were not raised because an owner holds the lock: the key of each counter, and the value of its
-    /// lock key.
+    /// The counters that were not raised because an owner holds the lock: for each counter its key, and the value of
+    /// its lock key.
     pub owned: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The number of stored values under locks; values beyond 1000 are not counted.
+    /// The number of values that are stored under locks; at most 1000 are counted.
     pub values: usize,
-    /// The keys of the locks that have stored values, if the operation reads them.
+    /// The keys of the locks under which values are stored, if the operation reads these keys.
     pub names: Vec<Vec<u8>>,
 }
 
@@ -74,7 +75,7 @@ pub struct ChangeSeen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientSeen {
-    /// The client id that the server gave the connection.
+    /// The id that the server gave the connection.
     pub id: u64,
     /// The name that the client gave the connection.
     pub name: String,
@@ -84,22 +85,22 @@ pub struct ClientSeen {
     pub kind: ClientKind,
 }
 
-/// The kind of a client that is connected to a master, with regard to generation markers.
+/// Whether a client that is connected to a master follows the replacement of masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// A client of this library that is notified when its masters are closed. The numbers are the client's step of the
-    /// replacement, and the fingerprint of its masters (or of the masters that replace them, if the client knows
-    /// those).
+    /// A client of this library that is notified when its masters are closed. The first number is the client's step of
+    /// the replacement. The second number is the fingerprint of the masters that the client will use next, or of its
+    /// present masters if it knows no others.
     AtStep(u64, u64),
-    /// A client of this library that is not notified when its masters are closed: it has an older version, or its user
-    /// may not read the generation marker.
+    /// A client of this library that is not notified when its masters are closed. Either its version is too old, or its
+    /// user may not read the generation marker.
     Untold,
-    /// An unknown client that runs scripts or sets keys. It may be another Redlock client that knows no generation
+    /// An unknown client that runs scripts or sets keys. It may be another Redlock client that ignores generation
     /// markers.
     Stranger,
 }
 
-/// The beginnings of the names of the commands with which other Redlock clients take locks.
+/// The prefixes of the commands with which other Redlock clients take locks.
 const TAKES: [&str; 4] = ["eval", "fcall", "set", "exec"];
 
 /// Parses the part of a connection's name after `quorate/`: the client's step of the replacement, and the fingerprint
@@ -111,7 +112,7 @@ fn at_step(name: &str) -> Option<ClientKind> {
 }
 
 impl ClientSeen {
-    /// Parses one line of `CLIENT LIST`. Returns `None` for a client that apparently takes no locks.
+    /// Parses one line of `CLIENT LIST`. Returns `None` for a client that does not seem to take locks.
     pub(crate) fn read(line: &str) -> Option<Self> {
         let field = |name: &str| {
             let mut words = line.split(' ');
@@ -124,8 +125,8 @@ impl ClientSeen {
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
-            // The connection has no name of this library. Its last command shows that it takes locks with scripts or
-            // SET, or that it subscribes as waiters do.
+            // The connection's name is not one of this library. Its last command shows that the client takes locks with
+            // scripts or SET, or that it subscribes as waiters do.
             None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger
@@ -150,15 +151,15 @@ pub fn clients(list: &str) -> Vec<ClientSeen> {
 /// The name that an operator's connections have in `CLIENT LIST`.
 pub(crate) const OPERATOR: &str = "quorate-operator";
 
-/// One master and its state, as [`MastersChange`](crate::MastersChange) reports it.
+/// A master and its state, as [`MastersChange`](crate::MastersChange) reports it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MasterSeen {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// Whether the master belongs to the old set of masters.
+    /// Whether the master belongs to the old set of masters, which is being replaced.
     pub is_old: bool,
-    /// Whether the master belongs to the next set of masters.
+    /// Whether the master belongs to the new set of masters, which replaces the old one.
     pub is_next: bool,
     /// The state of the master.
     pub seen: ChangeSeen,

@@ -1,4 +1,4 @@
-//! A claim: one attempt to take one lock. Every message about the attempt names the claim.
+//! A claim: one attempt to take one lock. Every request of the attempt refers to the claim.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,25 +10,25 @@ use super::token::Token;
 /// A waiter's place in the queue. The ticket is the same on every master and in every message of this waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// The waiter's id: 16 hexadecimal digits that name its process, a colon, and the waiter's number in that process.
+    /// The waiter's id: 16 hexadecimal digits for its process, a colon, and the waiter's number in that process.
     pub waiter: Arc<str>,
     /// The waiter's rank in the queue: the smallest is first. Equal ranks are ordered by waiter id.
     pub number: u64,
-    /// How long each heartbeat keeps the place in the queue.
+    /// The time for which one heartbeat keeps the waiter's place in the queue.
     pub heartbeat: Duration,
 }
 
-/// Whether a claim waits for its turn in the lock's queue.
+/// Whether a claim waits for its turn in the queue of the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fairness {
-    /// First come, first served. With a ticket the claim has a place in the queue. Without a ticket it is a single try
-    /// that does not join the queue.
+    /// First come, first served. A claim with a ticket has a place in the queue. A claim without a ticket is a single
+    /// try that does not join the queue.
     Fair(Option<Box<Ticket>>),
-    /// The first claim that finds the lock free gets it. The masters neither read nor write the keys of a queue.
+    /// The first claim that finds the lock free gets it. The masters neither read nor write the lock's queue.
     Unordered,
 }
 
-/// One attempt to take one lock. Every message about the attempt names the claim.
+/// One attempt to take one lock. Every request of the attempt refers to the claim.
 #[derive(Debug)]
 pub struct Claim {
     key: Arc<[u8]>,
@@ -37,7 +37,7 @@ pub struct Claim {
     fenced: bool,
     fairness: Fairness,
     withdrawn: AtomicBool,
-    /// Which keys the claim takes, and how; `None` for a plain lock.
+    /// The keys that the claim takes, and how it holds them; `None` for a plain lock.
     shape: Option<Box<Shape>>,
     noted: AtomicBool,
 }
@@ -63,28 +63,28 @@ impl Claim {
         }
     }
 
-    /// Returns this claim with another shape (keys and modes, or a slot).
+    /// Returns this claim with another shape: a plain lock, a group of keys, or a slot of a semaphore.
     #[must_use]
     pub(crate) fn with_shape(mut self, shape: &Shape) -> Self {
         self.shape = (!shape.is_plain()).then(|| Box::new(shape.clone()));
         self
     }
 
-    /// Returns this claim for the keys of `group`. The first of these keys becomes the claim's own key.
+    /// Returns this claim with the keys of `group`. The claim's own key must be the first key of the group.
     #[must_use]
     pub fn with_group(mut self, group: Group) -> Self {
         self.shape = Some(Box::new(Shape::Group(group)));
         self
     }
 
-    /// Returns this claim for a slot of a semaphore. The lock key of the slot becomes the claim's own key.
+    /// Returns this claim with a slot of a semaphore. The claim's own key must be the lock key of the slot.
     #[must_use]
     pub fn with_permit(mut self, permit: Permit) -> Self {
         self.shape = Some(Box::new(Shape::Permit(permit)));
         self
     }
 
-    /// The keys or the slot that the claim asks for in addition to its own key.
+    /// What the claim asks for: one plain lock, several or shared keys, or a slot of a semaphore.
     pub(crate) fn shape(&self) -> &Shape {
         self.shape.as_deref().unwrap_or(Shape::plain())
     }
@@ -94,7 +94,7 @@ impl Claim {
         self.shape().permit()
     }
 
-    /// The keys and modes, if the claim asks for several keys or for a key that it can share with other holders.
+    /// The keys and how each is held, if the claim asks for several keys or for a key that others may share.
     pub fn group(&self) -> Option<&Group> {
         match self.shape() {
             Shape::Group(group) => Some(group),
@@ -102,8 +102,8 @@ impl Claim {
         }
     }
 
-    /// Stores the fencing number on which the masters agreed, if a renewal of this claim needs the number to restore
-    /// the lock.
+    /// Stores the fencing number on which the masters agreed. Only claims of a group keep it: their renewals need the
+    /// number to restore the lock.
     pub(crate) fn agreed(&self, number: Option<u64>) {
         if let (Shape::Group(group), Some(number)) = (self.shape(), number) {
             group.agreed(number);
@@ -128,8 +128,8 @@ impl Claim {
         alone.into_iter().chain(parts.iter().map(|part| &part.mode))
     }
 
-    /// The fencing number on which the masters agreed, if a renewal of this claim needs the number to restore the lock;
-    /// otherwise 0.
+    /// The fencing number on which the masters agreed, if this is a claim on a group; otherwise 0. Renewals of a group
+    /// need the number to restore the lock.
     pub(crate) fn number(&self) -> u64 {
         match self.shape() {
             Shape::Group(group) => group.number(),
@@ -137,8 +137,7 @@ impl Claim {
         }
     }
 
-    /// All resources of the claim: its lock keys without the prefix. For a slot of a semaphore this is the name of the
-    /// semaphore.
+    /// All resources of the claim: its lock keys without the prefix.
     pub(crate) fn resources(&self) -> impl Iterator<Item = &[u8]> {
         let parts = self.shape().parts();
         let alone = parts.is_empty().then(|| self.resource());
@@ -147,19 +146,19 @@ impl Claim {
         alone.into_iter().chain(parts)
     }
 
-    /// Returns this claim with another fairness (in queue order or unordered).
+    /// Returns this claim with another fairness: in the order of the queue, or unordered.
     #[must_use]
     pub fn with_fairness(mut self, fairness: Fairness) -> Self {
         self.fairness = fairness;
         self
     }
 
-    /// Whether the claim waits for its turn in the queue.
+    /// Whether the claim waits for its turn in the queue of the lock.
     pub fn fairness(&self) -> &Fairness {
         &self.fairness
     }
 
-    /// The claim's ticket for the lock's queue; `None` if it has no place there.
+    /// The claim's ticket for the queue of the lock; `None` if it has no place there.
     pub fn ticket(&self) -> Option<&Ticket> {
         match &self.fairness {
             Fairness::Fair(ticket) => ticket.as_deref(),
@@ -167,17 +166,17 @@ impl Claim {
         }
     }
 
-    /// The lock key, which is the same on every master. For a claim on several keys: the first key.
+    /// The lock key, which is the same on every master. For a claim on several keys this is the first key.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// The lock key as a shared pointer. For a claim on several keys: the first key.
+    /// The lock key as a shared pointer. For a claim on several keys this is the first key.
     pub(crate) fn shared_key(&self) -> &Arc<[u8]> {
         &self.key
     }
 
-    /// The resource: the lock key without the prefix. For a claim on several keys: the first resource.
+    /// The resource: the lock key without the prefix. For a claim on several keys this is the first resource.
     pub fn resource(&self) -> &[u8] {
         self.key.get(usize::from(self.prefix)..).unwrap_or_default()
     }
@@ -197,19 +196,19 @@ impl Claim {
         self.fenced
     }
 
-    /// Withdraws the claim: from now on only releases are sent for it. Call this before the releases are queued, so
-    /// that no node sends an acquire or an extension after a release.
+    /// Withdraws the claim: from now on only releases are sent for it. Call this before the releases are queued.
+    /// Otherwise a node could send an acquire or an extension after a release.
     pub fn withdraw(&self) {
         self.withdrawn.store(true, Ordering::Release);
     }
 
-    /// Remembers that a note of this holder may exist from now on, so that the release deletes the note as well. Call
-    /// this before the note is queued.
+    /// Records that a master may store a note of this holder from now on, so that the release deletes the note too.
+    /// Call this before the request that writes the note is queued.
     pub fn take_note(&self) {
         self.noted.store(true, Ordering::Release);
     }
 
-    /// Whether a note of this holder may exist on a master.
+    /// Whether a master may store a note of this holder.
     pub fn is_noted(&self) -> bool {
         self.noted.load(Ordering::Acquire)
     }

@@ -15,16 +15,16 @@ pub struct Context {
     pub runtime: Arc<dyn Runtime>,
     /// The longest TTL that any client of these masters uses.
     pub max_ttl: Duration,
-    /// How long a master's connection attempt may take.
+    /// The time limit for one attempt to connect to a master.
     pub connect_timeout: Duration,
-    /// Whether the restart guard is on, which withholds the votes of masters that restarted recently.
+    /// The setting of the restart guard, which withholds the votes of masters that restarted recently.
     pub restart_guard: RestartGuard,
-    /// The server behind each address, by which two addresses of the same server are detected.
+    /// The servers behind the addresses. It detects that two addresses lead to the same server.
     pub(crate) roster: Arc<Roster>,
 }
 
 impl Context {
-    /// Creates a context for one set of masters: connect timeout 500 ms, restart guard on, no servers known yet.
+    /// Creates the context of one set of masters: connect timeout 500 ms, restart guard on, no servers known yet.
     pub(crate) fn new(runtime: Arc<dyn Runtime>, max_ttl: Duration) -> Self {
         Self {
             runtime,
@@ -40,9 +40,9 @@ impl Context {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// Whether the master wakes waiters. If fewer than a quorum of the masters do so, waiters poll.
+    /// Whether the master wakes waiters. If fewer than a majority of the masters do so, waiters poll.
     pub wakes: bool,
-    /// How long the master may take to answer. `None` means the node timeout of the builder.
+    /// The answer timeout of this kind of master. `None` means the node timeout that the builder sets.
     pub timeout: Option<Duration>,
 }
 
@@ -65,7 +65,7 @@ impl Abilities {
         }
     }
 
-    /// Sets how long this kind of master may take to answer.
+    /// Sets the answer timeout of this kind of master.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         let timeout = Some(timeout);

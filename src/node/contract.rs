@@ -16,13 +16,14 @@ use super::wake::Subscriber;
 ///
 /// The contract, checked by one test suite for every implementation:
 ///
-/// - Requests of one handle take effect in the order in which they were sent.
-/// - Every request is answered once, within the node's own timeout. If the master stays silent the answer is a
-///   [`Fault`](super::Fault).
-/// - [`send`](Self::send) never blocks and never waits.
-/// - A fault for which [`Fault::left_nothing`](super::Fault::left_nothing) is true has left nothing on the master.
+/// - Requests to one handle take effect in the order in which they were sent.
+/// - Every request is answered once, within the node's own timeout. If the master does not answer in time, the answer
+///   is a [`Fault`](super::Fault).
+/// - [`send`](Self::send) never blocks.
+/// - If [`Fault::left_nothing`](super::Fault::left_nothing) is true for a fault, the request changed nothing on the
+///   master.
 pub trait Node: Send + Sync + 'static {
-    /// The master's name for reports.
+    /// The master's name in reports and errors.
     fn name(&self) -> &NodeName;
 
     /// The abilities of this master in addition to voting.
@@ -30,7 +31,7 @@ pub trait Node: Send + Sync + 'static {
         Abilities::default()
     }
 
-    /// Passes the settings of the `Redlock` that the node belongs to. Called once, before any other method.
+    /// Receives the settings of the `Redlock` that the node belongs to. Called once, before any other method.
     fn settle(&self, context: &Context) {
         let _ = context;
     }
@@ -38,14 +39,14 @@ pub trait Node: Send + Sync + 'static {
     /// Queues `request`. The answer is passed to `reply`, either before this method returns or later.
     fn send(&self, request: Request, reply: Reply);
 
-    /// From now on passes the wake-ups for the subscriber's process to the subscriber. Called at most once, before the
-    /// first request. If an implementation does not support wake-ups, waiters rely on their timers.
+    /// Starts to pass the wake-ups of the subscriber's process to the subscriber. Called at most once, before the first
+    /// request. If an implementation does not support wake-ups, waiters poll by timer.
     fn subscribe(&self, subscriber: Subscriber) {
         drop(subscriber);
     }
 
-    /// How much longer the votes of this master do not count, because it may have forgotten locks. The votes that it
-    /// has given already do not count either. `None` (the default) if its votes count.
+    /// The remaining time in which the votes of this master do not count, because it may have forgotten locks. Votes
+    /// that it gave earlier do not count either. `None` (the default) if its votes count.
     fn doubted_for(&self) -> Option<Duration> {
         None
     }
@@ -54,7 +55,7 @@ pub trait Node: Send + Sync + 'static {
     fn idle(&self) -> crate::runtime::BoxFuture<()>;
 
     /// Executes an operation of an operator who replaces masters, and returns the state of the master afterwards. The
-    /// default implementation, for masters without generation markers, refuses.
+    /// default implementation is for masters without generation markers: it returns a fault.
     fn change(&self, order: ChangeOrder) -> crate::runtime::BoxFuture<ChangeSeen> {
         let _ = order;
         let seen = ChangeSeen {
@@ -64,7 +65,7 @@ pub trait Node: Send + Sync + 'static {
         Box::pin(async move { seen })
     }
 
-    /// Inspects the master, independently of all outstanding requests. The default implementation reports nothing.
+    /// Inspects the master, independently of all outstanding requests. By default the inspection is empty.
     fn inspect(&self, scope: &Scope) -> crate::runtime::BoxFuture<Inspection> {
         let _ = scope;
         let found = Inspection::new(self.name().clone());

@@ -1,28 +1,28 @@
-//! The reasons why one master gave no usable answer.
+//! The reasons why a master gives no usable answer.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why one master gave no usable answer. A fault is not a refusal, and it grants nothing.
+/// Why a master gave no usable answer. A fault is neither a grant nor a refusal.
 ///
-/// The texts come from the master or from the operating system, and never contain a password.
+/// The texts in a fault come from the master or from the operating system. They never contain a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// There is no connection to the master; the request was not sent.
+    /// There is no connection to the master. The request was not sent.
     Down(Arc<str>),
-    /// The master has stopped answering; the request was not sent.
+    /// The master has stopped answering. The request was not sent.
     Stalled,
-    /// Too many requests are queued for this master; the request was not sent.
+    /// Too many requests are queued for this master. The request was not sent.
     Overloaded,
-    /// The restart guard is active: the master restarted recently and may have forgotten a lock. Its votes do not count
-    /// for this much longer. The request was not sent.
+    /// The restart guard withholds requests: the master restarted recently and may have forgotten a lock. Its votes do
+    /// not count for the given time. The request was not sent.
     Quarantined(Duration),
     /// The caller gave up before the request was sent.
     Withdrawn,
-    /// The request was sent, but no answer came within the node timeout, which is given here. It is unknown whether the
-    /// request took effect.
+    /// The request was sent, but no answer came within the node timeout, which is the given time. It is unknown whether
+    /// the request took effect.
     Timeout(Duration),
     /// The request was sent, but the connection broke before the answer. It is unknown whether the request took effect.
     Disconnected(Arc<str>),
@@ -38,19 +38,19 @@ pub enum Fault {
     Busy,
     /// The key has another type than the command expects (`-WRONGTYPE`). The key has not been changed.
     WrongType,
-    /// The user name or password was refused, or the user lacks the right to a command or key (`-NOAUTH`, `-WRONGPASS`,
+    /// The user name or the password was refused, or the user may not use a command or a key (`-NOAUTH`, `-WRONGPASS`,
     /// `-NOPERM`, or such an error inside a script). The text names the command or the keys.
     Denied(Arc<str>),
     /// The server lacks a feature that locks need, for example because it is too old.
     Unsupported(Arc<str>),
-    /// The server has not been prepared for locks (a schema or a path is missing), or was prepared by another version.
-    /// The text names the command that prepares the server.
+    /// The server was not prepared for locks (a schema or a path is missing), or was prepared by another version of
+    /// this library. The text names the command that prepares the server.
     Unprepared(Arc<str>),
-    /// The masters have been or are being replaced, and this master gives no votes to clients with this configuration.
-    /// The text says which configuration the master accepts.
+    /// The masters have been replaced, or are being replaced. This master gives no votes to clients with this
+    /// configuration. The text describes the configuration that the master accepts.
     OtherMasters(Arc<str>),
-    /// Another address of the same `Redlock` leads to the same server; the text is the name of that address. If both
-    /// addresses voted, a single server would count as two.
+    /// Another address of the same `Redlock` leads to the same server; the text names that address. The request was
+    /// refused, because otherwise one server would have two votes.
     SameServer(Arc<str>),
     /// Any other error that the master returned.
     Server(Arc<str>),
@@ -84,8 +84,8 @@ impl Fault {
         })
     }
 
-    /// Whether the request certainly changed nothing on the master: it was never sent, or the master refused all of it
-    /// before executing anything.
+    /// Whether the request certainly changed nothing on the master. Either it was never sent, or the master refused it
+    /// before it executed any part of it.
     pub fn left_nothing(&self) -> bool {
         matches!(
             self,
@@ -102,8 +102,8 @@ impl Fault {
         )
     }
 
-    /// Whether the fault is temporary: it may end without intervention. If permanent faults leave no majority, an
-    /// acquire stops waiting.
+    /// Whether the fault is temporary and may end without intervention. An acquire stops waiting if permanent faults
+    /// leave no majority.
     pub fn passes_by_itself(&self) -> bool {
         !matches!(
             self,
@@ -115,7 +115,7 @@ impl Fault {
         )
     }
 
-    /// The fault as one word, for log fields and machine-readable output. The words are stable across versions.
+    /// The fault as one word, for log fields and machine-readable output. The word is the same in all versions.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Down(_) => "down",
@@ -183,7 +183,8 @@ impl std::error::Error for Fault {}
 mod tests {
     use super::*;
 
-    /// Every fault: its kind, whether the request left nothing on the master, and whether the fault is temporary.
+    /// Every kind of fault: its word, whether the request left nothing on the master, and whether the fault is
+    /// temporary.
     const EACH: [(&str, bool, bool); 19] = [
         ("down", true, true),
         ("stalled", true, true),

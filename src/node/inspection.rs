@@ -14,36 +14,38 @@ use super::text::sanitize;
 pub struct Inspection {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// Why a lock would get no connection to this master, or no answer in time; `None` if it would get both. If the
-    /// master refused a part of the handshake, the other fields still have what the master reported.
+    /// Why locks would fail on this master: there is no connection, or no answer in time. `None` if there is no such
+    /// fault. If the master refused a part of the handshake, the other fields still contain what it reported.
     pub fault: Option<Fault>,
-    /// How long it took to connect, including the handshake.
+    /// The time that connecting took, including the handshake.
     pub connecting: Option<Duration>,
     /// The shortest of several round trips.
     pub round_trip: Option<Duration>,
-    /// The kind of server: `redis`, `valkey`, another name for a server with their protocol, `mysql`, `mariadb` or
-    /// `zookeeper`.
+    /// The name of the server software: `redis`, `valkey`, `mysql`, `mariadb`, `zookeeper`, or the name of another
+    /// server that uses the protocol of Redis.
     pub server: Option<String>,
     /// The server's version.
     pub version: Option<String>,
-    /// The server's role: `master` or `slave`. For a database also `read-only`; for ZooKeeper the role that it reports.
+    /// The server's role: `master` or `slave`. A database can also report `read-only`. ZooKeeper reports roles of its
+    /// own.
     pub role: Option<String>,
-    /// Whether the server is a node of a cluster.
+    /// Whether the server is a node of a Redis cluster.
     pub cluster: Option<bool>,
-    /// The id of this run of the server process. It changes at a restart.
+    /// The id of this run of the server process. The id changes at a restart.
     pub run_id: Option<String>,
-    /// A lasting id of the server, if this kind of server has one. It is the same through every address and after a
-    /// restart.
+    /// A permanent id of the server, if this kind of server has one. The id is the same at every address of the server,
+    /// and after a restart.
     pub identity: Option<String>,
-    /// Whether the server keeps locks in records, which the server itself neither expires nor evicts.
+    /// Whether the server stores locks in records that only clients of this library expire and delete, as databases and
+    /// ZooKeeper do.
     pub records: bool,
-    /// How long the server may take to answer. `None` means the node timeout of the builder.
+    /// The answer timeout of this kind of server. `None` means the node timeout that the builder sets.
     pub timeout: Option<Duration>,
-    /// The server's settings: their names on the server, and their values.
+    /// The server's settings, as pairs of name and value.
     pub settings: Vec<(String, String)>,
-    /// The facts that could not be read, each with what is needed to read it.
+    /// The facts that could not be read. Each entry also names what is needed to read the fact.
     pub unseen: Vec<String>,
-    /// How long the server has been up, in whole seconds.
+    /// The time since the server was started, in whole seconds.
     pub uptime: Option<Duration>,
     /// The eviction policy: the setting `maxmemory-policy`.
     pub maxmemory_policy: Option<String>,
@@ -53,14 +55,15 @@ pub struct Inspection {
     pub append_fsync: Option<String>,
     /// Whether the server takes snapshots.
     pub snapshots: Option<bool>,
-    /// The server's clock minus this machine's clock, in milliseconds. The error is at most the round trip.
+    /// The server's clock minus this machine's clock, in milliseconds. The error is at most one round trip.
     pub clock_offset_ms: Option<i64>,
     /// The rights that locks need and that the configured user lacks.
     pub missing: Vec<MissingRight>,
-    /// Whether the server can wake waiters. Also false if no client uses queues. Without wake-ups waiters rely on their
-    /// timers.
+    /// Whether the server can wake waiters. Also false if the client does not use queues. Without wake-ups, waiters
+    /// poll by timer.
     pub wake_ups: bool,
-    /// How much longer the server's votes do not count because of the restart guard; `None` if they count.
+    /// The remaining time in which the server's votes do not count because of the restart guard; `None` if its votes
+    /// count.
     pub quarantined: Option<Duration>,
     /// Whether the server holds the generation marker of its set of masters. `None` if this kind of server has no
     /// markers, or if the user may not read them.
@@ -98,7 +101,7 @@ impl Inspection {
         }
     }
 
-    /// The value of the server's setting `name`.
+    /// The value of the server's setting called `name`, if it was read.
     pub fn setting(&self, name: &str) -> Option<&str> {
         let found = self.settings.iter().find(|(other, _)| other == name);
         found.map(|(_, value)| value.as_str())
@@ -133,8 +136,8 @@ impl Inspection {
     }
 }
 
-/// Makes text from a server safe for terminals and logs: cuts it to a few characters, and replaces control characters
-/// visibly.
+/// Makes text from a server safe for terminals and logs: keeps only the first characters, and replaces each control
+/// character by a visible one.
 pub(crate) fn plain(text: &str) -> String {
     sanitize(text, 160)
 }

@@ -1,8 +1,8 @@
-//! The requests to one master, and its answers.
+//! The requests to one master, and the answers of the master.
 //!
-//! A [`Node`] receives messages instead of returning futures. A request is queued at once and in order, and the answer
-//! is passed to a [`Reply`]. So a caller can be dropped at any point without removing a request from the queue, and a
-//! release always stays behind its own acquire. A node never decides that a lock is held; it has one vote.
+//! A [`Node`] receives messages instead of returning futures. It queues each request at once and in order, and passes
+//! the answer to a [`Reply`]. So a caller can be dropped at any time, its requests stay queued, and a release always
+//! follows its own acquire. A node never decides that a lock is held; it only has one vote.
 
 mod actor;
 mod answer;

@@ -1,4 +1,4 @@
-//! The note that the holder of a lock shows to other clients.
+//! The note that describes the holder of a lock to other clients.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,25 +9,26 @@ use super::text::sanitize;
 /// The longest text of a note, in bytes.
 pub const MAX_NOTE_LEN: usize = 1024;
 
-/// A note is kept for this many times the TTL of its lock, so that most renewals need not renew the note. Other clients
-/// see the note only while the lock key holds the value with which the note begins.
+/// The expiry of a note is this many times the TTL of its lock, so that most renewals of the lock need not renew the
+/// note. A note begins with the lock value of its holder. Other clients see the note only while the lock key has this
+/// value.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
-/// The largest number of bytes of a note that a master returns. Every note of this library fits; the limit is for
-/// foreign data under the key.
+/// The largest number of bytes of a note that a master returns. Every note of this library is shorter. The limit
+/// protects against foreign data under the key.
 pub(crate) const NOTE_SHOWN: usize = 4096;
 
-// Check that the longest note fits. A replaced control character takes three bytes, other characters up to four. The
-// note also contains two names, the lock value and numbers.
+// Check that the longest note fits. A replaced control character takes three bytes; other characters of a name take up
+// to four. The note also contains two names, the lock value and numbers.
 const _: () = assert!(3 * MAX_NOTE_LEN + 2 * 4 * NAME + 100 <= NOTE_SHOWN);
 
 /// The largest number of characters of a host name or program name that is shown.
 const NAME: usize = 64;
 
-/// The beginning of the year 10000, as time since 1970. A note with a later start time is not displayed.
+/// The beginning of the year 10000, as time since 1970. A note with a later start time is treated as foreign data.
 const END_OF_TIME: Duration = Duration::from_secs(253_402_300_800);
 
-/// Separates the parts of a stored note. No part contains it, because control characters are replaced.
+/// Separates the parts of a stored note. No part contains this character, because control characters are replaced.
 const BETWEEN: char = '\t';
 
 /// Describes the holder of a lock, in the holder's own words: host, process, start time, and an optional text.
@@ -43,9 +44,9 @@ pub struct Note {
     pub pid: u32,
     /// The name of the program, without its arguments, because arguments may contain secrets.
     pub process: String,
-    /// When the hold began, by the holder's clock.
+    /// The time at which the hold began, by the holder's clock.
     pub since: SystemTime,
-    /// The text that the holder set for its note.
+    /// The text that the holder added to its note, if it added one.
     pub text: Option<String>,
 }
 
@@ -58,7 +59,7 @@ fn parts(note: &[u8], holder: &[u8]) -> Option<Vec<String>> {
 
 impl Note {
     /// Parses the note of the lock with the value `holder`. Returns `None` if the note belongs to another lock value,
-    /// if it contains only the term of a leader, or if the text is not a note.
+    /// if it contains only a leader's term, or if the bytes are not a note.
     pub(crate) fn read(note: &[u8], holder: &[u8]) -> Option<Self> {
         let parts = parts(note, holder)?;
         let mut parts = parts.iter().map(String::as_str);
@@ -78,7 +79,7 @@ impl Note {
         })
     }
 
-    /// The leader's term in a note of the lock with the value `holder`; `None` if the holder was not elected.
+    /// The leader's term in the note of the lock with the value `holder`; `None` if there is no term.
     pub(crate) fn term(note: &[u8], holder: &[u8]) -> Option<u64> {
         parts(note, holder)?.get(5)?.parse().ok()
     }
@@ -99,7 +100,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// The identity of this process, as its notes and the names of its connections show it.
+/// The identity of this process: host, process id and program name. Notes and connection names show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     host: String,
@@ -126,15 +127,15 @@ impl Identity {
         }
     }
 
-    /// The last part of this process's connection names in `CLIENT LIST`. It contains neither spaces nor non-ASCII
-    /// characters, because the server accepts none.
+    /// The last part of this process's connection names in `CLIENT LIST`: host and process id. The host name is reduced
+    /// to ASCII letters, digits, `.`, `-` and `_`, because the server accepts no spaces.
     pub(crate) fn of_connection(&self) -> String {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let host: String = self.host.chars().filter(|c| fits(*c)).collect();
         format!("{host}:{}", self.pid)
     }
 
-    /// The text of a note of this process, without the start time.
+    /// Builds a note of this process with the added text `text`; the start time is still missing.
     fn says(&self, text: &str) -> Arc<str> {
         let Self { host, pid, process } = self;
         let text = sanitize(text, MAX_NOTE_LEN);
@@ -142,12 +143,13 @@ impl Identity {
     }
 }
 
-/// The text that a holder adds to its note, or `None` for no note; see [`LockRequest::note`](crate::LockRequest::note).
+/// The text that a holder adds to its note, or the request for no note at all; see
+/// [`LockRequest::note`](crate::LockRequest::note).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoteText(Option<Arc<str>>);
 
 impl NoteText {
-    /// The length of the note's text in bytes if it is longer than [`MAX_NOTE_LEN`]; otherwise `None`.
+    /// The length of the added text in bytes if the text is longer than [`MAX_NOTE_LEN`]; otherwise `None`.
     pub(crate) fn too_long(&self) -> Option<usize> {
         let bytes = self.0.as_ref()?.len();
         (bytes > MAX_NOTE_LEN).then_some(bytes)
@@ -155,7 +157,7 @@ impl NoteText {
 }
 
 impl Default for NoteText {
-    /// Returns a note without an added text.
+    /// Stands for a note without an added text.
     fn default() -> Self {
         Self(Some("".into()))
     }
@@ -179,7 +181,7 @@ impl From<Option<&str>> for NoteText {
     }
 }
 
-/// The notes of one process, without the start time. All holders without an added text share one string.
+/// Builds the notes of one process, still without the start time. All notes without an added text share one string.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes {
     identity: Identity,
@@ -192,7 +194,7 @@ impl Notes {
         Self { identity, usual }
     }
 
-    /// The note of this process with this added text; `None` for no note.
+    /// The note of this process with the added text `note`; `None` if the holder wants no note.
     pub(crate) fn says(&self, note: &NoteText) -> Option<Arc<str>> {
         Some(match &**note.0.as_ref()? {
             "" => self.usual.clone(),
@@ -204,18 +206,19 @@ impl Notes {
 /// The process id in a note that contains only a term. No process has this id.
 const NOBODY: u32 = 0;
 
-/// Returns a note without host, process and text, for a leader that shows only its term. Such a note must be kept for
-/// as long as the leader leads.
+/// Returns a note without host, process and text, for a leader that shows only its term. The leader keeps such a note
+/// for its whole term.
 pub(crate) fn unsaid() -> Arc<str> {
     format!("{NOBODY}{BETWEEN}{BETWEEN}{BETWEEN}").into()
 }
 
-/// Returns a note as it is stored after the holder's value: the start time `since_ms` (ms since 1970), then `says`.
+/// Puts the start time `since_ms` (milliseconds since 1970) in front of the note `says`. The master stores the result
+/// behind the holder's lock value.
 pub(crate) fn dated(since_ms: u64, says: &str) -> String {
     format!("{since_ms}{BETWEEN}{says}")
 }
 
-/// Returns the note text `says` with the leader's term added.
+/// Appends the leader's term to the note `says`.
 pub(crate) fn leads(says: &str, term: u64) -> Arc<str> {
     format!("{says}{BETWEEN}{term}").into()
 }

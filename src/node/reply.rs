@@ -8,7 +8,7 @@ use super::fault::Fault;
 use super::name::NodeName;
 use crate::metrics;
 
-/// The purpose of a message in the life of a lock.
+/// The purpose of a request in the life of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
@@ -18,7 +18,7 @@ pub enum Phase {
     Confirm,
     /// Releases the lock.
     Release,
-    /// Extends the lock.
+    /// Extends the TTL of the lock.
     Extend,
     /// Reads the state of the lock.
     Look,
@@ -27,7 +27,8 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All phases, for metrics. The match has no wildcard, so a new phase does not compile until this list has it.
+    /// All phases, for metrics. The `match` has no wildcard, so that a new phase does not compile until it is added
+    /// here.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         std::iter::successors(Some(Phase::Acquire), |phase| match phase {
             Phase::Acquire => Some(Phase::Confirm),
@@ -39,7 +40,7 @@ impl Phase {
         })
     }
 
-    /// The phase as one word, for log fields and machine-readable output. The words are stable across versions.
+    /// The phase as one word, for log fields and machine-readable output. The word is the same in all versions.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
@@ -54,15 +55,16 @@ impl Phase {
 
 /// Receives the answers of all masters to a request that was sent to each of them.
 pub trait ReplySink: Send + Sync + 'static {
-    /// Receives the answer of the master with the index `node` to the message of `phase`. Called once per message, from
+    /// Receives the answer of the master with the index `node` to the request of `phase`. Called once per request, from
     /// any task; must not block.
     fn answered(&self, node: usize, phase: Phase, answer: Result<Answer, Fault>);
 
-    /// Receives an answer that arrived after its timeout had been reported. Only for reports; ignored by default.
+    /// Receives an answer that arrived after a timeout was reported for its request. For reports only; ignored by
+    /// default.
     fn late(&self, _node: usize, _phase: Phase, _answer: &Result<Answer, Fault>) {}
 }
 
-/// Passes the answer to one message to its receiver. A reply that is dropped without an answer reports
+/// Passes the answer to one request to a receiver. If the reply is dropped without an answer, it reports
 /// [`Fault::Disconnected`], so that no caller waits for a node that is gone.
 pub struct Reply {
     sink: Option<Arc<dyn ReplySink>>,
@@ -73,8 +75,8 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Creates a reply that passes the answer to `sink`, for the message of `phase` to the master with the index
-    /// `node`.
+    /// Creates a reply that passes the answer to `sink`. The answer belongs to a request of `phase` to the master with
+    /// the index `node`.
     pub fn new(sink: Arc<dyn ReplySink>, node: usize, phase: Phase) -> Self {
         let node = u16::try_from(node).unwrap_or(u16::MAX);
         Self {
@@ -97,13 +99,13 @@ impl Reply {
         }
     }
 
-    /// Returns this reply, and lets metrics count its outcome and latency for the master of this name.
+    /// Returns this reply, with metrics turned on: they count the outcome and the latency for the master called `name`.
     pub(crate) fn counted(mut self, name: &NodeName) -> Self {
         self.message = Some(metrics::Message::to(|| name.shared()));
         self
     }
 
-    /// Passes the answer to the receiver. After [`time_out`](Self::time_out) the answer is passed on as late.
+    /// Passes the answer to the receiver. After [`time_out`](Self::time_out) the receiver gets it as a late answer.
     pub fn answer(mut self, answer: Result<Answer, Fault>) {
         let Some(sink) = self.sink.take() else { return };
         if let Some(message) = &self.message {
@@ -121,7 +123,7 @@ impl Reply {
         }
     }
 
-    /// Reports `fault` to the receiver now. The reply stays usable for a late answer.
+    /// Reports `fault` to the receiver now. A late answer can still be passed on afterwards.
     pub fn time_out(&mut self, fault: Fault) {
         if let (Some(sink), false) = (&self.sink, self.answered) {
             self.answered = true;

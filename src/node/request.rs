@@ -8,39 +8,39 @@ use super::shape::Shape;
 use super::value::{NewValue, ServerRun};
 use crate::protocol::instant::Instant;
 
-/// One lock in a request that extends many locks.
+/// One lock in a request that extends several locks.
 #[derive(Clone, Debug)]
 pub struct ExtendItem {
     /// The claim whose lock is extended.
     pub claim: Arc<Claim>,
-    /// The TTL that the lock gets. On a master where the lock has a longer remaining TTL, it keeps the longer one.
+    /// The new remaining TTL of the lock. A master on which the remaining TTL is longer does not shorten it.
     pub ttl: Duration,
-    /// Whether the expiry of the holder's note is raised as well. Not every renewal does this, because a note has a
-    /// longer expiry than its lock.
+    /// Whether the expiry of the holder's note is extended too. Most renewals leave the note alone, because a note
+    /// expires later than its lock.
     pub note: bool,
 }
 
-/// One lock in a request that writes holders' notes.
+/// One lock in a request that writes notes of holders.
 #[derive(Clone, Debug)]
 pub struct NoteItem {
     /// The claim whose lock the note describes.
     pub claim: Arc<Claim>,
-    /// The text of the note, without the holder's value and the start time.
+    /// The note, without the holder's lock value and the start time.
     pub says: Arc<str>,
-    /// When the lock was acquired, in milliseconds of wall-clock time.
+    /// The time at which the lock was acquired, in milliseconds since 1970 by the wall clock.
     pub since: u64,
-    /// Whether to notify the observers of the election, because the holder is a new leader.
+    /// Whether to notify the observers of the election that the holder is a new leader.
     pub announce: bool,
 }
 
-/// A request for one page of a list of keys.
+/// A request for one page of the list of lock keys.
 #[derive(Clone, Debug)]
 pub struct Page {
     /// The pattern that key names must match, in the master's syntax.
     pub pattern: Box<[u8]>,
     /// The cursor that the previous page returned; 0 for the first page.
     pub cursor: u64,
-    /// About how many keys the master examines for this page.
+    /// The approximate number of keys that the master examines for this page.
     pub count: u32,
 }
 
@@ -66,47 +66,47 @@ pub enum Request {
     },
     /// Delete the lock if it is ours, and wake the next waiter.
     Release {
-        /// The claim whose lock is deleted.
+        /// The claim whose lock is released.
         claim: Arc<Claim>,
-        /// Whether the waiter leaves the queue as well. False after an attempt that found no majority: the waiter then
+        /// Whether the waiter leaves the queue too. False after an attempt that found no majority, so that the waiter
         /// keeps its place.
         leave: bool,
     },
-    /// Raise the remaining TTL of many locks, and restore the locks that are missing on the master.
+    /// Extend the remaining TTL of several locks, and restore those that are missing on the master.
     Extend {
         /// The locks, each with its TTL.
         items: Arc<[ExtendItem]>,
     },
     /// Read the state of a lock.
     Look {
-        /// The lock key.
+        /// The key of the lock to be read.
         key: Arc<[u8]>,
     },
-    /// Delete a lock, whichever client holds it. This is an operator's last resort.
+    /// Delete a lock, whichever client holds it. Operators use this as a last resort.
     Break {
-        /// The lock key.
+        /// The key of the lock to be deleted.
         key: Arc<[u8]>,
     },
-    /// Read the value under a lock that is ours, and set the fencing counter to the claim's number, as
-    /// [`Confirm`](Self::Confirm) does. From then on the master refuses writes with a smaller number, so that no such
-    /// write can replace the value that was read.
+    /// Read the value that is stored under a held lock. Also set the lock's fencing counter to the claim's fencing
+    /// number, as [`Confirm`](Self::Confirm) does. Afterwards the master refuses writes with a smaller number, so that
+    /// no such write can replace the value that was read.
     Read {
         /// The claim that holds the lock.
         claim: Arc<Claim>,
         /// The fencing number of the claim, to which the counter is set.
         token: u64,
     },
-    /// Write the value under a lock, unless the master has seen a larger fencing number. If the connection breaks, the
-    /// request is never sent again on another connection.
+    /// Write the value that is stored under a lock, unless the master has seen a larger fencing number. The request is
+    /// never sent again on another connection, even if the connection breaks.
     Write {
         /// The claim under whose lock the value is written.
         claim: Arc<Claim>,
         /// The fencing number of the claim.
         token: u64,
-        /// The new value. It is behind a pointer, because every queued request takes the size of the largest variant.
+        /// The new value. It is behind a pointer, because every queued request has the size of the largest variant.
         value: Arc<NewValue>,
     },
-    /// Write the holders' notes of these locks.
+    /// Write the notes that describe the holders of these locks.
     Note {
         /// The locks, each with its note.
         items: Arc<[NoteItem]>,
@@ -116,7 +116,7 @@ pub enum Request {
         /// The page of the list to return.
         page: Arc<Page>,
     },
-    /// Begin or end a subscription to new leaders of an election.
+    /// Begin or end the subscription to announcements of new leaders of an election.
     Watch {
         /// The lock key of the election.
         key: Arc<[u8]>,
@@ -126,9 +126,9 @@ pub enum Request {
 }
 
 impl Request {
-    /// The shape of the claim in this request. The shape decides how the message is encoded. If one lock of an
-    /// extension is a group, all locks of the message are encoded as groups. Requests without a claim are encoded as
-    /// for a plain lock.
+    /// The shape of the claim in this request, which decides how the message is encoded. If at least one claim of an
+    /// extension is a group, all its claims are encoded as groups. A request without a claim is encoded as for a plain
+    /// lock.
     pub(crate) fn shape(&self) -> &Shape {
         let is_group = |shape: &&Shape| matches!(shape, Shape::Group(_));
         match self {
@@ -149,8 +149,8 @@ impl Request {
         }
     }
 
-    /// Whether the claim of this request was withdrawn, so that the request need not be sent. Releases are never
-    /// withdrawn.
+    /// Whether the claim of this request was withdrawn, so that the request need not be sent. Always false for
+    /// releases, which are sent in any case.
     pub fn is_withdrawn(&self) -> bool {
         match self {
             Self::Acquire { claim, .. }
@@ -167,8 +167,8 @@ impl Request {
         }
     }
 
-    /// Whether this request is a write that must not be sent any more: it is for another run of the server than `run`,
-    /// or too late at `now`.
+    /// Whether this request is a write that must not be sent any more: its time limit has been reached at `now`, or it
+    /// was meant for another run of the server process than `run`.
     pub fn is_void(&self, now: Instant, run: &ServerRun) -> bool {
         let Self::Write { value, .. } = self else {
             return false;
@@ -176,8 +176,8 @@ impl Request {
         value.until <= now || value.run.as_ref().is_some_and(|read| read != run)
     }
 
-    /// Whether the answer to this request is a vote. The answer to a write of a value is not, because a write counts
-    /// only on masters that answered a read before.
+    /// Whether the answer to this request is a vote. The answer to a write of a value is not a vote: a write counts
+    /// only on masters that answered the read before it.
     pub fn is_vote(&self) -> bool {
         matches!(
             self,
@@ -185,15 +185,15 @@ impl Request {
         )
     }
 
-    /// Whether the restart guard withholds this request from a restarted master. The guard withholds requests for votes
-    /// and looks at locks, because a master that may have lost a lock cannot report that there is none. It does not
-    /// withhold a force-release, because that must reach every master that may have the key.
+    /// Whether the restart guard withholds this request from a restarted master. Requests for votes and looks at locks
+    /// are withheld, because a master that may have lost a lock cannot report that the lock is free. A force-release is
+    /// not withheld, because it must reach every master that may have the key.
     pub fn rests_on_memory(&self) -> bool {
         self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })
     }
 
-    /// Whether this request may be sent only to the current masters. That holds for votes, looks, force-releases and
-    /// writes of values. Replaced masters do not show what is locked now, and a value written there is missing on the
+    /// Whether this request may be sent only to the current masters. This is so for votes, looks, force-releases and
+    /// writes of values. Replaced masters do not know what is locked now, and a value written there does not reach the
     /// masters that replaced them. Releases are sent to replaced masters too.
     pub(crate) fn is_for_current_masters(&self) -> bool {
         let looks = matches!(

@@ -1,4 +1,4 @@
-//! The rights on a master that locks need, and the rights that a user lacks.
+//! The rights on a master that locks need, and the rights that a user does not have.
 
 use std::fmt;
 
@@ -6,44 +6,45 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Purpose {
-    /// Needed to take, renew and release locks.
+    /// Needed to acquire, renew and release locks.
     Locking,
     /// Needed by the restart guard, which is on by default.
     RestartGuard,
     /// Needed for fencing tokens, which are on by default.
     Fencing,
-    /// Needed to let waiters queue in order, which is on by default.
+    /// Needed to let waiters queue in a fixed order, which is on by default.
     Order,
     /// Needed to select the database that the URL names.
     Database,
-    /// Needed to wake waiters. Without these rights waiters rely on their timers.
+    /// Needed to wake waiters. Without these rights, waiters poll by timer.
     WakeUps,
-    /// Needed to close a broken connection at the server as well. Without these rights the server may still execute a
-    /// request that it had received but not read. A lock that is taken this way stays until its TTL expires.
+    /// Needed to make the server close a broken connection too. Without these rights, the server may still execute a
+    /// request that it had received but not read before the connection broke. A lock acquired in this way stays until
+    /// its TTL expires.
     Reconnecting,
-    /// Needed for the operator's commands `status`, `break_lock` and `inspect`.
+    /// Needed for the operator's functions `status`, `list`, `break_lock` and `inspect`.
     Operating,
-    /// Needed to find out whether a restart of the server loses locks. Used only if the restart guard is off.
+    /// Needed to find out whether locks survive a restart of the server. Used only if the restart guard is off.
     Persistence,
     /// Needed to give the connection a name in `CLIENT LIST`.
     Naming,
-    /// Needed for locks on several resources, for readers-writer locks, and for locks that the holds of one owner
+    /// Needed for locks on several resources, for readers-writer locks, and for locks that several holds of one owner
     /// share.
     Groups,
     /// Needed for values that are stored under a lock: quotas, and tasks that run once per period.
     Values,
     /// Needed to take and release slots of semaphores.
     Semaphores,
-    /// Needed to write and read the note that describes the holder of a lock.
+    /// Needed to write and read notes that describe the holder of a lock.
     Notes,
-    /// Needed to announce a new leader to observers at once. Without these rights observers rely on their timers.
+    /// Needed to notify observers of a new leader at once. Without these rights, observers poll by timer.
     Elections,
     /// Needed to read and restore the generation marker, and so to replace masters.
     Masters,
-    /// Needed to request many locks in one command. Without these rights each lock is requested by itself.
+    /// Needed to request many locks in one command. Without these rights, each lock is requested with its own command.
     Crowds,
-    /// Needed to release with the server's own compare-and-delete command, if it has one. Without this right a script
-    /// releases.
+    /// Needed to release locks with the server's own compare-and-delete command, if the server has one. Without this
+    /// right, a script releases them.
     Releases,
 }
 
@@ -69,7 +70,8 @@ impl Purpose {
         Self::Releases,
     ];
 
-    /// Whether locks that use the feature cannot be taken without the rights for this purpose.
+    /// Whether locks cannot be acquired without these rights. For some purposes this concerns only locks that use the
+    /// feature, for example fencing.
     pub fn is_needed(self) -> bool {
         matches!(
             self,
@@ -103,7 +105,7 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// One right on a master, as an ACL of Redis names it.
+/// One right on a master, in the terms of a Redis ACL.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) enum Right {
     Command(String),
@@ -113,7 +115,7 @@ pub(in crate::node) enum Right {
     Unknown(String),
 }
 
-/// A right that the user of a master lacks and that locks would use.
+/// A right that locks use, and that the user of a master does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingRight {
     right: Right,
@@ -122,8 +124,8 @@ pub struct MissingRight {
 }
 
 impl MissingRight {
-    /// Adds a right that is needed for `purposes` to the list. If the list already contains the right, only adds the
-    /// purposes to its entry.
+    /// Adds `right`, which is needed for `purposes`, to the list. If the list already contains the right, only the
+    /// purposes are added to its entry.
     pub(in crate::node) fn add(list: &mut Vec<Self>, right: Right, purposes: &[Purpose]) {
         let at = list.iter().position(|missing| missing.right == right);
         let at = at.unwrap_or_else(|| {
@@ -142,13 +144,13 @@ impl MissingRight {
         }
     }
 
-    /// The ACL rule that grants the right with `ACL SETUSER`: for example `+time`, `~lock:*` or `&quorate:wake:*`.
-    /// Empty for a command that the server does not know.
+    /// The ACL rule that grants the right with `ACL SETUSER`, for example `+time`, `~lock:*` or `&quorate:wake:*`.
+    /// Empty if the server does not know the command.
     pub fn rule(&self) -> &str {
         &self.rule
     }
 
-    /// Whether the right is about keys, and not about a command or a channel.
+    /// Whether the right concerns keys, not a command or a channel.
     pub fn is_about_keys(&self) -> bool {
         matches!(self.right, Right::Keys(_))
     }
@@ -158,7 +160,7 @@ impl MissingRight {
         &self.purposes
     }
 
-    /// Whether no lock can be taken without the right.
+    /// Whether the inspected locks cannot be acquired without the right.
     pub fn is_needed(&self) -> bool {
         self.purposes.iter().any(|purpose| purpose.is_needed())
     }

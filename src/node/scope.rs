@@ -1,4 +1,4 @@
-//! The scope of an inspection: the settings that decide which rights it checks.
+//! The scope of an inspection: the settings of locks that decide which rights are checked.
 
 /// The settings of the locks for which a master is inspected.
 #[derive(Clone, Debug)]
@@ -7,8 +7,8 @@ pub struct Scope {
     pub(crate) prefix: Box<str>,
     /// Whether locks use fencing tokens.
     pub(crate) fencing: bool,
-    /// Whether waiters wait in the order of a queue.
+    /// Whether waiters are queued in a fixed order.
     pub(crate) fair: bool,
-    /// A random word, used in names of keys and channels so that no client uses the same names.
+    /// A random word in the names of keys and channels that the inspection uses, so that they clash with no others.
     pub(crate) unheard_of: Box<str>,
 }

@@ -1,9 +1,7 @@
-//! The shape of a claim: its keys, how it holds each of them, and how acquire, confirm, extend and release treat the
-//! claim.
+//! The shape of a claim: its keys, and how the claim holds each of them.
 //!
-//! Every kind of lock is one [`Shape`]. The code of acquire, confirm, extend and release matches on the shape once, or
-//! asks for one of the facts in this file. So a new kind of lock is described in this file and in
-//! `src/acquire/kind.rs`.
+//! Every kind of lock has one [`Shape`]. The code of acquire, confirm, extend and release matches on the shape once, or
+//! asks for one of the facts in this file. So a new kind of lock is added in this file and in `src/acquire/kind.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::token::Token;
 use crate::keys;
 
-/// The keys or the slot that a claim asks for in addition to its own key.
+/// What a claim asks for: one plain lock, several or shared keys, or a slot of a semaphore.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
     /// A plain lock: only the claim's own key, held exclusively.
@@ -22,29 +20,29 @@ pub(crate) enum Shape {
     Permit(Permit),
 }
 
-/// How a claim waits for the claims of other tasks in this process before it asks the masters.
+/// How a claim waits for the claims of other tasks in this process before its request is sent to the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalTurn {
-    /// The claim waits in a queue of this process. It keeps its turn until its release, because the lock has a single
-    /// holder.
+    /// The claim waits in a queue of this process. It keeps its turn until it is released, because the lock has only
+    /// one holder.
     Queue,
-    /// The claim waits in a queue of this process, and ends its turn as soon as it asks the masters. So readers of one
-    /// process can ask at the same time.
+    /// The claim waits in a queue of this process, and gives up its turn as soon as its request is sent to the masters.
+    /// So several readers of one process can ask at the same time.
     QueueAndShare,
-    /// The claim does not wait for other claims of this process: its owner may hold the lock already, and then shares
-    /// it.
+    /// The claim does not wait for other claims of this process: its owner may already hold the lock, and can share it.
     Pass,
 }
 
-/// How the fencing number of a claim is chosen once a majority has granted the claim.
+/// How the fencing number of a lock is chosen after a majority has granted the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Numbering {
-    /// The claim gets a new fencing number, larger than every earlier one, because each grant raises the counter.
+    /// The lock gets a new fencing number, larger than every earlier number, because each grant raises the fencing
+    /// counter.
     Raised,
-    /// The claim may get the fencing number of other holds that share its key.
+    /// The lock may get the fencing number of other holds that share its key.
     Joined,
-    /// The claim must get the fencing number of its owner's other holds. It waits for the answers of all masters,
-    /// because this number must be known before any number is written.
+    /// The lock must get the fencing number of its owner's other holds. The client waits for the answers of all
+    /// masters, because it must know this number before it writes any fencing counter.
     OfOwner,
 }
 
@@ -61,7 +59,8 @@ impl Shape {
         matches!(self, Self::Plain)
     }
 
-    /// The keys and modes of a group. Empty for a plain lock and for a slot, which have one exclusive key.
+    /// The keys of a group, and how each is held. Empty for a plain lock and for a slot: each has only one exclusive
+    /// key.
     pub(crate) fn parts(&self) -> &[Part] {
         match self {
             Self::Group(group) => group.parts(),
@@ -102,35 +101,35 @@ impl Shape {
         self.parts().iter().any(|part| part.class().is_some())
     }
 
-    /// Whether the request that renews this lock can also renew the holder's note. If not, a separate request renews
-    /// the note.
+    /// Whether the request that renews this lock can renew the holder's note too. If not, the note is renewed with a
+    /// separate request.
     pub(crate) fn renewal_keeps_note(&self) -> bool {
         !matches!(self, Self::Group(_))
     }
 }
 
-/// The suffix of a waiter's id in the queue of a key if the waiter is a reader.
+/// The suffix that marks the waiter id of a reader in the queue of a key.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 const READER: &str = ":r";
 
-/// Whether a waiter's id in the queue of a key is a reader's.
+/// Whether this waiter id in the queue of a key belongs to a reader.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) fn is_reader(place: &str) -> bool {
     place.ends_with(READER)
 }
 
-/// How a lock holds one of its keys.
+/// How a lock holds one of its keys: exclusively or shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// No other lock can hold the key at the same time. The value of the key is the random value of the attempt.
+    /// No other lock can hold the key at the same time. The key's value is the random value of the attempt.
     Exclusive,
-    /// Holds of the same class (all readers, or all holds of one owner) can share the key. The value of the key is the
-    /// marker of the class, and a second key lists each hold.
+    /// Several holds of the same class can share the key: all readers, or all holds of one owner. The key's value is
+    /// the marker of the class. A second key lists the holds.
     Class(Class),
 }
 
 impl Mode {
-    /// Which holds can share the key (readers, or holds of one owner); `None` for an exclusive mode.
+    /// The class of holds that can share the key (readers, or holds of one owner); `None` for an exclusive mode.
     pub(crate) fn class(&self) -> Option<&Class> {
         match self {
             Self::Exclusive => None,
@@ -146,7 +145,7 @@ impl Mode {
         }
     }
 
-    /// The value that the lock key has while the attempt with the random value `value` holds it in this mode.
+    /// The value of the lock key while the attempt with the random value `value` holds the key in this mode.
     #[cfg(any(test, feature = "testing", feature = "node"))]
     pub(crate) fn holder(&self, value: &[u8; 32]) -> Vec<u8> {
         match self {
@@ -155,7 +154,7 @@ impl Mode {
         }
     }
 
-    /// The id under which a waiter is queued for a key in this mode. The id of a reader has a suffix.
+    /// The waiter id that is queued for a key in this mode: `waiter`, with a suffix for a reader.
     #[cfg(any(test, feature = "testing", feature = "node"))]
     pub(crate) fn place(&self, waiter: &Arc<str>) -> Arc<str> {
         match self {
@@ -165,7 +164,7 @@ impl Mode {
     }
 }
 
-/// Which holds can share a lock key: all readers, or all holds of one owner.
+/// A class of holds that can share a lock key: all readers, or all holds of one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Class {
@@ -176,8 +175,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The value that the lock key has while holds of this class share it. No random value of an attempt is equal to
-    /// it.
+    /// The value of the lock key while holds of this class share it. This value never equals an attempt's random value.
     pub fn marker(&self) -> Vec<u8> {
         match self {
             Self::Shared => keys::SHARED.as_bytes().to_vec(),
@@ -186,7 +184,7 @@ impl Class {
     }
 }
 
-/// One key of a [`Group`].
+/// One key of a [`Group`], and how it is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The lock key.
@@ -196,25 +194,26 @@ pub struct Part {
 }
 
 impl Part {
-    /// Which holds can share the key (readers, or holds of one owner); `None` if the key is held exclusively.
+    /// The class of holds that can share the key (readers, or holds of one owner); `None` if the key is held
+    /// exclusively.
     pub(crate) fn class(&self) -> Option<&Class> {
         self.mode.class()
     }
 }
 
-/// The keys of a claim that takes several keys, or that shares a key with other readers or with holds of its owner.
+/// The keys of a claim on several keys, or on a key that readers or the holds of one owner can share.
 #[derive(Debug)]
 pub struct Group {
     parts: Arc<[Part]>,
-    /// The random value of the lock that this claim replaces. A lock key with this value counts as free for the claim.
-    /// A writer that becomes a reader gives its own value here.
+    /// The random value of the lock that this claim replaces, if it replaces one. A lock key with this value counts as
+    /// free for the claim. So a writer can become a reader.
     instead: Option<Token>,
-    /// The fencing token on which the masters agreed; 0 until then.
+    /// The fencing number on which the masters agreed; 0 before they agree.
     number: AtomicU64,
 }
 
 impl Group {
-    /// Creates a group of these keys: a master grants all of them or none.
+    /// Creates a group of these keys. Each master grants either all of them or none.
     pub fn new(parts: Vec<Part>) -> Self {
         Self {
             parts: parts.into(),
@@ -223,7 +222,7 @@ impl Group {
         }
     }
 
-    /// Returns this group as the replacement of the lock `token`, which the caller holds exclusively.
+    /// Makes this group replace the exclusive lock with the random value `token`, which the caller holds.
     #[must_use]
     pub fn instead_of(mut self, token: Token) -> Self {
         self.instead = Some(token);
@@ -235,18 +234,18 @@ impl Group {
         &self.parts
     }
 
-    /// The value of the lock that this claim replaces, if it replaces one.
+    /// The random value of the lock that this claim replaces, if it replaces one.
     pub fn instead(&self) -> Option<Token> {
         self.instead
     }
 
-    /// The fencing token on which the masters agreed; 0 until then.
+    /// The fencing number on which the masters agreed; 0 before they agree.
     pub fn number(&self) -> u64 {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Stores the fencing token on which the masters agreed. A renewal needs the token to restore the lock on a master
-    /// that lost it.
+    /// Stores the fencing number on which the masters agreed. A renewal needs the number to restore the lock on a
+    /// master that lost the lock.
     pub fn agreed(&self, number: u64) {
         self.number.store(number, Ordering::Relaxed);
     }
@@ -290,7 +289,7 @@ impl Permit {
         }
     }
 
-    /// The semaphore's name with the key prefix. A plain lock of this name would have this lock key.
+    /// The semaphore's name with the key prefix. This is the lock key that a plain lock of the same name would have.
     pub fn name(&self) -> &Arc<[u8]> {
         &self.name
     }
@@ -300,12 +299,12 @@ impl Permit {
         self.slot
     }
 
-    /// How many slots the semaphore has.
+    /// The number of slots of the semaphore.
     pub fn permits(&self) -> u8 {
         self.permits
     }
 
-    /// The lock key of the slot. While the slot is held, its value is the random value of the holder's attempt.
+    /// The lock key of the slot. While the slot is held, the key's value is the random value of the holder's attempt.
     pub fn key(&self) -> Arc<[u8]> {
         keys::slot(&self.name, self.slot).into()
     }

@@ -1,4 +1,4 @@
-//! Makes foreign text safe for terminals and logs.
+//! Makes text from other programs safe for terminals and logs.
 
 /// Returns the first `most` characters of `text`, with each control character replaced by a visible one.
 pub(crate) fn sanitize(text: &str, most: usize) -> String {

@@ -1,4 +1,4 @@
-//! The value under a lock, as a master stores it and as a client writes it.
+//! The value that is stored under a lock: as a master stores it, and as a client writes it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::protocol::instant::Instant;
 pub struct ServerRun(Arc<str>);
 
 impl ServerRun {
-    /// Creates the id of a server run from the name that the server reports. The name is one word.
+    /// Creates the id of a server run from the name that the server reports for it. The name must be one word.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
@@ -20,27 +20,28 @@ impl ServerRun {
     }
 }
 
-/// A value under a lock, as one master keeps it.
+/// The value that is stored under a lock, as one master stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredValue {
-    /// The fencing number of the lock under which it was written.
+    /// The fencing number of the lock when the value was written.
     pub number: u64,
     /// The bytes of the stored value.
     pub bytes: Vec<u8>,
-    /// Whether the stored value can be trusted: it was written in the present run of the server, or the server is
-    /// configured to lose nothing in a restart. Otherwise this master may have had a newer value before a restart.
+    /// Whether the stored value can be trusted: it was written in the present run of the server process, or the server
+    /// is configured to lose nothing in a restart. An untrusted value may be older than a value that a restart lost.
     pub vouched: bool,
 }
 
-/// A value to be written under a lock on one master.
+/// The value to be written under a lock on one master.
 #[derive(Debug)]
 pub struct NewValue {
     /// The bytes to store; `None` removes the stored value.
     pub bytes: Option<Arc<[u8]>>,
-    /// The write must not be sent at or after this time. If the master restarted meanwhile, it would accept a late
-    /// write that replaces the value of a later holder.
+    /// The time limit for sending: the write must not be sent at this time or later. After a restart the master would
+    /// accept a late write, which could replace the value of a later holder.
     pub until: Instant,
-    /// The run of the server that answered the read. The write is sent to no other run. Within this run the master
-    /// refuses a write with a number below a later holder's, so the write may be sent even after the lock is released.
+    /// The run of the server process that answered the read; `None` if this master did not answer it. The write is
+    /// sent only to this run. In this run the master refuses a write with a smaller fencing number than a later
+    /// holder's. So the write may be sent even after the lock was released.
     pub run: Option<ServerRun>,
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use crate::node::Fault;
 use crate::retry::Retry;
 
-/// A connection counts as stable if it lasted at least this long (1 s). After the loss of a stable connection the next
-/// attempt follows without a pause.
+/// A connection is stable if it lasted at least this long (1 s). After a stable connection is lost, the next attempt to
+/// connect follows without a pause.
 pub(in crate::node) const STEADY: Duration = Duration::from_secs(1);
 
-/// The first pause after a connection attempt failed, or after a connection was lost within [`STEADY`]. The pause is
-/// short (10 ms), because a restart of a server takes only a moment.
+/// The first pause after a connection attempt failed, or after a connection was lost before it was [`STEADY`]. The
+/// pause is short (10 ms), because a server restarts quickly.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 
@@ -29,7 +29,7 @@ pub(in crate::node) struct BackOff {
 }
 
 impl BackOff {
-    /// Creates the back-off; `seed` determines the random part of its pauses.
+    /// Creates the back-off; `seed` determines the random part of the pauses.
     pub(in crate::node) fn new(seed: u64) -> Self {
         let delays = |first, most| Box::new(Retry::new(first, most).delays(seed)) as Delays;
         Self {
@@ -39,8 +39,8 @@ impl BackOff {
         }
     }
 
-    /// Returns the pause before the next connection attempt. `fault` is why the last connection ended, and `lived` is
-    /// how long it lasted; `None` if it was never established.
+    /// Returns the pause before the next connection attempt. `fault` is the reason why the last connection ended.
+    /// `lived` is the time that this connection lasted, or `None` if it was never established.
     pub(in crate::node) fn pause(&mut self, fault: &Fault, lived: Option<Duration>) -> Duration {
         if lived.is_some_and(|lived| lived >= STEADY) {
             *self = Self::new(self.seed.wrapping_add(1));
@@ -97,7 +97,7 @@ mod tests {
             Fault::Server("ERR max number of clients reached".into()),
         ] {
             assert!((4..12).contains(&tries(&fault, None)), "{fault}");
-            // On an established connection this fault does not mean that the server refuses the client.
+            // After the connection was established, this fault does not mean that the server refuses the client.
             let stood = Some(Duration::from_millis(1));
             assert!((20..60).contains(&tries(&fault, stood)), "{fault}");
         }

@@ -1,4 +1,4 @@
-//! Splits a message about many locks into several messages, either one for each session or one for each lock.
+//! Splits a message about several locks into several messages: one for each session, or one for each lock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,11 +6,11 @@ use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fault, NoteItem, Phase, Reply, ReplySink, Request,
 };
 
-/// One part of a split message: the index of the session that sends the part (if known), the request, and the receiver
-/// of its answer.
+/// One part of a split message: the index of the session that sends the part (if it is known), the request, and the
+/// receiver of the answer.
 type Part = (Option<usize>, Request, Reply);
 
-/// Splits a message into one message for each session. A message about one lock, or about all locks, is not split.
+/// Splits a message about several locks into one message for each session. Other messages are not split.
 pub(in crate::node) fn split(
     request: Request,
     reply: Reply,
@@ -33,8 +33,8 @@ pub(in crate::node) fn split(
     }
 }
 
-/// The items for one session: the session's index, the positions of the items' results in the whole answer, and the
-/// items.
+/// The items that one session sends: the session's index, the positions of the items' results in the whole answer, and
+/// the items.
 type OfSession<T> = (usize, Vec<usize>, Vec<T>);
 
 fn by_session<T: Clone>(
@@ -91,18 +91,18 @@ enum Kind {
     Note,
 }
 
-/// Assembles the answers of the parts into the answer of the whole message.
+/// Combines the answers to the parts into the answer to the whole message.
 struct Joined {
     kind: Kind,
-    /// For each part of the message: the positions of its results in the whole answer.
+    /// For each part of the message: the positions of the results of this part in the whole answer.
     places: Vec<Vec<usize>>,
     state: Mutex<State>,
 }
 
 struct State {
     open: usize,
-    /// The results so far, one for each item. If a part of the message fails, all items of that part get its fault as
-    /// their result.
+    /// The results so far, in the order of the whole answer. If a part of the message fails, each result of that part
+    /// is the fault.
     extended: Vec<Extended>,
     noted: Vec<bool>,
     answered: bool,

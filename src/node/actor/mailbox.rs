@@ -1,7 +1,7 @@
-//! The bounded first-in, first-out queue of requests between callers and the actor of one master.
+//! The bounded first-in, first-out queue of the requests that callers send to one master through its actor.
 //!
-//! The actor takes all queued requests at once. So a caller wakes the actor only if the queue was empty: one wake-up
-//! per batch instead of one per request.
+//! The actor takes all queued requests at once. So a caller wakes the actor only if the queue was empty: the actor is
+//! woken once per batch, not once per request.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -14,27 +14,27 @@ use crate::node::{Answer, Claim, Fault, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
-/// The largest number of queued requests for one master. The queue reaches it only if callers send more requests than
-/// the master can answer within a node timeout. Further requests are refused at once.
+/// The largest number of queued requests for one master; further requests are refused at once. The queue becomes this
+/// long only if callers send more requests than the master can answer within a node timeout.
 const CAPACITY: usize = 16_384;
 
-/// Releases are accepted until this number of requests is queued. The limit is higher than for other requests, because
-/// a release frees a lock that an earlier acquire took.
+/// The largest number of queued requests at which a release is still accepted. Releases have a higher limit than other
+/// requests, because a release frees a lock that an earlier acquire took.
 const RELEASE_CAPACITY: usize = 2 * CAPACITY;
 
 /// A request to one master, and the receiver of its answer.
 pub(in crate::node) struct Queued {
     pub(in crate::node) request: Request,
     reply: Reply,
-    /// Whether the request is sent for the second time, because the master had lost its scripts at the first.
+    /// Whether the request is sent for the second time, because the master did not have its script the first time.
     pub(in crate::node) resent: bool,
-    /// Whether the request was part of a combined call, and must now be sent by itself.
+    /// Whether the request was part of a command for several requests, and must now be sent by itself.
     pub(in crate::node) apart: bool,
-    /// Whether this release was sent as the server's own compare-and-delete command. The server may refuse that command
-    /// to this user.
+    /// Whether this release was sent as the server's own compare-and-delete command, which the server may deny to this
+    /// user.
     pub(in crate::node) compared: bool,
-    /// For a release that the master refused before: the time after which the lock key has expired, so that the release
-    /// is no longer needed.
+    /// For a release that the master refused before: the time at which the lock key has expired. The release is not
+    /// needed after this time.
     pub(in crate::node) until: Option<Instant>,
 }
 
@@ -54,7 +54,7 @@ impl Queued {
         self.reply.answer(answer);
     }
 
-    /// Whether this message is about several locks, so that it can be [split](Self::split).
+    /// Whether this message is about several locks, so that [`split`](Self::split) can split it.
     pub(in crate::node) fn is_of_several(&self) -> bool {
         match &self.request {
             Request::Extend { items } => items.len() > 1,
@@ -63,7 +63,7 @@ impl Queued {
         }
     }
 
-    /// Splits the message into one message for each lock.
+    /// Splits the message about several locks into one message for each lock.
     pub(in crate::node) fn split(self) -> Vec<Self> {
         let mut number = 0;
         let each = |_: &Claim| {
@@ -90,18 +90,19 @@ pub(in crate::node) struct Mailbox {
 #[derive(Default)]
 struct Inbox {
     queue: VecDeque<Queued>,
-    /// Renewals are sent before all other requests: those can wait a little, but a held lock expires. A renewal may
-    /// overtake any request. If the lock of a queued renewal is released, the renewal is withdrawn.
+    /// Queued renewals. They are sent before all other requests, because a held lock expires while other requests can
+    /// wait. So a renewal may overtake any request. If the lock is released, its queued renewal is withdrawn.
     renewals: VecDeque<Queued>,
-    /// Whether an actor reads this queue, or was started and is about to read it.
+    /// Whether an actor reads this queue, or is being started for it.
     read: bool,
     /// Whether the actor has taken requests that are not answered yet.
     busy: bool,
     /// Whether the handle of the master was dropped, so that no further request will come.
     closed: bool,
-    /// How many requests have been taken from `queue` so far.
+    /// The number of requests that have been taken from `queue` so far.
     gone: u64,
-    /// The time of the last check for overdue requests, and how many requests had been queued in total by then.
+    /// The time of the last check for overdue requests, and the number of requests that had ever been added to `queue`
+    /// by then.
     looked: Option<(Instant, u64)>,
 }
 
@@ -149,7 +150,7 @@ impl Mailbox {
         Ok(start)
     }
 
-    /// Moves at most `most` queued requests to `into`, renewals first.
+    /// Moves at most `most` queued requests to `into`; renewals are taken first.
     pub(in crate::node) fn take(&self, most: usize, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let ahead = inbox.renewals.len().min(most);
@@ -160,9 +161,8 @@ impl Mailbox {
         inbox.busy |= ahead + count > 0;
     }
 
-    /// Takes the requests that have been queued for at least `limit`. Called now and then while the number of
-    /// outstanding requests is at its limit. Requests carry no arrival time, so some are taken only after twice the
-    /// `limit`.
+    /// Takes the requests that have been queued for at least `limit`. Called from time to time while no further request
+    /// may be sent. The queue does not record arrival times, so a request may be taken only after twice the `limit`.
     pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let all = inbox.gone + inbox.queue.len() as u64;
@@ -197,7 +197,7 @@ impl Mailbox {
         self.reader.register(waker);
     }
 
-    /// Notes that the actor has answered all requests that it had taken.
+    /// Records that the actor has answered all requests that it had taken.
     pub(in crate::node) fn rest(&self) {
         let mut inbox = self.inbox();
         if inbox.busy && inbox.is_empty() {
@@ -207,7 +207,7 @@ impl Mailbox {
         }
     }
 
-    /// Resolves when the queue is empty and every taken request has been answered.
+    /// Resolves when the queue is empty and all requests taken from it have been answered.
     pub(in crate::node) async fn idle(&self) {
         loop {
             let rested = self.rested.notified();
@@ -228,7 +228,7 @@ impl Mailbox {
         self.reader.wake();
     }
 
-    /// Answers all queued requests with `fault`, and notes that no actor reads the queue any longer.
+    /// Answers all queued requests with `fault`, and records that no actor reads the queue any more.
     pub(in crate::node) fn fail(&self, fault: &Fault) {
         let left = {
             let mut inbox = self.inbox();
@@ -337,7 +337,8 @@ mod models {
         })
     }
 
-    /// Reads the queue as the actor does: registers its waker, takes requests until the queue is empty, and then rests.
+    /// Reads the queue as the actor does: registers its waker, takes requests until the queue is empty, and marks them
+    /// as answered.
     fn read(mailbox: &Mailbox, requests: usize) {
         let mut taken = Vec::new();
         block_on(std::future::poll_fn(|cx| {
@@ -370,7 +371,7 @@ mod models {
         });
     }
 
-    /// The second request does not wake the actor while the first request is still queued.
+    /// While the first request is still queued, a second request does not wake the actor.
     #[test]
     fn no_interleaving_leaves_a_second_request_unread() {
         crate::sync::model(|| {

@@ -1,5 +1,5 @@
-//! The generation markers on the masters of one `Redlock`, as last seen. They show whether a master has lost its
-//! marker.
+//! The generation markers that this client last saw on the masters of one `Redlock`. They show whether a master has
+//! lost its marker.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,27 +8,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::node::NodeName;
 use crate::protocol::marker::Marker;
 
-/// The generation markers of all masters, by name, as their last handshakes showed them.
+/// The generation markers of all masters, by the name of the master, as the last handshakes showed them.
 #[derive(Debug, Default)]
 pub(crate) struct Markers {
     masters: usize,
-    /// The old masters, without those that also belong to the next masters.
+    /// The old masters that do not also belong to the next masters.
     old: Vec<NodeName>,
     seen: Mutex<Seen>,
-    /// How many masters show a marker. A client whose masters were never replaced reads only this field.
+    /// The number of masters that show a marker. If it is 0, as for masters that were never replaced, nothing else is read.
     marked: AtomicUsize,
 }
 
-/// Which generation marker was lost by a master that shows none.
+/// Which generation marker a master without a marker has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Missed {
     /// No marker was lost, as far as this client has seen.
     Nothing,
-    /// A marker was lost, but its number is unknown, because no majority of the masters shows a marker. The lost number
-    /// may be larger than those that are shown. If the master got a marker with a lower number, it would admit clients
-    /// that were shut out.
+    /// A marker was lost, but its number is unknown, because only a minority of the masters shows a marker. The lost
+    /// number may be larger than the shown numbers. A master that got a marker with a lower number would admit clients
+    /// that were already shut out.
     Unknown,
-    /// This marker was lost. It is the largest marker that the masters show, and a majority of the masters show one.
+    /// This marker was lost. A majority of the masters shows markers, and this marker has the largest number among
+    /// them.
     Known(Marker),
 }
 
@@ -36,13 +37,13 @@ pub(in crate::node) enum Missed {
 struct Seen {
     /// The masters that show a marker, each with the marker and whether the marker admits this client.
     markers: HashMap<NodeName, (Marker, bool)>,
-    /// The masters that showed no marker when last seen, except those that are trusted again.
+    /// The masters that showed no marker at their last handshake, except those that are trusted again.
     bare: HashSet<NodeName>,
 }
 
 impl Markers {
-    /// Creates an empty list for this number of masters. `old` are the old masters, without those that also belong to
-    /// the next masters.
+    /// Creates an empty list of markers for this number of masters. `old` are the old masters that do not also belong
+    /// to the next masters.
     pub(crate) fn of(masters: usize, old: Vec<NodeName>) -> Self {
         Self {
             masters,
@@ -56,7 +57,8 @@ impl Markers {
         self.old.contains(name)
     }
 
-    /// Stores the marker that the master `name` shows; `admits` is whether the marker admits this client.
+    /// Stores the marker that the master `name` shows. `admits` tells whether masters with this marker admit this
+    /// client.
     pub(in crate::node) fn saw(&self, name: &NodeName, marker: Marker, admits: bool) {
         let mut seen = self.seen();
         seen.bare.remove(name);
@@ -64,7 +66,7 @@ impl Markers {
         self.marked.store(seen.markers.len(), Ordering::Relaxed);
     }
 
-    /// Notes that the master `name` shows no marker.
+    /// Records that the master `name` shows no marker.
     pub(in crate::node) fn saw_none(&self, name: &NodeName) {
         let mut seen = self.seen();
         seen.markers.remove(name);
@@ -72,8 +74,8 @@ impl Markers {
         self.marked.store(seen.markers.len(), Ordering::Relaxed);
     }
 
-    /// Notes that the master `name`, which showed no marker, is trusted again. Either it got a marker together with the
-    /// other masters, or `max_ttl` has passed, so that every lock that it may have forgotten has expired.
+    /// Records that the master `name`, which showed no marker, is trusted again. Either it got its marker together with
+    /// the other masters, or `max_ttl` has passed and every lock that it may have forgotten has expired.
     pub(in crate::node) fn trusts(&self, name: &NodeName) {
         self.seen().bare.remove(name);
     }
@@ -86,9 +88,9 @@ impl Markers {
         self.seen().missed(self.masters)
     }
 
-    /// Whether earlier votes of the master `name` do not count. This is so if it showed no marker although another
-    /// master has one: a lock that it has forgotten may still be valid. It may have voted before this client saw the
-    /// other master's marker.
+    /// Whether votes that the master `name` gave earlier do not count any more: it showed no marker, but another master
+    /// has one. So it may have forgotten a lock that is still valid. The votes may be older than the moment at which
+    /// this client saw the other master's marker.
     pub(in crate::node) fn doubts(&self, name: &NodeName) -> bool {
         if self.marked.load(Ordering::Relaxed) == 0 {
             return false;
@@ -106,8 +108,8 @@ impl Seen {
     /// Which marker a master without a marker has lost.
     ///
     /// All masters get their markers together. So if one other master shows a marker that admits this client, this
-    /// master has lost its own. One such marker must be enough, because all other masters may be down. A marker that
-    /// does not admit this client does not count: it may be on a foreign master that was configured by mistake.
+    /// master has lost its marker. One such marker is enough, because all other masters may be down. A marker that does
+    /// not admit this client is ignored, because it may be on a foreign master that was configured by mistake.
     fn missed(&self, masters: usize) -> Missed {
         let markers = self.markers.values();
         let largest = markers.clone().max_by_key(|(marker, _)| marker.number);

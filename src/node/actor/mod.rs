@@ -1,7 +1,7 @@
-//! The parts of a master's driver that do not depend on the kind of master: the request queue, the limit on outstanding
-//! requests, the pending releases, and the pauses between connections.
+//! The parts of a master's driver that are the same for all kinds of masters: the request queue, the limit on
+//! outstanding requests, the pending releases, and the pauses between connections.
 //!
-//! Nothing in this module does I/O, reads a clock or knows Redis: callers pass the time in.
+//! Nothing in this module does I/O, reads a clock or depends on Redis. Callers pass the time as an argument.
 
 pub(super) mod back_off;
 pub(super) mod joined;

@@ -1,5 +1,5 @@
-//! Pending releases: releases that no answer has confirmed yet. They are kept across connections, and sent before all
-//! other requests.
+//! Pending releases: releases that the master has not confirmed yet. They survive the loss of a connection, and are
+//! sent before all other requests.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use super::window::UNDER_WAY;
 use crate::node::{Claim, Reply, Request};
 use crate::protocol::instant::Instant;
 
-/// The largest number of pending releases that are kept. If a release is not kept, its lock expires with the TTL. The
-/// limit is twice the number of requests that can be outstanding when a connection breaks.
+/// The largest number of pending releases: twice the number of requests that can be outstanding when a connection
+/// breaks. If a release is dropped because of this limit, its lock expires with the TTL.
 const MOST: usize = 2 * UNDER_WAY;
 
-/// The first pause (50 ms) after a master refused releases temporarily, because it is busy, read-only or cannot save.
-/// Later pauses are longer, because such a state of the master may last.
+/// The first pause (50 ms) after a master refused releases temporarily, because it is busy, is read-only or cannot
+/// write to its disk. Later pauses are longer, because the master may stay in this state.
 const FIRST_RESPITE: Duration = Duration::from_millis(50);
 const LONGEST_RESPITE: Duration = Duration::from_secs(2);
 
 /// The pending releases of one master.
 pub(in crate::node) struct PendingReleases {
     queue: VecDeque<Release>,
-    /// The length of the next pause after a refused release. `respite_ends` is when the present pause ends.
+    /// The length of the pause after the next refused release. The end of the present pause is in `respite_ends`.
     respite: Duration,
     respite_ends: Option<Instant>,
 }
@@ -30,8 +30,8 @@ pub(in crate::node) struct PendingReleases {
 struct Release {
     claim: Arc<Claim>,
     leave: bool,
-    /// For a release that the master refused: the time after which the lock key has expired. `None` for a release that
-    /// was not refused.
+    /// For a release that the master refused: the time at which the lock key has expired. `None` for a release that was
+    /// not refused.
     until: Option<Instant>,
 }
 
@@ -76,10 +76,10 @@ impl PendingReleases {
         self.queue.len()
     }
 
-    /// Keeps a request as pending if it is a release that was not sent or not answered. Other requests are not kept.
+    /// Keeps a release that was not sent or not answered as a pending release. Other requests are ignored.
     pub(in crate::node) fn keep(&mut self, queued: &Queued) {
-        // If there is no room for all releases, keep the first ones: their requests were outstanding when the
-        // connection broke. Later requests were not sent, so the master has nothing to release for them.
+        // If there is no room for all releases, keep the first ones. They belong to requests that were outstanding when
+        // the connection broke. Later requests were not sent, so the master has nothing to release for them.
         if self.queue.len() < MOST {
             self.queue.extend(Release::of(queued));
         }
@@ -101,17 +101,19 @@ impl PendingReleases {
         }
     }
 
-    /// Notes that the master accepts releases again, and ends the pause.
+    /// Makes the next pause short again, because the master accepts releases again.
     pub(in crate::node) fn delivered(&mut self) {
         self.respite = FIRST_RESPITE;
     }
 
-    /// When the pending releases may be sent again. `None` if there are none, or if they need not wait.
+    /// The time at which the pause ends and pending releases can be sent again. `None` if none are pending, or if there
+    /// is no pause.
     pub(in crate::node) fn wake_at(&self) -> Option<Instant> {
         self.respite_ends.filter(|_| !self.is_empty())
     }
 
-    /// Removes at most `most` pending releases from the list, and returns them to be sent now.
+    /// Removes at most `most` pending releases from the list, and returns them to be sent now. Returns none during a
+    /// pause.
     pub(in crate::node) fn take(
         &mut self,
         most: usize,
@@ -127,9 +129,9 @@ impl PendingReleases {
         due.map(Release::into_queued)
     }
 
-    /// Puts the releases for the requests in `open`, which were outstanding on a broken connection, before the releases
-    /// that the master refused. If there is no room for all, the releases for `open` are kept, because the master may
-    /// have executed the acquires among those requests.
+    /// Keeps the releases for the requests in `open`, which were outstanding on a broken connection. They get the first
+    /// places in the list, before the releases that the master refused, and are preferred if there is no room for all.
+    /// The reason: the master may have executed the acquires among those requests.
     pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);
         let mut kept = Vec::new();
@@ -227,7 +229,7 @@ mod tests {
         );
         assert_eq!(taken(&mut pending_releases, 2, at(50)), ["first", "second"]);
         assert_eq!(taken(&mut pending_releases, 2, at(50)), ["third"]);
-        // The release is tried again for as long as the master refuses it, and the pauses have an upper limit.
+        // The release is retried for as long as the master refuses it, and the pauses have an upper limit.
         for tried in 0..20 {
             pending_releases.postpone(&release("first"), Duration::from_secs(900), at(tried));
             let due = pending_releases.wake_at().expect("the release is pending");

@@ -1,5 +1,5 @@
-//! What this client knows about the servers behind the masters' addresses: in which run each server process is, and
-//! whether the server may vote.
+//! What this client knows about the servers behind the addresses of the masters: the current run of each server
+//! process, and whether its votes count.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,33 +8,33 @@ use std::time::Duration;
 use crate::node::{NodeName, ServerRun};
 use crate::protocol::instant::Instant;
 
-/// Whether the server behind one connection still has all the data that it was given earlier.
+/// Whether the server of one connection still has all data that was written to it.
 #[derive(Clone, Debug)]
 pub(in crate::node) struct Memory {
-    /// The present run of the server process. The connection ends with the run at the latest.
+    /// The present run of the server process. The connection cannot outlive this run.
     pub(in crate::node) run: ServerRun,
     /// Whether the server is configured to lose nothing in a restart. Then values that were written in earlier runs of
-    /// the server are trusted as well.
+    /// the server process are trusted too.
     pub(in crate::node) lasts: bool,
 }
 
 impl Memory {
-    /// Creates the state for a server in this `run`; `None` if the server does not report its run id. The restart guard
-    /// refuses such a server. Without the guard nothing depends on the run id.
+    /// Creates the state for a server in this `run`. `None` if the server does not report its run id: the restart guard
+    /// refuses such a server, and without the guard the run id does not matter.
     pub(in crate::node) fn of(run: Option<&str>, lasts: bool) -> Self {
         let one_word = |run: &&str| !run.is_empty() && !run.contains(char::is_whitespace);
         let run = ServerRun::new(run.filter(one_word).unwrap_or("-"));
         Self { run, lasts }
     }
 
-    /// Whether a stored value that was written in the server run `run` is certainly the newest: the server cannot have
-    /// forgotten a later value.
+    /// Whether a stored value is certainly the newest, if it was written in the server run `run`. It is if the server
+    /// cannot have lost a later value in a restart.
     pub(in crate::node) fn vouches_for(&self, run: &[u8]) -> bool {
         self.lasts || self.run.as_str().as_bytes() == run
     }
 }
 
-/// The runs of the server process that one node has seen at its master, across connections.
+/// The runs of one master's server process that this client has seen, across connections.
 #[derive(Default)]
 pub(in crate::node) struct Acquaintance(Mutex<Seen>);
 
@@ -42,16 +42,15 @@ pub(in crate::node) struct Acquaintance(Mutex<Seen>);
 struct Seen {
     /// The run id of the server on the first connection.
     first_run: Option<String>,
-    /// The last connection: the run id of the server, and the client id that the server gave the connection.
+    /// The run id of the server on the last connection, and the client id that the server gave that connection.
     last: Option<(String, i64)>,
-    /// The run id that was last seen, and until when the restart guard withholds the master's votes because the run
-    /// before was another one.
+    /// The run id that was seen last. The time is the end of the period in which the restart guard withholds the
+    /// master's votes because an earlier run was replaced by this one.
     run: Option<(String, Instant)>,
 }
 
 impl Acquaintance {
-    /// Returns a copy for an additional connection: with the runs that were seen, but without the id of the last
-    /// connection.
+    /// Returns a copy for an additional connection. It contains the seen runs, but not the id of the last connection.
     pub(in crate::node) fn beside(&self) -> Self {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(Seen {
@@ -61,9 +60,9 @@ impl Acquaintance {
         }))
     }
 
-    /// Until when the restart guard withholds the votes of a master whose run id has changed. The server's uptime does
-    /// not matter: if the address leads to another server now, that server may have been up all the time, and knows
-    /// none of the earlier grants.
+    /// The time until which the restart guard withholds the votes of a master, because its run id has changed. The
+    /// server's uptime does not matter. If the address now leads to another server, that server may have been up for
+    /// long, but it knows none of the earlier grants.
     pub(in crate::node) fn guarded(
         &self,
         run: &str,
@@ -80,14 +79,14 @@ impl Acquaintance {
         until
     }
 
-    /// Whether `run` is the run id that the first connection saw.
+    /// Whether `run` is the run id that the first connection reported.
     pub(in crate::node) fn is_first_run(&self, run: &str) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         seen.first_run.get_or_insert_with(|| run.to_owned()) == run
     }
 
     /// Stores the present connection. Returns the client id of the previous connection if the server is still in the
-    /// same run. After a restart the server may have given that id to another client.
+    /// same run. After a restart that id may belong to another client, so nothing is returned.
     pub(in crate::node) fn replace(&self, run: &str, id: i64) -> Option<i64> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (known, last) = seen.last.replace((run.to_owned(), id))?;
@@ -95,16 +94,16 @@ impl Acquaintance {
     }
 }
 
-/// The server behind each address of one `Redlock`, so that one server with two addresses does not get two votes.
+/// The servers behind the addresses of one `Redlock`. It prevents one server with two addresses from getting two votes.
 #[derive(Debug, Default)]
 pub(crate) struct Roster(Mutex<HashMap<String, NodeName>>);
 
 impl Roster {
-    /// Records that the address `name` leads to the server in this run. If another address led to that server first,
-    /// the result is an error with the other address.
+    /// Records that the address `name` leads to the server in this run. If another address already leads to that
+    /// server, that address is returned as an error.
     ///
-    /// An address keeps its server when its connection ends, because its recent vote must not be counted again for
-    /// another address. It loses the server only when the address leads to another server.
+    /// An address keeps its server after its connection has ended, because its recent vote must not be counted again
+    /// for another address. It loses the server only when it leads to another server.
     pub(in crate::node) fn enter(&self, run: &str, name: &NodeName) -> Result<(), NodeName> {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match runs.get(run) {

@@ -8,20 +8,19 @@ use crate::protocol::instant::Instant;
 /// Further requests wait in the mailbox, where they can still be withdrawn.
 pub(in crate::node) const UNDER_WAY: usize = 8_192;
 
-/// The limit on outstanding requests before the master's speed is known. It is also the smallest limit for a slow
-/// master.
+/// The smallest limit on outstanding requests. It applies before the master's speed is known, and to slow masters.
 const NARROW: usize = 512;
 
 /// Computes how many requests may be outstanding: as many as the master can answer within a small part of the node
-/// timeout. In a burst that is too fast for the master, the further requests wait in this process and not at the
-/// master. They are slow then, but do not time out and are not repeated
+/// timeout. In a burst that is too fast for the master, the other requests wait in this process, not at the master.
+/// These requests take longer, but they do not time out and are not sent again
 /// (`more_requests_than_a_master_can_process_wait_without_timeouts`).
 pub(in crate::node) struct Window {
     width: usize,
     limit: Duration,
-    /// The shortest time from a request to its answer so far. It is taken as the round trip.
+    /// The shortest time from a request to its answer so far, as an estimate of the round trip.
     least: Duration,
-    /// When the width was last reduced. Slow answers to requests that were sent before then do not reduce it again.
+    /// The time at which the width was last reduced. A slow answer reduces it again only if its request was sent later.
     narrowed: Option<Instant>,
 }
 
@@ -35,12 +34,12 @@ impl Window {
         }
     }
 
-    /// How many requests may be outstanding now.
+    /// The number of requests that may be outstanding now.
     pub(in crate::node) fn width(&self) -> usize {
         self.width
     }
 
-    /// Adapts the width to an answer that arrived at `now`; its request was sent at `at`.
+    /// Adapts the width to an answer that arrived at `now`, for a request that was sent at `at`.
     pub(in crate::node) fn learn(&mut self, at: Instant, now: Instant) {
         let took = now.saturating_since(at);
         self.least = self.least.min(took);
