@@ -53,7 +53,7 @@ pub(crate) struct Mutant {
     pub(crate) id: usize,
     /// The path of the mutated file, relative to the root of the repository.
     pub(crate) file: String,
-    /// The name of the mutated function, after the name of its type.
+    /// The name of the mutated function, with the name of its type in front, e.g. `Held::lost`.
     pub(crate) function: String,
     /// The line on which the mutated text begins.
     pub(crate) line: usize,

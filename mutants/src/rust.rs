@@ -1,10 +1,13 @@
 //! Finds the mutants of a Rust file.
 //!
-//! Mutants are small and likely faults: a comparison that is reversed or wrong at its boundary, a forgotten condition,
-//! an omitted statement, a match arm that is never taken, a number that is off by one, a bound that is not applied.
+//! Mutants are small and likely faults:
 //!
-//! Not mutated are tests, constants (a mutant cannot be switched on in them at run time), the contents of macros,
-//! statements that only log or measure (`tracing`, `metrics`), and fallbacks of number conversions.
+//! - a comparison that is reversed or wrong at its boundary, or a forgotten condition,
+//! - an omitted statement, or a match arm that is never taken,
+//! - a number that is off by one, or a bound that is not applied.
+//!
+//! Some code is not mutated: tests, constants (a mutant cannot be switched on in them at run time), the contents of
+//! macros, statements that only log or measure (`tracing`, `metrics`), and fallbacks of number conversions.
 
 use std::ops::Range;
 
@@ -31,7 +34,7 @@ pub(crate) struct Found {
 /// A `const fn`, with the position of its `const`.
 #[derive(Clone, Debug)]
 pub(crate) struct Constant {
-    /// The name of the function, after the name of its type.
+    /// The name of the function, with the name of its type in front.
     pub(crate) function: String,
     /// The range of the word `const` in the file, in bytes.
     pub(crate) word: Range<usize>,

@@ -153,7 +153,7 @@ impl Counts {
     }
 }
 
-/// Returns the text that stands for a verdict in the table.
+/// Returns the text for a verdict in the table.
 fn said(fate: &Fate) -> String {
     match fate {
         Fate::Killed(by) => format!("killed by {by}"),

@@ -111,9 +111,9 @@ type Columns = u16;
 
 /// Counts the crossings of a run: which kinds of locks and values have met which happenings.
 ///
-/// A lock has met a happening that occurs while it is held, or between two holds of the same resource. Such a meeting
-/// counts while exclusion or fencing tokens are promised. A value has met a happening that has occurred since the last
-/// use of the value. Such a meeting counts while the rule `stock` is checked.
+/// A lock meets a happening that occurs while the lock is held, or between two holds of the same resource. The meeting
+/// is counted only while exclusion or fencing tokens are promised. A value meets a happening that has occurred since
+/// the value was last used. The meeting is counted only while the rule `stock` is checked.
 pub(crate) struct Watched {
     masters: Masters,
     pub(crate) crossings: Crossings,

@@ -154,7 +154,8 @@ impl Scenario {
         self.faults.sort_by_key(|fault| fault.at);
     }
 
-    /// Adds keys of other programs under the keys of locks, in every tenth scenario that has faults.
+    /// Adds foreign keys (values that other programs store under the keys of locks), in every tenth scenario that has
+    /// faults.
     fn add_foreign_keys(&mut self, rng: &mut Rng, resources: u8) {
         if self.faults.is_empty() || !rng.chance(100_000) {
             return;

@@ -181,7 +181,7 @@ pub(crate) enum Fact<'a> {
     Released,
     /// A lock value is in a store's records again, although the store had reported to a client that it is released.
     WrittenAgain { master: usize, value: &'a [u8; 32] },
-    /// A foreign client looks for the value that it has stored under the key of a lock.
+    /// Another program looks for the value that it has stored under the key of a lock.
     ForeignKey {
         master: usize,
         resource: usize,

@@ -65,7 +65,7 @@ pub(crate) async fn run(process: Arc<Process>) {
     process.done = process.tasks == 0;
 }
 
-/// Returns the stage of a change of masters at which all masters have the generation marker `goal`.
+/// Returns the stage of a change of masters at which all masters have a generation marker with the number `goal`.
 fn stage_at(goal: u64) -> ChangeStage {
     match goal {
         0 => ChangeStage::Prepared,
@@ -75,14 +75,14 @@ fn stage_at(goal: u64) -> ChangeStage {
     }
 }
 
-/// The part of the library's error message after which the operator removes the named value, because it cannot be
-/// carried over.
+/// A part of the library's error message. If a message contains it, the operator removes the value that the message
+/// names, because the value cannot be carried over.
 const LOST: &str = "lost, or created or removed in part";
 
 /// The length of a period. The operator only removes the once-per-period record, so any length will do.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether a step failed because something is missing whose description contains `what`.
+/// Whether a step failed because a condition is missing whose description contains the text `what`.
 fn misses(error: &ChangeError, what: &str) -> bool {
     matches!(error, ChangeError::Missing(missing) if missing.iter().any(|one| one.contains(what)))
 }

@@ -9,6 +9,6 @@ pub struct Play {
     pub flaw: Option<Flaw>,
     /// Whether to write a trace.
     pub trace: bool,
-    /// Whether to check only the rules whose breach does harm to users ([`HARM`](crate::HARM)).
+    /// Whether to check only the rules whose violation harms users ([`HARM`](crate::HARM)).
     pub harm: bool,
 }

@@ -1,5 +1,5 @@
-//! What a simulated client process provides to the library: clocks, timers, tasks, random bytes, and connections to
-//! masters.
+//! The services that a simulated client process provides to the library: clocks, timers, tasks, random bytes, and
+//! connections to masters.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,7 +1,7 @@
 //! A small random number generator that returns the same numbers on every machine and in every version.
 //!
-//! Seeds are printed, kept as regression cases and replayed years later. So an update of a dependency must not change
-//! the random numbers. The algorithm is SplitMix64: one addition and three mixing steps for each number.
+//! A printed seed must play the same run again, even after an update of a dependency. The algorithm is SplitMix64: one
+//! addition and three mixing steps for each number.
 
 /// A stream of random numbers from a seed.
 #[derive(Clone, Debug)]

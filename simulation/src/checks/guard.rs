@@ -1,5 +1,5 @@
 //! Rule 7: with the restart guard, no client counts a vote that a master gives within `max_ttl` of its restart. A
-//! client that has connected since the restart knows of it, and does not even ask that master for a vote.
+//! client that has connected since the restart has noticed it, and does not even ask that master for a vote.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};

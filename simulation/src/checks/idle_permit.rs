@@ -16,7 +16,7 @@ const WAYS: u64 = 20;
 /// The time that waiters wait on purpose, in nanoseconds: until other wake-ups have arrived, and between two wake-ups.
 const SLACK: u64 = 25 * MS;
 
-/// The factor by which the bound is larger if masters are stores. Stores need several requests for each step, and
+/// The factor for the time limit: above one if masters are stores. Stores need several requests for each step, and
 /// waiters poll a store without wake-ups every 200 ms.
 fn at_stores(scenario: &Scenario) -> u64 {
     if scenario.stores() == 0 { 1 } else { 20 }

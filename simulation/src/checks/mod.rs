@@ -1,8 +1,8 @@
 //! The checkers of the promises in docs/protocol.md ("Promises and assumptions"), one file for each rule. Each checker
 //! is called after every event.
 //!
-//! A checker receives facts as they happen, and returns an error if its rule is broken. It knows nothing of the
-//! library's internals: only what clients believe, what masters did, and which messages were sent.
+//! A checker receives facts as they happen, and returns an error if its rule is broken. It sees only what clients
+//! believe, what masters did and which messages were sent, and nothing of the library's internals.
 
 mod backing;
 mod calls;

@@ -34,8 +34,8 @@ const SHAPES: [[u16; 2]; 11] = [
 /// counters.
 const AHEAD: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
 
-/// Draws the generation marker at which the operators have reached their goal. It is mostly the last marker of the
-/// change.
+/// Draws the number in the generation markers at which the operators have reached their goal. It is mostly the last
+/// number of the change.
 fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
     let higher: Vec<u64> = marks
         .iter()

@@ -130,8 +130,8 @@ impl SimMaster {
 }
 
 impl World {
-    /// Called when a client starts: puts its next step into effect, and returns the masters with which it is
-    /// configured.
+    /// Called when a client starts: the client's next step in the replacement of masters becomes its present step.
+    /// Returns the masters with which the client is configured.
     pub(crate) fn named(&mut self, client: usize) -> Named {
         let process = &mut self.processes[client];
         process.step_now = process.next_step;
@@ -212,8 +212,7 @@ impl World {
         self.kill_process(client, down);
     }
 
-    /// Whether the master of this connection is only a new master to its client, which still uses the old masters as
-    /// well.
+    /// Whether the client of this connection uses the master only as a new master, in addition to the old masters.
     pub(super) fn is_next_of(&self, conn: usize) -> bool {
         let conn = &self.conns[conn];
         let step = self.processes[self.links[conn.link].client].step_now;

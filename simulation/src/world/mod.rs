@@ -484,8 +484,8 @@ impl World {
         self.healed() && self.scenario.stores() != 0
     }
 
-    /// Returns the client that receives an event, and gets it later if its process is paused; `None` if no client
-    /// receives the event.
+    /// Returns the client that receives an event; `None` if no client receives it. The event waits while the client's
+    /// process is paused.
     fn owner(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Timer { client, .. } => Some(usize::from(*client)),

@@ -72,7 +72,7 @@ pub(crate) struct Session {
     garbled: bool,
     last_to: u64,
     last_from: u64,
-    /// The newest change of records that the session has read or made, by its number.
+    /// The number of the newest change of records that the session has read or made.
     seen: u64,
     /// The requests whose answers the client has not read yet, oldest first.
     unread: VecDeque<usize>,

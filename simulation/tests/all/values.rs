@@ -107,8 +107,8 @@ fn reading_a_value_blocks_late_writes_of_the_previous_holder() {
 }
 
 /// The lock is force-released while client 1 still believes in it. Three of five masters grant the lock to client 2,
-/// which does the work of the period. Then one of these three masters loses its memory. It and the other two masters
-/// are a majority, which could accept the write of client 1.
+/// which does the work of the period. Then one of these three masters loses its memory. This master and the two masters
+/// that did not grant the lock are a majority, which could accept the write of client 1.
 fn one_master_forgets() -> Scenario {
     let mut scenario = recorded(5, 50, 300);
     scenario.clients[2].steps = vec![Step {
