@@ -150,7 +150,7 @@ pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Wri
     )
 }
 
-/// What happens to a value while masters are replaced, decided from the answers of all old and next masters to a read.
+/// The action for a value while masters are replaced, decided from the answers of all old and next masters to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrying {
     /// The value of the master with this index must be written to the old and the next masters.

@@ -1,8 +1,8 @@
 -- CONFIRM of several locks, or of a hold of readers or an owner (docs/protocol.md, "Several resources, readers, owners,
 -- semaphores"): sets the fencing counter of every lock to exactly the number, if all locks are ours.
--- KEYS: lock keys. ARGV: value, number, and for each key 'x' (exclusive) or the marker of a class.
--- Reply: 1 (confirmed), 0 (one of the keys is not ours), -1 (the same owner has other holds here), or the largest
--- counter if one is above the number.
+-- KEYS: lock keys. ARGV: value, number, and for each key 'x' (exclusive) or the marker of the readers or the owner.
+-- Reply: 1 (confirmed), 0 (one of the keys is not ours), -1 (the owner has other holds of one of the locks), or the
+-- largest counter if one of the counters is above the number.
 local call, value = redis.call, ARGV[1]
 local time = call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,8 +1,8 @@
 -- READ (docs/protocol.md, "Values under a lock"): returns the stored value, and sets the fencing counter as CONFIRM
 -- does. From then on, this master refuses writes with a smaller fencing number.
 -- KEYS: lock. ARGV: value of the attempt, token.
--- Reply: {stored value or nil} (the counter equals the token now), 0 (the lock is not ours), or the largest number here
--- if it is above the token (the counter equals that number now).
+-- Reply: {stored value or nil} (the counter equals the token now), 0 (the lock is not ours), or the largest fencing
+-- number on this master if it is above the token (the counter equals that number now).
 local call, key = redis.call, KEYS[1]
 --+ value/read.lua
 if call('GET', key) ~= ARGV[1] then

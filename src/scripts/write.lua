@@ -1,7 +1,7 @@
 -- WRITE (docs/protocol.md, "Values under a lock"): stores a value, unless this master has seen a larger fencing number
 -- than the token. Clocks and the present holder make no difference. The value never expires.
 -- KEYS: lock. ARGV: token, run id of this server, bytes; without bytes the value is removed.
--- Reply: 1 (written), or the largest number here if it is above the token.
+-- Reply: 1 (written), or the largest fencing number on this master if it is above the token.
 local call, key = redis.call, KEYS[1]
 --+ value/read.lua
 --+ fence/read.lua

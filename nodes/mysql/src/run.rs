@@ -134,7 +134,7 @@ impl FirstSight {
 /// database.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// The name of each running server.
+    /// The name of each running server, by the server's identity.
     running: HashMap<String, String>,
     /// Maps each further name of a server to its first name. The mapping survives a restart of the server.
     same: HashMap<String, String>,

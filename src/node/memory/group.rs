@@ -26,7 +26,7 @@ struct Obstacle {
     holder: Option<Vec<u8>>,
 }
 
-/// Whether a lock key with the value `held` is held by the lock that this claim replaces.
+/// Whether a lock key with the value `held` belongs to the lock that this claim replaces.
 fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     let instead = group.instead().map(Token::to_hex);
     instead.is_some_and(|instead| held == Some(&instead[..]))

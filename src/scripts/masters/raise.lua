@@ -1,6 +1,6 @@
 -- Raises the generation marker, and never lowers it (docs/protocol.md, "Replacing masters").
--- KEYS: the generation marker. ARGV: generation, fingerprint of the masters, and the expiry in ms of a marker that
--- replaces a lost one, or 0 when the masters get their first marker.
+-- KEYS: the generation marker. ARGV: the marker's number, the fingerprint of the masters, and the expiry in ms of a
+-- marker that replaces a lost marker, or 0 when the masters get their first marker.
 -- Reply: the marker that the key holds now.
 local mark = redis.call('GET', KEYS[1])
 local raised = ARGV[1] .. ' ' .. ARGV[2]
