@@ -89,7 +89,7 @@ impl Scope {
         })
     }
 
-    /// Whether both scopes contain a common resource.
+    /// Whether the two scopes have a resource in common.
     pub(crate) fn meets(self, other: Self) -> bool {
         self.resources & other.resources != 0
     }

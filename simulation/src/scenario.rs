@@ -178,7 +178,7 @@ pub enum FaultKind {
     Garble { master: u8 },
     /// A lock on this resource is force-released on all masters.
     Break { resource: u8 },
-    /// A foreign client stores a value of another type under the key of a lock, unless this key exists already.
+    /// Another program stores a value of another type under the key of a lock, unless the key exists already.
     ForeignKey {
         master: u8,
         resource: u8,
@@ -270,7 +270,7 @@ pub struct Promises {
     /// No unit of a quota is handed out twice, and the work of no period is done twice. Requires only that fencing
     /// tokens are unique and rise.
     pub stock: bool,
-    /// The checker of the restart guard can judge, because the uptime that masters report is right.
+    /// The restart guard can be checked, because masters report their uptimes correctly.
     pub guard: bool,
     /// The clocks of masters do not jump. So a waiter whose heartbeat has expired in a queue does not become live
     /// again.

@@ -204,8 +204,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                         continue;
                     }
                     // Every seed that was begun is played to its end, so the smallest catching seed is always found.
-                    // With a bug of replacing masters, the rule `healing` is ignored: it also fails if all masters
-                    // refuse a client.
+                    // With a bug of replacing masters, the rule `healing` is ignored, because a client that all masters
+                    // refuse never gets a lock.
                     let counts = |violation: &Violation| {
                         !(flaw.is_of_changes() && violation.rule == Healing::RULE)
                     };

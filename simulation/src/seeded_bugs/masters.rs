@@ -36,7 +36,7 @@ impl Flaw {
         Self::CarryOneShown,
     ];
 
-    /// Whether the bug is one of replacing masters.
+    /// Whether this bug concerns the replacement of masters.
     pub fn is_of_changes(self) -> bool {
         Self::OF_CHANGES.contains(&self)
     }
@@ -69,7 +69,7 @@ impl Flaw {
         }
     }
 
-    /// Whether the bug is one of carrying values over while masters are replaced.
+    /// Whether this bug concerns values that are carried over to new masters.
     pub fn is_of_carrying(self) -> bool {
         matches!(self, Self::ValuesLeftBehind | Self::CarryOneShown)
     }

@@ -1,8 +1,8 @@
 //! Seeded bugs that the checkers must catch. If a bug is not caught, a checker is wrong.
 //!
-//! Faulty scripts run under the real library: only the simulated masters, or the connection, behave wrongly. Faulty
-//! clients are variants of one small client of this package, [`WrongLocker`]. Its correct variant must break no rule,
-//! so that only the flaw is caught.
+//! Some bugs are in the simulated masters, in connections or in operators; the clients then use the real library. Other
+//! bugs are variants of a small client of this package, [`WrongLocker`], which replaces the library. Its correct
+//! variant must break no rule, so only the flaw of a variant can be caught.
 
 mod as_it_stands;
 mod counted;
@@ -88,7 +88,7 @@ pub enum Flaw {
     NewestExpiry,
     /// Readers leave no class marker in the lock key, so the lock looks free to writers.
     MarkerlessReaders,
-    /// The first reader does not raise the fencing counter.
+    /// The grant to the first reader of a lock does not raise the fencing counter.
     ReaderNoRaise,
     /// A master confirms a reader's fencing token even if the master's counter is above the token.
     ReaderAtLeast,
@@ -99,7 +99,7 @@ pub enum Flaw {
     LateKeep,
     /// A downgrade does not raise the fencing counter.
     DowngradeNoRaise,
-    /// A writer that downgrades keeps writing until the downgrade is confirmed.
+    /// A writer that downgrades still believes that it is a writer until the downgrade is confirmed.
     DowngradeWritesOn,
     /// Readers overtake waiting writers.
     ReadersPassWriters,
@@ -150,7 +150,7 @@ pub enum Flaw {
     LateRefill,
     /// A write is counted even on masters where the value was not read before.
     WriteElsewhere,
-    /// Each resource of a lock on several resources has a ticket of its own.
+    /// Each resource of a lock on several resources has a ticket of its own, instead of one ticket for all.
     TicketPerResource,
     /// A master overwrites foreign keys of another type.
     MgetWrongtype,
@@ -182,7 +182,7 @@ pub enum Flaw {
     JointOldOnly,
     /// Clients that use the old and the new masters need only a majority of the new masters.
     JointNextOnly,
-    /// Masters refuse no client, whatever their generation marker is.
+    /// Masters refuse no client, whatever generation marker they have.
     NextBesideOld,
     /// The operator waits before it opens the new masters only if it still sees clients that use only the old masters.
     /// It ignores locks of clients that have left.
@@ -191,13 +191,13 @@ pub enum Flaw {
     FenceOneSet,
     /// While masters are replaced, a master confirms a fencing token even if the master's counter is above the token.
     ConfirmAtLeastJoint,
-    /// Counters are not carried over to the new masters.
+    /// While masters are replaced, fencing counters are not carried over to the new masters.
     NoCarry,
-    /// Counters are read for the new masters before the old masters are closed.
+    /// The fencing counters for the new masters are read before the old masters are closed.
     CarryBeforeClose,
-    /// The counters for the new masters are read on only one old master.
+    /// The fencing counters for the new masters are read on only one old master.
     CarryMinority,
-    /// Tickets are drawn on the old masters only.
+    /// While masters are replaced, waiters draw their tickets on the old masters only.
     TicketOneSet,
     /// Only one old master is closed, and the operator considers the other old masters closed as well.
     CloseMinority,
@@ -223,7 +223,7 @@ pub enum Flaw {
     ValuesLeftBehind,
     /// The operator takes the value of a single master for the value of a majority.
     CarryOneShown,
-    /// Masters keep each counter for only a day, even a counter that is ahead of the clock.
+    /// Masters keep each fencing counter for only a day, even a counter that is ahead of the clock.
     CounterForADay,
 }
 
@@ -302,7 +302,7 @@ impl Flaw {
         Self::KeptSession,
     ];
 
-    /// Whether the bug is one of stores.
+    /// Whether this bug concerns stores.
     pub fn is_of_stores(self) -> bool {
         Self::OF_STORES.contains(&self)
     }
@@ -413,7 +413,7 @@ impl Flaw {
         all.into_iter().find(|flaw| flaw.name() == name)
     }
 
-    /// Whether the bug is one of the small client, [`WrongLocker`], which then replaces the library.
+    /// Whether this bug is one of the small client [`WrongLocker`], which then replaces the library.
     pub(crate) fn is_locker(self) -> bool {
         !self.is_of_kinds()
             && !self.is_of_values()
@@ -434,7 +434,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether the bug is one of values under locks. Only scenarios with values show it.
+    /// Whether this bug concerns values under locks. Only scenarios with values show it.
     pub fn is_of_values(self) -> bool {
         matches!(
             self,
@@ -452,7 +452,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether the bug is one of notes. Only scenarios with notes show it.
+    /// Whether this bug concerns notes or elections. Only scenarios with notes show it.
     pub fn is_of_notes(self) -> bool {
         matches!(
             self,
@@ -462,8 +462,8 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether the bug is one of several resources, readers, owners or semaphores. Only scenarios with such locks show
-    /// it.
+    /// Whether this bug concerns locks on several resources, readers, owners or semaphores. Only scenarios with such
+    /// locks show it.
     pub fn is_of_kinds(self) -> bool {
         matches!(
             self,
@@ -496,7 +496,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether the bug is one of semaphores.
+    /// Whether this bug concerns semaphores.
     pub(crate) fn is_of_permits(self) -> bool {
         matches!(
             self,

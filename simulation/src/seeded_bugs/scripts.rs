@@ -29,7 +29,7 @@ pub(crate) struct WrongScripts {
     tickets: Tickets,
 }
 
-/// Returns the class of a claim on one key, as of readers or of an owner; `None` for an exclusive claim.
+/// Returns the class of a claim on one key (readers, or one owner); `None` for an exclusive claim.
 fn class(claim: &Claim) -> Option<&Class> {
     match &claim.group()?.parts().first()?.mode {
         Mode::Class(class) => Some(class),

@@ -1,4 +1,4 @@
-//! A request to a master that a seeded bug answers.
+//! The request to a master, for the code of a seeded bug that answers the request.
 
 use std::time::Duration;
 
