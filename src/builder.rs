@@ -126,9 +126,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// The generation of the masters that [`masters`](Self::masters) names: how often all masters have been replaced
-    /// with [`next_masters`](Self::next_masters) to arrive at this set. Default: 0, for masters that were never
-    /// replaced.
+    /// The generation of the masters that [`masters`](Self::masters) names: how many replacements with
+    /// [`next_masters`](Self::next_masters) have led to this set. Default: 0, for masters that were never replaced.
     ///
     /// Masters reject a client whose generation differs from theirs. A lower generation means that the client was not
     /// updated when the masters were replaced.
@@ -281,14 +280,15 @@ impl RedlockBuilder {
         self.in_memory_on(&crate::node::memory::Masters::new(masters))
     }
 
-    /// Uses masters in memory that several `Redlock`s share. Each `Redlock` acts as a separate process. The clock is
-    /// Tokio's, as with [`in_memory`](Self::in_memory).
+    /// Uses masters in memory that several `Redlock`s share. Each `Redlock` acts as a separate process. Leases run on
+    /// Tokio's clock, as with [`in_memory`](Self::in_memory).
     #[cfg(any(test, feature = "testing"))]
     pub fn in_memory_on(self, masters: &crate::node::memory::Masters) -> Self {
         self.nodes(masters.nodes())
     }
 
-    /// Uses these implementations of [`Node`] as masters. The clock is Tokio's, as with [`in_memory`](Self::in_memory).
+    /// Uses these implementations of [`Node`] as masters. Leases run on Tokio's clock, as with
+    /// [`in_memory`](Self::in_memory).
     #[cfg(any(test, feature = "testing"))]
     pub fn nodes(mut self, nodes: Vec<Arc<dyn Node>>) -> Self {
         self.nodes = nodes;

@@ -81,8 +81,8 @@ pub struct Survey {
     advice: Vec<String>,
     configuration: Configuration,
     quorum: Quorum,
-    /// When this step had raised the generation markers of the masters and ended the connections of clients that know
-    /// only the old masters. `None` if the step only read the state of the masters.
+    /// The time at which this step had raised the generation markers of the masters and had ended the connections of
+    /// clients that know only the old masters. `None` if the step only read the state of the masters.
     closed_at: Option<Instant>,
 }
 
@@ -320,10 +320,9 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// Copies values (quotas and once-per-period records) to the next masters: those of all names that any master
-    /// lists. A majority of the closed old masters and a majority of the next masters must have listed their names. A
-    /// closed master accepts no late writes, so the lists contain every value that a client of the old masters has
-    /// created.
+    /// Copies to the next masters every value (quota or once-per-period record) that any master lists. A majority of
+    /// the closed old masters and a majority of the next masters must have listed their values. A closed master accepts
+    /// no late writes, so the lists contain every value that a client of the old masters has created.
     async fn carry_values(&self, closed: &Survey) -> Result<Vec<CarriedValue>, ChangeError> {
         let read = self.order(&ChangeOrder::Values).await;
         let enough = self.old_only().is_met_by(closed.closed_until(&read));

@@ -144,7 +144,8 @@ pub struct Missed {
     pub waited: Duration,
     /// How many attempts the acquire made.
     pub attempts: u32,
-    /// The reply of each master in the round that decided the error. Empty if this process itself held the lock.
+    /// The reply of each master in the round of requests that decided the error. Empty if this process itself held the
+    /// lock.
     pub reports: Vec<NodeReport>,
     /// Whether this very [`Redlock`](crate::Redlock) holds the lock. A task that waits for a lock that it holds itself
     /// sees `true`, because locks are not re-entrant.
@@ -216,7 +217,7 @@ impl Missed {
 }
 
 impl AcquireError {
-    /// The reply of each master in the round that decided the error; empty if nothing was sent.
+    /// The reply of each master in the round of requests that decided the error; empty if nothing was sent.
     pub fn reports(&self) -> &[NodeReport] {
         match self {
             Self::HeldByOther(missed)

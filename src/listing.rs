@@ -56,8 +56,8 @@ fn is_of_a_lock(value: &[u8]) -> bool {
     keys::is_marker(value) || Token::from_hex(value).is_some()
 }
 
-/// Replaces values that quorate did not write by a fixed text. Different values get different numbers, so that they can
-/// still be told apart.
+/// Replaces values that quorate did not write by a fixed text. Different values get different numbers, so that a reader
+/// can distinguish them.
 fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
     let mut strangers: Vec<Vec<u8>> = Vec::new();
     for node in nodes {

@@ -10,8 +10,8 @@ use crate::protocol::quorum::Reason;
 pub(crate) enum Failure {
     /// Another client holds the lock, or another waiter is ahead in the queue.
     Contention,
-    /// An owner already holds the lock, and no majority shows the same fencing token for its holds. A further hold of
-    /// the owner cannot join them.
+    /// An owner already holds the lock, and no majority of the masters shows the same fencing token for the holds of
+    /// this owner. A further hold of the owner cannot join these holds.
     NotJoinable,
     /// Less than a majority of the masters can answer.
     Outage,

@@ -243,10 +243,10 @@ impl Redlock {
         Ok(self.look(Request::Break { key }).await)
     }
 
-    /// Examines every master the way a lock uses it: whether it can be reached and used, its kind and configuration,
-    /// which rights its user lacks, how far its clock is off, and whether the restart guard counts its votes. All
-    /// masters are asked at the same time, each over a new connection that is made exactly like those of the locks and
-    /// closed afterwards. Nothing on the masters is changed.
+    /// Examines every master. The report shows whether the master can be reached and used, its kind and its
+    /// configuration. It also shows which rights the user lacks, how far the clock is off, and whether the restart
+    /// guard counts the votes. All masters are asked at the same time, each over a new connection that is made exactly
+    /// like those of the locks and closed afterwards. Nothing on the masters is changed.
     ///
     /// Connecting may take one connect timeout, and so may the requests for the configuration. Each master's clock is
     /// read within the node timeout.

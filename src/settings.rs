@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
-/// How long [`acquire`](crate::Redlock::acquire) waits while another client holds the lock, or while no quorum answers.
-/// Default: 30 s.
+/// How long [`acquire`](crate::Redlock::acquire) waits while another client holds the lock, or while less than a
+/// majority of the masters answers. Default: 30 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {

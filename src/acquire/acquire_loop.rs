@@ -75,8 +75,8 @@ pub(crate) struct Acquired {
 /// Why the lock was not acquired.
 pub(crate) struct NotAcquired {
     pub(crate) failure: Failure,
-    /// The last conclusive round of requests to the masters, or the last round if none was conclusive. `None` if this
-    /// process itself held the lock.
+    /// The last conclusive round of requests to the masters, or the last round if none was conclusive. A round is
+    /// conclusive if its answers alone decide why no majority is possible. `None` if this process itself held the lock.
     pub(crate) round: Option<Arc<AcquireRound>>,
     /// The note of the lock's holder.
     pub(crate) note: Option<Note>,

@@ -104,7 +104,8 @@ impl LockGuard {
         let held = Held::new(won, holding, &core.lines, None);
         let id = ScheduleId::default();
         renewal::watch(&core.renewal, coordinator, &held, &id, started);
-        // Dropping the writer's guard sends releases to all masters. They delete only keys that were not converted.
+        // Dropping the writer's guard sends releases to all masters. These releases delete only keys that were not
+        // converted.
         drop(self);
         Ok(LockGuard::new(held, Arc::clone(&core), id))
     }

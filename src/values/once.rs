@@ -60,11 +60,11 @@ pub struct Once {
 pub enum OnceOutcome<T> {
     /// The body ran, and this period is recorded as done.
     Done(T),
-    /// The body ran, but recording the period failed, so the work of this period may be done again. Only from
-    /// [`at_least_once`](Once::at_least_once).
+    /// The body ran, but recording the period failed, so the work of this period may be done again. Only
+    /// [`at_least_once`](Once::at_least_once) returns this.
     NotRecorded(T, ValueError),
     /// The body ran to its end, but the lock had ended before, so another client may have begun the next period
-    /// meanwhile. This period is recorded as done. Only from [`at_most_once`](Once::at_most_once).
+    /// meanwhile. This period is recorded as done. Only [`at_most_once`](Once::at_most_once) returns this.
     Outlived(T, LossCause),
     /// The work of this period was already done, so the body did not run.
     AlreadyDone {

@@ -31,8 +31,8 @@ impl NamedValue {
         }
     }
 
-    /// Whether this guard holds the lock that protects the value: taken over the same masters, with the same name,
-    /// exclusive and on a single key.
+    /// Whether this guard holds the lock that protects the value. That lock has the value's name, is held on the same
+    /// masters, exclusively, and on a single key.
     pub(crate) fn is_under(&self, guard: &LockGuard) -> bool {
         let claim = &guard.held.claim;
         claim.is_plain_on(&self.name) && Arc::ptr_eq(&guard.core, &self.redlock.core)
