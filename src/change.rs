@@ -161,7 +161,8 @@ impl MastersChange<'_> {
             && !before.is_open_for(self.configuration.first_marker() - 2)
         {
             missing.push(
-                "these masters were never opened: finish the replacement that leads to them first"
+                "masters_generation is above 0, but these masters were never opened: first finish the replacement that \
+                 leads to them"
                     .into(),
             );
         }
@@ -173,7 +174,7 @@ impl MastersChange<'_> {
         let reached = after.stage() >= ChangeStage::Prepared;
         none(after.unless(
             reached,
-            "no majority of each set is marked: run prepare again",
+            "no majority of masters, or none of next_masters, has the generation marker: run prepare again",
         ))?;
         let after = self.carry_early(after).await;
         let mut advice = before.holding_values();
@@ -193,7 +194,10 @@ impl MastersChange<'_> {
         let before = self.look().await;
         let mut missing = before.foreign_markers_and_duplicates();
         if before.stage() < ChangeStage::Prepared {
-            missing.push("no majority of each set is prepared: run prepare first".into());
+            missing.push(
+                "no majority of masters, or none of next_masters, is prepared: run prepare first"
+                    .into(),
+            );
         }
         missing.extend(before.clients_without_notice(self.strangers_pass));
         none(missing)?;
@@ -331,7 +335,10 @@ impl MastersChange<'_> {
             "no majority of the old masters is closed and listed its values: run close again",
         ))?;
         let enough = self.next_only().is_met_by(read.well());
-        none(read.unless(enough, "no majority of the next masters listed its values"))?;
+        none(read.unless(
+            enough,
+            "no majority of the next masters listed its values: run open again",
+        ))?;
         let carrier = Carrier {
             redlock: self.redlock,
             wait: self.wait(),
@@ -377,7 +384,7 @@ impl MastersChange<'_> {
         let enough = self.old_only().is_met_by(closed.closed_until(&read));
         none(read.unless(
             enough,
-            "no majority of the old masters is closed and listed its counters: run close again",
+            "no majority of the old masters is closed and listed its fencing counters: run close again",
         ))?;
         let largest = read.largest();
         if largest.is_empty() {
@@ -388,7 +395,7 @@ impl MastersChange<'_> {
         let enough = self.next_only().is_met_by(written.well());
         none(written.unless(
             enough,
-            "no majority of the next masters accepted the counters",
+            "no majority of the next masters accepted the fencing counters: run open again",
         ))?;
         none(written.held_by_owners())
     }
@@ -663,7 +670,10 @@ impl Survey {
             let run = master.seen.run_id.as_ref();
             let twin = |other: &&MasterSeen| run.is_some() && other.seen.run_id.as_ref() == run;
             if let Some(other) = self.masters[..index].iter().find(twin) {
-                missing.push(format!("{node} is the same server as {}", other.node));
+                missing.push(format!(
+                    "{node} is the same server as {}: name each server once",
+                    other.node
+                ));
             }
         }
         missing
@@ -677,7 +687,7 @@ impl Survey {
             let (node, seen) = (&master.node, &master.seen);
             if let Some(uptime) = seen.uptime.filter(|up| *up < young && !master.is_old) {
                 missing.push(format!(
-                    "{node} has been up for only {uptime:?}, and votes after {young:?}: try again then"
+                    "{node} has been up for only {uptime:?}, but its votes count only after {young:?}: try again then"
                 ));
             }
             if let Some(policy) = seen
@@ -699,7 +709,7 @@ impl Survey {
             let allowed = max_ttl.saturating_sub(SLACK);
             if apart > allowed.max(Duration::from_secs(1)) {
                 missing.push(format!(
-                    "the masters' clocks differ by {apart:?}, and at most {allowed:?} is allowed: set them"
+                    "the masters' clocks differ by {apart:?}, and at most {allowed:?} is allowed: synchronise them"
                 ));
             }
         }

@@ -187,7 +187,7 @@ impl Missed {
             f.write_str("no majority of the masters can vote")?;
         }
         if !self.passes_by_itself() {
-            f.write_str(", and this does not pass by itself")?;
+            f.write_str(", and waiting does not help")?;
         }
         self.write_rest(f)
     }
@@ -242,13 +242,13 @@ impl fmt::Display for AcquireError {
             Self::HeldByOther(missed) => (missed, "is held by another"),
             Self::NotJoinable(missed) => (
                 missed,
-                "is held by its owner, and a further hold cannot join now: no majority of the masters shows the same \
-                 fencing number for its holds; this passes when the crashed hold has expired",
+                "is held by its owner, but a further hold cannot join now, because no majority of the masters shows \
+                 the same fencing token for its holds; try again when the hold of a crashed process has expired",
             ),
             Self::OtherMasters(missed) => (
                 missed,
-                "cannot be acquired with this configuration: other masters are in force; \
-                 correct masters and masters_generation, because this does not pass by itself",
+                "cannot be acquired: the masters refuse this configuration; correct masters and \
+                 masters_generation, because waiting does not help",
             ),
             Self::NoQuorum(missed) => return missed.write_no_quorum(f),
             Self::TooLate(missed) => (missed, "was granted too slowly: no validity was left"),
@@ -298,7 +298,7 @@ pub enum ExtendError {
     Lost(LossCause),
     /// No majority answered in time, so the validity was not extended. The lock is still held until its present
     /// validity ends.
-    #[error("the lock was not extended: too few masters answered; its old validity still holds [{}]", OneLine(.0))]
+    #[error("the lock was not extended: too few masters answered; it is held until its old validity ends [{}]", OneLine(.0))]
     NoQuorum(Vec<NodeReport>),
     /// The requested ttl is invalid. Nothing was sent.
     #[error(transparent)]

@@ -109,7 +109,7 @@ impl Options {
         let drift = self.drift.of(ttl);
         if ttl <= drift {
             let why = format!(
-                "is used up by the clock drift of {} alone: raise it",
+                "is not longer than the clock drift of {}, which is subtracted from it: raise it",
                 text(drift)
             );
             return Err(bad("ttl", ttl, why));
@@ -124,7 +124,7 @@ impl Options {
         }
         if ttl <= drift + 2 * self.node_timeout {
             let why = format!(
-                "leaves nothing after two rounds of {} and a drift of {}: raise it",
+                "leaves no validity after two requests to the masters ({} each) and a clock drift of {}: raise it",
                 text(self.node_timeout),
                 text(drift)
             );

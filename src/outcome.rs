@@ -81,7 +81,7 @@ impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Expired => "its validity ended before a majority of masters extended it",
-            Self::TakenAway => "a majority of masters says that it is not ours",
+            Self::TakenAway => "a majority of masters reports that this client no longer holds it",
             Self::MaxHold => "it was held for max_hold, the longest allowed time",
             Self::Released => "it was released",
         })

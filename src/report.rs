@@ -85,7 +85,7 @@ impl fmt::Display for Reply<'_> {
             (NodeOutcome::NoValue, _) => f.write_str("has no value")?,
             (NodeOutcome::OldValue, _) => f.write_str("has a value from before it restarted")?,
             (NodeOutcome::Yes, _) => f.write_str("yes")?,
-            (NodeOutcome::No, _) => f.write_str("not ours")?,
+            (NodeOutcome::No, _) => f.write_str("not held by this client")?,
             (NodeOutcome::Fault(fault), _) => write!(f, "{fault}")?,
         }
         if *late {

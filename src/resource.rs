@@ -40,7 +40,7 @@ pub enum InvalidResource {
     #[error("shared() is not supported {0}: use it with a lock on a single resource")]
     NoReaders(&'static str),
     /// The slot number is not in the range 0 to [`MAX_PERMITS`]` - 1`.
-    #[error("the slots of a semaphore are 0 to {last}, there is no {0}", last = MAX_PERMITS - 1)]
+    #[error("there is no slot {0}: the slots of a semaphore are 0 to {last}", last = MAX_PERMITS - 1)]
     Slot(usize),
     /// The owner's id is empty, longer than [`MAX_OWNER_LEN`] bytes, or contains control characters.
     #[error("an owner's id has 1 to {max} bytes, without control characters; this one has {0}", max = MAX_OWNER_LEN)]

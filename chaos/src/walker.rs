@@ -366,7 +366,7 @@ impl Walker {
 
 /// The command that drops the value which `quorate masters open` reports as lost in this line.
 fn dropping(line: &str) -> Option<Vec<String>> {
-    let (before, shown) = line.split_once(": lost, or created or removed in part")?;
+    let (before, shown) = line.split_once(": lost, or only partly created or removed")?;
     let name = before.split('"').nth(1)?;
     let words = if shown.contains("\"once ") {
         vec!["once", "--drop", name]

@@ -77,8 +77,8 @@ impl KindArgs {
             let holder = Held::by_ancestors().holder(&place);
             Some(holder.or_else(nearest_owner).ok_or_else(|| {
                 Failure::usage(
-                    "--reenter needs a quorate process with an owner that this one runs under, and there is none: \
-                     start that one with --owner ID",
+                    "--reenter: this command does not run under a quorate process with an owner: start the outer \
+                     quorate with --owner ID",
                 )
             })?)
         } else {
@@ -159,7 +159,7 @@ impl Kind {
         let held = Held::by_ancestors();
         for wanted in self.resources(resource) {
             if !self.goes_beside(held.of(&place.of(wanted))) {
-                let instead = "start that one with --owner ID and this one with --reenter, or use another name";
+                let instead = "start the outer one with --owner ID and this one with --reenter, or use another name";
                 return Err(refused(wanted, instead));
             }
         }
@@ -243,7 +243,8 @@ pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<()
     if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
         return Ok(());
     }
-    let instead = "a quota or a record needs the lock of its name; run this one before or after that one, or use another name";
+    let instead = "a quota or a once record needs the lock of its name; run this command before or after the outer \
+                   one, or use another name";
     Err(refused(name, instead))
 }
 

@@ -256,7 +256,7 @@ pub(crate) async fn leaving_nothing<T>(
     let _ = tokio::time::timeout(parting, redlock.flush()).await;
     outcome.unwrap_or_else(|_| {
         Err(Failure::internal(
-            "quorate itself has failed and given the lock back: please report the lines above",
+            "internal failure of quorate, the lock was released: please report the lines above",
         ))
     })
 }

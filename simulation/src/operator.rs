@@ -77,7 +77,7 @@ fn stage_at(goal: u64) -> ChangeStage {
 
 /// A part of the library's error message. If a message contains it, the operator removes the value that the message
 /// names, because the value cannot be carried over.
-const LOST: &str = "lost, or created or removed in part";
+const LOST: &str = "lost, or only partly created or removed";
 
 /// The length of a period. The operator only removes the once-per-period record, so any length will do.
 const PERIOD: Duration = Duration::from_secs(1);

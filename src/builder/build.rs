@@ -78,7 +78,7 @@ impl RedlockBuilder {
         if nodes.len() % 2 == 0 && self.next_masters.is_empty() {
             tracing::warn!(
                 masters = nodes.len(),
-                "an even number of masters survives no more failures than one fewer would"
+                "an even number of masters survives no more failures than one master fewer: use an odd number"
             );
         }
         let patience = Patience {
@@ -121,11 +121,15 @@ impl RedlockBuilder {
         } else if heartbeat > self.settings.ttl() {
             let ttl = text(self.settings.ttl());
             format!(
-                "is above the ttl ({ttl}): a dead waiter must not delay longer than a dead holder"
+                "is above the ttl ({ttl}): lower it, or a crashed waiter would block the queue for longer than a \
+                 crashed holder"
             )
         } else if heartbeat > wait {
             let wait = text(wait);
-            format!("is above the wait ({wait}): a dead waiter would outlive everybody behind it")
+            format!(
+                "is above the wait ({wait}): lower it, or a crashed waiter would block the queue for longer than \
+                     later waiters wait"
+            )
         } else {
             return Ok(heartbeat);
         };

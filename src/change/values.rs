@@ -147,13 +147,13 @@ fn note(
             is_carried: matches!(done, Carried::Both),
         }),
         Ok(Carried::Lost(shown)) => left.push(format!(
-            "{name:?}: lost, or created or removed in part: no majority of the old masters has it ({shown}): \
-             drop it with a client of both sets (quorate quota drop, quorate once --drop)"
+            "{name:?}: lost, or only partly created or removed: no majority of the old masters has it ({shown}): \
+             drop it with a client that has masters and next_masters (quorate quota drop, quorate once --drop)"
         )),
         Ok(Carried::Undecided(shown)) => left.push(format!(
-            "{name:?}: not carried: too few masters could take it ({shown}): run this step again"
+            "{name:?}: not copied: too few masters could store it ({shown}): run this step again"
         )),
-        Err(error) => left.push(format!("{name:?}: not carried: {error}")),
+        Err(error) => left.push(format!("{name:?}: not copied: {error}")),
     }
 }
 

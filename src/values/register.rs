@@ -158,7 +158,7 @@ impl<'a> Register<'a> {
 
     fn send(&self, bytes: Option<&[u8]>, read: &ValueAnswers) -> Result<AskedForValue, ValueError> {
         if !self.guard.may_write() {
-            let why = "this lock has written its value: take it again to write once more";
+            let why = "a lock can write its value only once: acquire it again to write again";
             return Err(ValueError::Invalid(why));
         }
         if !self.guard.is_valid() {

@@ -80,7 +80,7 @@ async fn unsupported_request_fails_with_one_exact_line_and_sends_nothing() {
         "an owner's id has 1 to 64 bytes, without control characters; this one has 3",
         "an owner's id of 32 hexadecimal digits looks like the token of a lock: give the owner another id",
         "the period is 0: it must be at least 1ms",
-        "the slots of a semaphore are 0 to 63, there is no 64",
+        "there is no slot 64: the slots of a semaphore are 0 to 63",
     ];
     assert_eq!(said, lines);
     assert_eq!(node.1.load(Ordering::Relaxed), 0, "no request may be sent");
@@ -97,7 +97,8 @@ async fn downgrade_of_a_lost_writer_reports_the_loss() {
     let error = writer.downgrade().await.expect_err("the lock is lost");
     assert_eq!(
         error.to_string(),
-        "the lock is lost (a majority of masters says that it is not ours) and cannot be downgraded: \
+        "the lock is lost (a majority of masters reports that this client no longer holds it) and cannot be \
+         downgraded: \
          acquire it again with shared()"
     );
     redlock.flush().await;

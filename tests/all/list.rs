@@ -195,7 +195,7 @@ async fn forced_release_of_a_permit_passes_its_slot_to_a_waiter() {
     let error = redlock.break_permit("api", 64).await.expect_err("no slot");
     assert_eq!(
         error.to_string(),
-        "the slots of a semaphore are 0 to 63, there is no 64"
+        "there is no slot 64: the slots of a semaphore are 0 to 63"
     );
 }
 

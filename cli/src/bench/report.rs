@@ -246,7 +246,10 @@ fn far(results: &Results) -> Option<Figure> {
         .iter()
         .map(|size| size.masters.to_string())
         .collect();
-    let title = format!("masters: the first of those {} ms away", trips.join(", "));
+    let title = format!(
+        "number of masters (round trips in ms, in this order: {})",
+        trips.join(", ")
+    );
     let what = "Acquire against the round trip of the q-th fastest master";
     let svg = lines(Scale::Linear, &places, &all, &title, "milliseconds", what);
     let words = format!(

@@ -201,7 +201,8 @@ impl Results {
                 .map(|ms| plot::trim(*ms))
                 .collect();
             text += &format!(
-                "\nMasters {} ms away; each row uses the first MASTERS of them. THEORY is the round trip of the q-th fastest (q: a majority):\n",
+                "\nMasters with round trips of {} ms; each row uses the first MASTERS of them. THEORY is the round \
+                 trip of the q-th fastest (q: a majority):\n",
                 trips.join(", ")
             );
             let mut heading = vec!["MASTERS", "THEORY ms"];

@@ -210,7 +210,7 @@ fn lock_held_by_an_ancestor_is_refused_to_lead_and_run_at_once() {
     let lead = format!("'{quorate}' lead job -- true");
     let refused = |ran: common::Done| {
         let line = "quorate: 'job' is held by the quorate process that this one runs under, which waits for this one to \
-                    end: start that one with --owner ID and this one with --reenter, or use another name\n";
+                    end: start the outer one with --owner ID and this one with --reenter, or use another name\n";
         assert!(ran.err.contains(line), "{ran:?}");
     };
     let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));

@@ -236,7 +236,7 @@ fn lock_that_a_majority_lost_ends_the_command_at_once() {
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
     assert!(
-        holder.err.contains("not ours"),
+        holder.err.contains("no longer holds it"),
         "with the next renewal, not when the validity ends: {holder:?}"
     );
     assert_eq!(alive(&mark), 0);

@@ -247,7 +247,8 @@ fn permits_and_readers_are_shown_with_notes_and_break_slot_deletes_one_permit() 
     }
     let none = done(quorate(&masters).args(["break", "api", "--slot", "64", "--yes"]));
     assert_eq!(none.code, Some(64), "{none:?}");
-    let line = "quorate: cannot use 'api' as the name of a lock: the slots of a semaphore are 0 to 63, there is no 64\n";
+    let line = "quorate: cannot use 'api' as the name of a lock: there is no slot 64: the slots of a semaphore are 0 \
+                to 63\n";
     assert_eq!(none.err, line);
     let broken = done(quorate(&masters).args(["break", "api", "--slot", "0", "--yes"]));
     assert_eq!(broken.code, Some(0), "{broken:?}");

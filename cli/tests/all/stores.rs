@@ -119,9 +119,9 @@ fn database_without_a_schema_or_with_another_version_is_reported_with_the_remedy
     server
         .sql("UPDATE locks.quorate_schema SET version=9")
         .expect("a new schema");
-    refused(&lock(&url), &[&name, "version 9", "use a newer one"]);
+    refused(&lock(&url), &[&name, "version 9", "use a newer program"]);
     let prepared = done(bare().args(["prepare", &url]));
-    refused(&prepared, &[&name, "version 9", "use a newer one"]);
+    refused(&prepared, &[&name, "version 9", "use a newer program"]);
 }
 
 #[test]

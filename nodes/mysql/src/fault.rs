@@ -52,12 +52,12 @@ fn of_server(said: &ServerError) -> Fault {
         1044 | 1045 | 1095 | 1142 | 1143 | 1227 | 1370 | 1698 => Fault::Denied(text()),
         // The codes of too many connections, a blocked host, and a server that is shutting down.
         1040 | 1053 | 1129 | 1203 => Fault::Down(text()),
-        3159 => Fault::Denied("it wants an encrypted connection: mysqls://".into()),
-        1049 | 1054 | 1146 | 1305 => unprepared("the schema is missing or another one"),
+        3159 => Fault::Denied("the server wants an encrypted connection: use mysqls://".into()),
+        1049 | 1054 | 1146 | 1305 => unprepared("the tables are missing or of another version"),
         // The code of a write at isolation level READ COMMITTED with a statement-based binary log.
         1665 => Fault::Unsupported("binlog_format=STATEMENT: it must be ROW or MIXED".into()),
         // The server's message would repeat a part of the statement, which contains stored data, so it is not shown.
-        1064 => Fault::Server("a statement that it does not understand (1064)".into()),
+        1064 => Fault::Server("the server does not understand a statement (1064)".into()),
         _ => Fault::Server(text()),
     }
 }

@@ -41,7 +41,7 @@ pub enum NotPrepared {
     },
     /// The schema was created by a newer version of this crate.
     #[error(
-        "{name}: the schema is of version {found}, and this program knows {VERSION}: use a newer one"
+        "{name}: the schema has version {found}, but this program supports only {VERSION}: use a newer program"
     )]
     Newer {
         /// The name of the server.
@@ -414,7 +414,7 @@ pub(crate) fn suits(version: Option<u64>) -> Result<(), Fault> {
         Some(VERSION) => Ok(()),
         Some(newer) if newer > VERSION => Err(Fault::Unprepared(
             format!(
-                "the schema is of version {newer}, this program knows {VERSION}: use a newer one"
+                "the schema has version {newer}, but this program supports only {VERSION}: use a newer program"
             )
             .into(),
         )),

@@ -198,7 +198,8 @@ fn became(proof: Proof, said: &[Outcome]) -> Result<(Committed, Option<u64>), Fa
                 None => (0, 0),
             };
             if fit && changed > 0 && changed < records {
-                let why = "it has done a part of a commit: `quorate doctor` says what is wrong with its tables";
+                let why = "the server applied only a part of a commit: run `quorate doctor` to see what is wrong \
+                           with its tables";
                 return Err(Fault::Server(why.into()));
             }
             (fit && changed == records, clock, versions)

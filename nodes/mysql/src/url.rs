@@ -52,14 +52,14 @@ impl Address {
             ));
         }
         if url.fragment().is_some() {
-            return Err(bad("a `#` is not allowed: write %23 where it is meant"));
+            return Err(bad("a `#` is not allowed in the URL: write it as %23"));
         }
         let host = match url.host() {
             // `mysql` is not a web scheme, so the URL parser returns an IP address as a name.
             Some(Host::Domain(name)) if !name.is_empty() => text(name, "the host")?,
             Some(Host::Ipv4(ip)) => ip.to_string(),
             Some(Host::Ipv6(ip)) => ip.to_string(),
-            _ => return Err(bad("there is no host")),
+            _ => return Err(bad("the host is missing")),
         };
         let mut address = Self {
             user: text(url.username(), "the user")?,
@@ -76,7 +76,9 @@ impl Address {
             ca: None,
         };
         if address.user.is_empty() {
-            return Err(bad("there is no user: mysql://user:password@host/database"));
+            return Err(bad(
+                "the user is missing: write mysql://user:password@host/database",
+            ));
         }
         if address.port == 0 {
             return Err(bad("the port must not be 0"));
@@ -103,7 +105,9 @@ impl Address {
         match name {
             "timeout" => {
                 let timeout = duration(value).filter(|time| !time.is_zero());
-                self.timeout = timeout.ok_or_else(|| bad("timeout must be like 250ms or 1s"))?;
+                self.timeout = timeout.ok_or_else(|| {
+                    bad("timeout must be a duration with a unit, for example 250ms or 1s")
+                })?;
             }
             "lanes" => {
                 let lanes = value.parse().ok().filter(|n| (1..=MOST_LANES).contains(n));
@@ -111,10 +115,10 @@ impl Address {
                 self.lanes = lanes.ok_or_else(why)?;
             }
             "ca" if self.tls => self.ca = Some(value.into()),
-            "ca" => return Err(bad("ca is for mysqls:// only")),
+            "ca" => return Err(bad("the option ca works with mysqls:// only")),
             _ => {
                 return Err(bad(
-                    "an unknown option stands behind the `?`: there are timeout, lanes and ca",
+                    "unknown option after the `?`: the options are timeout, lanes and ca",
                 ));
             }
         }
@@ -143,7 +147,7 @@ fn text(encoded: &str, what: &str) -> Result<String, BadUrl> {
     let decoded = percent_decode_str(encoded).decode_utf8();
     let decoded = decoded.map_err(|_| bad(format!("{what} is not UTF-8")))?;
     if decoded.contains(char::is_control) {
-        return Err(bad(format!("{what} holds a control character")));
+        return Err(bad(format!("{what} contains a control character")));
     }
     Ok(decoded.into_owned())
 }
@@ -152,7 +156,7 @@ fn database(path: &str) -> Result<String, BadUrl> {
     let name = text(path.strip_prefix('/').unwrap_or(path), "the database")?;
     match name.chars().count() {
         0 => Err(bad(
-            "there is no database: mysql://user:password@host/database",
+            "the database is missing: write mysql://user:password@host/database",
         )),
         1..=64 if !name.contains(['/', '\\', '.', '`']) && !name.ends_with(' ') => Ok(name),
         1..=64 => Err(bad("the database must be one name, without / \\ . `")),
@@ -197,10 +201,10 @@ mod tests {
             ("", "not a URL"),
             ("redis://u:secret@h/d", "scheme"),
             ("mysql://u:secret@/d", "host"),
-            ("mysql://:secret@h/d", "no user"),
-            ("mysql://h/d", "no user"),
-            ("mysql://u:secret@h", "no database"),
-            ("mysql://u:secret@h/", "no database"),
+            ("mysql://:secret@h/d", "user is missing"),
+            ("mysql://h/d", "user is missing"),
+            ("mysql://u:secret@h", "database is missing"),
+            ("mysql://u:secret@h/", "database is missing"),
             ("mysql://u:secret@h/a/b", "one name"),
             ("mysql://u:secret@h/a%60b", "one name"),
             ("mysql://u:secret@h/a%00b", "control"),
@@ -216,7 +220,7 @@ mod tests {
             ("mysql://u:secret@h/d?lanes=0", "lanes"),
             ("mysql://u:secret@h/d?lanes=65", "lanes"),
             ("mysql://u:secret@h/d?secret=1", "unknown option"),
-            ("mysql://u:secret@h/d?ca=/x", "ca is for"),
+            ("mysql://u:secret@h/d?ca=/x", "option ca works"),
             ("mysql://u:secret@h/d#x", "#"),
         ];
         for (url, why) in cases {

@@ -72,7 +72,7 @@ impl Address {
         let place = match name {
             "timeout" => &mut self.timeout,
             "session" => &mut self.session,
-            _ => return Err(bad("an option is neither timeout nor session")),
+            _ => return Err(bad("unknown option: the options are timeout and session")),
         };
         let read = humantime::parse_duration(value).ok();
         *place = read
@@ -106,11 +106,12 @@ impl User {
     fn parse(text: &str) -> Result<Self, BadUrl> {
         let (name, password) = text
             .split_once(':')
-            .ok_or_else(|| bad("in front of the @ stands no user:password"))?;
+            .ok_or_else(|| bad("the text before the @ is not user:password"))?;
         if name.is_empty() || password.is_empty() {
             return Err(bad("the user or the password is empty"));
         }
-        let read = |text| plain(text).ok_or_else(|| bad("the user or the password is no text"));
+        let read =
+            |text| plain(text).ok_or_else(|| bad("the user or the password is not valid UTF-8"));
         Ok(Self {
             name: read(name)?,
             password: read(password)?,
@@ -122,7 +123,7 @@ impl User {
 fn parse_host(text: &str) -> Result<String, BadUrl> {
     let empty = || bad("a host in the list is empty");
     // If the URL was split at the wrong place, this text may be part of a password. So the error does not repeat it.
-    let strange = || bad("what stands for a host is no host");
+    let strange = || bad("an entry in the list of hosts is no host");
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, after) = rest.split_once(']').ok_or_else(strange)?;
@@ -146,7 +147,7 @@ fn parse_host(text: &str) -> Result<String, BadUrl> {
     }
     match port.map(str::parse::<u16>) {
         None | Some(Ok(1..)) => Ok(text.to_owned()),
-        _ => Err(bad("a host has no port that can be")),
+        _ => Err(bad("the port of a host is not a number from 1 to 65535")),
     }
 }
 
@@ -166,14 +167,18 @@ fn parse_path(text: &str) -> Result<String, BadUrl> {
     if text.is_empty() {
         return Ok(PATH.to_owned());
     }
-    let text = plain(text).ok_or_else(|| bad("the path is no text"))?;
+    let text = plain(text).ok_or_else(|| bad("the path is not valid UTF-8"))?;
     for part in text.split('/').skip(1) {
         if matches!(part, "" | "." | "..") || part.contains(char::is_control) {
-            return Err(bad(format!("the path {text:?} cannot be: {part:?}")));
+            return Err(bad(format!(
+                "the path {text:?} is invalid because of {part:?}"
+            )));
         }
     }
     if text == "/zookeeper" || text.starts_with("/zookeeper/") {
-        return Err(bad("/zookeeper is ZooKeeper's own"));
+        return Err(bad(
+            "the path /zookeeper is reserved by ZooKeeper: use another path",
+        ));
     }
     Ok(text)
 }
@@ -250,28 +255,28 @@ mod tests {
             ("zk://:2181", "a host in the list is empty"),
             ("zk://h1,h2", "is no host"),
             ("zk://[::1", "is no host"),
-            ("zk://h:0", "no port"),
-            ("zk://h:99999", "no port"),
-            ("zk://h:", "no port"),
-            ("zk://h//a", "cannot be"),
-            ("zk://h/a/../b", "cannot be"),
-            ("zk://h/zookeeper", "own"),
-            ("zk://h/zookeeper/quota", "own"),
-            ("zk://h/%ff", "no text"),
-            ("zk://h/%0a", "cannot be"),
+            ("zk://h:0", "the port of a host"),
+            ("zk://h:99999", "the port of a host"),
+            ("zk://h:", "the port of a host"),
+            ("zk://h//a", "is invalid"),
+            ("zk://h/a/../b", "is invalid"),
+            ("zk://h/zookeeper", "reserved"),
+            ("zk://h/zookeeper/quota", "reserved"),
+            ("zk://h/%ff", "not valid UTF-8"),
+            ("zk://h/%0a", "is invalid"),
             ("zk://h?timeout=", "length of time"),
             ("zk://h?timeout=0s", "length of time"),
             ("zk://h?session=2h", "length of time"),
             ("zk://h?timeout=5s", "2.5 times"),
-            ("zk://h?colour=red", "neither"),
-            ("zk://secret@h", "no user:password"),
+            ("zk://h?colour=red", "unknown option"),
+            ("zk://secret@h", "is not user:password"),
             ("zk://:secret@h", "is empty"),
             // The password contains a character that should have been percent-encoded, so the URL is split at the wrong
             // place.
-            ("zk://ann:secret?x@h/a", "no port"),
-            ("zk://ann:pass?secret@h/a", "no port"),
-            ("zk://ann:secret", "no port"),
-            ("zk://h?secret@h/a", "neither"),
+            ("zk://ann:secret?x@h/a", "the port of a host"),
+            ("zk://ann:pass?secret@h/a", "the port of a host"),
+            ("zk://ann:secret", "the port of a host"),
+            ("zk://h?secret@h/a", "unknown option"),
             ("zk://h?timeout=secret@h/a", "length of time"),
         ] {
             let said = Address::parse(url).expect_err(url).to_string();

@@ -88,7 +88,8 @@ async fn why_silent(host: &str, why: &str) -> String {
     match timeout(Duration::from_secs(1), TcpStream::connect(with_port(host))).await {
         Ok(Err(error)) if !hung_up(&error) => format!("{host}: {error}"),
         Ok(_) => format!(
-            "{host}: it cuts us off ({why}); has its ensemble a majority, and maxClientCnxns room?"
+            "{host}: it closed the connection ({why}): check that its ensemble has a majority and that \
+             maxClientCnxns allows more connections"
         ),
         Err(_) => format!("{host}: no connection"),
     }
@@ -125,7 +126,7 @@ impl Watch {
         match states.state() {
             SessionState::SyncConnected => Ok(Self(states)),
             state => Err(Fault::Down(
-                format!("the session is over: {state:?}").into(),
+                format!("the session has ended: {state:?}").into(),
             )),
         }
     }
@@ -139,7 +140,7 @@ impl Watch {
             biased;
             answer = answer => answer,
             state = self.0.changed() => {
-                Err(Fault::Disconnected(format!("the session is over: {state:?}").into()))
+                Err(Fault::Disconnected(format!("the session has ended: {state:?}").into()))
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::address::Address;
 pub(crate) fn of_request(error: &Error, address: &Address) -> Fault {
     match error {
         Error::NoAuth => {
-            Fault::Denied(format!("the ACL of {} does not let this user in", address.path).into())
+            Fault::Denied(format!("the ACL of {} does not admit this user", address.path).into())
         }
         Error::AuthFailed | Error::InvalidAcl => Fault::Denied(error.to_string().into()),
         Error::NoNode => unprepared(address),
@@ -28,7 +28,7 @@ pub(crate) fn of_request(error: &Error, address: &Address) -> Fault {
 pub(crate) fn unprepared(address: &Address) -> Fault {
     let (path, url) = (&address.path, address.url());
     Fault::Unprepared(
-        format!("{path} is not there or was made by something else: run `quorate prepare {url}`")
+        format!("{path} is missing, or was not created by quorate: run `quorate prepare {url}`")
             .into(),
     )
 }

@@ -67,7 +67,7 @@ async fn say(found: &mut Inspection, dialled: &Dialled, within: Duration) {
     if found.version.is_none() {
         let member = &dialled.host;
         found.unseen.push(format!(
-            "the version of {member}: 4lw.commands.whitelist=srvr lets it say that"
+            "the version of {member}: set 4lw.commands.whitelist=srvr to let it report that"
         ));
     }
 }

@@ -76,7 +76,9 @@ impl ZooKeeperListener {
                 Err(error) => return Err(fault::of_request(&error, &address)),
             }
         }
-        Err(Fault::Server("two processes of one name listen".into()))
+        Err(Fault::Server(
+            "two processes listen under the same name".into(),
+        ))
     }
 
     fn look(&self) -> BoxFuture<'static, Seen> {
@@ -123,9 +125,9 @@ impl ZooKeeperListener {
 
     fn gone(&self, error: &Error) -> Fault {
         match error {
-            Error::NoNode => {
-                Fault::Disconnected("its znode for wake-ups is gone, or another listens".into())
-            }
+            Error::NoNode => Fault::Disconnected(
+                "its znode for wake-ups is gone, or belongs to another process".into(),
+            ),
             error => fault::of_request(error, &self.address),
         }
     }

@@ -277,7 +277,7 @@ impl ZooKeeperSession {
                 self.learn_date(date_of_all(&results));
                 Ok(Outcome::Done(versions(&results, steps, before)))
             }
-            Ok(_) => Err(Fault::Disconnected("half an answer".into())),
+            Ok(_) => Err(Fault::Disconnected("an incomplete answer".into())),
             Err(MultiWriteError::OperationFailed { index, source }) => {
                 let created = steps.iter().flatten().nth(index) == Some(&Step::Room);
                 match source {
@@ -413,7 +413,7 @@ fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
     let states = commit.changes.iter().filter_map(|it| it.state.as_ref());
     let size: usize = states.map(Vec::len).sum();
     if size > LARGEST {
-        let why = format!("{size} bytes in one change are more than ZooKeeper takes");
+        let why = format!("a change of {size} bytes is larger than ZooKeeper accepts");
         return Err(Fault::Server(why.into()));
     }
     let planned: Option<_> = commit

@@ -226,7 +226,7 @@ pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     let counter = u64::try_from(said).ok();
     let possible = counter.filter(|counter| (1..=LARGEST_COUNTER).contains(counter));
     possible.ok_or_else(|| {
-        let why = format!("a fencing counter of {said}, which cannot be");
+        let why = format!("an impossible fencing counter: {said}");
         NoAnswer::Malformed(Fault::Server(why.into()))
     })
 }

@@ -155,7 +155,7 @@ impl Handshake {
     /// would be consequences of the first.
     pub(super) fn note(&mut self, shared: &Shared, value: &Value<'_>) -> Result<Step, Fault> {
         let Some(&asked) = self.asked.front() else {
-            return Err(malformed("an answer that nobody asked for"));
+            return Err(malformed("a reply without a request"));
         };
         match (asked, value) {
             (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
@@ -414,13 +414,16 @@ fn hello_fault(error: &[u8], secret: bool) -> Fault {
         return Fault::Server("ERR max number of clients reached".into());
     }
     if lower.contains("without any password configured") {
-        return Fault::Denied("this master has no password set, and was given one".into());
+        return Fault::Denied(
+            "this master has no password set, but the client sent one: remove it from the URL"
+                .into(),
+        );
     }
     let code = text.split(' ').next().unwrap_or_default();
     match (code, server_fault(code.as_bytes())) {
         ("WRONGPASS", _) => Fault::Denied("WRONGPASS: user or password refused".into()),
         ("NOAUTH", _) => Fault::Denied("NOAUTH: a user and password are needed".into()),
-        ("NOPERM", _) => Fault::Denied("NOPERM: this user may not say HELLO".into()),
+        ("NOPERM", _) => Fault::Denied("NOPERM: this user may not run HELLO".into()),
         ("DENIED", _) => Fault::Denied("DENIED: the master is in protected mode".into()),
         (_, Fault::Server(_)) => {
             let code = if code == "ERR" { code } else { "an error" };

@@ -175,7 +175,7 @@ impl Link {
                         Step::Done => true,
                         Step::Turns => {
                             if !self.input.is_empty() {
-                                let why = "more answers to the handshake than questions";
+                                let why = "more replies to the handshake than requests";
                                 return Err(Fault::Server(why.into()));
                             }
                             let out = self.output.commands();

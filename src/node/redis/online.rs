@@ -138,7 +138,7 @@ impl Online {
             return Ok(());
         }
         let Some(Sent { what, at, along }) = self.under_way.pop_front() else {
-            return Err(Fault::Down("an answer that nobody asked for".into()));
+            return Err(Fault::Down("a reply without a request".into()));
         };
         match what {
             What::Request(queued) if along > 0 => {
