@@ -18,7 +18,7 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// Whether the mode is exclusive.
+    /// Whether the attempt locks its resources exclusively.
     pub fn is_alone(&self) -> bool {
         *self == Self::Alone
     }

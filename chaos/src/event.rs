@@ -13,7 +13,7 @@ use crate::claim::Claim;
 /// The value of `what` in [`Event::Suffered`] for a pause in which the machine did not run the client.
 pub const STALLED: &str = "stalled";
 
-/// The time base of one run.
+/// The clock of one chaos run, which counts nanoseconds from the start of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: u64,
@@ -59,7 +59,8 @@ pub struct Entry {
     pub what: Event,
 }
 
-/// The kinds of events. In each event, `op` is the number of an attempt within its client process.
+/// The kinds of events. In each event, `op` is the number of an attempt within its client process, and times are in
+/// nanoseconds since the run began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
@@ -77,7 +78,7 @@ pub enum Event {
         /// Further resources that are locked together with the first one.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         also: Vec<String>,
-        /// The mode: exclusive or shared.
+        /// Whether the attempt locks exclusively, or with which holds it may share.
         #[serde(default, skip_serializing_if = "Claim::is_alone")]
         claim: Claim,
         /// The attempt whose hold this attempt continues in another mode. For example, a writer continues as a reader.
@@ -108,7 +109,7 @@ pub enum Event {
     Release {
         /// The number of the attempt within its client process.
         op: u64,
-        /// The end of the lock's validity at that time.
+        /// The end of the lock's validity, as the holder knew it at the time of this event.
         until: Option<u64>,
     },
     /// The masters answered the release.
@@ -126,7 +127,7 @@ pub enum Event {
         op: u64,
         /// The cause of the loss.
         cause: String,
-        /// The end of the lock's validity at that time.
+        /// The end of the lock's validity, as the holder knew it at the time of this event.
         until: Option<u64>,
     },
     /// The attempt ended without obtaining the lock.
@@ -156,7 +157,7 @@ pub enum Event {
     Found {
         /// The attempt whose lock the client believed to hold while it read.
         op: u64,
-        /// The name of the data.
+        /// The name of the data that was read.
         key: String,
         /// The content that the holder must find.
         expected: String,
@@ -229,7 +230,7 @@ pub enum Event {
     Starved {
         /// The start of the interval in which threads waited. It ends at the time of this history line.
         since: u64,
-        /// The total time waited, in nanoseconds.
+        /// The sum of the waiting times of all threads, in nanoseconds.
         waited: u64,
     },
     /// A fault is about to be injected.
@@ -245,7 +246,7 @@ pub enum Event {
     Landed {
         /// The number of the fault in the schedule.
         fault: usize,
-        /// The observed effect.
+        /// The observed effect of the fault.
         seen: String,
     },
     /// The fault was ended, and its end was observed.
@@ -276,13 +277,13 @@ pub enum Event {
     },
     /// A step of a change of masters (e.g. `close`) has ended, successfully or not.
     Step {
-        /// The number of the change, from 0.
+        /// The number of the change of masters, counted from 0.
         change: usize,
         /// The name of the operator's step.
         step: String,
-        /// The start of the step.
+        /// The start of the step, in nanoseconds since the run began.
         since: u64,
-        /// Whether the step succeeded.
+        /// Whether the operator's step succeeded.
         done: bool,
         /// The text that the command of this step printed.
         said: String,

@@ -77,7 +77,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The recorder of all events of the clients.
+    /// The recorder into which the events of all clients are written.
     pub fn seen(&self) -> Recorder {
         self.recorder.clone()
     }

@@ -14,7 +14,7 @@ use crate::faults::Kind;
 /// All recorded events of a run, in order of time.
 #[derive(Debug, Default)]
 pub struct History {
-    /// The events, one per line of the file.
+    /// The events, one per line of the history file.
     pub lines: Vec<Entry>,
 }
 
@@ -150,7 +150,7 @@ impl History {
     }
 }
 
-/// One attempt to hold a lock, and the resulting hold.
+/// One attempt to acquire a lock, and the resulting hold. All times are in nanoseconds since the run began.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// The client and its process, e.g. `c1.2` for the second process of `c1`.
@@ -161,7 +161,7 @@ pub struct Attempt {
     pub resource: String,
     /// Further resources that the attempt locks together with the first one.
     pub also: Vec<String>,
-    /// The mode: exclusive or shared.
+    /// Whether the attempt locks exclusively, or with which holds it may share.
     pub claim: Claim,
     /// The number of the attempt whose hold this attempt continues in another mode, e.g. a writer that becomes a
     /// reader.
@@ -286,7 +286,7 @@ impl Attempt {
     }
 }
 
-/// One injected fault, from its start to its end.
+/// One injected fault, from its start to its end. All times are in nanoseconds since the run began.
 #[derive(Clone, Debug)]
 pub struct FaultSpan {
     /// The number of the fault in the schedule.

@@ -71,8 +71,8 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Runs all cells of the matrix, one after the other. When `stop` becomes true, ends early with the cells completed by
-/// then. Reports of cells whose verdict is not "valid" are kept in `out`.
+/// Makes all runs of the matrix, one after the other. When `stop` becomes true, it ends early and returns the runs
+/// completed by then. Reports of runs whose verdict is not "valid" are kept in `out`.
 ///
 /// # Errors
 ///
@@ -119,7 +119,8 @@ pub fn run(
 }
 
 impl Plan {
-    /// The scenarios of all cells in order, each with a seed of its own and the kind of fault to be injected.
+    /// The scenarios of all runs of the matrix in order, each with a seed of its own and the kind of fault to be
+    /// injected.
     fn scenarios(&self, base: &Scenario) -> Vec<(Scenario, Kind)> {
         let mut all = Vec::new();
         for workloads in &self.workloads {
@@ -151,13 +152,13 @@ impl Cell {
         self.summary.unavailable.contains_key(self.kind.name())
     }
 
-    /// Whether the cell is valid and has neither a violation nor an allowed overlap of holders to report.
+    /// Whether the run is valid, with neither a violation nor an allowed overlap of two holders to report.
     fn is_plainly_valid(&self) -> bool {
         let summary = &self.summary;
         summary.verdict == Verdict::Valid && summary.excused == 0 && !self.is_unavailable()
     }
 
-    /// The row of the cell in the result table.
+    /// The row of this run in the result table.
     fn row(&self) -> String {
         let summary = &self.summary;
         let name = Workload::name_of(&self.workloads);
@@ -203,7 +204,7 @@ impl Cell {
     }
 }
 
-/// The results of the cells as Markdown.
+/// The results of these runs of the matrix as Markdown.
 pub fn markdown(cells: &[Cell], server: &str) -> String {
     let mut out = String::new();
     let date = humantime::format_rfc3339_seconds(SystemTime::now());

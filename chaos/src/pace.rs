@@ -13,19 +13,19 @@ const SECOND: u64 = 1_000_000_000;
 /// A step of a change of masters, from its first attempt to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The number of the change, from 0.
+    /// The number of the change of masters, counted from 0.
     pub change: usize,
-    /// The name of the step.
+    /// The name of the operator's step.
     pub name: String,
     /// The time of the first attempt at the step, in nanoseconds since the run began.
     pub from: u64,
     /// The time at which the step succeeded or was abandoned, in nanoseconds since the run began.
     pub to: u64,
-    /// Whether the step succeeded.
+    /// Whether the last attempt at the step succeeded.
     pub done: bool,
-    /// The number of attempts at the step.
+    /// The number of times that the operator tried the step.
     pub tries: usize,
-    /// The output of the last attempt.
+    /// The output of the command at the last attempt.
     pub said: String,
 }
 
@@ -47,7 +47,8 @@ pub struct Idle {
 pub struct Life {
     /// The client and its process, e.g. `c1.2` for the second process of `c1`.
     pub who: String,
-    /// The step: twice the number of completed changes, plus one while the client uses two sets of masters.
+    /// The step as a number: twice the number of completed changes of masters, plus one while the client uses two sets
+    /// of masters.
     pub step: u64,
     /// The start of the process, in nanoseconds since the run began.
     pub from: u64,

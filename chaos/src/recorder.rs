@@ -27,7 +27,7 @@ struct State {
     retired: HashSet<String>,
 }
 
-/// The totals that the terminal shows.
+/// The numbers of events so far, which the terminal shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     /// Attempts that obtained the lock.
@@ -80,7 +80,8 @@ impl Recorder {
         self.state().totals
     }
 
-    /// How often the client with this index has reported that a disturbance ordered by a fault has ended.
+    /// The number of disturbances that the client with this index has reported as ended. Disturbances are ordered by
+    /// faults.
     pub fn suffered(&self, client: usize) -> u64 {
         self.state().suffered.get(&client).copied().unwrap_or(0)
     }

@@ -90,7 +90,8 @@ struct Driver<'a> {
     world: World,
     plan: Vec<Planned>,
     gauged: Option<Instant>,
-    /// The folder of the files that the clients share. It is the last field, so it is removed last.
+    /// The folder of the files that the clients share. As the last field, the folder is removed after the clients have
+    /// ended.
     dir: tempfile::TempDir,
 }
 

@@ -31,11 +31,11 @@ pub struct Scenario {
     pub changes: Option<Changes>,
     /// The number of client processes.
     pub clients: usize,
-    /// The kinds of faults.
+    /// The kinds of faults to inject.
     pub faults: Vec<Kind>,
-    /// The workloads.
+    /// The workloads of every client.
     pub workloads: Vec<Workload>,
-    /// The lock implementation.
+    /// The lock implementation that the clients use.
     pub locker: Locker,
     /// The order of waiters.
     pub order: Order,
@@ -123,7 +123,7 @@ impl Scenario {
         self.masters / 2 + 1
     }
 
-    /// The promise about mutual exclusion.
+    /// The promise of this scenario about mutual exclusion.
     pub fn exclusion(&self) -> Exclusion {
         let nodes = self.nodes();
         let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);

@@ -25,9 +25,9 @@ pub enum Task {
 pub enum Given {
     /// Both the old and the new masters.
     Both,
-    /// The new masters, as the next generation.
+    /// Only the new masters, as the next generation.
     Next,
-    /// The new masters, as if they were the first generation.
+    /// Only the new masters, as if they were the first generation.
     NextAsFirst,
 }
 

@@ -52,7 +52,7 @@ pub struct Walker {
     dir: PathBuf,
     change: usize,
     tasks: VecDeque<Task>,
-    /// The time at which the current task was begun, by the run's clock and by the machine's clock.
+    /// The time at which the current task was begun: in nanoseconds since the run began, and as an instant.
     begun: Option<(u64, Instant)>,
     running: Option<Child>,
     /// The stored values that a step has reported as lost, or as only partly created or removed. Each entry is the
@@ -344,7 +344,8 @@ impl Walker {
     }
 
     /// Makes the mistake of a hasty operator: marks the new masters as open by hand, although the old masters were
-    /// never closed. The generation marker is copied from clients that use both sets of masters.
+    /// never closed. The hash in the generation marker is copied from the connection names of clients that use both
+    /// sets of masters.
     fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
         let [_, next] = self.sets();
         let mut mark = String::new();

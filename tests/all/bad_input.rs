@@ -122,7 +122,7 @@ async fn quota_is_not_created_if_a_master_is_missing_or_a_value_exists() {
     assert!(error.starts_with(line) && error.contains("m1"), "{error}");
     assert_eq!(error.lines().count(), 1);
     nodes[1].set_condition(Condition::Up);
-    // The lock's fencing counter stays after the release, as always.
+    // Every release leaves the fencing counter of the lock on the masters.
     let value = |master: &mut Master| {
         let key = b"quorate:value:prizes";
         master.peek(u64::MAX / 2, key).holder.map(<[u8]>::to_vec)

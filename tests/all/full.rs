@@ -63,8 +63,8 @@ async fn lock_that_full_masters_cannot_restore_ends_no_other_renewal() {
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
         fill(&masters);
-        // The first lock may be restored by a later renewal, because a full server lets a script write more once the
-        // script has written.
+        // Once a script has written something, even a full server lets it write more. So a later renewal may restore
+        // the first lock.
         assert_all_but_the_first_are_renewed(&guards).await;
     }
 }

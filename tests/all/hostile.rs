@@ -70,7 +70,7 @@ fn flood(first: &str, rest: &str) -> Script {
     })
 }
 
-/// The other masters of a scene, besides the hostile master.
+/// The masters of a test scene that are not the hostile master.
 #[derive(Clone, Copy, Debug)]
 enum Company {
     Nobody,
@@ -78,7 +78,7 @@ enum Company {
     TwoGood,
 }
 
-/// The results of all calls in one scene.
+/// The results of all calls in one test scene.
 #[derive(Default)]
 struct Tally {
     /// For each kind of call: how late the latest call ended, and the number of calls.
@@ -92,7 +92,7 @@ struct Tally {
     told_of_a_holder: Option<String>,
 }
 
-/// A scene: one kind of hostile master together with one set of other masters.
+/// A test scene: one kind of hostile master together with one set of other masters.
 struct Scene {
     redlock: Redlock,
     hostile: Hostile,

@@ -231,7 +231,7 @@ async fn key_lost_by_a_minority_is_restored() {
     })
     .await;
     let healed = Instant::now().saturating_since(since);
-    // The next renewal is due within a third of the TTL.
+    // The next renewal restores the key, and is due within a third of the TTL.
     assert!(healed < secs(2) + MARGIN, "{healed:?}");
     for master in &masters {
         let value = ask_server(master, &["GET", "job"]);

@@ -489,7 +489,7 @@ struct Book {
     held: Mutex<Option<Instant>>,
     last: Mutex<u64>,
     wrong: Mutex<Vec<String>>,
-    /// The number of acquires of each client.
+    /// For each client, how often it has acquired the lock.
     had: [AtomicUsize; 5],
 }
 
@@ -709,7 +709,7 @@ async fn open_fails_before_its_time_and_reading_the_state_never_opens() {
     let change = both.change().expect("a change");
     prepare(&change).await;
     change.close().await.expect("closed");
-    // A look closes no connection.
+    // In contrast to a step of the change, `look` closes no connection.
     let looked = change.look().await;
     let closed = change.closed().await.expect("closed");
     missing_of(change.open(&closed).await);

@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// The number of attempts that the counted process has made.
+    /// The number of attempts of the process whose acquires are counted.
     fn attempts(&self) -> usize {
         self.asked.load(Ordering::Relaxed) / self.masters.len()
     }

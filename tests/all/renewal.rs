@@ -43,7 +43,7 @@ impl Extensions {
         self.0.lock().expect("no panic").clone()
     }
 
-    /// Whether a renewal of this resource was sent.
+    /// Whether one of the requests that arrived extends the lock of this resource.
     fn name(&self, resource: &str) -> bool {
         let is_it = |name: &Vec<u8>| name == resource.as_bytes();
         self.all()

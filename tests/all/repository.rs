@@ -1,4 +1,4 @@
-//! The text files of the repository, for the tests that read them.
+//! Reads the text files of the repository, for the tests of its texts.
 
 use std::path::{Path, PathBuf};
 

@@ -409,7 +409,7 @@ impl Runtime for Ahead {
 async fn tokens_at_a_store_with_dates_ignore_the_clients_clock() {
     let counted = Arc::new(Counted::default());
     let store = Counting {
-        // All locks share one session.
+        // With one lane, all locks share one session.
         table: Table::new("table", false).lanes(1),
         counted: counted.clone(),
     };

@@ -188,7 +188,7 @@ impl Store for Reachable {
     }
 
     fn traits(&self) -> Traits {
-        // All locks share one session.
+        // With one lane, all locks share one session.
         let traits = Traits::new(Duration::from_millis(250)).lanes(1);
         traits.without_wakes()
     }

@@ -80,7 +80,7 @@ pub(crate) enum Deed {
     DeleteTicket(usize),
     /// Puts a key of another data type in place of a break marker.
     ForeignMark(usize),
-    /// Waits for half of [`BLINK`].
+    /// Waits for 30 ms, half of [`BLINK`].
     Nap,
     /// Waits until everything short-lived has expired.
     Rest,

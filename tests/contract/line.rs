@@ -66,7 +66,7 @@ fn waiters() -> [Waiters; 4] {
 pub(crate) async fn heartbeat_restores_a_missing_ticket_key(arm: &Arm) {
     for (kind, line, [first, last]) in waiters() {
         arm.clear();
-        // Any client holds the lock, so that the claims have to wait.
+        // Let another client hold the lock, so that the claims have to wait.
         arm.put(first.key(), b"another client", Some(LONG));
         assert_eq!(ticket(arm, acquire(&first, LONG, now())).await, 5, "{kind}");
         assert_eq!(ticket(arm, acquire(&last, LONG, now())).await, 8, "{kind}");

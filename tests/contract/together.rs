@@ -230,11 +230,11 @@ enum Wrong {
     Nothing,
     /// The master does not know that queues exist, because the queue marker was deleted.
     Lines,
-    /// The master does not see which locks have queues.
+    /// The master does not see which locks have queues, because the ticket keys were deleted.
     Tickets,
     /// The master loses a fencing counter.
     Counter,
-    /// The master keeps a lock for half of its TTL only.
+    /// The master lets each lock expire after half of its TTL.
     Expiry,
 }
 

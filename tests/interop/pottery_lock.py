@@ -1,4 +1,6 @@
-"""Takes a lock with the PyPI package `pottery`, says what came of it, and keeps it until told.
+"""Tries to acquire a lock with the PyPI package `pottery`, and prints "acquired" or "refused".
+
+Keeps the lock until a line arrives on standard input.
 
 Usage: python pottery_lock.py RESOURCE HOST:PORT ..   (its lock key is "redlock:" + RESOURCE)
 """

@@ -410,8 +410,8 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
         .await
 }
 
-/// The client's processor time for one cycle of acquire and release, measured with 16 tasks. `renewals` is the
-/// processor time of the renewals, which is subtracted.
+/// The client's processor time for one cycle of acquire and release in microseconds, measured with 16 tasks. `renewals`
+/// is the share of one core that the renewals use, which is subtracted.
 async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
     // The parent process reads the masters' counters, and this process needs only its own processor time. So an empty
     // set of masters is enough here.

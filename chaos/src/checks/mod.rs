@@ -37,7 +37,7 @@ const LONGEST_WAIT: u64 = 5_000_000_000;
 pub enum Verdict {
     /// The checker has tested its promise, and the promise was kept.
     Valid,
-    /// The history does not contain enough to decide.
+    /// The history does not contain enough to decide whether the promise was kept.
     Unknown,
     /// A promise of the lock was broken.
     Invalid,
@@ -62,9 +62,9 @@ pub struct Violation {
     pub from: u64,
     /// The end of the violation, in nanoseconds since the start of the run.
     pub to: u64,
-    /// The clients and masters involved.
+    /// The clients and masters that took part in the violation.
     pub who: Vec<String>,
-    /// The resource that the violation is about, or `None` if it is not about one resource.
+    /// The affected resource, or `None` if the violation does not concern a single resource.
     pub resource: Option<String>,
     /// A description of the violation.
     pub what: String,

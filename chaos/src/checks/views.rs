@@ -74,7 +74,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// The attempts (by name) that wrote both files.
+/// The names of the attempts that wrote both files of the workload `readers`.
 fn finished(case: &Case<'_>) -> HashSet<String> {
     let lines = case.history.lines.iter();
     let wrote = lines.filter_map(|line| match &line.what {

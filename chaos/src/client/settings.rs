@@ -41,7 +41,7 @@ pub struct Settings {
     pub generation: u64,
     /// The restart guard of the client.
     pub guarding: Guarding,
-    /// The lock implementation.
+    /// The lock implementation that the client uses.
     pub locker: Locker,
     /// The order of waiters.
     pub waiting: Order,

@@ -61,7 +61,7 @@ impl Wanted {
         wanted
     }
 
-    /// The attempt for a nested hold of the same owner.
+    /// An attempt of the same owner for a hold nested in this one.
     pub(super) fn inner(&self) -> Self {
         Self {
             is_inner: true,

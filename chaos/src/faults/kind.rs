@@ -321,7 +321,7 @@ type Heal = Box<dyn FnOnce(&mut World) -> anyhow::Result<()>>;
 /// A fault that was injected and whose effect was observed.
 #[must_use = "it stays until it is healed"]
 pub struct Landed {
-    /// The observed effect.
+    /// The observed effect of the fault.
     pub seen: String,
     heal: Heal,
 }

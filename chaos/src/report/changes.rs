@@ -116,7 +116,7 @@ impl Contents {
 
     fn figures(&self, from: u64, to: u64, out: &mut String) {
         let had = self.had.iter().filter(|t| (from..to).contains(*t)).count();
-        // A step without duration has no rate.
+        // A step that took no time has no rate of acquisitions.
         let rate = match to.saturating_sub(from) {
             short if short < SECOND / 5 => "-".to_owned(),
             took => format!("{:.0}", had as f64 * SECOND as f64 / took as f64),

@@ -21,7 +21,7 @@ const DEEP: usize = 6;
 #[derive(Serialize)]
 pub(super) struct Row {
     lane: usize,
-    /// The workload of the row.
+    /// The workload whose attempts this row shows.
     resource: String,
     /// The label of the row; empty if the row continues the row above.
     label: String,

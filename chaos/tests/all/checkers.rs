@@ -190,7 +190,7 @@ fn late_loss_notification_is_reported_unless_the_machine_was_busy() {
     assert_eq!(starved(1_850, 2_400, 700), (Verdict::Invalid, 1), "later");
     assert_eq!(starved(100, 1_000, 800), (Verdict::Invalid, 1), "before");
     assert_eq!(starved(1_000, 1_900, 300), (Verdict::Invalid, 1), "little");
-    // This entry is recorded later than an entry that describes a later time.
+    // The entry about the earlier wait is recorded last.
     let line = |from: u64, waited: u64| Event::Starved {
         since: from * MS,
         waited: waited * MS,

@@ -49,7 +49,7 @@ pub(super) fn on_any(ctx: &Ctx, command: &[String]) -> Option<Reply> {
     masters.find_map(|master| ask(master, command))
 }
 
-/// More than half of the masters.
+/// The number of masters in a majority.
 pub(super) fn majority(ctx: &Ctx) -> usize {
     ctx.settings.masters.len() / 2 + 1
 }
